@@ -85,7 +85,8 @@ def test_a_file_that_is_not_there_is_one_line(muster):
     done = muster("up", "nowhere.yaml", "-y")
     assert (done.returncode, done.stderr) == (
         2,
-        "error: nowhere.yaml: cannot be read: No such file or directory\n",
+        "error: nowhere.yaml: cannot be read: No such file or directory; "
+        "check the path and its permissions\n",
     )
 
 

@@ -28,6 +28,8 @@ from muster.errors import (
 )
 from muster.testing.builders import amounts
 
+KINDS = (DrainFailure, InstallFailure, LaunchFailure, TerminateFailure)
+
 LAUNCH = Launch(request_id="r-1", shape={"cpu": 2, "gpu": 1}, instance_ids=("a", "b", "g"))
 TERMINATE = Terminate(request_id="t-1", cloud_ids=("c-x", "c-y"), instance_ids=("x", "y"))
 DRAIN = Drain(request_id="d-1", instance_id="d", node_id="n-d", cause=StopCause.IDLE, deadline_s=0.0)
@@ -84,7 +86,7 @@ def test_each_effect_reaches_its_port_in_order_and_leaves_the_outbox(stage):
     assert stage.drainer.calls == [("drain", DRAIN)]
     assert stage.installer.calls == [("start", INSTALL)]
     assert stage.store.gone == [["r-1", "t-1", "d-1", "s-1", "z-1"]]
-    assert (inbox.launch, inbox.terminate, inbox.drain, inbox.install) == ([], [], [], [])
+    assert not any(inbox.of(kind) for kind in KINDS)
 
 
 def test_nothing_to_do_writes_nothing(stage):
@@ -108,7 +110,9 @@ def test_a_refused_launch_comes_back_as_one_failure_per_machine(stage, error, ki
     stage.provider.answers["launch"] = error
     inbox = run(stage)
     unit = {"request_id": "r-1", "kind": kind, "message": "no"}
-    assert inbox.launch == [LaunchFailure(node_type=name, **unit) for name in ("cpu", "cpu", "gpu")]
+    assert list(inbox.of(LaunchFailure)) == [
+        LaunchFailure(node_type=name, **unit) for name in ("cpu", "cpu", "gpu")
+    ]
     # It stays in the outbox with its records, and the others went on.
     assert stage.store.gone == [["t-1", "d-1", "s-1", "z-1"]]
 
@@ -116,7 +120,8 @@ def test_a_refused_launch_comes_back_as_one_failure_per_machine(stage, error, ki
 def test_a_refused_termination_comes_back_as_one_failure_per_machine(stage):
     stage.provider.answers["terminate"] = Throttled("slow down")
     failure = {"kind": FailureKind.THROTTLED, "message": "slow down"}
-    assert run(stage).terminate == [TerminateFailure(cloud_id=c, **failure) for c in ("c-x", "c-y")]
+    expected = [TerminateFailure(cloud_id=c, **failure) for c in ("c-x", "c-y")]
+    assert list(run(stage).of(TerminateFailure)) == expected
     assert stage.store.gone == [["r-1", "d-1", "s-1", "z-1"]]
 
 
@@ -124,8 +129,8 @@ def test_refused_drains_and_installations_come_back(stage):
     stage.drainer.answers["drain"] = ProviderError("busy")
     stage.installer.answers["start"] = ProviderError("no key")
     inbox = run(stage)
-    assert inbox.drain == [DrainFailure(instance_id="d", message="busy")]
-    assert inbox.install == [InstallFailure(instance_id="i", message="no key")]
+    assert list(inbox.of(DrainFailure)) == [DrainFailure(instance_id="d", message="busy")]
+    assert list(inbox.of(InstallFailure)) == [InstallFailure(instance_id="i", message="no key")]
 
 
 def test_a_refused_resize_is_over(stage, caplog):
@@ -150,13 +155,13 @@ def test_an_unknown_outcome_stays_for_next_time_and_the_others_go_on(stage, port
     getattr(stage, port).answers[method] = ConnectionError("reset")
     inbox = run(stage)
     assert stage.store.gone == [[a.request_id for a in ALL if a is not action]]
-    assert (inbox.launch, inbox.terminate, inbox.drain, inbox.install) == ([], [], [], [])
+    assert not any(inbox.of(kind) for kind in KINDS)
 
 
 def test_an_installation_without_installer_is_a_failure_a_person_can_read():
     stage = Stage(store=Outbox(), installer=False)
     inbox = run(stage, actions=(INSTALL,))
-    assert inbox.install == [
+    assert list(inbox.of(InstallFailure)) == [
         InstallFailure(
             instance_id="i",
             message="the runtime is to be installed on machines, but no installer is configured",

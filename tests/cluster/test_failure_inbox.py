@@ -5,6 +5,8 @@ from __future__ import annotations
 from muster.cluster.model import DrainFailure, InstallFailure, LaunchFailure, TerminateFailure
 from muster.cluster.observe import FailureInbox
 
+KINDS = (DrainFailure, InstallFailure, LaunchFailure, TerminateFailure)
+
 
 def test_failures_are_kept_by_kind_in_order_and_cleared_together():
     inbox = FailureInbox()
@@ -12,10 +14,10 @@ def test_failures_are_kept_by_kind_in_order_and_cleared_together():
     others = (TerminateFailure(cloud_id="c"), DrainFailure(instance_id="d"), InstallFailure(instance_id="i"))
     for failure in (first, *others, second):
         inbox.put(failure)
-    assert inbox.launch == [first, second]
-    assert (inbox.terminate, inbox.drain, inbox.install) == ([others[0]], [others[1]], [others[2]])
+    assert list(inbox.of(LaunchFailure)) == [first, second]
+    assert [inbox.of(type(other)) for other in others] == [(other,) for other in others]
     inbox.clear()
-    assert (inbox.launch, inbox.terminate, inbox.drain, inbox.install) == ([], [], [], [])
+    assert not any(inbox.of(kind) for kind in KINDS)
 
 
 FAILURES = tuple(LaunchFailure(request_id=r, node_type="cpu") for r in ("r-1", "r-2", "r-3"))
@@ -34,21 +36,21 @@ def offered_inbox():
 def test_a_commit_that_was_stored_in_silence_settles_what_it_decided():
     inbox = offered_inbox()
     inbox.resolve_offer(8)
-    assert inbox.launch == [FAILURES[2]]
+    assert list(inbox.of(LaunchFailure)) == [FAILURES[2]]
     inbox.resolve_offer(9)
-    assert inbox.launch == [FAILURES[2]]
+    assert list(inbox.of(LaunchFailure)) == [FAILURES[2]]
 
 
 def test_a_commit_that_was_not_stored_settles_nothing():
     inbox = offered_inbox()
     inbox.resolve_offer(7)
-    assert inbox.launch == list(FAILURES)
+    assert list(inbox.of(LaunchFailure)) == list(FAILURES)
     inbox.resolve_offer(8)  # the offer is over: a later version says nothing about it
-    assert inbox.launch == list(FAILURES)
+    assert list(inbox.of(LaunchFailure)) == list(FAILURES)
 
 
 def test_an_inbox_that_offered_nothing_keeps_everything():
     inbox = FailureInbox()
     inbox.put(FAILURES[0])
     inbox.resolve_offer(99)
-    assert inbox.launch == [FAILURES[0]]
+    assert list(inbox.of(LaunchFailure)) == [FAILURES[0]]

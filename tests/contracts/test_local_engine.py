@@ -56,7 +56,6 @@ class TestLocalEngineWithFreshInterpreters(EngineFixture):
         return open_local(trainables, capacity, warm=False)
 
     failure = EngineContract.failure
-    wait_for = EngineContract.wait_for
     test_a_trial_runs_to_its_end = EngineContract.test_a_trial_runs_to_its_end
     test_a_trial_goes_on_from_a_checkpoint = EngineContract.test_a_trial_goes_on_from_a_checkpoint
     test_functions_are_reused_in_one_process = EngineContract.test_functions_are_reused_in_one_process

@@ -167,10 +167,11 @@ def build_monitor(
     ids: IdSource | None = None,
 ) -> Monitor:
     """Waits for the head and returns the monitor. Raises MusterError, or StartCancelled on a stop."""
+    kept = ExitStack()  # closed by the monitor
     with ExitStack() as stack:
         parts = _Parts(options, dict(environment), clock or SystemClock(), ids or RandomIds(), stack)
-        monitor = parts.monitor(stop)
-        parts.keep(stack.pop_all())
+        monitor = parts.monitor(stop, close=kept.close)
+        kept.enter_context(stack.pop_all())
         return monitor
 
 
@@ -189,7 +190,6 @@ class _Parts:
         self._clock, self._ids = clock, ids
         self._given = CommandLineOverrides(interval_s=options.interval_s, metrics_port=options.metrics_port)
         self._events = EventLog()
-        self._kept: ExitStack | None = None
         self._source = FileSpecSource(options.config, environment)
         options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         retention = Retention(**retention_of(self._source.config))
@@ -200,11 +200,7 @@ class _Parts:
         self._link = GcsClient(options.head.address, options.head.auth)
         self._nodes = GcsNodeSource(self._link)
 
-    def keep(self, stack: ExitStack) -> None:
-        """Hands the opened resources to the monitor, which closes them."""
-        self._kept = stack
-
-    def monitor(self, stop: StopSignal) -> Monitor:
+    def monitor(self, stop: StopSignal, close: Callable[[], None]) -> Monitor:
         session = reach_head(self._link, stop)
         lease = Lease(LeaseKey(self._link), self._clock, self._ids)
         lease.take(lambda seconds: _pause(stop, seconds))
@@ -212,23 +208,7 @@ class _Parts:
         self._store.raise_version(self._nodes.published_version())
         metrics, server = self._metrics(session)
         interval = TickInterval(*self._given.bounds(self._source.config.muster.monitor))
-        loop = Loop(
-            controller=ClusterController(self._ports(), self._ambient()),
-            poll=self._nodes.read,
-            stamp=self._stamp,
-            reload=self._config_reload(interval, server).apply,
-        )
-        return Monitor(
-            loop,
-            interval,
-            clock=self._clock,
-            listeners=self._listeners(lease, metrics, server),
-            problems=metrics,
-            close=self._close,
-        )
-
-    def _config_reload(self, interval: TickInterval, server: MetricsServer | None) -> ConfigReload:
-        return ConfigReload(
+        reload = ConfigReload(
             config=lambda: self._source.config,
             given=self._given,
             interval=interval,
@@ -237,10 +217,20 @@ class _Parts:
             events=self._events,
             clock=self._clock,
         )
-
-    def _close(self) -> None:
-        if self._kept is not None:
-            self._kept.close()
+        loop = Loop(
+            controller=ClusterController(self._ports(), Ambient(self._clock, self._ids, Seed(0))),
+            poll=self._nodes.read,
+            stamp=self._stamp,
+            reload=reload.apply,
+        )
+        return Monitor(
+            loop,
+            interval,
+            clock=self._clock,
+            listeners=self._listeners(lease, metrics, server),
+            problems=metrics,
+            close=close,
+        )
 
     def _stamp(self) -> object:
         try:
@@ -248,9 +238,6 @@ class _Parts:
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
-
-    def _ambient(self) -> Ambient:
-        return Ambient(clock=self._clock, ids=self._ids, seed=Seed(0))
 
     def _ports(self) -> Ports:
         surroundings = ProviderContext(

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.model import Demand, Gang, Instance, RuntimeReport, StopCause
+from muster.cluster.model import Demand, Gang, Instance, StopCause
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.states import RUNNING_REACHABLE, InstanceState
 
@@ -47,7 +47,7 @@ WarningKeys = frozenset[str]  # of the warnings in force
 
 def events_of(known: WarningKeys, tick: Tick) -> tuple[tuple[Event, ...], WarningKeys]:
     """Returns the new events of a tick and the keys of the warnings in force after it; pure."""
-    shape = () if tick.traits.read_only else tuple(_shape_events(tick))
+    shape = () if tick.snapshot.traits.read_only else tuple(_shape_events(tick))
     current = _warnings(tick)
     if tick.runtime is None:  # nothing was observed, so no warning has ended either
         return shape, known
@@ -164,7 +164,8 @@ def _warnings(tick: Tick) -> dict[str, str]:
     for gang, _ in _infeasible(tick, Subject.GANG, gangs):
         text = f"No available node types can fulfill placement group requests {_shown_gang(gang)}. {_ADVICE}"
         found[f"gang {gang.gang_id}"] = text
-    for bundle, count in _infeasible(tick, Subject.CONSTRAINT, _constraints(tick.runtime)):
+    bundles = _by_id(bundle for constraint in tick.runtime.constraints for bundle in constraint.demands)
+    for bundle, count in _infeasible(tick, Subject.CONSTRAINT, bundles):
         shown = _shown(bundle)
         text = f"No available node types can fulfill cluster constraint {shown}*{count}. {_ADVICE}"
         found[f"constraint {shown}"] = text
@@ -184,10 +185,6 @@ def _by_id(demands: Iterable[Demand]) -> dict[str, Demand]:
     """The planner names a demand by its own name, or by its position among those with a usable count."""
     sane = [demand for demand in demands if demand.count > 0]
     return {demand.name or str(position): demand for position, demand in enumerate(sane)}
-
-
-def _constraints(runtime: RuntimeReport) -> dict[str, Demand]:
-    return _by_id(bundle for constraint in runtime.constraints for bundle in constraint.demands)
 
 
 def _shown(demand: Demand) -> str:

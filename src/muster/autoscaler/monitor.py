@@ -15,10 +15,10 @@ from muster.autoscaler.lease import AlreadyMonitored
 from muster.base.clock import Clock
 from muster.base.log import OnChange
 from muster.cluster.controller import LEDGER_SOURCE, ClusterController
-from muster.cluster.model import ClusterSpec, NodeReport, NodeStatus, RuntimeReport
+from muster.cluster.model import ClusterSpec, NodeStatus, RuntimeReport
 from muster.cluster.plan import Plan
 from muster.cluster.ports import Ledger, PortErrors
-from muster.cluster.snapshot import ProviderTraits, Snapshot
+from muster.cluster.snapshot import Snapshot
 from muster.cluster.states import InstanceState
 from muster.cluster.status import StatusSnapshot, status_of
 from muster.cluster.validate import usable_report
@@ -50,10 +50,6 @@ class Tick:
     @property
     def spec(self) -> ClusterSpec:
         return self.snapshot.spec
-
-    @property
-    def traits(self) -> ProviderTraits:
-        return self.snapshot.traits
 
     @property
     def runtime(self) -> RuntimeReport | None:
@@ -298,14 +294,13 @@ def state_of(tick: Tick) -> object:
     Times, versions and spend change by themselves and are left out.
     """
     runtime = tick.runtime
-    seen = None if runtime is None else (urgent_state(runtime), frozenset(map(_free, runtime.nodes)))
+    seen = None
+    if runtime is not None:
+        nodes = frozenset((node.node_id, node.status, node.available) for node in runtime.nodes)
+        seen = (urgent_state(runtime), nodes)
     records = tuple((record.instance_id, record.state) for record in tick.ledger.instances.values())
     config = (tick.spec, tick.config_stamp, tick.config_problem)
     return seen, records, config, tick.plan.quarantined
-
-
-def _free(node: NodeReport) -> object:
-    return node.node_id, node.status, node.available
 
 
 def _is_moving(tick: Tick) -> bool:

@@ -19,7 +19,7 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.monitor import Tick, state_of
 from muster.autoscaler.status_files import PublishedStatus, write_status
-from muster.cluster.model import NodeStatus, RuntimeReport
+from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Subject
 from muster.cluster.spend import price_per_hour, spend_so_far
 from muster.host.atomic_write import atomic_write
@@ -187,7 +187,7 @@ def point_of(tick: Tick) -> TimelinePoint:
         at=tick.plan.at,
         demand=_demand(tick),
         nodes=dict(Counter(record.state.name for record in records)),
-        types=_serving(tick.runtime),
+        types=dict(Counter(node.node_type for node in _alive(tick.runtime))),
         gangs_running=running,
         gangs_pending=pending,
         spent=round(spend_so_far(records, tick.ledger.memory, tick.plan.at), 6),
@@ -205,18 +205,14 @@ def _demand(tick: Tick) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _serving(runtime: RuntimeReport | None) -> dict[str, int]:
-    nodes = runtime.nodes if runtime is not None else ()
-    return dict(Counter(node.node_type for node in nodes if node.status is not NodeStatus.DEAD))
+def _alive(runtime: RuntimeReport | None) -> list[NodeReport]:
+    return [node for node in runtime.nodes if node.status is not NodeStatus.DEAD] if runtime else []
 
 
 def _gangs(runtime: RuntimeReport | None) -> tuple[int, int]:
     """Counts the gangs that hold a place on some node, and those that wait for one."""
-    if runtime is None:
-        return 0, 0
-    alive = (node for node in runtime.nodes if node.status is not NodeStatus.DEAD)
-    placed = {label for node in alive for label in node.labels if label.startswith(_PLACEMENT_GROUP)}
-    return len(placed), len(runtime.gangs)
+    labels = {label for node in _alive(runtime) for label in node.labels}
+    return sum(label.startswith(_PLACEMENT_GROUP) for label in labels), len(runtime.gangs) if runtime else 0
 
 
 def _timeless(point: TimelinePoint) -> TimelinePoint:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 PLAIN_WIDTH = 80  # when the output is not a terminal
 GOOD, BAD, QUIET, HEADING = "green", "bold red", "dim", "bold"  # the styles of every page
@@ -23,6 +25,12 @@ def show(*parts: RenderableType) -> None:
     page = console()
     for part in parts:
         page.print(part)
+
+
+def more_line(hidden: int) -> Iterator[Text]:
+    """Yields a line with the number of hidden rows, if there are any."""
+    if hidden > 0:
+        yield Text(f"  ... and {hidden:,} more; --json has them all", style=QUIET)
 
 
 def emit(data: bytes) -> None:

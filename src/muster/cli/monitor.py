@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -86,12 +85,8 @@ def monitor(
 
 def _stop_on_signals() -> threading.Event:
     stop = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
+        signal.signal(number, lambda number, frame: stop.set())
     return stop
 
 

@@ -19,7 +19,8 @@ from muster.base.clock import SystemClock
 from muster.base.codec import encode_plain
 from muster.base.text import clock_time, money, short_duration, used_of
 from muster.cli.console import BAD, HEADING, QUIET, console, emit
-from muster.cli.status.report import NodeRow, PendingRow, StatusReport, TypeRow, build_report
+from muster.cli.plan.report import TypeRow
+from muster.cli.status.report import NodeRow, PendingRow, StatusReport, build_report
 from muster.cli.status.view import PageSize, TableGrid, pending_section
 from muster.cluster.model import Instance
 from muster.cluster.plan import Reason, Subject
@@ -60,7 +61,8 @@ def find_subject(word: str, known: Known) -> WhySubject:
     names = _names(known)
     if word in names:
         return names[word]
-    found = {name: about for name, about in names.items() if _begins(name, word)}
+    is_long_enough = len(word) >= _SHORTEST_PREFIX
+    found = {name: about for name, about in names.items() if is_long_enough and name.startswith(word)}
     if len({(about.kind, about.key) for about in found.values()}) == 1:
         return next(iter(found.values()))
     if found:
@@ -93,10 +95,6 @@ def _names(known: Known) -> dict[str, WhySubject]:
             if name:
                 names.setdefault(name, WhySubject(kind=MACHINE, key=record.instance_id))
     return names
-
-
-def _begins(name: str, word: str) -> bool:
-    return len(word) >= _SHORTEST_PREFIX and name.startswith(word)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -291,7 +289,8 @@ MAX_LINES = 40  # of one story: the newest
 
 def why_page(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
     """Yields the page, top to bottom."""
-    yield Text.assemble((_headline(report), HEADING), (f"  of {report.cluster}", QUIET))
+    headline = "everything that waits" if report.kind == DEMAND else f"{report.kind} {report.subject}"
+    yield Text.assemble((headline, HEADING), (f"  of {report.cluster}", QUIET))
     if report.problem:
         yield Text(report.problem, style=BAD)
     yield from _now(report)
@@ -299,13 +298,9 @@ def why_page(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
     yield from pending_section(titles.get(report.kind, "Waiting"), report.pending, frame)
     yield from _types_section(report, frame)
     for machine in report.machines:
-        title = "Story" if report.kind == MACHINE else _machine_line(machine)
-        yield from _story_section(title, machine.story, frame)
+        summary = f"{machine.instance_id}: {machine.state}, {money(machine.cost)}"
+        yield from _story_section("Story" if report.kind == MACHINE else summary, machine.story, frame)
     yield from _story_section("Story", report.story, frame)
-
-
-def _headline(report: WhyReport) -> str:
-    return "everything that waits" if report.kind == DEMAND else f"{report.kind} {report.subject}"
 
 
 def _now(report: WhyReport) -> Iterator[Text]:
@@ -334,10 +329,6 @@ def _types_section(report: WhyReport, frame: PageSize) -> Iterator[RenderableTyp
     yield from grid.section("Node types", frame, of=len(report.node_types))
     if report.kind == NODE_TYPE and not report.node_types:
         yield Text("now    no more machines of this type are needed")
-
-
-def _machine_line(machine: MachineStory) -> str:
-    return f"{machine.instance_id}: {machine.state}, {money(machine.cost)}"
 
 
 def _story_section(title: str, lines: Sequence[StoryLine], frame: PageSize) -> Iterator[RenderableType]:

@@ -60,9 +60,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     install_s: float = 1800.0
     terminating_s: float = 300.0
     stop_requested_s: float = 300.0
-    stopping_s: float = (
-        900.0  # not Ray's: a drain by muster, this long past its deadline, is ended by termination
-    )
+    stopping_s: float = 900.0  # not Ray's: a drain by muster ends in termination this long past its deadline
     warn_s: float = 90.0
     listing_grace_s: float = 30.0  # not Ray's: how long a machine whose node is alive may be missing
     pending_idle_s: float | None = None  # unneeded machines on their way: None keeps them

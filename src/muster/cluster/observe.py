@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ _FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
 
 
 Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure
+F = TypeVar("F", LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
 
 
 class FailureInbox:
@@ -39,27 +40,20 @@ class FailureInbox:
     """
 
     def __init__(self) -> None:
-        self.launch: list[LaunchFailure] = []
-        self.terminate: list[TerminateFailure] = []
-        self.drain: list[DrainFailure] = []
-        self.install: list[InstallFailure] = []
-        self._offered: tuple[int, tuple[int, ...]] | None = None  # ledger version, length of each list
+        self._failures: list[Failure] = []
+        self._offered: tuple[int, int] | None = None  # ledger version, how many failures
 
     def put(self, failure: Failure) -> None:
         """Adds a failure that is not part of a decision yet."""
-        match failure:
-            case LaunchFailure():
-                self.launch.append(failure)
-            case TerminateFailure():
-                self.terminate.append(failure)
-            case DrainFailure():
-                self.drain.append(failure)
-            case InstallFailure():
-                self.install.append(failure)
+        self._failures.append(failure)
+
+    def of(self, kind: type[F]) -> tuple[F, ...]:
+        """Returns the failures of one kind, oldest first."""
+        return tuple(failure for failure in self._failures if isinstance(failure, kind))
 
     def offer(self, version: int) -> None:
         """Marks the contents as part of a decision about to be committed at this version of the ledger."""
-        self._offered = (version, tuple(len(failures) for failures in self._lists()))
+        self._offered = (version, len(self._failures))
 
     def resolve_offer(self, version: int) -> None:
         """Drops what was offered if the ledger is past the offer's version: then that commit was stored.
@@ -67,18 +61,13 @@ class FailureInbox:
         A failure decided upon twice would fail a second machine, one that may be on its way.
         """
         if self._offered is not None and version > self._offered[0]:
-            for failures, decided in zip(self._lists(), self._offered[1], strict=True):
-                del failures[:decided]
+            del self._failures[: self._offered[1]]
         self._offered = None
 
     def clear(self) -> None:
         """Empties the inbox: the decision about its contents is durable."""
         self._offered = None
-        for failures in self._lists():
-            failures.clear()
-
-    def _lists(self) -> tuple[list[Any], ...]:
-        return self.launch, self.terminate, self.drain, self.install
+        self._failures.clear()
 
 
 class Observer:
@@ -112,10 +101,10 @@ class Observer:
             instances=ledger.instances,
             cloud=self._read_cloud(),
             runtime=self._read_runtime(now),
-            launch_failures=tuple(self._inbox.launch),
-            terminate_failures=tuple(self._inbox.terminate),
-            drain_failures=tuple(self._inbox.drain),
-            install_failures=tuple(self._inbox.install),
+            launch_failures=self._inbox.of(LaunchFailure),
+            terminate_failures=self._inbox.of(TerminateFailure),
+            drain_failures=self._inbox.of(DrainFailure),
+            install_failures=self._inbox.of(InstallFailure),
             traits=self._read_traits(),
             memory=ledger.memory,
             recent_failures=ledger.recent_failures,

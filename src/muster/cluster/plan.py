@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 
@@ -97,8 +98,6 @@ class Reason(Enum):
     KEPT_MIN_NODES = "kept-min-nodes"
     KEPT_NOT_IDLE_LONG_ENOUGH = "kept-not-idle-long-enough"
     KEPT_PENDING = "kept-pending"  # on its way
-    KEPT_READ_ONLY = "kept-read-only"
-    KEPT_NO_HEAD = "kept-no-head"  # nothing is removed before the head runs
     REMOVED_IDLE = "removed-idle"
     REMOVED_OUTDATED = "removed-outdated"
     REMOVED_MAX_NODES = "removed-max-nodes"
@@ -188,13 +187,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, object]:
         """Returns the fields of the one log line of a tick; empty when nothing changed."""
-        shown: dict[str, object] = {}
-        for instance in self.writes:
-            key = instance.state.name.lower()
-            shown[key] = int(str(shown.get(key, 0))) + 1
-        for action in self.actions:
-            key = type(action).__name__.lower() + "_calls"
-            shown[key] = int(str(shown.get(key, 0))) + 1
+        shown = Counter(instance.state.name.lower() for instance in self.writes)
+        shown.update(f"{type(action).__name__.lower()}_calls" for action in self.actions)
         if self.quarantined:
             shown["quarantined"] = len(self.quarantined)
         return {"tick": self.tick_id, **shown} if shown else {}

@@ -1,7 +1,6 @@
-"""Decides one tick: applies the ordered list of rules to a snapshot.
+"""Decides one tick: applies the ordered list of rules to a snapshot. A layer of its own, without ports.
 
-The order: what the world shows, what expired, what the planner wants, what follows from it, why. Separate
-from the controller, which alone knows ports.
+The order: what the world shows, what expired, what the planner wants, what follows from it, why.
 """
 
 from __future__ import annotations

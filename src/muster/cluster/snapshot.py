@@ -25,7 +25,6 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
 
     read_only: bool = False  # nothing may be launched or terminated
     installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
-    declarative: bool = False  # takes one shape per tick
     resizable: bool = False  # can change a machine's size in place
     max_batch: int | None = None  # largest launch call
 

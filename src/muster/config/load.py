@@ -224,7 +224,8 @@ def check_written(document: Document, config: ClusterConfig, platform: str = sys
     """Checks rules about the file as the user wrote it."""
     _check_provider(document, config)
     _check_docker(document, config)
-    _check_auth(document, config)
+    if config.auth.ssh_proxy_use_node_id and not config.auth.ssh_proxy_command:
+        raise document.error(("auth", "ssh_proxy_use_node_id"), "needs ssh_proxy_command; add it")
     _check_muster(document, config)
     if config.file_mounts_sync_continuously and platform == "win32":
         raise document.error(("file_mounts_sync_continuously",), "does not work on Windows; remove it")
@@ -268,11 +269,6 @@ def _check_docker(document: Document, config: ClusterConfig) -> None:
         raise document.error(
             ("docker",), "has an image but no container_name; add one, such as ray_container"
         )
-
-
-def _check_auth(document: Document, config: ClusterConfig) -> None:
-    if config.auth.ssh_proxy_use_node_id and not config.auth.ssh_proxy_command:
-        raise document.error(("auth", "ssh_proxy_use_node_id"), "needs ssh_proxy_command; add it")
 
 
 def _check_muster(document: Document, config: ClusterConfig) -> None:

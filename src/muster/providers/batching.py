@@ -8,6 +8,7 @@ requested.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,7 +68,8 @@ class BatchingNodeProvider(NodeProvider):
             return [n for n in self.node_data_dict if tag_filters.items() <= self.node_tags(n).items()]
 
     def is_running(self, node_id: str) -> bool:
-        return self._is(node_id, t.STATUS_UP_TO_DATE)
+        data = self.node_data_dict.get(node_id)
+        return data is not None and data.status == t.STATUS_UP_TO_DATE
 
     def is_terminated(self, node_id: str) -> bool:
         return node_id not in self.node_data_dict
@@ -140,10 +142,11 @@ class BatchingNodeProvider(NodeProvider):
         self.node_data_dict = dict(self.get_node_data())
         request = self.scale_request
         request.workers_to_delete &= set(self.node_data_dict)
-        present: dict[str, int] = {}
-        for node_id, data in self.node_data_dict.items():
-            if data.kind == t.NODE_KIND_WORKER and node_id not in request.workers_to_delete:
-                present[data.type] = present.get(data.type, 0) + 1
+        present = Counter(
+            data.type
+            for node_id, data in self.node_data_dict.items()
+            if data.kind == t.NODE_KIND_WORKER and node_id not in request.workers_to_delete
+        )
         for node_type, count in present.items():
             wanted = request.desired_num_workers
             wanted[node_type] = max(wanted.get(node_type, 0), count)
@@ -151,7 +154,3 @@ class BatchingNodeProvider(NodeProvider):
     def _copy(self) -> ScaleRequest:
         request = self.scale_request
         return ScaleRequest(dict(request.desired_num_workers), set(request.workers_to_delete))
-
-    def _is(self, node_id: str, status: str) -> bool:
-        data = self.node_data_dict.get(node_id)
-        return data is not None and data.status == status

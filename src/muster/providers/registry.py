@@ -28,7 +28,7 @@ from muster.cluster.model import (
 from muster.cluster.ports import CloudProvider
 from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
-from muster.config.schema import ClusterConfig
+from muster.config.schema import PROVIDERS, ClusterConfig
 from muster.errors import ConfigError
 from muster.providers.v1.adapter import ReadOnlyRefusal
 from muster.providers.v1.failures import BROKEN
@@ -129,20 +129,6 @@ __all__ = ["Launches", "ManagedProvider", "ProviderContext", "build_provider"]
 
 Launches = Callable[[], Mapping[str, NodeLaunch]]  # today's node types, asked again for every launch
 
-# Types of `ray up` that muster knows the name of and nothing else.
-NOT_BUILT = (
-    "aliyun",
-    "aws",
-    "azure",
-    "fake_multinode",
-    "fake_multinode_docker",
-    "gcp",
-    "kuberay",
-    "local",
-    "spark",
-    "vsphere",
-)
-
 
 class ManagedProvider(CloudProvider, Protocol):
     """A ManagedProvider is a provider with threads or files to close."""
@@ -174,8 +160,6 @@ def _process(config: ClusterConfig, launches: Launches, context: ProviderContext
 
 
 def _external(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
-    from muster.providers.registry import make_external
-
     made = make_external(config.provider.settings(), context.cluster_name)
     if not config.provider.disable_node_updaters:
         logger.warning(
@@ -187,8 +171,6 @@ def _external(config: ClusterConfig, launches: Launches, context: ProviderContex
 
 
 def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
-    from muster.providers.registry import ReadOnlyProvider
-
     if context.runtime is None:
         raise ConfigError(
             "'readonly' shows the nodes of a running cluster; it works where the monitor runs, not here",
@@ -198,6 +180,8 @@ def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContex
 
 
 _BUILDERS: dict[str, Build] = {"external": _external, "process": _process, "readonly": _readonly}
+# Types of `ray up` that muster knows the name of and nothing else.
+NOT_BUILT = tuple(kind for kind in PROVIDERS if kind not in _BUILDERS)
 
 
 def _adapted(

@@ -48,7 +48,8 @@ def test_records_are_listed_oldest_first(directory) -> None:
 def test_a_change_is_seen_at_once_and_none_leaves_all_as_it_was(directory) -> None:
     directory.add([record()])
     assert directory.change("node-1", lambda now: replace(now, state="running")).state == "running"
-    assert directory.change("node-1", lambda now: None).state == "running"
+    assert directory.change("node-1", lambda now: None) is None
+    assert directory.find("node-1").state == "running"
     assert directory.change("nobody", lambda now: now) is None
     directory.forget("node-1")
     assert directory.records() == []

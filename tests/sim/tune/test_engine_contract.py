@@ -119,7 +119,6 @@ class TestSimulatedEngine(EngineFixture):
         return SimulatedEngine(ManualClock(1e9), capacity, CURVES, costs=Costs(start_s=1.0))
 
     failure = HardPromises.failure
-    wait_for = HardPromises.wait_for
 
 
 class TestSimulatedEngineThatSavesWithEveryReport(EngineFixture):

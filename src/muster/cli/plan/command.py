@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
 from msgspec.structs import replace
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from muster.base.codec import encode_plain
-from muster.cli.console import emit, show
-from muster.cli.plan.report import build_report
-from muster.cli.plan.view import render_plan
+from muster.base.text import money
+from muster.cli.console import BAD, GOOD, HEADING, QUIET, emit, more_line, show
+from muster.cli.plan.report import Item, PlanNode, PlanReport, build_report
 from muster.cluster.model import Objective
+from muster.cluster.plan import SERVED, Reason
 from muster.cluster.what_if import what_if
 from muster.config.demand_file import load_demand, load_nodes
 from muster.config.load import load_config
@@ -86,3 +92,152 @@ def plan(
     else:
         show(*render_plan(report))
     ctx.exit(0 if report.satisfied else NOT_SATISFIED)
+
+
+MAX_ROWS = 20  # per section; programs read --json
+MAX_NAMES = 3
+
+
+def render_plan(report: PlanReport) -> Iterator[RenderableType]:
+    """Yields the parts of the page, top to bottom."""
+    yield _title(report)
+    yield from _launches(report)
+    yield from _stops(report)
+    if not report.launch and not report.stop:
+        yield Text("\nNothing to launch, nothing to stop.")
+    yield _price(report)
+    yield from _items("Demands", report.demands)
+    yield from _items("Gangs", report.gangs)
+    yield from _items("Constraints", report.constraints)
+    yield from _nodes(report.nodes)
+    yield from _node_types(report)
+    yield _conclusion(report)
+
+
+def _title(report: PlanReport) -> Text:
+    assumed = "; no head is listed, so an empty one is assumed" if report.head_assumed else ""
+    return Text.assemble((report.cluster, HEADING), f": plan by {report.objective}{assumed}")
+
+
+def _launches(report: PlanReport) -> Iterator[RenderableType]:
+    table = Table.grid(padding=(0, 3, 0, 0))
+    for justify in ("right", "left", "left", "left", "right", "right"):
+        table.add_column(justify=justify, overflow="fold")
+    for launch in report.launch[:MAX_ROWS]:
+        table.add_row(
+            str(launch.count),
+            Text(launch.node_type, style=GOOD),
+            launch.machine_type,
+            "" if launch.market == "on-demand" else launch.market,
+            "no price" if launch.price_per_hour is None else f"{money(launch.price_per_hour)} each",
+            "" if launch.total_per_hour is None else f"{money(launch.total_per_hour)} per hour",
+        )
+    return _section("Launch", table, len(report.launch))
+
+
+def _stops(report: PlanReport) -> Iterator[RenderableType]:
+    table = _grid(4)
+    for stop in report.stop[:MAX_ROWS]:
+        price = "" if stop.price_per_hour is None else f"; saves {money(stop.price_per_hour)} per hour"
+        table.add_row(
+            Text(stop.node, style=BAD),
+            stop.node_type,
+            stop.reason.value,
+            f"{stop.detail}{price}".lstrip("; "),
+        )
+    return _section("Stop", table, len(report.stop))
+
+
+def _price(report: PlanReport) -> Text:
+    price = report.price
+    text = Text(f"\nCost per hour: ${price.now:,.2f} now")
+    if price.launch:
+        text.append(f" + ${price.launch:,.2f} launched")
+    if price.stop:
+        text.append(f" - ${price.stop:,.2f} stopped")
+    text.append(" = ")
+    text.append(f"${price.after:,.2f} after", style=HEADING)
+    if price.unpriced:
+        text.append(f"\n(without {_names(price.unpriced)}: no price_per_hour)", style=QUIET)
+    return text
+
+
+def _items(title: str, items: Sequence[Item]) -> Iterator[RenderableType]:
+    """The reasons stand below their item; items that are not served come first."""
+    table = _grid(4)
+    for item in sorted(items, key=_is_served)[:MAX_ROWS]:
+        served = _is_served(item)
+        table.add_row(
+            Text("ok" if served else "NO", style=GOOD if served else BAD),
+            str(item.count),
+            Text(item.name, style=HEADING),
+            f"{item.strategy} gang" if item.resources is None else f"{{{item.resources}}}",
+        )
+        for why in item.why:
+            reason = Text(f"  {why.reason.value}", style="" if why.reason in SERVED else BAD)
+            table.add_row("", f"  {why.count}", reason, why.detail or why.target)
+        if not served and item.rejected:
+            table.add_row("", "", "", Text(_rejected(item), style=QUIET))
+    return _section(title, table, len(items))
+
+
+def _is_served(item: Item) -> bool:
+    return item.served == item.count
+
+
+def _rejected(item: Item) -> str:
+    """Returns one clause per reason, such as `type-lacks-resources: cpu, gpu`."""
+    by_reason: dict[Reason, list[str]] = {}
+    for name, reason in item.rejected.items():
+        by_reason.setdefault(reason, []).append(name)
+    return "; ".join(f"{reason.value}: {_names(names)}" for reason, names in by_reason.items())
+
+
+def _nodes(nodes: Iterable[PlanNode]) -> Iterator[RenderableType]:
+    """Nodes of one type that share a reason share a row."""
+    groups: dict[tuple[Reason, str, str], list[str]] = {}
+    for node in nodes:
+        groups.setdefault((node.reason, node.node_type, node.detail), []).append(node.node)
+    table = _grid(4)
+    for (reason, node_type, detail), names in list(groups.items())[:MAX_ROWS]:
+        shown = f"{_names(names)}: {detail}" if detail else _names(names)
+        table.add_row(str(len(names)), node_type, reason.value, shown)
+    return _section("Nodes", table, len(groups))
+
+
+def _node_types(report: PlanReport) -> Iterator[RenderableType]:
+    table = _grid(3)
+    for verdict in report.node_types[:MAX_ROWS]:
+        table.add_row(verdict.node_type, verdict.reason.value, verdict.detail)
+    return _section("Node types", table, len(report.node_types))
+
+
+def _conclusion(report: PlanReport) -> Text:
+    items = (*report.demands, *report.gangs, *report.constraints)
+    asked, served = sum(item.count for item in items), sum(item.served for item in items)
+    if not asked:
+        return Text("\nNothing is waiting.")
+    if report.satisfied:
+        return Text(f"\nAll {asked:,} requests are placed or planned.", style=GOOD)
+    left_out = [item.name for item in items if not _is_served(item)]
+    return Text(f"\n{asked - served:,} of {asked:,} requests are not served: {_names(left_out)}", style=BAD)
+
+
+def _section(title: str, table: Table, rows: int) -> Iterator[RenderableType]:
+    """A heading and its table; nothing at all when there are no rows."""
+    if rows:
+        yield Text(f"\n{title}", style=HEADING)
+        yield Padding(table, (0, 0, 0, 2), expand=False)
+    yield from more_line(rows - MAX_ROWS)
+
+
+def _grid(columns: int) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(columns):
+        table.add_column(overflow="fold")
+    return table
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMES])
+    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES:,} more"

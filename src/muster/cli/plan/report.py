@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.explain import rejections
-from muster.cluster.binpack.pack import choose_objective
+from muster.cluster.binpack.pack import objective_of
 from muster.cluster.binpack.request import ItemOutcome, PackNode
-from muster.cluster.model import Demand, Gang, NodeKind, NodeType
+from muster.cluster.model import Demand, Gang, NodeType
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.what_if import WhatIfAnswer
 
@@ -71,8 +71,8 @@ class PlanNode(Struct, frozen=True, kw_only=True):
     detail: str
 
 
-class TypeVerdict(Struct, frozen=True, kw_only=True):
-    """A TypeVerdict is why a node type would be bought or not."""
+class TypeRow(Struct, frozen=True, kw_only=True):
+    """A TypeRow is why a node type is bought or not."""
 
     node_type: str
     reason: Reason
@@ -104,7 +104,7 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     gangs: tuple[Item, ...]
     constraints: tuple[Item, ...]
     nodes: tuple[PlanNode, ...]
-    node_types: tuple[TypeVerdict, ...]
+    node_types: tuple[TypeRow, ...]
 
 
 _DECIMALS = 6  # of a dollar: hides rounding errors of sums, and no price
@@ -122,7 +122,7 @@ def build_report(answer: WhatIfAnswer) -> PlanReport:
     nodes = tuple(_node(node, reasons) for node in answer.request.nodes)
     return PlanReport(
         cluster=answer.spec.cluster_name,
-        objective=_objective(answer),
+        objective=objective_of(answer.request).value,
         satisfied=all(item.served == item.count for item in (*demands, *gangs, *constraints)),
         head_assumed=answer.head_assumed,
         launch=_launches(answer),
@@ -132,11 +132,16 @@ def build_report(answer: WhatIfAnswer) -> PlanReport:
         gangs=gangs,
         constraints=constraints,
         nodes=nodes,
-        node_types=tuple(
-            TypeVerdict(node_type=verdict.subject_id, reason=verdict.reason, detail=verdict.detail)
-            for verdict in answer.verdicts
-            if verdict.subject is Subject.NODE_TYPE
-        ),
+        node_types=type_rows(answer.verdicts),
+    )
+
+
+def type_rows(verdicts: Iterable[Verdict]) -> tuple[TypeRow, ...]:
+    """Returns the verdicts about node types as rows."""
+    return tuple(
+        TypeRow(node_type=verdict.subject_id, reason=verdict.reason, detail=verdict.detail)
+        for verdict in verdicts
+        if verdict.subject is Subject.NODE_TYPE
     )
 
 
@@ -208,16 +213,9 @@ def _gang(gang: Gang, outcome: ItemOutcome, reasons: _Reasons) -> Item:
 
 
 def _why(verdicts: Iterable[Verdict]) -> tuple[Why, ...]:
-    return tuple(
-        Why(
-            reason=verdict.reason,
-            count=verdict.count,
-            target=verdict.target,
-            detail=verdict.detail,
-            lacks=verdict.lacks,
-        )
-        for verdict in verdicts
-    )
+    """Returns the verdicts without their subject, which the item names."""
+    names = Why.__struct_fields__
+    return tuple(Why(**{name: getattr(verdict, name) for name in names}) for verdict in verdicts)
 
 
 def _node(node: PackNode, reasons: _Reasons) -> PlanNode:
@@ -285,9 +283,3 @@ def _prices(answer: WhatIfAnswer) -> dict[str, float]:
         for known in answer.spec.node_types
         if known.price_per_hour is not None
     }
-
-
-def _objective(answer: WhatIfAnswer) -> str:
-    heads = Counter(node.node_type for node in answer.request.nodes if node.kind is NodeKind.HEAD)
-    workers = [known for known in answer.spec.node_types if known.max_nodes > heads[known.name]]
-    return choose_objective(answer.spec.objective, workers).value

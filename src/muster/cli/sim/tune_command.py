@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SAMPLES = 64
 DEFAULT_SCHEDULERS = ("fifo", "asha")
+DEFAULT_PROBLEM = next(iter(PROBLEMS.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ class _SharedInput:
 
     @property
     def max_t(self) -> int:
-        return self.recorded.longest if self.recorded is not None else (self.problem or _any()).max_t
+        return self.recorded.longest if self.recorded is not None else (self.problem or DEFAULT_PROBLEM).max_t
 
     def objective(self) -> tuple[str, str]:
         given, tune = self.options, self.launch.tune if self.launch is not None else None
@@ -93,10 +94,6 @@ class _SharedInput:
                 "TuneConfig has both (one objective)"
             )
         return metric, mode
-
-
-def _any() -> Problem:
-    return next(iter(PROBLEMS.values()))
 
 
 def ask(options: SimTuneOptions) -> Reply:
@@ -317,11 +314,14 @@ def launch_of(script: Path) -> ExperimentSpec:
     """Runs the script as `python SCRIPT` would. Raises ConfigError when it fails or never tunes anything."""
     if not script.is_file():
         raise ConfigError(f"{script}: there is no such file. Give a Python file that builds a Tuner")
+    from muster.tune.tuner import Tuner
+
     with _no_launch(), _as_main(script):
         try:
             left = runpy.run_path(str(script), run_name="__main__")
-            for tuner in _tuners(left):
-                tuner.fit()
+            for tuner in left.values():  # a script may build a Tuner and never call fit()
+                if isinstance(tuner, Tuner):
+                    tuner.fit()
         except _Reached as reached:
             return reached.asked
         except SystemExit as error:
@@ -331,13 +331,6 @@ def launch_of(script: Path) -> ExperimentSpec:
                 f"{script}: failed before it called fit(): {type(error).__name__}: {error}"
             ) from error
     raise ConfigError(f"{script}: calls neither Tuner.fit() nor tune.run(), and leaves no Tuner behind")
-
-
-def _tuners(left: dict[str, Any]) -> list[Any]:
-    """Also finds the Tuner of a script that builds one and never calls fit()."""
-    from muster.tune.tuner import Tuner
-
-    return [value for value in left.values() if isinstance(value, Tuner)]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from rich.text import Text
 from muster.base.text import duration, short_duration
 from muster.cli.sim.tune_command import Reply
 from muster.cli.tune.table import plain, strict_json
-from muster.cluster.plan import Subject, Verdict
+from muster.cluster.plan import Subject
 from muster.errors import ConfigError
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.options import GIB
@@ -89,13 +89,9 @@ def _pending(cluster: SimulatedCluster) -> Table:
     table = _table("pending demand", "who", "count", "reason", "detail")
     for verdict in cluster.plan.verdicts if cluster.plan else ():
         if verdict.subject in _REQUESTS:
-            table.add_row(*_row(verdict))
+            name, about = f"{verdict.subject.value} {verdict.subject_id}", verdict.detail or verdict.target
+            table.add_row(name, str(verdict.count), verdict.reason.value, about)
     return table
-
-
-def _row(verdict: Verdict) -> tuple[str, str, str, str]:
-    name = f"{verdict.subject.value} {verdict.subject_id}"
-    return name, str(verdict.count), verdict.reason.value, verdict.detail or verdict.target
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -137,12 +133,10 @@ class SweepProgress:
     def summary(self) -> str:
         """Returns the totals as one line."""
         kinds = len(self._faults)
-        return str(
-            Text(
-                f"{self._seeds} seeds, {self._ticks} ticks, {self._lives} controller lives, "
-                f"{self._machines} machines, {sum(self._faults.values())} faults of {kinds} kinds: "
-                f"{self._failed} seeds with violations"
-            )
+        return (
+            f"{self._seeds} seeds, {self._ticks} ticks, {self._lives} controller lives, "
+            f"{self._machines} machines, {sum(self._faults.values())} faults of {kinds} kinds: "
+            f"{self._failed} seeds with violations"
         )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from muster.autoscaler.events import Event
 from muster.autoscaler.status_files import PublishedStatus
 from muster.base.resources import SCALE, Resources
+from muster.cli.plan.report import TypeRow, type_rows
 from muster.cluster.model import (
     Demand,
     Gang,
@@ -38,13 +40,13 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     cloud_id: str
     node_type: str
     is_head: bool
-    state: str  # for users: busy, idle, starting ...
-    instance_state: str  # the record's state, Ray's name
-    for_s: float | None  # how long it has been in that state
-    used: Mapping[str, float]
-    total: Mapping[str, float]
-    price_per_hour: float | None
-    reason: Reason | None  # why it stays or goes
+    state: str = ""  # for users: busy, idle, starting ...
+    instance_state: str = ""  # the record's state, Ray's name; "" for a node without a record
+    for_s: float | None = None  # how long it has been in that state
+    used: Mapping[str, float] = {}
+    total: Mapping[str, float] = {}
+    price_per_hour: float | None = None
+    reason: Reason | None = None  # why it stays or goes
     detail: str
 
 
@@ -61,14 +63,6 @@ class PendingRow(Struct, frozen=True, kw_only=True):
     for_s: float | None
 
 
-class EventRow(Struct, frozen=True, kw_only=True):
-    """An EventRow is a recent event."""
-
-    at: float
-    level: str
-    message: str
-
-
 class FailureRow(Struct, frozen=True, kw_only=True):
     """A FailureRow is a launch that failed recently."""
 
@@ -76,14 +70,6 @@ class FailureRow(Struct, frozen=True, kw_only=True):
     instance_id: str
     node_type: str
     message: str
-
-
-class TypeRow(Struct, frozen=True, kw_only=True):
-    """A TypeRow is why a node type is bought or not."""
-
-    node_type: str
-    reason: Reason
-    detail: str
 
 
 class Usage(Struct, frozen=True, kw_only=True):
@@ -98,13 +84,13 @@ class StatusReport(Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     cluster: str
-    address: str
-    config: str
+    address: str = ""
+    config: str = ""
     at: float  # of the monitor's newest tick
     age_s: float
     interval_s: float
     monitor_pid: int | None
-    log: str
+    log: str = ""
     metrics_port: int | None
     problem: str  # why the rest may be out of date; "" when it is not
     config_problem: str
@@ -115,7 +101,7 @@ class StatusReport(Struct, frozen=True, kw_only=True):
     pending: tuple[PendingRow, ...]
     node_types: tuple[TypeRow, ...]
     failures: tuple[FailureRow, ...]
-    events: tuple[EventRow, ...]  # newest first
+    events: tuple[Event, ...]  # newest first
     set_aside: tuple[Quarantined, ...]
     price_per_hour: float
     spent: float
@@ -149,10 +135,9 @@ def demand_words(demand: Demand) -> str:
 
 def gang_words(gang: Gang) -> str:
     """Returns a gang's first option as text, and the number of the others."""
-    bundles: dict[str, int] = {}
+    bundles: Counter[str] = Counter()
     for bundle in gang.options[0] if gang.options else ():
-        words = demand_words(bundle)
-        bundles[words] = bundles.get(words, 0) + bundle.count
+        bundles[demand_words(bundle)] += bundle.count
     listed = ", ".join(f"{count} x {words}" for words, count in bundles.items())
     others = f" (or {len(gang.options) - 1} other forms)" if len(gang.options) > 1 else ""
     return f"{gang.strategy.value} of {listed}{others}"
@@ -201,13 +186,10 @@ def build_report(published: PublishedStatus, *, now: float, problem: str = "") -
     verdicts = published.status.verdicts
     return StatusReport(
         cluster=published.cluster_name,
-        address="",
-        config="",
         at=published.at,
         age_s=age_s,
         interval_s=published.interval_s,
         monitor_pid=published.monitor_pid,
-        log="",
         metrics_port=published.metrics_port,
         problem=problem,
         config_problem=published.config_problem,
@@ -216,19 +198,12 @@ def build_report(published: PublishedStatus, *, now: float, problem: str = "") -
         states=dict(sorted(Counter(i.state.name for i in published.instances).items())),
         usage=_usage(nodes),
         pending=tuple(_pending(v, published) for v in verdicts if v.subject in _REQUESTS),
-        node_types=tuple(
-            TypeRow(node_type=v.subject_id, reason=v.reason, detail=v.detail)
-            for v in verdicts
-            if v.subject is Subject.NODE_TYPE
-        ),
+        node_types=type_rows(verdicts),
         failures=tuple(
             FailureRow(at=f.failed_at, instance_id=f.instance_id, node_type=f.node_type, message=f.reason)
             for f in sorted(published.recent_failures, key=lambda f: -f.failed_at)
         ),
-        events=tuple(
-            EventRow(at=event.at, level=event.level, message=event.message)
-            for event in reversed(published.events)
-        ),
+        events=tuple(reversed(published.events)),
         set_aside=published.quarantined,
         price_per_hour=published.status.price_per_hour,
         spent=published.status.spent,
@@ -284,11 +259,7 @@ def _of_record(instance: Instance, verdict: Verdict | None) -> NodeRow:
         cloud_id=instance.cloud_id or "",
         node_type=instance.node_type,
         is_head=instance.kind is NodeKind.HEAD,
-        state="",
         instance_state=instance.state.name,
-        for_s=None,
-        used={},
-        total={},
         price_per_hour=instance.price_per_hour,
         reason=verdict.reason if verdict else None,
         detail=verdict.detail if verdict else instance.details,
@@ -321,24 +292,19 @@ def _without_record(node: NodeReport) -> NodeRow:
         node_type=node.node_type,
         is_head=node.is_head,
         state=_RUNNING_WORDS.get(node.status, "running"),
-        instance_state="",
         for_s=node.idle_s if node.status is NodeStatus.IDLE else None,
-        used={},
-        total={},
-        price_per_hour=None,
-        reason=None,
         detail="not started by muster",
     )
     return replace(row, **_of_node(node))
 
 
 def _usage(nodes: Iterable[NodeRow]) -> dict[str, Usage]:
-    used: dict[str, float] = {}
-    total: dict[str, float] = {}
+    used: defaultdict[str, float] = defaultdict(float)
+    total: defaultdict[str, float] = defaultdict(float)
     for row in nodes:
         for name, quantity in row.total.items():
-            total[name] = total.get(name, 0.0) + quantity
-            used[name] = used.get(name, 0.0) + row.used.get(name, 0.0)
+            total[name] += quantity
+            used[name] += row.used.get(name, 0.0)
     return {name: Usage(used=used[name], total=total[name]) for name in sorted(total)}
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.base.text import clock_time, money, short_duration, used_of
-from muster.cli.console import BAD, GOOD, HEADING, QUIET
+from muster.cli.console import BAD, GOOD, HEADING, QUIET, more_line
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport
 from muster.cluster.plan import SERVED, Reason
 
@@ -73,12 +73,6 @@ class TableGrid:
         firsts = range(len(self._names) - 1)
         widest = [max(len(self._names[at]), *(row[at].cell_len for row in self._rows)) for at in firsts]
         return sum(widest) + _GAP * len(widest)
-
-
-def more_line(hidden: int) -> Iterator[Text]:
-    """Yields a line with the number of hidden rows, if there are any."""
-    if hidden > 0:
-        yield Text(f"  ... and {hidden:,} more; --json has them all", style=QUIET)
 
 
 _COUNT_INDENT = 9  # count and its gap

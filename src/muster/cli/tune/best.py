@@ -112,14 +112,11 @@ def best_page(
     if form == "json":
         return [strict_json(records, indent=2)], remarks
     if form == "yaml":
-        return [_yaml(records)], remarks
+        import yaml
+
+        text = str(yaml.safe_dump(plain(records), sort_keys=False, allow_unicode=True))
+        return [text.rstrip()], remarks
     return [*_table(chosen, experiment, (metric, mode), len(found))], remarks
-
-
-def _yaml(records: Sequence[Mapping[str, Any]]) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(plain(records), sort_keys=False, allow_unicode=True)).rstrip()
 
 
 def _table(

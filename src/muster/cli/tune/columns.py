@@ -11,6 +11,8 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from muster.errors import ConfigError
@@ -106,17 +108,11 @@ class RowColumns:
     def __init__(self, rows: Sequence[Row], fixed: Sequence[str]) -> None:
         self._rows = rows
         self._fixed = fixed
-        self._known: tuple[str, ...] | None = None
 
-    @property
+    @cached_property
     def known(self) -> tuple[str, ...]:
         """Returns all columns, the fixed ones first."""
-        if self._known is None:
-            names = dict.fromkeys(self._fixed)
-            for row in self._rows:
-                names.update(dict.fromkeys(row))
-            self._known = tuple(names)
-        return self._known
+        return tuple(dict.fromkeys(chain(self._fixed, *self._rows)))
 
     def asked(self, texts: Iterable[str], option: str) -> tuple[str, ...]:
         """Returns the columns named by `a,b` texts. Raises ConfigError with the nearest names."""
@@ -189,11 +185,9 @@ def _condition(text: str, columns: RowColumns) -> Callable[[Row], bool]:
         found = number(value)
         if found is not None and wanted is not None:
             return compare(found, wanted)
-        return (
-            compare(str(value).lower(), operand.lower())
-            if isinstance(value, bool)
-            else compare(str(value), operand)
-        )
+        if isinstance(value, bool):
+            return compare(str(value).lower(), operand.lower())
+        return compare(str(value), operand)
 
     return passes
 

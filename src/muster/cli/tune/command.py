@@ -6,6 +6,7 @@ import csv
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -359,9 +360,7 @@ def result_rows(experiment: ExperimentView, unread: list[str]) -> Iterator[Row]:
 
 def all_columns(rows: Iterable[Mapping[str, Any]], first: Sequence[str] = ()) -> tuple[str, ...]:
     """Returns the columns of `first` that exist, then all others in the order of the rows."""
-    names: dict[str, None] = {}
-    for row in rows:
-        names.update(dict.fromkeys(row))
+    names = dict.fromkeys(chain.from_iterable(rows))
     return (*(name for name in first if name in names), *(name for name in names if name not in first))
 
 

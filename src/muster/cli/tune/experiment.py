@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from muster.base.text import moment
 from muster.errors import MusterError, StoreError
 from muster.stores.experiment.codec import ENDED, EXHAUSTED
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, open_trials
@@ -35,7 +35,7 @@ class Writer:
     since: float
 
     def __str__(self) -> str:
-        return f"process {self.pid}" if self.pid else "another process"
+        return f"{f'process {self.pid}' if self.pid else 'another process'} since {moment(self.since)}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def read_experiment(path: str) -> ExperimentView:
         return replace(_read_remote(place, filesystem), url=asked)
     if not is_experiment(place):
         raise _not_one(place)
-    with _opened(place) as reader:
+    with open_trials(place) as reader:
         return _read(reader, place, os.path.abspath(place))
 
 
@@ -154,13 +154,6 @@ def _not_one(place: str) -> StoreError:
     return StoreError(f"{place} is no experiment: it has no {STORE_NAME}. {hint}")
 
 
-@contextmanager
-def _opened(place: str, root: str | None = None) -> Iterator[TrialReader]:
-    reader = open_trials(place, root=root)
-    with reader:
-        yield reader
-
-
 def _read(reader: TrialReader, place: str, root: str, filesystem: object = None) -> ExperimentView:
     pid = reader.writer()
     writer = None if pid is None else Writer(pid, _lock_time(place))
@@ -192,7 +185,7 @@ def _read_remote(place: str, filesystem: object) -> ExperimentView:
         ) from error
     with tempfile.TemporaryDirectory() as copy:
         Path(copy, STORE_NAME).write_bytes(content)
-        with _opened(copy, place) as reader:
+        with open_trials(copy, root=place) as reader:
             return _read(reader, copy, place, filesystem)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
 
-from muster.base.text import moment
 from muster.cli.tune.best import best_of
 from muster.cli.tune.columns import (
     CONFIG,
@@ -23,7 +23,6 @@ from muster.cli.tune.columns import (
 from muster.cli.tune.experiment import (
     FINISHED,
     ExperimentView,
-    Writer,
     experiments_below,
     is_experiment,
     read_experiment,
@@ -60,10 +59,7 @@ class TrialListing(Struct, frozen=True, kw_only=True):
     @property
     def all_columns(self) -> tuple[str, ...]:
         """Returns the columns shown, then all others that a row has."""
-        names = dict.fromkeys(self.columns)
-        for row in self.rows:
-            names.update(dict.fromkeys(row))
-        return tuple(names)
+        return tuple(dict.fromkeys(chain(self.columns, *self.rows)))
 
     @property
     def is_running(self) -> bool:
@@ -176,7 +172,8 @@ def as_text(found: TrialListing, *, colour: bool) -> Iterator[str]:
 def heading(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
     """Yields the experiment's name and state, its number of trials and the best value so far."""
     state = painted(experiment.state, experiment.state, colour=colour)
-    yield f"{experiment.name}: {state}{_who(experiment.writer)}"
+    writer = "" if experiment.writer is None else f" ({experiment.writer})"
+    yield f"{experiment.name}: {state}{writer}"
     yield counts_text(experiment.counts)
     if experiment.metric and experiment.mode:
         best = best_of(experiment)
@@ -191,17 +188,8 @@ def counts_text(counts: Mapping[str, int]) -> str:
     return f"{total:,} trial{'' if total == 1 else 's'}{': ' if parts else ''}{parts}"
 
 
-def _who(writer: Writer | None) -> str:
-    return "" if writer is None else f" ({writer} since {moment(writer.since)})"
-
-
 def _with_counts_text(row: Mapping[str, Any]) -> dict[str, Any]:
     """The counts become the text of one cell: `10 done, 2 failed`."""
-    counts = row.get("trials")
-    return {
-        **row,
-        "trials": ", ".join(
-            f"{n} {WORDS.get(status, status.lower())}" for status, n in (counts or {}).items()
-        )
-        or None,
-    }
+    counts = (row.get("trials") or {}).items()
+    text = ", ".join(f"{count} {WORDS.get(status, status.lower())}" for status, count in counts)
+    return {**row, "trials": text or None}

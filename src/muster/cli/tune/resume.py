@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from muster.base.text import moment
 from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.experiment import ExperimentView, read_experiment
 from muster.cli.tune.ls import heading
@@ -34,7 +33,11 @@ class ResumeRequest(Struct, frozen=True, kw_only=True):
 def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) -> tuple[list[str], int]:
     """Runs the experiment to its end and returns the lines to print and the exit code."""
     before = read_experiment(path)
-    _refuse_running(before)
+    if before.writer is not None:
+        raise LedgerLocked(
+            f"{before.address}: is running ({before.writer}). Wait for it, or stop "
+            "it with Ctrl-C there; `muster tune show --watch` shows its progress"
+        )
     if before.state == "finished" and not (request.errored and before.counts.get("ERROR")):
         return [*_summary(before), "", _nothing_left(before)], _code(before)
     sys.path.insert(0, os.getcwd())
@@ -47,21 +50,9 @@ def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) ->
     after = read_experiment(path)
     lines = ["", *_summary(after)]
     if after.state != "finished" and not request.skip_unfinished:
-        return [
-            *lines,
-            "",
-            f"Stopped before its end. To continue: muster tune resume {before.address}",
-        ], STOPPED
+        hint = f"Stopped before its end. To continue: muster tune resume {before.address}"
+        return [*lines, "", hint], STOPPED
     return lines, _code(after)
-
-
-def _refuse_running(experiment: ExperimentView) -> None:
-    writer = experiment.writer
-    if writer is not None:
-        raise LedgerLocked(
-            f"{experiment.address}: is running ({writer} since {moment(writer.since)}). Wait for it, or stop "
-            "it with Ctrl-C there; `muster tune show --watch` shows its progress"
-        )
 
 
 def _run(experiment: ExperimentView, trainable: Any, request: ResumeRequest) -> None:  # noqa: ANN401 - function or class

@@ -21,14 +21,20 @@ from muster.tune.analysis.tables import flat_row
 MAX_FAILURES = 5  # shown one by one; the rest is counted
 ERROR_LINES = 3
 NOTE_FILE = "note.txt"
+TRIAL_FIELDS = (  # of --json; the rest is computed
+    *("trial_id", "trial_name", "status", "experiment_tag", "config", "evaluated_params", "result"),
+    *("reports", "starts", "failures", "created_at", "started_at", "reported_at", "ended_at"),
+)
 
 
 def experiment_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
     """Yields state, settings, best trial, times and failures of an experiment."""
     yield from heading(experiment, colour=colour)
     yield f"in {experiment.address}"
-    yield from _next_step(experiment)
-    yield from section("Settings", _settings_lines(experiment))
+    if experiment.state in ("interrupted", "unfinished"):
+        yield f"To continue: muster tune resume {experiment.address}"
+    settings = {key: value for key, value in experiment.settings.items() if value is not None}
+    yield from section("Settings", pairs(settings))
     yield from section("Best", _best_lines(experiment))
     yield from section("Time", _time_lines(experiment))
     yield from section("Failures", _failure_lines(experiment, colour=colour))
@@ -55,15 +61,6 @@ def section(title: str, lines: Iterator[str]) -> Iterator[str]:
             yield ""
             yield title
         yield f"  {line}"
-
-
-def _next_step(experiment: ExperimentView) -> Iterator[str]:
-    if experiment.state in ("interrupted", "unfinished"):
-        yield f"To continue: muster tune resume {experiment.address}"
-
-
-def _settings_lines(experiment: ExperimentView) -> Iterator[str]:
-    return pairs({key: value for key, value in experiment.settings.items() if value is not None})
 
 
 def _best_lines(experiment: ExperimentView) -> Iterator[str]:
@@ -202,30 +199,17 @@ def trial_lines(experiment: ExperimentView, trial: TrialSummary, *, colour: bool
     yield from section("Last result", _result_lines(trial.result))
     yield from section("Checkpoints", _checkpoint_lines(experiment, trial))
     yield from section("Failures", _trial_failure_lines(experiment, trial))
-    yield from section("Files", _file_lines(experiment, trial))
+    yield from section("Files", iter(_files(experiment, trial)))
 
 
 def trial_record(experiment: ExperimentView, trial: TrialSummary) -> dict[str, Any]:
     """Returns the trial for --json."""
     return {
-        "trial_id": trial.trial_id,
-        "trial_name": trial.trial_name,
-        "status": trial.status,
-        "experiment_tag": trial.experiment_tag,
+        **{name: getattr(trial, name) for name in TRIAL_FIELDS},
         "path": experiment.trial_path(trial),
-        "config": dict(trial.config),
-        "evaluated_params": dict(trial.evaluated_params),
-        "result": dict(trial.result),
-        "reports": trial.reports,
-        "starts": trial.starts,
-        "failures": trial.failures,
         "failure": failure_record(trial) if trial.failure else None,
         "checkpoints": _checkpoints(experiment, trial),
         "files": _files(experiment, trial),
-        "created_at": trial.created_at,
-        "started_at": trial.started_at,
-        "reported_at": trial.reported_at,
-        "ended_at": trial.ended_at,
     }
 
 
@@ -301,13 +285,8 @@ def _files(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
     from muster.stores.storage import Storage
 
     storage = Storage(experiment.trial_path(trial), experiment.filesystem)
-    return (
-        [name for name in storage.listing() if not name.startswith("checkpoint_")] if storage.exists() else []
-    )
-
-
-def _file_lines(experiment: ExperimentView, trial: TrialSummary) -> Iterator[str]:
-    return iter(_files(experiment, trial))
+    names = storage.listing() if storage.exists() else ()
+    return [name for name in names if not name.startswith("checkpoint_")]
 
 
 def _tries(trial: TrialSummary) -> str:

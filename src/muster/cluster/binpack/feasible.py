@@ -76,7 +76,7 @@ def nearest(demand: Demand, offers: Sequence[Offer]) -> Nearest:
     chosen = offers[best].node_type
     lacks = capacity(chosen).lacks(demand.shape)
     if not lacks:
-        has = _labels_text(chosen.labels)
+        has = ", ".join(f"{key}={value}" for key, value in sorted(chosen.labels.items())) or "none"
         asks = " or ".join(_selector_text(selector) for selector in demand.selectors) or f"not {demand.avoid}"
         detail = f"no node type that can hold {wanted} has labels {asks}: {chosen.name} has {has}"
         return Nearest(chosen.name, {}, detail)
@@ -97,10 +97,6 @@ def _selector_text(selector: Selector) -> str:
         for match in selector
     )
     return " and ".join(parts)
-
-
-def _labels_text(labels: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "none"
 
 
 def fitting(demand: Demand, offers: Iterable[Offer]) -> list[Offer]:

@@ -5,6 +5,7 @@ Called by `pack` after the demand was placed; a node that anything was planned o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -122,9 +123,6 @@ def _removal(node: PackNode) -> Removal:
 
 def _without_oldest(since: Mapping[str, tuple[float, ...]], chosen: Sequence[PackNode]) -> Since:
     """Removes one time per machine that goes; types without any are dropped."""
-    gone: dict[str, int] = {}
-    for node in chosen:
-        if not node.runs:
-            gone[node.node_type] = gone.get(node.node_type, 0) + 1
-    left = {name: times[gone.get(name, 0) :] for name, times in since.items()}
+    gone = Counter(node.node_type for node in chosen if not node.runs)
+    left = {name: times[gone[name] :] for name, times in since.items()}
     return {name: times for name, times in left.items() if times}

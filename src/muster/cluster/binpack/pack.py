@@ -5,6 +5,7 @@ Called by the scale rules and by `muster plan`; a pure function of its request.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
@@ -62,6 +63,13 @@ class _Wanted:
         return bool(self.demands.demands or self.gangs.gangs or self.constraints.demands)
 
 
+def objective_of(request: PackRequest) -> Objective:
+    """Returns the objective of a request; a type that only the head may have needs no price."""
+    heads = Counter(node.node_type for node in request.nodes if node.kind is NodeKind.HEAD)
+    types = (offer.node_type for offer in request.offers)
+    return choose_objective(request.objective, (t for t in types if t.max_nodes > heads[t.name]))
+
+
 def choose_objective(objective: Objective, worker_types: Iterable[NodeType]) -> Objective:
     """Resolves AUTO: by cost when every type that may be bought has a price, else Ray's rule."""
     if objective is not Objective.AUTO:
@@ -102,10 +110,7 @@ def _problem(request: PackRequest, limited: LimitedCluster, wanted: _Wanted) -> 
 
 
 def _engine(request: PackRequest) -> Engine:
-    heads = [node.node_type for node in request.nodes if node.kind is NodeKind.HEAD]
-    # A type that only the head may have is not bought, so it needs no price.
-    workers = [o.node_type for o in request.offers if o.node_type.max_nodes > heads.count(o.node_type.name)]
-    if choose_objective(request.objective, workers) is Objective.COST:
+    if objective_of(request) is Objective.COST:
         from muster.cluster.binpack.cost import solve_cost
 
         return solve_cost

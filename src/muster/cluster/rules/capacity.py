@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -37,7 +38,7 @@ def capacity(draft: Draft) -> None:
         return
     draft.pack_request = _request(draft, runtime)
     draft.packing = pack(draft.pack_request)
-    if not _head_runs(draft):
+    if not any(is_head(instance) for instance in draft.in_state(_S.RAY_RUNNING)):
         draft.add_cluster_verdict(
             Reason.WAITING_FOR_HEAD, "nothing is launched or removed before the head node runs"
         )
@@ -47,10 +48,6 @@ def capacity(draft: Draft) -> None:
             Reason.READ_ONLY, "the provider is read-only: nothing is launched or removed"
         )
         draft.may_scale = False
-
-
-def _head_runs(draft: Draft) -> bool:
-    return any(is_head(i) for i in draft.in_state(_S.RAY_RUNNING))
 
 
 def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
@@ -124,14 +121,13 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
     )
 
 
-def _leaving(draft: Draft) -> dict[str, int]:
+def _leaving(draft: Draft) -> Counter[str]:
     """Machines that may still come back or arrive: a refused idle drain, a cancelled request."""
-    result: dict[str, int] = {}
-    for instance in draft.in_state(_S.RAY_STOP_REQUESTED, _S.REQUESTED):
-        returns = instance.stop_cause in (None, StopCause.IDLE)
-        if instance.cancelled or (instance.state is _S.RAY_STOP_REQUESTED and returns):
-            result[instance.node_type] = result.get(instance.node_type, 0) + 1
-    return result
+    return Counter(
+        i.node_type
+        for i in draft.in_state(_S.RAY_STOP_REQUESTED, _S.REQUESTED)
+        if i.cancelled or (i.state is _S.RAY_STOP_REQUESTED and i.stop_cause in (None, StopCause.IDLE))
+    )
 
 
 def _resize_of(draft: Draft, instance: Instance) -> ResizeStatus | None:

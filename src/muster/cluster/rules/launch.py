@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from muster.base.ids import RequestId
 from muster.cluster.model import Instance, LaunchLimits
@@ -23,22 +24,15 @@ def launch(draft: Draft) -> None:
         by_type.setdefault(instance.node_type, [])
     for instance in queued:
         by_type[instance.node_type].append(instance)
-    running = _running_by_type(draft)
+    running = Counter(instance.node_type for instance in draft.in_state(_S.RAY_RUNNING))
     requested = draft.count(_S.REQUESTED)
     chosen: list[Instance] = []
     for name, waiting in by_type.items():
         room = draft.spec.limits.max_concurrent - requested
-        batch = waiting[: max(0, min(room, _at_once(draft.spec.limits, running.get(name, 0))))]
+        batch = waiting[: max(0, min(room, _at_once(draft.spec.limits, running[name])))]
         requested += len(batch)
         chosen.extend(batch)
     _request(draft, chosen)
-
-
-def _running_by_type(draft: Draft) -> dict[str, int]:
-    result: dict[str, int] = {}
-    for instance in draft.in_state(_S.RAY_RUNNING):
-        result[instance.node_type] = result.get(instance.node_type, 0) + 1
-    return result
 
 
 def _at_once(limits: LaunchLimits, running: int) -> int:
@@ -63,8 +57,6 @@ def _request(draft: Draft, chosen: list[Instance]) -> None:
             attempt = len(moved.entered(_S.REQUESTED))
             calls.setdefault(attempt_id(base, attempt, draft.seen.tick_id), []).append(moved)
     for request_id, members in calls.items():
-        shape: dict[str, int] = {}
-        for instance in members:
-            shape[instance.node_type] = shape.get(instance.node_type, 0) + 1
+        shape = dict(Counter(instance.node_type for instance in members))
         ids = tuple(i.instance_id for i in members)
         draft.act(Launch(request_id=request_id, shape=shape, instance_ids=ids))

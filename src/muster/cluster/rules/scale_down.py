@@ -26,11 +26,9 @@ def _remove(draft: Draft, instance: Instance, removal: Removal) -> None:
     match instance.state:
         case _S.QUEUED:
             draft.move(instance, _S.TERMINATED, f"cancelled: {removal.details}", stop_cause=removal.cause)
-        case _S.REQUESTED:
-            # A launch in flight cannot be called back; the machine is given back when it arrives.
-            draft.amend(instance, cancelled=True, stop_cause=removal.cause)
-        case _S.ALLOCATED | _S.RAY_INSTALLING:
-            # Nothing runs on it yet; the terminate rule hands it over.
+        case _S.REQUESTED | _S.ALLOCATED | _S.RAY_INSTALLING:
+            # A launch in flight cannot be called back; the terminate rule gives the machine back when it is
+            # there. Nothing runs on it yet.
             draft.amend(instance, cancelled=True, stop_cause=removal.cause)
         case _S.RAY_RUNNING if instance.node_id:
             _drain(draft, instance, removal)

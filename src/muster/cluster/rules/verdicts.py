@@ -25,15 +25,11 @@ def verdicts(draft: Draft) -> None:
     planned: set[str] = set()
     if draft.pack_request is not None and draft.packing is not None:
         draft.add_verdicts(*explain(draft.pack_request, draft.packing))
-        planned = {node.key for node in draft.pack_request.nodes} if _any_going(draft) else set()
+        planned = {node.key for node in draft.pack_request.nodes} if any(map(draft.count, _GOING)) else set()
     for state, reason in _GOING.items():
         for instance in draft.in_state(state):
             if instance.instance_id not in planned:
                 draft.add_verdicts(_leaving(instance, reason))
-
-
-def _any_going(draft: Draft) -> bool:
-    return any(draft.count(state) for state in _GOING)
 
 
 def _leaving(instance: Instance, reason: Reason) -> Verdict:

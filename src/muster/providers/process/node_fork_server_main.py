@@ -1,4 +1,4 @@
-"""Starts nodes, in a process of its own: imports Ray's command line once and forks for every node.
+"""Runs in another process: imports Ray's command line once and forks for every node.
 
 NodeForkServer runs this file as a script; standard library only, because threads would be lost in the fork.
 For each node it reads a line with the order and answers with the process id; the child begins only after a

@@ -65,12 +65,8 @@ class LaunchQueue:
     def __init__(
         self, directory: NodeDirectory, fork_server: NodeForkServer, launching: LaunchSettings, clock: Clock
     ) -> None:
-        self._directory, self._fork_server, self._launching, self._clock = (
-            directory,
-            fork_server,
-            launching,
-            clock,
-        )
+        self._directory, self._fork_server = directory, fork_server
+        self._launching, self._clock = launching, clock
         self._waiting: list[str] = []
         self._starting: dict[str, float] = {}  # when it began, monotonic
         self._changed = threading.Condition()
@@ -113,7 +109,7 @@ class LaunchQueue:
             return None
 
     def _start(self, cloud_id: str) -> None:
-        record = self._directory.change(cloud_id, self._with_ports)
+        record = self._directory.change(cloud_id, self._with_ports) or self._directory.find(cloud_id)
         if record is None or record.state != "pending" or record.ports is None:
             return  # terminated while it waited
         Path(record.temp_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -140,17 +136,13 @@ class LaunchQueue:
     def _admit(self, cloud_id: str, pid: int) -> bool:
         """Records the node's process; from here on it runs, unless it was terminated meanwhile."""
         mark = mark_of(pid)
-        admitted = False
 
         def running(record: NodeRecord) -> NodeRecord | None:
-            nonlocal admitted
-            admitted = record.state == "pending" and mark is not None
-            if not admitted:
+            if record.state != "pending" or mark is None:
                 return None
             return replace(record, state="running", process=mark, started_at=self._clock.now())
 
-        self._directory.change(cloud_id, running)
-        return admitted
+        return self._directory.change(cloud_id, running) is not None
 
     def _with_ports(self, record: NodeRecord) -> NodeRecord | None:
         if record.state != "pending" or record.ports is not None:
@@ -375,17 +367,14 @@ class ProcessNodeProvider(NodeProvider):
 
     def _claimed(self, cloud_id: str) -> NodeRecord | None:
         """Returns the record, if this provider owns it now; another one may have been faster."""
-        claimed: list[NodeRecord] = []
 
         def claim(now: NodeRecord) -> NodeRecord | None:
             if not _unfinished(now) or lives(now.owner):
                 return None
             never = now.state == "pending" and now.is_head  # only `muster up` starts heads
-            claimed.append(replace(now, owner=self._me, state="terminated" if never else now.state))
-            return claimed[0]
+            return replace(now, owner=self._me, state="terminated" if never else now.state)
 
-        self._directory.change(cloud_id, claim)
-        return claimed[0] if claimed else None
+        return self._directory.change(cloud_id, claim)
 
     def _without_dead(self, records: list[NodeRecord]) -> list[NodeRecord]:
         health = NodeHealth(self._directory, self._program.main_process, self._clock)
@@ -402,16 +391,13 @@ class ProcessNodeProvider(NodeProvider):
 
     def _terminated(self, node_id: str, reason: str) -> NodeRecord | None:
         """Returns the record, if it is terminated by this call."""
-        done: list[NodeRecord] = []
 
         def terminate(now: NodeRecord) -> NodeRecord | None:
             if now.state == "terminated":
                 return None
-            done.append(replace(now, state="terminated", owner=self._me, reason=reason))
-            return done[0]
+            return replace(now, state="terminated", owner=self._me, reason=reason)
 
-        self._directory.change(node_id, terminate)
-        return done[0] if done else None
+        return self._directory.change(node_id, terminate)
 
     def _end(self, records: list[NodeRecord]) -> None:
         """Ends nodes on a thread that the program waits for: nothing is left half ended."""

@@ -73,16 +73,16 @@ class NodeDirectory:
                 self._write(record)
 
     def change(self, cloud_id: str, change: Change) -> NodeRecord | None:
-        """Reads, changes and writes a record under the lock; returns it, or None when it does not exist.
+        """Reads, changes and writes a record under the lock; returns the new record.
 
-        `change` returns None to leave the record as it is.
+        None means that it does not exist, or that `change` returned None to leave it as it is.
         """
         with self._locked():
             record = self.find(cloud_id)
             changed = None if record is None else change(record)
             if changed is not None:
                 self._write(changed)
-            return changed or record
+            return changed
 
     def forget(self, cloud_id: str) -> None:
         """Deletes a node's record and log."""

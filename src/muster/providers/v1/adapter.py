@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from muster.base.clock import Clock, SystemClock
@@ -116,14 +117,7 @@ class TerminationQueue:
         wanted = [cloud_id for cloud_id in dict.fromkeys(cloud_ids) if cloud_id]
         limit = self._calls.max_terminate or max(len(wanted), 1)
         calls = [wanted[start : start + limit] for start in range(0, len(wanted), limit)]
-        if not self.requests.take(request_id, jobs=len(calls)):
-            return
-        for ids in calls:
-            try:
-                self._pool.submit(lambda ids=ids: self._end(request_id, ids))  # type: ignore[misc]
-            except RuntimeError:
-                self.requests.drop(request_id)
-                raise
+        self.requests.start(request_id, [partial(self._end, request_id, ids) for ids in calls], self._pool)
 
     def _end(self, request_id: RequestId, wanted: Sequence[CloudId]) -> None:
         ids = self._not_yet_ending(wanted)

@@ -16,6 +16,7 @@ from muster.cluster.model import CloudInstance, NodeKind
 from muster.config.node_launch import NodeLaunch
 from muster.providers.v1 import tags as t
 from muster.providers.v1.failures import BROKEN
+from muster.providers.v1.thread_pools import Job, Pool
 
 _KINDS = {t.NODE_KIND_HEAD: NodeKind.HEAD, t.NODE_KIND_WORKER: NodeKind.WORKER}
 _NOT_OURS = frozenset({None, "", t.NODE_KIND_UNMANAGED})
@@ -154,26 +155,30 @@ class Requests(Generic[F]):
         self._failures: list[tuple[RequestId, F]] = []
         self._lock = threading.Lock()
 
-    def take(self, request_id: RequestId, jobs: int) -> bool:
-        """Returns whether the request is new; if so, it has this many jobs to do."""
+    def start(self, request_id: RequestId, jobs: Sequence[Job], pool: Pool) -> None:
+        """Submits the jobs of a request; an id that was seen before changes nothing.
+
+        A request that a closed pool refuses is forgotten: if it comes again, it is new.
+        """
         with self._lock:
             if request_id in self._jobs:
-                return False
-            self._jobs[request_id] = jobs
+                return
+            self._jobs[request_id] = len(jobs)
             if len(self._jobs) > REMEMBERED:
                 oldest_done = next((known for known, left in self._jobs.items() if left <= 0), None)
                 self._jobs.pop(oldest_done or request_id)
-            return True
+        for job in jobs:
+            try:
+                pool.submit(job)
+            except RuntimeError:
+                with self._lock:
+                    self._jobs.pop(request_id, None)
+                raise
 
     def job_done(self, request_id: RequestId) -> None:
         with self._lock:
             if request_id in self._jobs:
                 self._jobs[request_id] -= 1
-
-    def drop(self, request_id: RequestId) -> None:
-        """Forgets a request that could not be worked on: if it comes again, it is new."""
-        with self._lock:
-            self._jobs.pop(request_id, None)
 
     def fail(self, request_id: RequestId, failure: F) -> None:
         with self._lock:

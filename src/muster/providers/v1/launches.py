@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from muster.base.ids import RequestId
 from muster.cluster.model import LaunchFailure
@@ -62,14 +63,7 @@ class V1LaunchQueue:
     def take(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
         """Takes a request; an id that was taken before changes nothing."""
         orders = [_Order(request_id, node_type, count) for node_type, count in shape.items() if count > 0]
-        if not self.requests.take(request_id, jobs=len(orders)):
-            return
-        for order in orders:
-            try:
-                self._pool.submit(lambda order=order: self._open(order))  # type: ignore[misc]
-            except RuntimeError:
-                self.requests.drop(request_id)
-                raise
+        self.requests.start(request_id, [partial(self._open, order) for order in orders], self._pool)
 
     def _open(self, order: _Order) -> None:
         """Lists first: a request repeated after a restart may have been filled, in part or as a whole."""

@@ -119,7 +119,7 @@ def parse_gang(row: autoscaler_pb2.GangResourceRequest) -> Gang:
     return Gang(
         gang_id=_id_by_label(asked) or gang_id,
         strategy=_STRATEGIES.get(rest.partition("|")[0]) or _strategy(asked),
-        options=tuple(_bundles(requests, _where(where)) for requests, where in options)
+        options=tuple(_bundles(requests, parse_selector(where.label_selector)) for requests, where in options)
         or (_bundles(row.requests, ()),),
         locality_label=localities[0].label_name if localities else "",
     )
@@ -168,10 +168,6 @@ def _condition(one: common_pb2.LabelSelectorConstraint) -> LabelMatch:
     if operator is None:  # of a newer Ray: it matches nowhere, so nothing is bought for it in error
         return LabelMatch(one.label_key, LabelOperator.IN, ())
     return LabelMatch(one.label_key, operator, tuple(sorted(one.label_values)))
-
-
-def _where(locality: autoscaler_pb2.LocalityRequirement) -> Selector:
-    return parse_selector(locality.label_selector)
 
 
 def _avoided(request: autoscaler_pb2.ResourceRequest) -> tuple[str, str] | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from muster.base.resources import SCALE, Resources
-from muster.cluster.model import NodeStatus
 from muster.runtimes.ray.parse import Unreadable, parse_infeasible, parse_node, parse_state
 from muster.runtimes.ray.status import (
     ClusterStatus,
@@ -36,16 +35,14 @@ def parse_status(reply: autoscaler_pb2.GetClusterStatusReply) -> ClusterStatus:
     """Returns the status; a node that drains still counts as active."""
     state, ours = reply.cluster_resource_state, reply.autoscaling_state
     nodes = [_node(one) for one in state.node_states]
-    by_status = {status.name: [n for n in nodes if n.node_status == status.name] for status in NodeStatus}
-    dead, idle = by_status["DEAD"], by_status["IDLE"]
     return ClusterStatus(
         active_nodes=tuple(one for one in nodes if one.node_status not in ("DEAD", "IDLE")),
-        idle_nodes=tuple(idle),
-        failed_nodes=tuple(dead),
+        idle_nodes=tuple(one for one in nodes if one.node_status == "IDLE"),
+        failed_nodes=tuple(one for one in nodes if one.node_status == "DEAD"),
         pending_launches=tuple(_launch(one) for one in ours.pending_instance_requests),
         failed_launches=tuple(_failure(one) for one in ours.failed_instance_requests),
         pending_nodes=tuple(_pending(one) for one in ours.pending_instances),
-        cluster_resource_usage=_sum([one for one in nodes if one not in dead]),
+        cluster_resource_usage=_sum(one for one in nodes if one.node_status != "DEAD"),
         resource_demands=_demands(state, ours),
         stats=Stats(
             cluster_resource_state_version=state.cluster_resource_state_version,
@@ -81,7 +78,7 @@ def _usage(total: Resources, available: Resources) -> tuple[ResourceUsage, ...]:
     )
 
 
-def _sum(nodes: Sequence[NodeInfo]) -> tuple[ResourceUsage, ...]:
+def _sum(nodes: Iterable[NodeInfo]) -> tuple[ResourceUsage, ...]:
     total: dict[str, float] = {}
     used: dict[str, float] = {}
     for one in (one for node in nodes for one in node.resource_usage):
@@ -112,13 +109,7 @@ def _failure(row: autoscaler_pb2.FailedInstanceRequest) -> LaunchInfo:
 
 
 def _pending(row: autoscaler_pb2.PendingInstance) -> PendingNode:
-    return PendingNode(
-        instance_id=row.instance_id,
-        ray_node_type_name=row.ray_node_type_name,
-        instance_type_name=row.instance_type_name,
-        ip_address=row.ip_address,
-        details=row.details,
-    )
+    return PendingNode(**{name: getattr(row, name) for name in PendingNode.__struct_fields__})
 
 
 def _demands(

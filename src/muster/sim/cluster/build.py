@@ -251,9 +251,8 @@ class SimStore:
 
 
 LONGEST_TIMEOUT_S = 200.0
-OpenStore = Callable[
-    [], InstanceStore
-]  # called for every new controller: a file is opened again, memory is kept
+# Called for every new controller: a file is opened again, memory is kept.
+OpenStore = Callable[[], InstanceStore]
 
 
 class SimulatedCluster:
@@ -366,10 +365,8 @@ class SimulatedCluster:
             self.world.after(after_s, lambda: self.join(machine))
 
     def _came_up(self, machine: CloudMachine) -> None:
-        if not self.cloud.installs_runtime:
-            return  # the installer brings the node
-        if self.faults.hit("join_never"):
-            return
+        if not self.cloud.installs_runtime or self.faults.hit("join_never"):
+            return  # the installer brings the node, or nothing does
         late = self.faults.between("join_late", 20, 150) if self.faults.hit("join_late") else 0.0
         self.world.after(late, lambda: self.join(machine))
 

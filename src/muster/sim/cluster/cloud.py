@@ -117,8 +117,8 @@ class SimCloud:
         self.machines: dict[CloudId, CloudMachine] = {}
         self.launch_calls: list[LaunchCall] = []
         self.terminated: list[tuple[float, CloudId]] = []  # every id of every terminate call
-        self.on_up: Callable[[CloudMachine], None] = _nothing
-        self.on_gone: Callable[[CloudMachine], None] = _nothing
+        self.on_up: Callable[[CloudMachine], None] = lambda machine: None
+        self.on_gone: Callable[[CloudMachine], None] = lambda machine: None
         self.listed: Mapping[CloudId, CloudInstance] | None = None  # the last answer; None: it failed
         self.failures_reported: list[LaunchFailure] = []  # every unit failure ever handed out
         self.installs_runtime = True
@@ -255,19 +255,29 @@ class SimCloud:
         self.on_gone(machine)
 
     def _buy(self, request_id: RequestId, node_type: str) -> None:
-        refused = self._why_not(node_type)
-        if refused is None and self._faults.hit("unit_refused"):
-            refused = self._faults.stream("unit_refused").choice(KINDS)
+        refused = self.refusal(node_type)
         if refused is not None:
             message = f"no {node_type} to be had"
             self._launch_failures.append(
                 LaunchFailure(request_id=request_id, node_type=node_type, kind=refused, message=message)
             )
             return
+        self.deliver(node_type, request_id)
+
+    def refusal(self, node_type: str) -> FailureKind | None:
+        """Returns why one machine is refused, by a shortage or a fault; None when it is sold."""
+        refused = self._why_not(node_type)
+        if refused is None and self._faults.hit("unit_refused"):
+            return self._faults.stream("unit_refused").choice(KINDS)
+        return refused
+
+    def deliver(self, node_type: str, request_id: RequestId | None) -> CloudMachine:
+        """Creates and boots a machine that was bought; it may be listed late."""
         machine = self.create(node_type, request=request_id)
         if self._faults.hit("list_late"):
             machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
         self.boot(machine, round(self._draw.uniform(*self.sells.boot_s), 1))
+        return machine
 
     def _why_not(self, node_type: str) -> FailureKind | None:
         if node_type not in self.sells.types:
@@ -314,7 +324,3 @@ class SimCloud:
         cloud_id = CloudId(f"ghost-{len(self._ghosts) + 1}")
         ghost = CloudInstance(cloud_id=cloud_id, node_type=node_type, kind=kind)
         self._ghosts[cloud_id] = (self._world.time + self._faults.between(fault, 5, 60), ghost)
-
-
-def _nothing(machine: CloudMachine) -> None:
-    """Does nothing: no listener is set."""

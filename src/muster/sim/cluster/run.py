@@ -30,6 +30,7 @@ from muster.sim.cluster.world import World
 ON_DEMAND: Selector = (LabelMatch("market", LabelOperator.IN, ("on-demand",)),)
 ZONE_B: Selector = (LabelMatch("zone", LabelOperator.IN, ("b",)),)
 NOT_ZONE_A: Selector = (LabelMatch("zone", LabelOperator.NOT_IN, ("a",)),)
+SELECTORS = ((), (), (), (ON_DEMAND,), (ZONE_B,), (ZONE_B, ON_DEMAND), (NOT_ZONE_A,))
 SHAPES = (
     Resources.of(CPU=1),
     Resources.of(CPU=2, memory=4 * GIB),
@@ -106,10 +107,7 @@ class Workload:
 
     def _like(self, shape: Resources, draw: Stream) -> TaskClass:
         self._classes += 1
-        return TaskClass(shape, self._selectors(draw), f"work-{self._classes}")
-
-    def _selectors(self, draw: Stream) -> tuple[Selector, ...]:
-        return draw.choice(((), (), (), (ON_DEMAND,), (ZONE_B,), (ZONE_B, ON_DEMAND), (NOT_ZONE_A,)))
+        return TaskClass(shape, draw.choice(SELECTORS), f"work-{self._classes}")
 
 
 REST_TICKS = 3  # ticks in a row without changes
@@ -184,7 +182,8 @@ class SeedRun:
             self.faults.stop()
             cluster.cloud.end_shortages()
         if cluster.world.time >= self._down_until or calm:
-            self._set_kill_point()
+            if self.faults.hit("killed"):
+                cluster.crash_points.kill_after = self.faults.stream("killed").randrange(40)
             cluster.tick()
             if cluster.plan is None:
                 self._down_until = cluster.world.time + self.faults.between("killed", 0, 60)
@@ -208,10 +207,6 @@ class SeedRun:
         line, happened = self._trace.line(self.cluster, self.report.ticks, phase)
         if self._on_line is not None:
             self._on_line(line, happened)
-
-    def _set_kill_point(self) -> None:
-        if self.faults.hit("killed"):
-            self.cluster.crash_points.kill_after = self.faults.stream("killed").randrange(40)
 
     def _inject_faults(self) -> None:
         """Injects the faults that happen between two ticks."""

@@ -7,6 +7,7 @@ NodeSource; drains are in `build.py`.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -36,42 +37,15 @@ def corrupt(report: RuntimeReport, draw: Stream) -> RuntimeReport:
     return draw.choice(_CORRUPTIONS)(report)
 
 
-def _count_of_nothing(report: RuntimeReport) -> RuntimeReport:
-    return _asking(report, Demand(shape=Resources.of(CPU=1), count=0))
+Corruption = Callable[[RuntimeReport], RuntimeReport]
 
 
-def _negative_count(report: RuntimeReport) -> RuntimeReport:
-    return _asking(report, Demand(shape=Resources.of(CPU=1), count=-3))
+def _asking(demand: Demand) -> Corruption:
+    return lambda report: replace(report, demands=(*report.demands, demand))
 
 
-def _unknown_resource(report: RuntimeReport) -> RuntimeReport:
-    return _asking(report, Demand(shape=Resources.of({"flux-capacitor": 1.21}), count=2))
-
-
-def _asking(report: RuntimeReport, demand: Demand) -> RuntimeReport:
-    return replace(report, demands=(*report.demands, demand))
-
-
-def _same_node_twice(report: RuntimeReport) -> RuntimeReport:
-    return replace(report, nodes=(*report.nodes, *report.nodes[-1:]))
-
-
-def _node_of_unknown_type(report: RuntimeReport) -> RuntimeReport:
-    return _joined_by(
-        report, NodeReport(node_id=NodeId("n-odd"), cloud_id=CloudId("m-odd"), node_type="mystery")
-    )
-
-
-def _node_without_machine(report: RuntimeReport) -> RuntimeReport:
-    return _joined_by(report, NodeReport(node_id=NodeId("n-lost"), node_type="cpu-4"))
-
-
-def _node_without_type(report: RuntimeReport) -> RuntimeReport:
-    return _joined_by(report, NodeReport(node_id=NodeId("n-bare"), cloud_id=CloudId("m-bare")))
-
-
-def _joined_by(report: RuntimeReport, node: NodeReport) -> RuntimeReport:
-    return replace(report, nodes=(*report.nodes, node))
+def _joined_by(node: NodeReport) -> Corruption:
+    return lambda report: replace(report, nodes=(*report.nodes, node))
 
 
 def _unspecified_status(report: RuntimeReport) -> RuntimeReport:
@@ -79,14 +53,14 @@ def _unspecified_status(report: RuntimeReport) -> RuntimeReport:
     return replace(report, nodes=(*report.nodes[:-1], *last))
 
 
-_CORRUPTIONS = (
-    _count_of_nothing,
-    _negative_count,
-    _unknown_resource,
-    _same_node_twice,
-    _node_of_unknown_type,
-    _node_without_machine,
-    _node_without_type,
+_CORRUPTIONS: tuple[Corruption, ...] = (
+    _asking(Demand(shape=Resources.of(CPU=1), count=0)),
+    _asking(Demand(shape=Resources.of(CPU=1), count=-3)),
+    _asking(Demand(shape=Resources.of({"flux-capacitor": 1.21}), count=2)),
+    lambda report: replace(report, nodes=(*report.nodes, *report.nodes[-1:])),  # one node twice
+    _joined_by(NodeReport(node_id=NodeId("n-odd"), cloud_id=CloudId("m-odd"), node_type="mystery")),
+    _joined_by(NodeReport(node_id=NodeId("n-lost"), node_type="cpu-4")),  # without a machine
+    _joined_by(NodeReport(node_id=NodeId("n-bare"), cloud_id=CloudId("m-bare"))),  # without a type
     _unspecified_status,
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -28,7 +29,6 @@ from muster.cluster.plan import Drain, Plan, Reason, Subject
 from muster.cluster.spend import price_per_hour
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import GIB, HEAD_TYPE, RunOptions, catalogue_for, head_type
 from muster.sim.cluster.tasks import GangWork, TaskClass
@@ -186,10 +186,7 @@ class Script:
             node = cluster.runtime.node_on(machine)
             if node is not None:
                 cluster.drains.begin(node, NOTICE_S)
-            self._end_later(machine)
-
-    def _end_later(self, machine: CloudMachine) -> None:
-        self._cluster.world.after(NOTICE_S, lambda: self._cluster.cloud.end(machine, "preempted"))
+            cluster.world.after(NOTICE_S, partial(cluster.cloud.end, machine, "preempted"))
 
     def _withdraw_giant(self) -> None:
         pending = self._cluster.runtime.withdraw("giant")

@@ -18,7 +18,7 @@ from muster.providers.node_provider import NodeLaunchException, NodeProvider
 from muster.providers.v1 import tags as t
 from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.cloud import KINDS, REFUSALS, Catalogue, CloudMachine, LaunchCall, SimCloud
+from muster.sim.cluster.cloud import KINDS, REFUSALS, Catalogue, LaunchCall, SimCloud
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.run import SeedRun
@@ -162,30 +162,18 @@ class V1SimCloud(SimCloud):
             return None
         made: dict[str, Any] = {}
         for _ in range(count):
-            refused = self._refusal(tags[t.TAG_RAY_USER_NODE_TYPE])
+            refused = self.refusal(tags[t.TAG_RAY_USER_NODE_TYPE])
             if refused is FailureKind.UNKNOWN:
                 break  # fewer than requested, without an error
             if refused is not None:
                 raise NodeLaunchException(refused.value, "simulated: no more of these")
-            made[self._sell_one(tags).cloud_id] = {}
+            request = t.request_of(tags.get(t.TAG_RAY_LAUNCH_REQUEST))
+            machine = self.deliver(tags[t.TAG_RAY_USER_NODE_TYPE], request)
+            self.written[machine.cloud_id] = dict(tags)
+            made[machine.cloud_id] = {}
         if faults.hit("launch_reply_lost"):
             raise TimeoutError("simulated: the reply to the create call was lost")
         return made
-
-    def _refusal(self, node_type: str) -> FailureKind | None:
-        refused = self._why_not(node_type)
-        if refused is None and self._faults.hit("unit_refused"):
-            return self._faults.stream("unit_refused").choice(KINDS)
-        return refused
-
-    def _sell_one(self, tags: Mapping[str, str]) -> CloudMachine:
-        request = t.request_of(tags.get(t.TAG_RAY_LAUNCH_REQUEST))
-        machine = self.create(tags[t.TAG_RAY_USER_NODE_TYPE], request=request)
-        self.written[machine.cloud_id] = dict(tags)
-        if self._faults.hit("list_late"):
-            machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
-        self.boot(machine, round(self._draw.uniform(*self.sells.boot_s), 1))
-        return machine
 
     def give_back(self, cloud_id: CloudId) -> None:
         """Handles one terminate call: gone at once, refused, dropped, or gone after a while."""

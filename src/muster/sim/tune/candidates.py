@@ -29,9 +29,6 @@ class CandidateSettings:
     space: Mapping[str, Any] = field(default_factory=dict)  # schedulers that change configs need it
 
 
-Maker = Callable[[CandidateSettings, Mapping[str, Any]], Any]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A Candidate is one scheduler; `parameters` returns its defaults, and a user's own override them."""

@@ -384,14 +384,11 @@ class SimulatedEngine:
             self._exit(process, failure=failure_of(error))
             return
         process.is_waiting = True
-        ref = self._due_checkpoint(process)
+        every = self._costs.checkpoint_every
+        ref = process.checkpoint() if every and process.iteration % every == 0 else None
         if ref is not None:
             result["checkpoint_dir_name"] = ref.path.rpartition("/")[2]
         self._ready.append(TrialReported(trial_id=process.trial_id, at=now, result=result, checkpoint=ref))
-
-    def _due_checkpoint(self, process: SimulatedProcess) -> CheckpointRef | None:
-        every = self._costs.checkpoint_every
-        return process.checkpoint() if every and process.iteration % every == 0 else None
 
     def _saved(self, process: SimulatedProcess) -> None:
         ref = process.checkpoint()
@@ -425,15 +422,10 @@ class SimulatedEngine:
     def _crash(self, process: SimulatedProcess) -> None:
         if process.is_lost:
             return
+        kind, message = TrialFailureKind.USER_ERROR, "RuntimeError: a simulated crash"
         if process.faults.is_killed:
-            failure = TrialFailure(
-                kind=TrialFailureKind.KILLED, message="killed by signal 9 (SIGKILL), simulated"
-            )
-        else:
-            failure = TrialFailure(
-                kind=TrialFailureKind.USER_ERROR, message="RuntimeError: a simulated crash"
-            )
-        self._exit(process, failure=failure)
+            kind, message = TrialFailureKind.KILLED, "killed by signal 9 (SIGKILL), simulated"
+        self._exit(process, failure=TrialFailure(kind=kind, message=message))
 
     def _lose(self, process: SimulatedProcess) -> None:
         """The process does nothing more; after a while that is noticed."""

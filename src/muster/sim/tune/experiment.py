@@ -7,6 +7,7 @@ scheduler, stopper, store and engine as a launch does, and decides nothing about
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -219,9 +220,7 @@ class SimulatedRun:
         return continues
 
     def _stuck(self) -> str:
-        counts: dict[str, int] = {}
-        for trial in self.state.index.live.values():
-            counts[trial.state.value] = counts.get(trial.state.value, 0) + 1
+        counts = dict(Counter(trial.state.value for trial in self.state.index.live.values()))
         scheduler = type(self.state.plugins.scheduler).__name__
         return (
             f"the experiment is stuck after {self.clock.monotonic():g} simulated seconds: nothing is under "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 from muster.base.clock import SystemClock
@@ -45,9 +44,6 @@ class HardPromises(EngineFixture):
         assert found is not None
         return found.kind, found.message
 
-    def wait_for(self, driver: Driver, done: Callable[[], bool]) -> None:
-        driver.poll_until(done)
-
     def test_a_child_killed_from_outside(self, driver: Driver) -> None:
         driver.start("a", "waits")
         pid = driver.to_report("a").result["pid"]
@@ -86,7 +82,7 @@ class HardPromises(EngineFixture):
         driver.start("a", "ignores_sigterm", {"flag": str(tmp_path / "flag")})
         pid = driver.to_report("a").result["pid"]
         driver.go_on("a")
-        self.wait_for(driver, (tmp_path / "flag").exists)
+        driver.poll_until((tmp_path / "flag").exists)
         engine.submit(StopTrial(trial_id="a", grace_s=0.1))
         assert driver.to_exit("a").failure is None
         assert ends(pid)
@@ -96,7 +92,7 @@ class HardPromises(EngineFixture):
         result = driver.to_report("a").result
         driver.go_on("a")
         assert driver.to_exit("a").is_done
-        self.wait_for(driver, lambda: is_gone(result["forked"]) and is_gone(result["started"]))
+        driver.poll_until(lambda: is_gone(result["forked"]) and is_gone(result["started"]))
 
     def test_a_fork_of_a_trial_may_not_report(self, driver: Driver) -> None:
         driver.start("a", "reports_in_a_fork")
@@ -162,7 +158,7 @@ class HardPromises(EngineFixture):
         flags = [tmp_path / "flag-a", tmp_path / "flag-b"]
         for name, flag in zip("ab", flags, strict=True):
             driver.start(name, "ignores_sigterm", {"flag": str(flag)})
-        self.wait_for(driver, lambda: all(flag.exists() for flag in flags))
+        driver.poll_until(lambda: all(flag.exists() for flag in flags))
         pids = [driver.of(name, TrialReported)[0].result["pid"] for name in "ab"]
         engine.close()
         assert [ends(pid) for pid in pids] == [True, True]

@@ -65,7 +65,7 @@ def allocate(
             missing = count - slots.assign(cls, count, (False, demand, None))
             if missing:
                 short[demand] = short.get(demand, 0) + missing
-    if not slots.left_over():
+    if not any(slots.rows):
         return Allocation(slots.entries, failed, short, proposal)
     return _without_unused(proposal, slots, failed, short)
 
@@ -83,9 +83,6 @@ class _Slots:
         self.rows: list[list[int]] = [rows[part] for part in slices]
         self.amounts: list[list[int]] = [amounts[part] for part in slices]
         self.entries: list[BinEntry] = []
-
-    def left_over(self) -> bool:
-        return any(self.rows)
 
     def serve(self, batch: GangBatch) -> GangBatch:
         """Assigns whole gangs; returns the batch of those that get nothing."""

@@ -192,7 +192,7 @@ def choose(
         if gang.locality_label and ways not in best_place:
             best_place[ways] = _by_place(inventory, gang, ways)[0]
         variant = best_place[ways] if gang.locality_label else ways[0]
-        marked = variant.apart and inventory.has_label(gang.label)
+        marked = variant.apart and any(gang.label in labels for labels in inventory.bin_labels)
         chosen[index] = ChosenVariant(variant, gang.label if marked else "")
     return chosen
 

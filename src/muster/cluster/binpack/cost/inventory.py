@@ -132,9 +132,6 @@ class Inventory:
         size = self.type_size[types]
         self.add_bins(size, np.zeros_like(size), np.zeros(len(types), dtype=np.int64), labels)
 
-    def has_label(self, label: str) -> bool:
-        return any(label in labels for labels in self.bin_labels)
-
     def holds(self, ask: Ask) -> bool:
         """Returns whether some empty bin or type on sale could hold one request."""
         need = np.array(self.scale.need(ask))

@@ -381,7 +381,8 @@ def _one_round(
 ) -> tuple[BinLayout, Fractional, Floats]:
     prices, earlier = known
     filled = fill_nodes(bins, items, wanted, prices)
-    buyable = np.where(_can_hold(items, market), filled.left, 0.0)
+    alone = start_values(items, market, np.ones(len(items.size)))  # infinite: no type can hold one
+    buyable = np.where(np.isfinite(alone), filled.left, 0.0)
     plan = generate(items, market, buyable, prices, earlier)
     layouts = []
     for up_from in ROUND_UP_FROM:
@@ -400,13 +401,7 @@ def _learn(old: Floats, new: Floats, wanted: Floats, filled: Filled) -> Floats:
 
 def _layout(filled: Filled, purchase: PurchaseState, buyable: Floats) -> BinLayout:
     unserved = filled.left - buyable + purchase.left
-    cost = float(sum(purchase.market.cost[p.type] * p.copies for p in purchase.bought))
-    return BinLayout(filled.loads, tuple(purchase.bought), unserved, cost)
-
-
-def _can_hold(items: Items, market: PurchasableTypes) -> Floats:
-    prices = start_values(items, market, np.ones(len(items.size)))
-    return np.isfinite(prices)
+    return BinLayout(filled.loads, tuple(purchase.bought), unserved, purchase.spent)
 
 
 def _useful_types(items: Items, market: PurchasableTypes, wanted: Floats) -> Ints:

@@ -6,6 +6,7 @@ first being free for the second, and keeps the cheaper. Values in, values out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -63,13 +64,11 @@ class Detail(NamedTuple):
 def solution_of(problem: PackProblem, outcome: CostOutcome) -> PackSolution:
     """Returns the planner's answer."""
     names = [offer.node_type.name for offer in problem.offers]
-    launch: dict[str, int] = dict.fromkeys(names, 0)
-    for index in outcome.machines:
-        launch[names[index]] += 1
+    launch = Counter(outcome.machines)
     limits = {offer.node_type.name: offer.node_type for offer in problem.offers}
     resize = {row: growth_limit(problem.nodes[row], limits) for row in sorted(outcome.grown)}
     return PackSolution(
-        launch={name: count for name, count in launch.items() if count},
+        launch={name: launch[index] for index, name in enumerate(names) if launch[index]},
         placements=tuple(_placements(problem, outcome)),
         unplaced=tuple(_unplaced(problem, outcome)),
         # A machine that is still coming is simply asked for at its full size.
@@ -213,10 +212,8 @@ def _in_order(problem: PackProblem, order: Sequence[DemandKind], preferences: bo
 
 def _asks(demands: Sequence[Demand], gangs: Sequence[Gang]) -> list[Ask]:
     """Returns every class that is asked for; strictly packed bundles also as one."""
-    asks = dict.fromkeys(ask_of(demand) for demand in demands)
-    for gang in gangs:
-        asks.update(dict.fromkeys(ask_of(demand) for option in gang.options for demand in option))
-    return list(asks)
+    bundles = (demand for gang in gangs for option in gang.options for demand in option)
+    return list(dict.fromkeys(map(ask_of, (*demands, *bundles))))
 
 
 def _values(problem: PackProblem, gang: Gang) -> list[str]:

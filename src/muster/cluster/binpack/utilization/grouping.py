@@ -116,7 +116,8 @@ class RelevantColumns:
     """RelevantColumns are the resources and labels that the requests of a problem use."""
 
     def __init__(self, problem: PackProblem) -> None:
-        demands = list(all_demands(problem))
+        bundles = (bundle for gang in problem.gangs for option in gang.options for bundle in option)
+        demands = [*problem.constraints, *bundles, *problem.demands]
         names = sorted({name for demand in demands for name, value in demand.shape.key if value > 0})
         self.index = {name: column for column, name in enumerate(names)}
         self.defaults = tuple((name, implicit_units(name)) for name in names)
@@ -139,14 +140,6 @@ class RelevantColumns:
 
     def free_of(self, free: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(free.get(name, default) for name, default in self.defaults)
-
-
-def all_demands(problem: PackProblem) -> Iterable[Demand]:
-    yield from problem.constraints
-    for gang in problem.gangs:
-        for option in gang.options:
-            yield from option
-    yield from problem.demands
 
 
 class States:

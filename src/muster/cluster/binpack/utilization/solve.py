@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -283,9 +284,7 @@ def _locality_values(problem: PackProblem, label: str) -> tuple[str, ...]:
 def _solution(grouping: NodeGrouping, log: PlacementLog, fleet: Fleet) -> PackSolution:
     problem = grouping.problem
     names = [offer.node_type.name for offer in problem.offers]
-    launch: dict[str, int] = {}
-    for offer in fleet.bought:
-        launch[names[offer]] = launch.get(names[offer], 0) + 1
+    launch = dict(Counter(names[offer] for offer in fleet.bought))
     # A machine on its way is not resized: it was planned at its largest size from the start.
     resize = {n: Resources(grouping.largest[n]) for n in sorted(fleet.grown) if problem.nodes[n].runs}
     return PackSolution(
