@@ -159,6 +159,7 @@ class ActorPool:
         self.listener = Listener(self._poller, key, clock, self._receive)
         self.placements: dict[int, ActorPlacement] = {}  # by the number of their actor
         self.idle: list[ActorHandle] = []
+        self.draining: set[str] = set()  # hex ids of all nodes that were ever seen draining, dead ones too
         self._ray = PlacementGroups(actor_class, self._on_call_ended)
         self._hostname = machine.hostname()
         self._is_closed = False
@@ -329,8 +330,11 @@ class ActorPool:
         if worker.hung_up_at is None:
             return
         if run is None or worker.reported_failure is not None or placement.is_over or _has_reported_exit(run):
-            outcome = failures.outcome_failure(placement.outcome) if placement.is_over else None
-            self._drop(worker, worker.reported_failure or outcome)
+            failure = worker.reported_failure
+            if failure is None and placement.is_over:
+                was_draining = worker.node_id in self.draining
+                failure = failures.outcome_failure(placement.outcome, was_draining=was_draining)
+            self._drop(worker, failure)
 
     def _on_call_ended(self, placement: ActorPlacement, number: int, outcome: BaseException | None) -> None:
         """Passes the outcome of a call on to the engine's thread; Ray calls this in a thread of its own."""

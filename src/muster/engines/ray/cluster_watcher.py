@@ -36,6 +36,7 @@ class ClusterView(NamedTuple):
     limit: Mapping[str, float] | None = None  # what the cluster may become; None: unknown
     has_autoscaler: bool = False
     unplaceable: Mapping[str, str] = {}  # why, by hex id of a placement group that can never be placed
+    draining: frozenset[str] = frozenset()  # hex ids of nodes that live, and are to go
 
     @property
     def present(self) -> dict[str, float]:
@@ -69,7 +70,7 @@ def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN
         if is_ours and verdict.reason in _UNPLACEABLE
     }
     has_autoscaler = limit is not None or is_ours or client.kv_get(_LEGACY_STATUS) is not None
-    return ClusterView(nodes, limit, has_autoscaler, unplaceable)
+    return ClusterView(nodes, limit, has_autoscaler, unplaceable, client.draining_nodes())
 
 
 class ClusterProbe:

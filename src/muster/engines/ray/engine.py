@@ -293,6 +293,7 @@ class RayEngine(ProcessEngine, ActorListener):
         self._events.append(CapacityChanged(at=at, capacity=self.capacity(), is_bounded=bounded))
 
     def _on_view(self, view: ClusterView) -> None:
+        self._pool.draining |= view.draining
         if self._measure(view):
             self._report_capacity()
         now = self._clock.monotonic()

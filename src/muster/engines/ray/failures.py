@@ -79,6 +79,9 @@ _NODE_LOST_TEXTS = (
 )
 _START_NAMES = ("RuntimeEnvSetupError", "ActorUnschedulableError", "ActorPlacementGroupRemoved")
 _MOST_CHARACTERS = 800
+_PREEMPTED = TrialFailure(
+    kind=Kind.PREEMPTED, message="its node was taken back (preempted) while the trial ran"
+)
 
 
 def is_actor_unavailable(outcome: BaseException) -> bool:
@@ -86,19 +89,24 @@ def is_actor_unavailable(outcome: BaseException) -> bool:
     return type(outcome).__name__ == "ActorUnavailableError"
 
 
-def outcome_failure(outcome: BaseException | None) -> TrialFailure:
-    """Returns the failure behind the outcome of an actor's call; None: the call returned."""
+def outcome_failure(outcome: BaseException | None, *, was_draining: bool = False) -> TrialFailure:
+    """Returns the failure behind the outcome of an actor's call; None: the call returned.
+
+    `was_draining`: its node was to go. Ray drains a node that runs something only to take it back, and sets
+    `preempted` only as long as it does not know that the node is dead.
+    """
     if outcome is None:
         return TrialFailure(kind=Kind.EXITED, message="the actor ended before the trial did")
     text, name = str(outcome), type(outcome).__name__
     if getattr(outcome, "preempted", False):
-        message = "its node was taken back (preempted) while the trial ran"
-        return TrialFailure(kind=Kind.PREEMPTED, message=message)
+        return _PREEMPTED
     if "OutOfMemory" in name or "OOM" in name or "memory monitor" in text or "memory pressure" in text:
         message = f"Ray ended the process because memory ran out: {_summary(text)}"
         return TrialFailure(kind=Kind.OUT_OF_MEMORY, message=message)
     if name in ("NodeDiedError", "ActorUnavailableError") or any(part in text for part in _NODE_LOST_TEXTS):
-        return node_lost_failure(_summary(text))
+        if was_draining:
+            return _PREEMPTED
+        return TrialFailure(kind=Kind.NODE_LOST, message=f"its node went away: {_summary(text)}")
     if name in _START_NAMES or getattr(outcome, "_actor_init_failed", False):
         return start_failure(_summary(text))
     if name == "ActorDiedError" or "actor died" in text:
@@ -112,10 +120,6 @@ def _death_failure(text: str) -> TrialFailure:
     if "SIGTERM" in text:
         return TrialFailure(kind=Kind.KILLED, message="killed by signal 15 (SIGTERM)")
     return sigkill_failure()
-
-
-def node_lost_failure(what: str) -> TrialFailure:
-    return TrialFailure(kind=Kind.NODE_LOST, message=f"its node went away: {what}")
 
 
 def start_failure(why: str) -> TrialFailure:
