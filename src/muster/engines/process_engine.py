@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 from typing_extensions import Self
@@ -18,6 +19,7 @@ from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, pack, unpack, unpickle
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun, WorkerHandle
+from muster.engines.worker.poller import Poller, SpinThenWait
 from muster.engines.worker.protocol import ExitReport, StartOrder
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name
@@ -77,20 +79,56 @@ class EngineTimeouts(Struct, frozen=True, kw_only=True):
     leave_within_s: float = 10.0  # a process that reported its exit is gone by then, or killed
 
 
-class ProcessPool(Protocol):
+W = TypeVar("W", bound=WorkerHandle)
+
+
+class ProcessPool(ABC, Generic[W]):
     """A ProcessPool holds the processes of an engine, and the channels to them."""
 
-    def send(self, worker: WorkerHandle, data: bytes) -> None: ...
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._poller, self._spinner = Poller(), SpinThenWait()
+        self._is_closed = False
+        self.idle: list[W] = []
 
-    def wait(self, timeout_s: float, now: float) -> None: ...
+    @abstractmethod
+    def send(self, worker: W, data: bytes) -> None: ...
 
-    def release(self, worker: WorkerHandle, *, keep: bool) -> None: ...
+    @abstractmethod
+    def wait(self, timeout_s: float, now: float) -> None:
+        """Handles everything that is ready, waiting up to `timeout_s` for the first."""
 
-    def kill(self, worker: WorkerHandle, number: signal.Signals) -> None: ...
+    @abstractmethod
+    def kill(self, worker: W, number: signal.Signals) -> None: ...
 
-    def is_silent(self, worker: WorkerHandle, now: float) -> bool: ...
+    @abstractmethod
+    def is_silent(self, worker: W, now: float) -> bool:
+        """Returns whether a process has shown no activity for too long."""
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def close(self) -> None:
+        """Ends every process, and waits for that."""
+
+    def find_idle(self, command: StartTrial) -> W | None:
+        """Returns an idle process that served the same trainable with the same resources."""
+        wanted = (command.trainable_name, command.resources)
+        return next((each for each in self.idle if each.key is not None and each.key[:2] == wanted), None)
+
+    def bind(self, run: TrialRun, worker: W, gpu_ids: tuple[str, ...] = ()) -> None:
+        """Gives a trial its process."""
+        if worker in self.idle:
+            self.idle.remove(worker)
+            run.reused = True
+        worker.run, run.worker = run, worker
+        worker.key = (run.command.trainable_name, run.command.resources, gpu_ids)
+        worker.last_seen_at, worker.cpu_s = self._clock.monotonic(), None
+
+    def release(self, worker: W, *, keep: bool) -> None:
+        """Keeps the process of an ended trial for another one, or lets it end by itself."""
+        worker.is_leaving = not keep
+        if keep:
+            worker.run = None
+            self.idle.append(worker)
 
 
 class ProcessEngine:
@@ -99,7 +137,7 @@ class ProcessEngine:
     Not thread-safe: one thread submits and polls.
     """
 
-    _pool: ProcessPool
+    _pool: ProcessPool[Any]
 
     def __init__(self, clock: Clock, timeouts: EngineTimeouts) -> None:
         self._clock = clock
@@ -212,7 +250,7 @@ class ProcessEngine:
             return
         run.stopping = True
         run.due_at = self._clock.monotonic() + command.grace_s
-        self._wake_at(run.due_at)
+        self.wake_at(run.due_at)
         self._pool.send(run.worker, _STOP[command.keep_process])
 
     def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:
@@ -315,7 +353,7 @@ class ProcessEngine:
             self._pool.release(worker, keep=False)
             run.due_at = None
             run.kill_at = self._clock.monotonic() + self._timeouts.leave_within_s
-            self._wake_at(run.kill_at)
+            self.wake_at(run.kill_at)
 
     def _ended(self, worker: WorkerHandle, unexplained: Callable[[], TrialFailure]) -> None:
         """Handles the end of a worker process; `unexplained` gives the reason when none has been recorded."""
@@ -337,7 +375,8 @@ class ProcessEngine:
 
     # Time
 
-    def _wake_at(self, when: float) -> None:
+    def wake_at(self, when: float) -> None:
+        """Has deadlines checked at this time, if not earlier."""
         self._next_check = min(self._next_check, when)
 
     def _check_deadlines(self, now: float) -> None:
@@ -363,7 +402,7 @@ class ProcessEngine:
             self._kill(run, failures.silence_failure(self._timeouts.silent_after_s))
         for when in (run.kill_at, run.due_at, run.limit_at):
             if when is not None:
-                self._wake_at(max(when, now + 0.001))
+                self.wake_at(max(when, now + 0.001))
 
 
 def order_of(command: StartTrial, env: Mapping[str, str]) -> StartOrder:

@@ -50,7 +50,7 @@ def test_a_lost_node_that_was_seen_draining_was_taken_back(draining, kind):
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     pool._receive(ours, {**HELLO, "is_control": False})
-    pool.assign(TrialRun(START), placement.worker)
+    pool.bind(TrialRun(START), placement.worker)
     pool.draining.add(draining)
     theirs.close()
     pool.wait(1.0, clock.monotonic())

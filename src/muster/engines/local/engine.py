@@ -174,7 +174,7 @@ class LocalEngine(ProcessEngine):
         worker = self._pool.assign(run, idle if set(prefer) == set(grant.gpu_ids) else None)
         if command.time_limit_s is not None:
             run.limit_at = self._clock.monotonic() + command.time_limit_s
-            self._wake_at(run.limit_at)
+            self.wake_at(run.limit_at)
         self._pool.send(worker, order)
         return True
 

@@ -195,14 +195,14 @@ class RayEngine(ProcessEngine, ActorListener):
         return True
 
     def _assign(self, run: TrialRun, worker: ActorHandle) -> None:
-        self._pool.assign(run, worker)
+        self._pool.bind(run, worker)
         if not worker.sees_storage:
             self._was_apart.add(run.command.trial_id)
             _delete_leftovers(run.command)
         worker.placement.assigned_at = self._clock.monotonic()
         if run.command.time_limit_s is not None:
             run.limit_at = self._clock.monotonic() + run.command.time_limit_s
-            self._wake_at(run.limit_at)
+            self.wake_at(run.limit_at)
         self._pool.send(worker, self._orders.pop(run.command.trial_id))
 
     def _find_capacity(self, run: TrialRun) -> bool:
@@ -265,7 +265,7 @@ class RayEngine(ProcessEngine, ActorListener):
             return
         placement.run, placement.free_since = None, self._clock.monotonic()
         self._vacant.append(placement)
-        self._wake_at(placement.free_since + self._options.linger_s)
+        self.wake_at(placement.free_since + self._options.linger_s)
 
     def _check_more(self, now: float) -> None:
         self._pool.check_deadlines(now)
@@ -273,7 +273,7 @@ class RayEngine(ProcessEngine, ActorListener):
             if now >= placement.free_since + self._options.linger_s:
                 self._clear(placement)
             else:
-                self._wake_at(placement.free_since + self._options.linger_s)
+                self.wake_at(placement.free_since + self._options.linger_s)
         for worker in self._pool.idle[: max(0, len(self._pool.idle) - self._options.max_idle)]:
             self._retire(worker)
 
@@ -349,7 +349,7 @@ class RayEngine(ProcessEngine, ActorListener):
     def _reject(self, run: TrialRun, worker: ActorHandle, failure: TrialFailure) -> None:
         """Ends a trial, and its actor, on a node that cannot run it."""
         run.failure = failure
-        self._pool.assign(run, worker)
+        self._pool.bind(run, worker)
         self._kill(run, failure)
 
     def on_worker_gone(self, worker: ActorHandle, failure: TrialFailure | None) -> None:
@@ -360,9 +360,6 @@ class RayEngine(ProcessEngine, ActorListener):
         elif worker.run is None:
             self._release_placement(placement)  # an idle one that ended by itself
         self._ended(worker, lambda: failure or ray_failures.outcome_failure(None))
-
-    def wake_at(self, when: float) -> None:
-        self._wake_at(when)
 
     def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None:
         run, placement.run = placement.run, None
