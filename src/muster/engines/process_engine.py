@@ -366,7 +366,7 @@ class ProcessEngine:
         elif run.exit_report is not None:
             failure = failures.reported_failure(run.exit_report)
             if failure is None and not run.exit_report.is_done and not run.stopping:
-                failure = failures.sigterm_failure()
+                failure = failures.signal_failure(signal.SIGTERM)  # of another program
             self._finish(run, failure=failure, is_done=run.exit_report.is_done)
         elif run.stopping:
             self._finish(run)

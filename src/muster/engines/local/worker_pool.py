@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from muster.base.clock import Clock
-from muster.base.framing import Frame, FrameKind, frame, unpack
+from muster.base.framing import FrameKind, frame, unpack
 from muster.engines.local.fork_server import ForkServerClient
 from muster.engines.process_engine import EngineTimeouts, ProcessPool
+from muster.engines.worker.channel import kill_group
 from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.host.machine import process_activity
 
@@ -214,20 +214,13 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             self._on_fork_server_lost(fork_server)
             return
         self._poll_fork_server_writes()
-        for message in messages:
-            self._on_fork_server_message(message)
-
-    def _on_fork_server_message(self, message: Frame) -> None:
-        kind, payload = message
-        if kind == FrameKind.CHILD:
-            for token, pid in unpack(payload):
-                if token in self._workers:
-                    self._workers[token].pid = pid
-        elif kind == FrameKind.GONE:
-            for token, status, note in unpack(payload):
+        for kind, payload in messages:
+            for token, *facts in unpack(payload):
                 worker = self._workers.get(token)
-                if worker is not None:
-                    self._drop(worker, status, note)
+                if worker is not None and kind == FrameKind.CHILD:
+                    (worker.pid,) = facts
+                elif worker is not None and kind == FrameKind.GONE:
+                    self._drop(worker, *facts)
 
     def _drop(self, worker: WorkerHandle, status: int | None, note: str) -> None:
         """Handles the last frames of an ended process, then closes its pipes."""
@@ -257,7 +250,8 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._fork_server = None
         fork_server.close()
         for worker in list(self._workers.values()):
-            _kill_group(worker.pid)
+            if worker.pid:
+                kill_group(worker.pid)
             self._drop(worker, None, "")
 
     def close(self) -> None:
@@ -267,15 +261,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         orderly = self._fork_server is None or self._fork_server.close()
         self._fork_server = None
         for worker in list(self._workers.values()):
-            if not orderly:
-                _kill_group(worker.pid)
+            if not orderly and worker.pid:
+                kill_group(worker.pid)
             self._forget(worker)
         self._poller.close()
-
-
-def _kill_group(pid: int) -> None:
-    if pid:
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return

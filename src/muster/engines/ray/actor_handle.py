@@ -7,7 +7,8 @@ import socket
 from typing import Any
 
 from muster.base.framing import HEADER, FrameKind, unpack
-from muster.engines.ray.failures import crash_failure, exit_code_failure
+from muster.engines.ray.failures import crash_failure
+from muster.engines.worker.failures import exit_code_failure
 from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
