@@ -10,6 +10,7 @@ import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -17,13 +18,14 @@ from typing_extensions import Self
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, pack, unpack, unpickle
+from muster.base.resources import to_units
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.engines.worker.poller import Poller, SpinThenWait
 from muster.engines.worker.protocol import ExitReport, StartOrder
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name
-from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
+from muster.trials.commands import EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
     EngineEvent,
@@ -33,6 +35,7 @@ from muster.trials.events import (
     TrialStarted,
 )
 from muster.trials.model import CheckpointRef
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 class StartQueue:
@@ -193,25 +196,25 @@ class ProcessEngine:
     # The port
 
     def submit(self, command: EngineCommand) -> None:
-        if type(command) is ContinueTrial:
-            run = self._trials.get(command.trial_id)
-            if run is not None and run.worker is not None and not run.stopping:
-                if run.unanswered > 1:
-                    run.unanswered -= 1  # several came together: the trial waits for the answer to the last
-                else:
-                    run.unanswered = 0
-                    self._pool.send(run.worker, _CONTINUE)
-        elif isinstance(command, StartTrial):
-            if command.trial_id in self._trials:
+        run = self._trials.get(command.trial_id)
+        if isinstance(command, StartTrial):
+            if run is not None:
                 raise ValueError(f"trial {command.trial_id} is running already")
             run = self._trials[command.trial_id] = TrialRun(command)
             self._begin(run)
+        elif run is None or run.stopping:
+            return
         elif isinstance(command, StopTrial):
-            self._submit_stop(command)
+            self._stop(run, command)
+        elif run.worker is None:
+            return
         elif isinstance(command, SaveTrial):
-            run = self._trials.get(command.trial_id)
-            if run is not None and run.worker is not None and not run.stopping:
-                self._pool.send(run.worker, _SAVE)
+            self._pool.send(run.worker, _SAVE)
+        elif run.unanswered > 1:
+            run.unanswered -= 1  # several came together: the trial waits for the answer to the last
+        else:
+            run.unanswered = 0
+            self._pool.send(run.worker, _CONTINUE)
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
         now = self._clock.monotonic()
@@ -237,12 +240,16 @@ class ProcessEngine:
         self._events.clear()
         self._pool.close()
 
+    def _send_order(self, run: TrialRun, worker: WorkerHandle, order: bytes) -> None:
+        """Starts a trial in its process, and its time limit."""
+        if run.command.time_limit_s is not None:
+            run.limit_at = self._clock.monotonic() + run.command.time_limit_s
+            self.wake_at(run.limit_at)
+        self._pool.send(worker, order)
+
     # Stopping
 
-    def _submit_stop(self, command: StopTrial) -> None:
-        run = self._trials.get(command.trial_id)
-        if run is None or run.stopping:
-            return
+    def _stop(self, run: TrialRun, command: StopTrial) -> None:
         if run.worker is None:
             self._withdraw(run)
             self._finish(run)
@@ -317,11 +324,13 @@ class ProcessEngine:
                 trial_id=run.command.trial_id,
                 at=self._clock.now(),
                 result=result,
-                checkpoint=None if index is None else self._checkpoint(run, index),
+                checkpoint=self._checkpoint(run, index),
             )
         )
 
-    def _checkpoint(self, run: TrialRun, index: int) -> CheckpointRef:
+    def _checkpoint(self, run: TrialRun, index: int | None) -> CheckpointRef | None:
+        if index is None:
+            return None
         path = os.path.join(os.path.abspath(run.command.trial_dir), checkpoint_name(index))
         return CheckpointRef(path=path, index=index, metrics=run.last_result)
 
@@ -337,11 +346,9 @@ class ProcessEngine:
     def _on_saved(self, run: TrialRun, index: int | None, message: str) -> None:
         run.unanswered = 0  # one answer follows, however many reports came before
         if not run.stopping:
-            made = None if index is None else self._checkpoint(run, index)
+            made, at = self._checkpoint(run, index), self._clock.now()
             self._events.append(
-                CheckpointSaved(
-                    trial_id=run.command.trial_id, at=self._clock.now(), checkpoint=made, message=message
-                )
+                CheckpointSaved(trial_id=run.command.trial_id, at=at, checkpoint=made, message=message)
             )
 
     def _on_exited(self, worker: WorkerHandle, run: TrialRun, report: ExitReport) -> None:
@@ -403,6 +410,16 @@ class ProcessEngine:
         for when in (run.kill_at, run.due_at, run.limit_at):
             if when is not None:
                 self.wake_at(max(when, now + 0.001))
+
+
+@lru_cache(maxsize=4096)
+def units_of(request: PlacementGroupFactory) -> Mapping[str, int]:
+    """Returns what the request takes in all, exactly; cached, as most trials ask for the same."""
+    units: dict[str, int] = {}
+    for bundle in request.bundles:
+        for name, amount in bundle.items():
+            units[name] = units.get(name, 0) + to_units(name, amount)
+    return units
 
 
 def order_of(command: StartTrial, env: Mapping[str, str]) -> StartOrder:

@@ -163,7 +163,7 @@ def test_the_autoscalers_verdict_ends_a_trial_that_can_never_be_placed(cluster, 
 
 def test_a_driver_that_cannot_be_reached_is_met_at_a_relay(cluster, tmp_path):
     with opened() as engine:
-        engine._actor_setup.set_address(("127.0.0.1", 1))
+        engine._actor_setup.addresses = [("127.0.0.1", 1)]
         driver = Driver(engine, tmp_path)
         driver.start("a", "counts", {"steps": 20}, may_reuse=True)
         assert driver.to_exit("a").reusable

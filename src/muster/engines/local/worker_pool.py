@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, unpack
@@ -18,14 +17,6 @@ _QUICK_S = 0.05  # trials that follow each other like this
 _MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
 _MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
 _QUIT = frame(FrameKind.QUIT)
-
-
-class WorkerListener(Protocol):
-    """A WorkerListener is called with the frames and ends of processes."""
-
-    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
-
-    def on_worker_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None: ...
 
 
 class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
@@ -49,13 +40,14 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         options: LocalOptions,
         warm: bool,
         trainables: dict[str, bytes],
-        owner: WorkerListener,
+        on_frame: Callable[[WorkerHandle, int, bytes], None],
+        on_gone: Callable[[WorkerHandle, int | None, str], None],
     ) -> None:
         super().__init__(clock)
         self._options = options
         self._warm = warm
         self._trainables = trainables
-        self._owner = owner
+        self._on_frame, self._on_gone = on_frame, on_gone
         self._workers: dict[int, WorkerHandle] = {}  # by token
         self._by_read_fd: dict[int, WorkerHandle] = {}
         self._by_write_fd: dict[int, WorkerHandle] = {}  # only those with something left to send
@@ -189,7 +181,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             if kind == FrameKind.BEAT:
                 worker.beats = True
             else:
-                self._owner.on_frame(worker, kind, payload)
+                self._on_frame(worker, kind, payload)
 
     def _stop_reading(self, worker: WorkerHandle) -> None:
         if self._by_read_fd.pop(worker.read_fd, None) is not None:
@@ -230,9 +222,9 @@ class WorkerPool(ProcessPool[WorkerHandle]):
                 self._stop_reading(worker)
                 break
             for kind, payload in frames:
-                self._owner.on_frame(worker, kind, payload)
+                self._on_frame(worker, kind, payload)
         self._forget(worker)
-        self._owner.on_worker_gone(worker, status, note)
+        self._on_gone(worker, status, note)
 
     def _forget(self, worker: WorkerHandle) -> None:
         self._stop_reading(worker)

@@ -103,17 +103,14 @@ class RayEngine(ProcessEngine, ActorListener):
         self._pool = ActorPool(
             clock=clock, timeouts=options, owner=self, actor_class=connection.actor_class, key=key
         )
-        self._actor_setup = ActorSetup(connection.ray, self._pool, key, options.beat_s)
+        self._actor_setup = ActorSetup(connection.ray, self._pool, key, options.beat_s, self._on_no_relay)
         if options.remote_storage is not None:
             self._actor_setup.set_remote_storage(options.remote_storage)
         self._was_apart: set[str] = set()  # trials that ran where the driver's directory is not seen
-        self._actor_setup.on_failure = lambda run, why: self._finish(
-            run, failure=ray_failures.start_failure(why)
-        )
         if connection.host is None:
             self._actor_setup.use_relay("the cluster does not see this machine")
         else:
-            self._actor_setup.set_address(self._pool.listener.listen(connection.host))
+            self._actor_setup.addresses = [self._pool.listener.listen(connection.host)]
         for name, blob in (trainables or {}).items():
             self.register(name, blob)
         self._measure(view)
@@ -200,10 +197,7 @@ class RayEngine(ProcessEngine, ActorListener):
             self._was_apart.add(run.command.trial_id)
             _delete_leftovers(run.command)
         worker.placement.assigned_at = self._clock.monotonic()
-        if run.command.time_limit_s is not None:
-            run.limit_at = self._clock.monotonic() + run.command.time_limit_s
-            self.wake_at(run.limit_at)
-        self._pool.send(worker, self._orders.pop(run.command.trial_id))
+        self._send_order(run, worker, self._orders.pop(run.command.trial_id))
 
     def _find_capacity(self, run: TrialRun) -> bool:
         """Returns whether a new placement group may be requested; unused actors and groups end first."""
@@ -360,6 +354,9 @@ class RayEngine(ProcessEngine, ActorListener):
         elif worker.run is None:
             self._release_placement(placement)  # an idle one that ended by itself
         self._ended(worker, lambda: failure or ray_failures.outcome_failure(None))
+
+    def _on_no_relay(self, run: TrialRun, why: str) -> None:
+        self._finish(run, failure=ray_failures.start_failure(why))
 
     def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None:
         run, placement.run = placement.run, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from muster.base.framing import Frame, FrameReader
 from muster.engines.worker.protocol import ExitReport
@@ -71,12 +71,11 @@ class WorkerHandle:
         os.close(self.write_fd)
 
 
-class Grant:
+class Grant(NamedTuple):
     """A Grant is what one trial was given; it goes back to `ResourcePool.free` exactly once."""
 
-    def __init__(self, units: Mapping[str, int], gpu_units: Mapping[str, int]) -> None:
-        self.units = units
-        self.gpu_units = gpu_units  # GPU id -> units of it
+    units: Mapping[str, int]
+    gpu_units: Mapping[str, int]  # GPU id -> units of it
 
     @property
     def gpu_ids(self) -> tuple[str, ...]:
