@@ -190,7 +190,7 @@ class ForkServer:
         shorten_hooks()
         gc.collect()
         warm_up(self._worker)
-        self._worker.channel.skip_next_spin()
+        self._worker.channel.spinner.skip_next()  # a new process does not get its first answer at once
         gc.freeze()  # children do not touch, hence do not copy, what is here now
 
     def _move_into_a_fork(self) -> None:

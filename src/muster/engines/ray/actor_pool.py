@@ -409,4 +409,5 @@ class ActorPool(ProcessPool[ActorHandle]):
 
 def _has_reported_exit(run: TrialRun) -> bool:
     """Returns whether the trial's report explains its end: an error, done, or the stop that was ordered."""
-    return run.exit_report is not None and bool(run.exit_report[2] or run.exit_report[0] or run.stopping)
+    report = run.exit_report
+    return report is not None and (report.kind is not None or report.is_done or run.stopping)

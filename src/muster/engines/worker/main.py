@@ -47,25 +47,23 @@ class ProcessReset:
     """A ProcessReset remembers the state of this process, and restores it after a trial."""
 
     def __init__(self, own_threads: int) -> None:
-        self._environment = dict(_variables())
+        self._environment = dict(machine.environment())
+        self._variables = dict(_variables())
         self._handlers = [(number, getsignal(number)) for number in _WATCHED]
         self._threads = threading.active_count() - own_threads
 
     def restore(self) -> None:
         """Undoes what the last trial changed."""
-        if _variables() != self._environment:
-            self._restore_environment()
+        if _variables() != self._variables:
+            environment = machine.environment()
+            for name in environment.keys() - self._environment.keys():
+                del environment[name]
+            environment.update(self._environment)
         for number, handler in self._handlers:
             if getsignal(number) is not handler and handler is not None:  # None: not set by Python
                 set_handler(number, handler)
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def _restore_environment(self) -> None:
-        now, before = machine.environment(), _decoded(self._environment)
-        for name in [name for name in now if name not in before]:
-            del now[name]
-        now.update(before)
 
     def left_running(self, own_threads: int) -> bool:
         """Returns whether the last trial left threads or processes."""
@@ -95,12 +93,6 @@ def _variables() -> Mapping[Any, Any]:
     """Returns the environment as it is stored, which compares a hundred times faster than when decoded."""
     variables = machine.environment()
     return getattr(variables, "_data", variables)
-
-
-def _decoded(stored: Mapping[Any, Any]) -> dict[str, str]:
-    if all(isinstance(name, str) for name in stored):
-        return dict(stored)
-    return {os.fsdecode(name): os.fsdecode(value) for name, value in stored.items()}
 
 
 Address = tuple[str, str]  # hostname, node_ip
