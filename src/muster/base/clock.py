@@ -11,15 +11,12 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Returns the wall clock, in seconds since the epoch; it may jump."""
-        ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
-        ...
+        """Returns seconds since some fixed moment; never goes back."""
 
     def sleep(self, seconds: float) -> None:
         """Passes time."""
-        ...
 
 
 class SystemClock:

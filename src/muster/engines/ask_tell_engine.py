@@ -130,12 +130,8 @@ class RunningTrial:
         self.resumed_at = 0.0
         self.last_saved: CheckpointRef | None = None  # by the last report
         self._index = command.checkpoint_index
-        self._who = Signature(trial_id=command.trial_id, config=dict(command.config))
-        self._who.pid, self._who.hostname, self._who.node_ip = (
-            where["pid"],
-            where["hostname"],
-            where["node_ip"],
-        )
+        self._who = who = Signature(trial_id=command.trial_id, config=dict(command.config))
+        who.pid, who.hostname, who.node_ip = where["pid"], where["hostname"], where["node_ip"]
         if command.checkpoint is not None:
             self.progress.resume(command.checkpoint.metrics)
 

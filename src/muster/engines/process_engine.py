@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 from typing_extensions import Self
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, pack, unpack, unpickle
+from muster.base.resources import to_units
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun, WorkerHandle
+from muster.engines.worker.poller import Poller, SpinThenWait
 from muster.engines.worker.protocol import ExitReport, StartOrder
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name
-from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
+from muster.trials.commands import EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
     EngineEvent,
@@ -31,6 +35,7 @@ from muster.trials.events import (
     TrialStarted,
 )
 from muster.trials.model import CheckpointRef
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 class StartQueue:
@@ -77,20 +82,56 @@ class EngineTimeouts(Struct, frozen=True, kw_only=True):
     leave_within_s: float = 10.0  # a process that reported its exit is gone by then, or killed
 
 
-class ProcessPool(Protocol):
+W = TypeVar("W", bound=WorkerHandle)
+
+
+class ProcessPool(ABC, Generic[W]):
     """A ProcessPool holds the processes of an engine, and the channels to them."""
 
-    def send(self, worker: WorkerHandle, data: bytes) -> None: ...
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._poller, self._spinner = Poller(), SpinThenWait()
+        self._is_closed = False
+        self.idle: list[W] = []
 
-    def wait(self, timeout_s: float, now: float) -> None: ...
+    @abstractmethod
+    def send(self, worker: W, data: bytes) -> None: ...
 
-    def release(self, worker: WorkerHandle, *, keep: bool) -> None: ...
+    @abstractmethod
+    def wait(self, timeout_s: float, now: float) -> None:
+        """Handles everything that is ready, waiting up to `timeout_s` for the first."""
 
-    def kill(self, worker: WorkerHandle, number: signal.Signals) -> None: ...
+    @abstractmethod
+    def kill(self, worker: W, number: signal.Signals) -> None: ...
 
-    def is_silent(self, worker: WorkerHandle, now: float) -> bool: ...
+    @abstractmethod
+    def is_silent(self, worker: W, now: float) -> bool:
+        """Returns whether a process has shown no activity for too long."""
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def close(self) -> None:
+        """Ends every process, and waits for that."""
+
+    def find_idle(self, command: StartTrial) -> W | None:
+        """Returns an idle process that served the same trainable with the same resources."""
+        wanted = (command.trainable_name, command.resources)
+        return next((each for each in self.idle if each.key is not None and each.key[:2] == wanted), None)
+
+    def bind(self, run: TrialRun, worker: W, gpu_ids: tuple[str, ...] = ()) -> None:
+        """Gives a trial its process."""
+        if worker in self.idle:
+            self.idle.remove(worker)
+            run.reused = True
+        worker.run, run.worker = run, worker
+        worker.key = (run.command.trainable_name, run.command.resources, gpu_ids)
+        worker.last_seen_at, worker.cpu_s = self._clock.monotonic(), None
+
+    def release(self, worker: W, *, keep: bool) -> None:
+        """Keeps the process of an ended trial for another one, or lets it end by itself."""
+        worker.is_leaving = not keep
+        if keep:
+            worker.run = None
+            self.idle.append(worker)
 
 
 class ProcessEngine:
@@ -99,7 +140,7 @@ class ProcessEngine:
     Not thread-safe: one thread submits and polls.
     """
 
-    _pool: ProcessPool
+    _pool: ProcessPool[Any]
 
     def __init__(self, clock: Clock, timeouts: EngineTimeouts) -> None:
         self._clock = clock
@@ -155,25 +196,25 @@ class ProcessEngine:
     # The port
 
     def submit(self, command: EngineCommand) -> None:
-        if type(command) is ContinueTrial:
-            run = self._trials.get(command.trial_id)
-            if run is not None and run.worker is not None and not run.stopping:
-                if run.unanswered > 1:
-                    run.unanswered -= 1  # several came together: the trial waits for the answer to the last
-                else:
-                    run.unanswered = 0
-                    self._pool.send(run.worker, _CONTINUE)
-        elif isinstance(command, StartTrial):
-            if command.trial_id in self._trials:
+        run = self._trials.get(command.trial_id)
+        if isinstance(command, StartTrial):
+            if run is not None:
                 raise ValueError(f"trial {command.trial_id} is running already")
             run = self._trials[command.trial_id] = TrialRun(command)
             self._begin(run)
+        elif run is None or run.stopping:
+            return
         elif isinstance(command, StopTrial):
-            self._submit_stop(command)
+            self._stop(run, command)
+        elif run.worker is None:
+            return
         elif isinstance(command, SaveTrial):
-            run = self._trials.get(command.trial_id)
-            if run is not None and run.worker is not None and not run.stopping:
-                self._pool.send(run.worker, _SAVE)
+            self._pool.send(run.worker, _SAVE)
+        elif run.unanswered > 1:
+            run.unanswered -= 1  # several came together: the trial waits for the answer to the last
+        else:
+            run.unanswered = 0
+            self._pool.send(run.worker, _CONTINUE)
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
         now = self._clock.monotonic()
@@ -199,12 +240,16 @@ class ProcessEngine:
         self._events.clear()
         self._pool.close()
 
+    def _send_order(self, run: TrialRun, worker: WorkerHandle, order: bytes) -> None:
+        """Starts a trial in its process, and its time limit."""
+        if run.command.time_limit_s is not None:
+            run.limit_at = self._clock.monotonic() + run.command.time_limit_s
+            self.wake_at(run.limit_at)
+        self._pool.send(worker, order)
+
     # Stopping
 
-    def _submit_stop(self, command: StopTrial) -> None:
-        run = self._trials.get(command.trial_id)
-        if run is None or run.stopping:
-            return
+    def _stop(self, run: TrialRun, command: StopTrial) -> None:
         if run.worker is None:
             self._withdraw(run)
             self._finish(run)
@@ -212,7 +257,7 @@ class ProcessEngine:
             return
         run.stopping = True
         run.due_at = self._clock.monotonic() + command.grace_s
-        self._wake_at(run.due_at)
+        self.wake_at(run.due_at)
         self._pool.send(run.worker, _STOP[command.keep_process])
 
     def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:
@@ -279,11 +324,13 @@ class ProcessEngine:
                 trial_id=run.command.trial_id,
                 at=self._clock.now(),
                 result=result,
-                checkpoint=None if index is None else self._checkpoint(run, index),
+                checkpoint=self._checkpoint(run, index),
             )
         )
 
-    def _checkpoint(self, run: TrialRun, index: int) -> CheckpointRef:
+    def _checkpoint(self, run: TrialRun, index: int | None) -> CheckpointRef | None:
+        if index is None:
+            return None
         path = os.path.join(os.path.abspath(run.command.trial_dir), checkpoint_name(index))
         return CheckpointRef(path=path, index=index, metrics=run.last_result)
 
@@ -299,11 +346,9 @@ class ProcessEngine:
     def _on_saved(self, run: TrialRun, index: int | None, message: str) -> None:
         run.unanswered = 0  # one answer follows, however many reports came before
         if not run.stopping:
-            made = None if index is None else self._checkpoint(run, index)
+            made, at = self._checkpoint(run, index), self._clock.now()
             self._events.append(
-                CheckpointSaved(
-                    trial_id=run.command.trial_id, at=self._clock.now(), checkpoint=made, message=message
-                )
+                CheckpointSaved(trial_id=run.command.trial_id, at=at, checkpoint=made, message=message)
             )
 
     def _on_exited(self, worker: WorkerHandle, run: TrialRun, report: ExitReport) -> None:
@@ -315,7 +360,7 @@ class ProcessEngine:
             self._pool.release(worker, keep=False)
             run.due_at = None
             run.kill_at = self._clock.monotonic() + self._timeouts.leave_within_s
-            self._wake_at(run.kill_at)
+            self.wake_at(run.kill_at)
 
     def _ended(self, worker: WorkerHandle, unexplained: Callable[[], TrialFailure]) -> None:
         """Handles the end of a worker process; `unexplained` gives the reason when none has been recorded."""
@@ -328,7 +373,7 @@ class ProcessEngine:
         elif run.exit_report is not None:
             failure = failures.reported_failure(run.exit_report)
             if failure is None and not run.exit_report.is_done and not run.stopping:
-                failure = failures.sigterm_failure()
+                failure = failures.signal_failure(signal.SIGTERM)  # of another program
             self._finish(run, failure=failure, is_done=run.exit_report.is_done)
         elif run.stopping:
             self._finish(run)
@@ -337,7 +382,8 @@ class ProcessEngine:
 
     # Time
 
-    def _wake_at(self, when: float) -> None:
+    def wake_at(self, when: float) -> None:
+        """Has deadlines checked at this time, if not earlier."""
         self._next_check = min(self._next_check, when)
 
     def _check_deadlines(self, now: float) -> None:
@@ -363,7 +409,17 @@ class ProcessEngine:
             self._kill(run, failures.silence_failure(self._timeouts.silent_after_s))
         for when in (run.kill_at, run.due_at, run.limit_at):
             if when is not None:
-                self._wake_at(max(when, now + 0.001))
+                self.wake_at(max(when, now + 0.001))
+
+
+@lru_cache(maxsize=4096)
+def units_of(request: PlacementGroupFactory) -> Mapping[str, int]:
+    """Returns what the request takes in all, exactly; cached, as most trials ask for the same."""
+    units: dict[str, int] = {}
+    for bundle in request.bundles:
+        for name, amount in bundle.items():
+            units[name] = units.get(name, 0) + to_units(name, amount)
+    return units
 
 
 def order_of(command: StartTrial, env: Mapping[str, str]) -> StartOrder:

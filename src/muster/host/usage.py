@@ -17,7 +17,7 @@ def machine_reader() -> Callable[[], Sample]:
     import psutil  # only trials that ask for their usage pay for it
 
     meter = CpuMeter(psutil.cpu_times)
-    gpus = _gpu_reader() or dict
+    gpus = _nvml_reader() or _smi_reader() or dict
 
     def read() -> Sample:
         return {CPU: meter.percent(), RAM: float(psutil.virtual_memory().percent), **gpus()}
@@ -54,10 +54,6 @@ class CpuMeter:
             seconds.pop(part_of_user_time, None)
         total = sum(seconds.values())
         return total - seconds["idle"] - seconds.get("iowait", 0.0), total
-
-
-def _gpu_reader() -> Callable[[], Sample] | None:
-    return _nvml_reader() or _smi_reader()
 
 
 def _nvml_reader() -> Callable[[], Sample] | None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from muster.engines.ray.cluster_watcher import (
@@ -8,6 +10,7 @@ from muster.engines.ray.cluster_watcher import (
     Growth,
     expected_starts,
     late_ones,
+    read_cluster,
     typical,
     why_unplaceable,
 )
@@ -19,6 +22,23 @@ NODES = [{"CPU": 2.0, "GPU": 1.0}, {"CPU": 4.0}]
 
 def group(*bundles, strategy="PACK", **options):
     return PlacementGroupFactory(list(bundles), strategy, **options)
+
+
+class QuietGcs:
+    """Answers as a GCS does where no autoscaler has written anything."""
+
+    def kv_get(self, key, namespace=None):
+        return None
+
+    def draining_nodes(self):
+        return frozenset({"ab"})
+
+
+def test_a_view_has_the_nodes_that_are_to_go():
+    node = {"NodeID": "ab", "Alive": True, "Resources": {"CPU": 2.0, "node:1.2.3.4": 1.0}}
+    ray = SimpleNamespace(nodes=lambda: [node, {"NodeID": "cd", "Alive": False, "Resources": {}}])
+    view = read_cluster(ray, QuietGcs(), now=1000.0)
+    assert (view.nodes, view.draining, view.has_autoscaler) == ([{"CPU": 2.0}], {"ab"}, False)
 
 
 def test_what_is_taken_is_counted_exactly():

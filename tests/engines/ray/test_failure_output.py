@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from muster.engines.ray.failures import crash_failure, exit_code_failure
+from muster.engines.ray.failures import crash_failure
+from muster.engines.worker.failures import exit_code_failure
 from muster.trials.events import TrialFailureKind
 
 CRASH = b'Fatal Python error: Segmentation fault\n\nStack (most recent call first):\n  File "a.py", line 3\n'

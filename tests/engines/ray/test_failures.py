@@ -48,6 +48,21 @@ def test_what_ray_says_becomes_a_kind_of_failure(found, kind):
     assert outcome_failure(found).kind is kind
 
 
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (outcome("NodeDiedError", "the node died", preempted=False), TrialFailureKind.PREEMPTED),
+        (outcome("ActorDiedError", HEAD + "its node has died.", preempted=False), TrialFailureKind.PREEMPTED),
+        (outcome("ActorUnavailableError", "temporarily unavailable"), TrialFailureKind.PREEMPTED),
+        (outcome("ActorDiedError", HEAD + "Worker unexpectedly exits"), TrialFailureKind.KILLED),
+        (outcome("OutOfMemoryError", "the node was low on memory"), TrialFailureKind.OUT_OF_MEMORY),
+    ],
+)
+def test_a_node_that_was_draining_and_died_was_taken_back(found, kind):
+    """Ray forgets why the node was drained as soon as it knows that the node is dead."""
+    assert outcome_failure(found, was_draining=True).kind is kind
+
+
 def test_who_dies_without_a_word_was_killed():
     said = HEAD + "Worker exit type: SYSTEM_ERROR Worker unexpectedly exits with a connection error code 2."
     failure = outcome_failure(outcome("ActorDiedError", said))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import cloudpickle
 import msgspec
-import psutil
 import pytest
 from tests.ray_clusters import clear
 
@@ -164,7 +163,7 @@ def test_the_autoscalers_verdict_ends_a_trial_that_can_never_be_placed(cluster, 
 
 def test_a_driver_that_cannot_be_reached_is_met_at_a_relay(cluster, tmp_path):
     with opened() as engine:
-        engine._actor_setup.set_address(("127.0.0.1", 1))
+        engine._actor_setup.addresses = [("127.0.0.1", 1)]
         driver = Driver(engine, tmp_path)
         driver.start("a", "counts", {"steps": 20}, may_reuse=True)
         assert driver.to_exit("a").reusable
@@ -273,21 +272,8 @@ def test_a_label_selector_chooses_the_node_and_a_lost_node_is_not_the_trials_fau
     assert (kind, message.startswith("its node went away")) == (TrialFailureKind.NODE_LOST, True)
 
 
-def falls_silent(node):
-    """As a machine does that the cloud takes back: its trials are gone, and nobody answers any more.
-
-    Once Ray knows that the node is dead it forgets that it was to be taken back, so it must not learn that.
-    """
-    leader = psutil.Process(node.process.pid)
-    family = leader.children(recursive=True)
-    for one in (leader, *(each for each in family if each.name() == "raylet")):
-        one.suspend()
-    for one in family:
-        if one.name() != "raylet":
-            one.kill()
-
-
 def test_a_node_that_is_taken_back_is_told_apart(cluster, tmp_path):
+    """Also once Ray knows that the node is dead, and has forgotten that it was to be taken back."""
     join(cluster, "spot-1", "spot")
     ray = import_ray()
     (node,) = [each["NodeID"] for each in ray.nodes() if each["Resources"].get("spot")]
@@ -298,9 +284,9 @@ def test_a_node_that_is_taken_back_is_told_apart(cluster, tmp_path):
         deadline_ms = int((time.time() + 60) * 1000)
         link = GcsClient(cluster.address)
         assert link.drain_node(node, PREEMPTION, "the spot market", deadline_ms) == (True, "")
-        falls_silent(cluster.nodes["spot-1"])
+        driver.poll_until(lambda: node in engine._pool.draining)
+        cluster.nodes["spot-1"].kill()
         kind, message = failure(driver, "a")
-    cluster.nodes["spot-1"].kill()
     assert kind is TrialFailureKind.PREEMPTED, message
 
 

@@ -4,8 +4,9 @@ import signal
 
 import pytest
 
-from muster.engines.worker.exit_report import clean_exit, failed_exit, shortened
+from muster.engines.worker.exit_report import failed_exit, shortened
 from muster.engines.worker.failures import ExitReader, reported_failure
+from muster.engines.worker.protocol import ExitReport
 from muster.trials.events import TrialFailure, TrialFailureKind
 
 KILLED_BY_9 = int(signal.SIGKILL)
@@ -34,7 +35,7 @@ def test_ends_without_a_word_are_told_apart(status, note, kind):
 
 
 def test_a_verdict_without_error_is_no_failure():
-    assert reported_failure(clean_exit(is_done=True, stays=False)) is None
+    assert reported_failure(ExitReport(is_done=True, stays=False)) is None
 
 
 class Stubborn(Exception):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from muster.base.clock import Clock
 from muster.base.resources import SCALE, Resources, to_units
 from muster.engines.local.worker_pool import LocalOptions, WorkerPool
-from muster.engines.process_engine import ProcessEngine, order_of
+from muster.engines.process_engine import ProcessEngine, order_of, units_of
 from muster.engines.worker import failures
 from muster.engines.worker.handle import Grant, TrialRun, WorkerHandle
 from muster.engines.worker.protocol import write_order
@@ -30,7 +30,6 @@ class ResourcePool:
         count = -(-self._free.get(GPU, 0) // SCALE)
         names = [*gpu_ids, *(str(n) for n in range(count) if str(n) not in gpu_ids)][:count]
         self._gpu_free = dict.fromkeys(names, SCALE)
-        self._sizes: dict[PlacementGroupFactory, tuple[dict[str, int], tuple[int, ...]]] = {}
 
     def free_units(self) -> Mapping[str, int]:
         return dict(self._free)
@@ -39,7 +38,7 @@ class ResourcePool:
         """Returns why this request can never start here; None when it can, once enough is free."""
         if request.strategy == "STRICT_SPREAD" and len(request.bundles) > 1:
             return f"STRICT_SPREAD wants {len(request.bundles)} machines; this engine has one"
-        units, gpus = self._size(request)
+        units, gpus = units_of(request), _gpus_of(request)
         short = [name for name, amount in units.items() if amount > self.capacity.units(name)]
         if not short and gpus and _place(gpus, dict.fromkeys(self._gpu_free, SCALE)) is None:
             short = [GPU]  # enough in sum, but fractions do not cut across GPUs
@@ -51,7 +50,7 @@ class ResourcePool:
 
     def take(self, request: PlacementGroupFactory, prefer: Sequence[str] = ()) -> Grant | None:
         """Reserves the whole request, or nothing; GPUs in `prefer` come first."""
-        units, gpus = self._size(request)
+        units, gpus = units_of(request), _gpus_of(request)
         free = self._free
         for name, amount in units.items():
             if amount > free.get(name, 0):
@@ -72,17 +71,10 @@ class ResourcePool:
         for gpu, amount in grant.gpu_units.items():
             self._gpu_free[gpu] += amount
 
-    def _size(self, request: PlacementGroupFactory) -> tuple[dict[str, int], tuple[int, ...]]:
-        """Returns total units, and the GPU units of each bundle; cached, as most trials ask for the same."""
-        known = self._sizes.get(request)
-        if known is None:
-            units: dict[str, int] = {}
-            for bundle in request.bundles:
-                for name, amount in bundle.items():
-                    units[name] = units.get(name, 0) + to_units(name, amount)
-            gpus = tuple(to_units(GPU, b[GPU]) for b in request.bundles if b.get(GPU))
-            known = self._sizes[request] = (units, gpus)
-        return known
+
+def _gpus_of(request: PlacementGroupFactory) -> list[int]:
+    """Returns the GPU units of each bundle that takes any."""
+    return [to_units(GPU, bundle[GPU]) for bundle in request.bundles if bundle.get(GPU)]
 
 
 def _place(amounts: Sequence[int], free: dict[str, int]) -> dict[str, int] | None:
@@ -136,7 +128,12 @@ class LocalEngine(ProcessEngine):
         self._limits_threads = _THREADS in options.env
         self._exits = failures.ExitReader(machine.oom_kills)
         self._pool = WorkerPool(
-            clock=clock, options=options, warm=warm, trainables=dict(trainables or {}), owner=self
+            clock=clock,
+            options=options,
+            warm=warm,
+            trainables=dict(trainables or {}),
+            on_frame=self.on_frame,
+            on_gone=self._on_gone,
         )
 
     def capacity(self) -> Mapping[str, float]:
@@ -172,10 +169,7 @@ class LocalEngine(ProcessEngine):
             self._finish(run, failure=failures.unpicklable_failure("the config cannot be pickled", error))
             return True
         worker = self._pool.assign(run, idle if set(prefer) == set(grant.gpu_ids) else None)
-        if command.time_limit_s is not None:
-            run.limit_at = self._clock.monotonic() + command.time_limit_s
-            self._wake_at(run.limit_at)
-        self._pool.send(worker, order)
+        self._send_order(run, worker, order)
         return True
 
     def _env_of(self, run: TrialRun, grant: Grant) -> dict[str, str]:
@@ -192,6 +186,6 @@ class LocalEngine(ProcessEngine):
         if run.grant is not None:
             self._resources.free(run.grant)
 
-    def on_worker_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None:
+    def _on_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None:
         """Handles the end of a worker process; `status` is None when it was not seen (called by the pool)."""
         self._ended(worker, lambda: self._exits.failure_of_status(status, note))

@@ -44,15 +44,10 @@ def _has_opened_gpu() -> bool:
 def be_killed_first() -> None:
     """Makes the kernel choose this process and its children, not the driver, when memory runs out."""
     try:
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as stream:
+            stream.write(b"500")
     except OSError:
-        return
-    try:
-        os.write(fd, b"500")
-    except OSError:
-        pass  # not allowed here: then the kernel chooses
-    finally:
-        os.close(fd)
+        return  # not allowed here: then the kernel chooses
 
 
 def needs_fresh_randomness() -> bool:

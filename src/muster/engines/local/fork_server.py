@@ -16,17 +16,13 @@ from collections.abc import Mapping, Sequence
 from muster.base.framing import Frame, FrameKind, FrameReader, frame, pack
 from muster.host import machine
 
-_TEXT = (
-    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); from muster.engines.{module} import main; main()"
-)
+_CHUNK = 1 << 16
 
 
 def boot_code(module: str) -> str:
     """Returns the text for `python -c`; its first argument is `sys.path`, by lines."""
-    return _TEXT.format(module=module)
-
-
-_CHUNK = 1 << 16
+    path = "import sys; sys.path[:] = sys.argv[1].split(chr(10))"
+    return f"{path}; from muster.engines.{module} import main; main()"
 
 
 class ForkServerClient:

@@ -30,7 +30,7 @@ from muster.engines.local.fork_safety import (
     shorten_hooks,
 )
 from muster.engines.local.fork_server import boot_code
-from muster.engines.worker.channel import WorkerChannel
+from muster.engines.worker.channel import WorkerChannel, kill_group
 from muster.engines.worker.main import Worker, become, stop_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.protocol import StartOrder, write_order
@@ -42,9 +42,7 @@ from muster.session.report import report
 if TYPE_CHECKING:
     import subprocess
 
-    from muster.engines.worker.main import Worker
-
-
+_WARM_UP = "muster warm-up"  # the name of its trainable
 ROUNDS = 12  # the interpreter specialises a function after eight calls
 
 
@@ -57,36 +55,24 @@ def warm_up(worker: Worker) -> None:
         os.write(from_driver_write, frame(FrameKind.CONTINUE))
         report({"loss": 0.5, "step": 1})
 
-    order = write_order(_order(working_directory()))
+    order = StartOrder(
+        trial_id="warm-up",
+        trial_name="warm-up",
+        trainable_name=_WARM_UP,
+        config={"x": 1.0},
+        bundles=([{"CPU": 1.0}], "PACK"),
+        trial_dir=working_directory(),
+        experiment_name="warm-up",
+    )
+    message = write_order(order)
     worker.channel.connect(from_driver, to_driver, os.getppid())
-    with worker.trainables.lent(_NAME, train):
+    with worker.trainables.lent(_WARM_UP, train):
         for _ in range(ROUNDS):
-            os.write(from_driver_write, order)
+            os.write(from_driver_write, message)
             worker.serve()
             os.read(to_driver_read, 1 << 16)
     for fd in (to_driver_read, to_driver, from_driver, from_driver_write):
         os.close(fd)
-
-
-_NAME = "muster warm-up"
-
-
-def _order(folder: str) -> StartOrder:
-    return StartOrder(
-        trial_id="warm-up",
-        trial_name="warm-up",
-        trainable_name=_NAME,
-        config={"x": 1.0},
-        bundles=([{"CPU": 1.0}], "PACK"),
-        trial_dir=folder,
-        experiment_name="warm-up",
-        checkpoint_path=None,
-        checkpoint_metrics=None,
-        checkpoint_index=-1,
-        log_to_file=(None, None),
-        stays_when_done=False,
-        env={},
-    )
 
 
 MAX_FDS = 200
@@ -204,7 +190,7 @@ class ForkServer:
         shorten_hooks()
         gc.collect()
         warm_up(self._worker)
-        self._worker.channel.skip_next_spin()
+        self._worker.channel.spinner.skip_next()  # a new process does not get its first answer at once
         gc.freeze()  # children do not touch, hence do not copy, what is here now
 
     def _move_into_a_fork(self) -> None:
@@ -327,22 +313,14 @@ def _next_ended() -> tuple[int, int]:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
                 return 0, 0
-            _end_group_of(ended.si_pid)
+            kill_group(ended.si_pid)
             return os.waitpid(ended.si_pid, 0)
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
-            _end_group_of(pid)
+            kill_group(pid)
         return pid, status
     except ChildProcessError:
         return 0, 0
-
-
-def _end_group_of(pid: int) -> None:
-    """Ends what an ended worker has started."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return  # it has started nothing
 
 
 def _signal(pid: int, number: int, *, whole_group: bool) -> None:

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from muster.base.clock import Clock
-from muster.base.framing import Frame, FrameKind, frame, unpack
+from muster.base.framing import FrameKind, frame, unpack
 from muster.engines.local.fork_server import ForkServerClient
-from muster.engines.process_engine import EngineTimeouts
-from muster.engines.worker.handle import TrialRun, WorkerHandle, WorkerState
-from muster.engines.worker.poller import Poller, SpinThenWait
+from muster.engines.process_engine import EngineTimeouts, ProcessPool
+from muster.engines.worker.channel import kill_group
+from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.host.machine import process_activity
-
-if TYPE_CHECKING:
-    from muster.trials.commands import StartTrial
 
 _QUICK_S = 0.05  # trials that follow each other like this
 _MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
 _MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
 _QUIT = frame(FrameKind.QUIT)
-
-
-class WorkerListener(Protocol):
-    """A WorkerListener is called with the frames and ends of processes."""
-
-    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
-
-    def on_worker_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None: ...
 
 
 class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
@@ -43,7 +30,7 @@ class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}  # added to the environment of trials; of OMP_NUM_THREADS see `_env_of`
 
 
-class WorkerPool:
+class WorkerPool(ProcessPool[WorkerHandle]):
     """A WorkerPool holds every process that the engine has made and not seen end."""
 
     def __init__(
@@ -53,84 +40,63 @@ class WorkerPool:
         options: LocalOptions,
         warm: bool,
         trainables: dict[str, bytes],
-        owner: WorkerListener,
+        on_frame: Callable[[WorkerHandle, int, bytes], None],
+        on_gone: Callable[[WorkerHandle, int | None, str], None],
     ) -> None:
-        self._clock = clock
+        super().__init__(clock)
         self._options = options
         self._warm = warm
         self._trainables = trainables
-        self._owner = owner
-        self._version = 0
-        self._poller = Poller()
-        self._spinner = SpinThenWait()
+        self._on_frame, self._on_gone = on_frame, on_gone
         self._workers: dict[int, WorkerHandle] = {}  # by token
         self._by_read_fd: dict[int, WorkerHandle] = {}
         self._by_write_fd: dict[int, WorkerHandle] = {}  # only those with something left to send
         self._spares: list[WorkerHandle] = []
-        self._idle: list[WorkerHandle] = []
         self._next_token = 0
         self._spawned_at = 0.0
         self._is_writing = False  # whether bytes wait until the fork server reads
         self._fork_server: ForkServerClient | None = None
-        self._is_closed = False
         self._open_fork_server()
         if warm and trainables:
             self._spares = self._spawn(1)
 
     def register(self, name: str, blob: bytes) -> None:
         self._trainables[name] = blob
-        self._version += 1
         if self._fork_server is not None:
             self._fork_server.register(name, blob)
-        for worker in [*self._spares, *self._idle]:
+        for worker in [*self._spares, *self.idle]:
             self._retire(worker)
 
     # Processes for trials
 
-    def find_idle(self, command: StartTrial) -> WorkerHandle | None:
-        """Returns a kept process that served the same trainable with the same resources."""
-        for worker in self._idle:
-            if worker.key is not None and worker.key[:2] == (command.trainable_name, command.resources):
-                return worker
-        return None
-
     def assign(self, run: TrialRun, idle: WorkerHandle | None) -> WorkerHandle:
         """Binds a trial to that idle process, or to a new one."""
         gpu_ids = run.grant.gpu_ids if run.grant is not None else ()
-        if idle is not None:
-            self._idle.remove(idle)
-            worker, run.reused = idle, True
-        else:
+        worker = idle
+        if worker is None:
             self._clear_gpus(gpu_ids)
             # The oldest: a younger one may not have been forked yet.
             worker = self._spares.pop(0) if self._spares else self._spawn(1)[0]
             if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
                 self._spawn_spares()
-        worker.role, worker.run, run.worker = WorkerState.BUSY, run, worker
-        worker.key = (run.command.trainable_name, run.command.resources, gpu_ids)
-        worker.last_seen_at, worker.cpu_s = self._clock.monotonic(), None
+        self.bind(run, worker, gpu_ids)
         return worker
 
     def release(self, worker: WorkerHandle, *, keep: bool) -> None:
-        """Keeps the process of an ended trial for another one, or lets it end by itself."""
-        if not keep:
-            worker.role = WorkerState.LEAVING
-            return
-        worker.role, worker.run = WorkerState.IDLE, None
-        self._idle.append(worker)
-        if len(self._idle) > self._options.max_idle:
-            self._retire(self._idle[0])
+        super().release(worker, keep=keep)
+        if len(self.idle) > self._options.max_idle:
+            self._retire(self.idle[0])
 
     def _clear_gpus(self, gpu_ids: Sequence[str]) -> None:
         """Ends idle processes that may hold memory of GPUs which another trial is about to use."""
-        for worker in [d for d in self._idle if d.key is not None and not set(gpu_ids).isdisjoint(d.key[2])]:
+        for worker in [d for d in self.idle if d.key is not None and not set(gpu_ids).isdisjoint(d.key[2])]:
             self._retire(worker)
 
     def _retire(self, worker: WorkerHandle) -> None:
-        for group in (self._spares, self._idle):
+        for group in (self._spares, self.idle):
             if worker in group:
                 group.remove(worker)
-        worker.role = WorkerState.LEAVING
+        worker.is_leaving = True
         self.send(worker, _QUIT)
 
     def kill(self, worker: WorkerHandle, number: signal.Signals) -> None:
@@ -140,10 +106,9 @@ class WorkerPool:
             self._poll_fork_server_writes()
 
     def is_silent(self, worker: WorkerHandle, now: float) -> bool:
-        """Returns whether a process has shown no activity for too long.
+        """Counts frames, heartbeats and processor time; without a heartbeat also being able to run.
 
-        Frames, heartbeats and processor time count; without a heartbeat also being able to run. (A trial deep
-        in C code sends no heartbeat, but works.)
+        A trial deep in C code sends no heartbeat, but works.
         """
         if not worker.pid or now - worker.last_seen_at < self._options.beat_s:
             return False
@@ -173,7 +138,7 @@ class WorkerPool:
         now = self._clock.monotonic()
         made = []
         for token, (read_fd, write_fd) in zip(tokens, pipes, strict=True):
-            worker = WorkerHandle(token, read_fd, write_fd, version=self._version, now=now)
+            worker = WorkerHandle(token, read_fd, write_fd, now=now)
             self._workers[token] = self._by_read_fd[read_fd] = worker
             self._poller.add_reader(read_fd)
             made.append(worker)
@@ -195,7 +160,6 @@ class WorkerPool:
             self._poller.add_writer(worker.write_fd)
 
     def wait(self, timeout_s: float, now: float) -> None:
-        """Handles everything that is ready, waiting up to `timeout_s` for the first."""
         poll = self._poller.poll
         ready = self._spinner.poll(poll) if timeout_s > 0 else None
         for fd, _ in ready or poll(timeout_s if timeout_s > 0 else 0):
@@ -217,7 +181,7 @@ class WorkerPool:
             if kind == FrameKind.BEAT:
                 worker.beats = True
             else:
-                self._owner.on_frame(worker, kind, payload)
+                self._on_frame(worker, kind, payload)
 
     def _stop_reading(self, worker: WorkerHandle) -> None:
         if self._by_read_fd.pop(worker.read_fd, None) is not None:
@@ -242,20 +206,13 @@ class WorkerPool:
             self._on_fork_server_lost(fork_server)
             return
         self._poll_fork_server_writes()
-        for message in messages:
-            self._on_fork_server_message(message)
-
-    def _on_fork_server_message(self, message: Frame) -> None:
-        kind, payload = message
-        if kind == FrameKind.CHILD:
-            for token, pid in unpack(payload):
-                if token in self._workers:
-                    self._workers[token].pid = pid
-        elif kind == FrameKind.GONE:
-            for token, status, note in unpack(payload):
+        for kind, payload in messages:
+            for token, *facts in unpack(payload):
                 worker = self._workers.get(token)
-                if worker is not None:
-                    self._drop(worker, status, note)
+                if worker is not None and kind == FrameKind.CHILD:
+                    (worker.pid,) = facts
+                elif worker is not None and kind == FrameKind.GONE:
+                    self._drop(worker, *facts)
 
     def _drop(self, worker: WorkerHandle, status: int | None, note: str) -> None:
         """Handles the last frames of an ended process, then closes its pipes."""
@@ -265,16 +222,16 @@ class WorkerPool:
                 self._stop_reading(worker)
                 break
             for kind, payload in frames:
-                self._owner.on_frame(worker, kind, payload)
+                self._on_frame(worker, kind, payload)
         self._forget(worker)
-        self._owner.on_worker_gone(worker, status, note)
+        self._on_gone(worker, status, note)
 
     def _forget(self, worker: WorkerHandle) -> None:
         self._stop_reading(worker)
         if self._by_write_fd.pop(worker.write_fd, None) is not None:
             self._poller.forget(worker.write_fd)
         del self._workers[worker.token]
-        for group in (self._spares, self._idle):
+        for group in (self._spares, self.idle):
             if worker in group:
                 group.remove(worker)
         worker.close()
@@ -285,26 +242,18 @@ class WorkerPool:
         self._fork_server = None
         fork_server.close()
         for worker in list(self._workers.values()):
-            _kill_group(worker.pid)
+            if worker.pid:
+                kill_group(worker.pid)
             self._drop(worker, None, "")
 
     def close(self) -> None:
-        """Ends every process, and waits for that."""
         if self._is_closed:
             return
         self._is_closed = True
         orderly = self._fork_server is None or self._fork_server.close()
         self._fork_server = None
         for worker in list(self._workers.values()):
-            if not orderly:
-                _kill_group(worker.pid)
+            if not orderly and worker.pid:
+                kill_group(worker.pid)
             self._forget(worker)
         self._poller.close()
-
-
-def _kill_group(pid: int) -> None:
-    if pid:
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return

@@ -58,7 +58,7 @@ class TrialActor:
 
         spec = ActorSpec(*spec)
         access = open_storage(spec.marker, spec.remote_storage)
-        hello = {**_hello(spec, ray.get_runtime_context().get_node_id()), **access.fields()}
+        hello = _hello(spec, access)
         control = Control(call(spec.addresses, spec.key, {**hello, "is_control": True}), spec.beat_s)
         line_socket = call(spec.addresses, spec.key, {**hello, "is_control": False})
         line = WorkerChannel(beat_s=spec.beat_s)
@@ -85,17 +85,19 @@ class TrialActor:
         """Does nothing; a call makes Ray find out whether the actor lives."""
 
 
-def _hello(spec: ActorSpec, node_id: str) -> dict[str, Any]:
+def _hello(spec: ActorSpec, access: Access) -> dict[str, Any]:
     import ray
 
     return {
         "number": spec.number,
         "pid": os.getpid(),
         "hostname": socket.gethostname(),
-        "node_id": node_id,
+        "node_id": ray.get_runtime_context().get_node_id(),
         "ray": ray.__version__,
         "python": platform.python_version(),
         "muster": muster.__version__,
+        "sees_storage": access.sees,
+        "storage_problem": access.problem,
     }
 
 
@@ -105,9 +107,6 @@ class Access(NamedTuple):
     sees: bool  # the driver's directory is mounted here
     transfer: StorageTransfer | None = None  # of a remote storage
     problem: str = ""  # why the remote storage cannot be used from here
-
-    def fields(self) -> dict[str, Any]:
-        return {"sees_storage": self.sees, "storage_problem": self.problem}
 
 
 def open_storage(marker: str, remote_storage: bytes | None) -> Access:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from typing import Any
 
-from muster.base.framing import HEADER, Frame, FrameKind, unpack
-from muster.engines.ray.failures import crash_failure, exit_code_failure
+from muster.base.framing import HEADER, FrameKind, unpack
+from muster.engines.ray.failures import crash_failure
+from muster.engines.worker.failures import exit_code_failure
 from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
@@ -30,9 +32,9 @@ class ActorPlacement:
         self.is_over = False  # the call that lasts as long as the actor has ended
         self.is_given_up = False  # its group goes as soon as the process has left
         self.free_since = 0.0  # of an idle or vacant place
-        self.kill_at: float | None = None  # when Ray must end it, if it has not ended by then
-        self.hang_up_at: float | None = None  # when its channel counts as closed
-        self.ask_at: float | None = None  # when Ray is asked again whether the actor lives
+        self.kill_at = math.inf  # when Ray must end it, if it has not ended by then
+        self.hang_up_at = math.inf  # when its channel counts as closed
+        self.ask_at = math.inf  # when Ray is asked again whether the actor lives
 
     @property
     def began_at(self) -> float | None:
@@ -45,23 +47,11 @@ class ActorPlacement:
 class ActorHandle(WorkerHandle):
     """An ActorHandle is one actor's process as the driver sees it."""
 
-    __slots__ = (
-        "connection",
-        "control",
-        "control_data",
-        "hostname",
-        "hung_up_at",
-        "node_id",
-        "placement",
-        "reported_failure",
-        "sees_storage",
-    )
-
     def __init__(
         self, placement: ActorPlacement, connection: socket.socket, hello: dict[str, Any], *, now: float
     ) -> None:
         fd = connection.fileno()
-        super().__init__(placement.number, fd, fd, version=0, now=now)
+        super().__init__(placement.number, fd, fd, now=now)
         self.placement = placement
         self.connection = connection
         self.control, placement.control = placement.control, None
@@ -72,12 +62,6 @@ class ActorHandle(WorkerHandle):
         self.control_data = b""  # received on the control, and not parsed yet
         self.reported_failure: TrialFailure | None = None  # what its last bytes on the control reported
         self.hung_up_at: float | None = None
-
-    def read(self) -> list[Frame] | tuple[Frame, ...] | None:
-        try:
-            return super().read()
-        except OSError:
-            return None  # a connection that broke: the other end is gone
 
     def read_control(self) -> bool:
         """Reads heartbeats and the exit code; returns False when the connection is closed."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import select
 import signal
 import socket
@@ -15,14 +16,12 @@ from typing import Any
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, pack
-from muster.engines.process_engine import EngineTimeouts
+from muster.engines.process_engine import EngineTimeouts, ProcessPool
 from muster.engines.ray import failures
 from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
 from muster.engines.ray.handshake import Hello, Listener, WakeupQueue
-from muster.engines.worker.handle import TrialRun, WorkerHandle, WorkerState
-from muster.engines.worker.poller import Poller, SpinThenWait
+from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.host import machine
-from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
 
@@ -59,7 +58,7 @@ class PlacementGroups:
         placement.number = number = next(self._numbers)
         placement.run, placement.worker, placement.control = run, None, None
         placement.outcome, placement.is_over = None, False
-        placement.kill_at = placement.ask_at = placement.hang_up_at = None
+        placement.kill_at = placement.ask_at = placement.hang_up_at = math.inf
         options: dict[str, Any] = {"runtime_env": self.runtime_env} if self.runtime_env else {}
         strategy = PlacementGroupSchedulingStrategy(
             placement.group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
@@ -83,7 +82,7 @@ class PlacementGroups:
 
         if placement.actor is not None:
             ray.kill(placement.actor, no_restart=True)
-            placement.kill_at = None
+            placement.kill_at = math.inf
 
     def remove_group(self, placement: ActorPlacement) -> None:
         """Removes the placement group, and with it whatever still runs in it."""
@@ -140,7 +139,7 @@ class ActorListener:
         """Has `check_deadlines` called at this time, if not earlier."""
 
 
-class ActorPool:
+class ActorPool(ProcessPool[ActorHandle]):
     """An ActorPool holds every actor that was requested and not seen to end."""
 
     def __init__(
@@ -152,22 +151,17 @@ class ActorPool:
         actor_class: Any,  # noqa: ANN401 - Ray's
         key: bytes,
     ) -> None:
-        self._clock, self._timeouts, self._owner = clock, timeouts, owner
-        self._poller, self._spinner = Poller(), SpinThenWait()
+        super().__init__(clock)
+        self._timeouts, self._owner = timeouts, owner
         self._connections: dict[int, ActorHandle] = {}
         self._controls: dict[int, ActorHandle] = {}
         self.listener = Listener(self._poller, key, clock, self._receive)
         self.placements: dict[int, ActorPlacement] = {}  # by the number of their actor
-        self.idle: list[ActorHandle] = []
-        self._ray = PlacementGroups(actor_class, self._on_call_ended)
+        self.draining: set[str] = set()  # hex ids of all nodes that were ever seen draining, dead ones too
+        self.ray = PlacementGroups(actor_class, self._on_call_ended)
         self._hostname = machine.hostname()
-        self._is_closed = False
         self.wakeups = WakeupQueue()
         self._poller.add_reader(self.wakeups.fileno())
-
-    @property
-    def ray(self) -> PlacementGroups:
-        return self._ray
 
     # Connections
 
@@ -195,34 +189,18 @@ class ActorPool:
         self, placement: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]
     ) -> None:
         """Requests a new actor in this placement."""
-        self._ray.start_actor(placement, run, arguments)
+        self.ray.start_actor(placement, run, arguments)
         self.placements[placement.number] = placement
 
-    def find_idle(self, command: StartTrial) -> ActorHandle | None:
-        """Returns an idle actor that served the same trainable with the same resources."""
-        key = (command.trainable_name, command.resources, ())
-        return next((worker for worker in self.idle if worker.key == key), None)
-
-    def assign(self, run: TrialRun, worker: ActorHandle) -> None:
-        if worker in self.idle:
-            self.idle.remove(worker)
-            run.reused = True
-        worker.role, worker.run, run.worker = WorkerState.BUSY, run, worker
-        worker.key = (run.command.trainable_name, run.command.resources, ())
-        worker.last_seen_at, worker.cpu_s = self._clock.monotonic(), None
-
-    def release(self, worker: WorkerHandle, *, keep: bool) -> None:
-        if not isinstance(worker, ActorHandle) or not keep:
-            worker.role = WorkerState.LEAVING
-            return
-        worker.role, worker.run = WorkerState.IDLE, None
-        worker.placement.free_since = self._clock.monotonic()
-        self.idle.append(worker)
+    def release(self, worker: ActorHandle, *, keep: bool) -> None:
+        super().release(worker, keep=keep)
+        if keep:
+            worker.placement.free_since = self._clock.monotonic()
 
     def retire(self, worker: ActorHandle) -> None:
         """Makes an idle actor clean up and leave."""
         self.idle.remove(worker)
-        worker.role = WorkerState.LEAVING
+        worker.is_leaving = True
         self.send(worker, _QUIT)
         worker.placement.kill_at = self._clock.monotonic() + self._timeouts.leave_within_s
 
@@ -230,34 +208,28 @@ class ActorPool:
         """Ends the actor, and keeps its placement."""
         self.placements.pop(worker.token, None)
         self._forget(worker)
-        self._ray.end(worker.placement)
+        self.ray.end(worker.placement)
 
     def cancel(self, placement: ActorPlacement) -> None:
         """Ends an actor that has not arrived yet."""
         self.placements.pop(placement.number, None)
-        self._ray.end(placement)
+        self.ray.end(placement)
         placement.actor = None
         if placement.control is not None:
             placement.control.close()
             placement.control = None
 
-    def kill(self, worker: WorkerHandle, number: signal.Signals) -> None:
-        if isinstance(worker, ActorHandle):
-            if worker.control is not None:
-                with contextlib.suppress(OSError):  # it has ended, or reads no more: then Ray ends it
-                    worker.control.send(frame(FrameKind.SIGNAL, pack(int(number))))
-            if number == signal.SIGKILL:
-                worker.placement.kill_at = self._clock.monotonic() + _FORCE_AFTER_S
-                self._owner.wake_at(worker.placement.kill_at)
+    def kill(self, worker: ActorHandle, number: signal.Signals) -> None:
+        if worker.control is not None:
+            with contextlib.suppress(OSError):  # it has ended, or reads no more: then Ray ends it
+                worker.control.send(frame(FrameKind.SIGNAL, pack(int(number))))
+        if number == signal.SIGKILL:
+            worker.placement.kill_at = self._clock.monotonic() + _FORCE_AFTER_S
+            self._owner.wake_at(worker.placement.kill_at)
 
-    def is_silent(self, worker: WorkerHandle, now: float) -> bool:
-        """Returns whether a process of this machine has shown no activity for too long.
-
-        On other machines only Ray can see that: deep in C code a trial sends no heartbeat, but works.
-        """
-        if not isinstance(worker, ActorHandle) or worker.hostname != self._hostname:
-            return False
-        if now - worker.last_seen_at < self._timeouts.beat_s:
+    def is_silent(self, worker: ActorHandle, now: float) -> bool:
+        """Judges processes of this machine only: deep in C code a trial sends no heartbeat, but works."""
+        if worker.hostname != self._hostname or now - worker.last_seen_at < self._timeouts.beat_s:
             return False
         seen = machine.process_activity(worker.pid)
         if seen is None or seen.cpu_s != worker.cpu_s:
@@ -266,12 +238,11 @@ class ActorPool:
 
     # Exchanging frames
 
-    def send(self, worker: WorkerHandle, data: bytes) -> None:
+    def send(self, worker: ActorHandle, data: bytes) -> None:
         if not worker.write(data) and worker.write_fd in self._connections:
             self._poller.set_writing(worker.write_fd, writing=True)
 
     def wait(self, timeout_s: float, now: float) -> None:
-        """Handles everything that is ready, waiting up to `timeout_s` for the first."""
         poll = self._poller.poll
         ready = self._spinner.poll(poll) if timeout_s > 0 else None
         for fd, flags in ready or poll(timeout_s if timeout_s > 0 else 0):
@@ -329,8 +300,11 @@ class ActorPool:
         if worker.hung_up_at is None:
             return
         if run is None or worker.reported_failure is not None or placement.is_over or _has_reported_exit(run):
-            outcome = failures.outcome_failure(placement.outcome) if placement.is_over else None
-            self._drop(worker, worker.reported_failure or outcome)
+            failure = worker.reported_failure
+            if failure is None and placement.is_over:
+                was_draining = worker.node_id in self.draining
+                failure = failures.outcome_failure(placement.outcome, was_draining=was_draining)
+            self._drop(worker, failure)
 
     def _on_call_ended(self, placement: ActorPlacement, number: int, outcome: BaseException | None) -> None:
         """Passes the outcome of a call on to the engine's thread; Ray calls this in a thread of its own."""
@@ -384,12 +358,12 @@ class ActorPool:
 
     def _check_placement(self, placement: ActorPlacement, now: float) -> None:
         worker = placement.worker
-        if placement.kill_at is not None and now >= placement.kill_at:
-            self._ray.end(placement)
-        if placement.ask_at is not None and now >= placement.ask_at:
-            placement.ask_at = None
-            self._ray.ask(placement)
-        if worker is not None and worker.hung_up_at is None and _is_past(placement.hang_up_at, now):
+        if now >= placement.kill_at:
+            self.ray.end(placement)
+        if now >= placement.ask_at:
+            placement.ask_at = math.inf
+            self.ray.ask(placement)
+        if worker is not None and worker.hung_up_at is None and now >= placement.hang_up_at:
             self._hang_up(worker)
         if worker is not None and worker.hung_up_at is not None:
             run = worker.run
@@ -397,9 +371,7 @@ class ActorPool:
             if was_ended_by_us and now >= worker.hung_up_at + _CERTAIN_S:
                 self._drop(worker, None)
             self._owner.wake_at(now + _ASK_EVERY_S)
-        for when in (placement.kill_at, placement.ask_at):
-            if when is not None:
-                self._owner.wake_at(when)
+        self._owner.wake_at(min(placement.kill_at, placement.ask_at))
 
     def _end_all(self) -> None:
         """Ends all actors; idle ones by themselves, or Ray would report processes that died for no reason."""
@@ -407,13 +379,12 @@ class ActorPool:
             self.retire(worker)
         for placement in list(self.placements.values()):
             if placement.worker is None:
-                self._ray.end(placement)
-            elif placement.worker.role is not WorkerState.LEAVING:
+                self.ray.end(placement)
+            elif not placement.worker.is_leaving:
                 self.kill(placement.worker, signal.SIGKILL)
-                self._ray.end(placement)
+                self.ray.end(placement)
 
     def close(self) -> None:
-        """Ends every actor, and waits for that."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -426,9 +397,6 @@ class ActorPool:
                 break
             self.wait(0.1, now)
             self.check_deadlines(now)
-        self._close_all()
-
-    def _close_all(self) -> None:
         for placement in list(self.placements.values()):
             if placement.worker is not None:
                 self._forget(placement.worker)
@@ -439,10 +407,7 @@ class ActorPool:
         self._poller.close()
 
 
-def _is_past(when: float | None, now: float) -> bool:
-    return when is not None and now >= when
-
-
 def _has_reported_exit(run: TrialRun) -> bool:
     """Returns whether the trial's report explains its end: an error, done, or the stop that was ordered."""
-    return run.exit_report is not None and bool(run.exit_report[2] or run.exit_report[0] or run.stopping)
+    report = run.exit_report
+    return report is not None and (report.kind is not None or report.is_done or run.stopping)

@@ -153,9 +153,17 @@ _log = logging.getLogger(__name__)
 class ActorSetup:
     """An ActorSetup starts actors for one engine, in its thread."""
 
-    def __init__(self, ray: Any, pool: ActorPool, key: bytes, beat_s: float) -> None:  # noqa: ANN401 - a module
+    def __init__(
+        self,
+        ray: Any,  # noqa: ANN401 - a module
+        pool: ActorPool,
+        key: bytes,
+        beat_s: float,
+        on_no_relay: Callable[[TrialRun, str], None],
+    ) -> None:
         self._ray, self._pool, self._key, self._beat_s = ray, pool, key, beat_s
-        self._addresses: list[Address] = []
+        self._on_no_relay = on_no_relay  # is called with each trial that waits for a relay which cannot start
+        self.addresses: list[Address] = []  # of the driver, for actors
         self._relay: Relay | None = None
         self._waiting: list[tuple[ActorPlacement, TrialRun]] = []  # until the relay is ready
         self._uploads_package = False
@@ -164,10 +172,6 @@ class ActorSetup:
         self._marker_files: dict[str, str] = {}  # by directory
         self._remote_storage: bytes | None = None
         self.why_unsendable = ""
-        self.on_failure: Callable[[TrialRun, str], None] | None = None
-
-    def set_address(self, address: Address) -> None:
-        self._addresses = [address]
 
     def set_remote_storage(self, remote_storage: RemoteStorage) -> None:
         """Lets new actors use the remote storage of the experiment."""
@@ -181,7 +185,7 @@ class ActorSetup:
 
     def start_actor(self, placement: ActorPlacement, run: TrialRun) -> None:
         """Requests an actor for that trial in this placement, now or when the relay is ready."""
-        if not self._addresses:
+        if not self.addresses:
             placement.run = run
             self._waiting.append((placement, run))
             self.use_relay("the one before has ended")
@@ -190,7 +194,7 @@ class ActorSetup:
         marker = self._marker_file(os.path.dirname(trial_dir))
 
         def arguments(number: int) -> tuple[Any, ...]:
-            spec = ActorSpec(number, self._addresses, self._key, self._beat_s, marker, self._remote_storage)
+            spec = ActorSpec(number, self.addresses, self._key, self._beat_s, marker, self._remote_storage)
             return tuple(spec), name, self._blobs.get(name)
 
         self._pool.start_actor(placement, run, arguments)
@@ -202,7 +206,7 @@ class ActorSetup:
         """Returns whether something was done about an actor that could not start, and another requested."""
         lacking = missing_module(outcome)
         if isinstance(outcome, DriverUnreachable) or "DriverUnreachable" in str(outcome):
-            if self._relay is not None and self._addresses:
+            if self._relay is not None and self.addresses:
                 return False
             self.use_relay(str(outcome).strip().rpartition("\n")[2])
         elif lacking == "muster" and not self._uploads_package:
@@ -240,7 +244,7 @@ class ActorSetup:
         """Makes actors connect through the relay from now on."""
         if self._relay is None:
             _log.info("trials reach this driver through a relay actor: %s", why)
-            self._addresses = []
+            self.addresses = []
             wakeups = self._pool.wakeups
             self._relay = Relay(
                 self._ray,
@@ -256,14 +260,13 @@ class ActorSetup:
     def _on_relay(self, address: Address | None, why: str) -> None:
         waiting, self._waiting = self._waiting, []
         if address is None:
-            ended, self._relay, self._addresses = self._relay, None, []
+            ended, self._relay, self.addresses = self._relay, None, []
             if ended is not None:
                 ended.close()
             for _, run in waiting:
-                if self.on_failure is not None:
-                    self.on_failure(run, f"the relay to the cluster could not start: {why}")
+                self._on_no_relay(run, f"the relay to the cluster could not start: {why}")
             return
-        self._addresses = [address]
+        self.addresses = [address]
         for placement, run in waiting:
             self.start_actor(placement, run)
 

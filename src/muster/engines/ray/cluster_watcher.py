@@ -10,11 +10,11 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from muster.base.resources import SCALE, Resources, to_units
-from muster.errors import EngineError
+from muster.base.resources import SCALE, Resources
+from muster.engines.process_engine import units_of
 from muster.trials.placement_group import PlacementGroupFactory
 
 _log = logging.getLogger(__name__)
@@ -36,14 +36,19 @@ class ClusterView(NamedTuple):
     limit: Mapping[str, float] | None = None  # what the cluster may become; None: unknown
     has_autoscaler: bool = False
     unplaceable: Mapping[str, str] = {}  # why, by hex id of a placement group that can never be placed
+    draining: frozenset[str] = frozenset()  # hex ids of nodes that live, and are to go
 
     @property
     def present(self) -> dict[str, float]:
-        total: dict[str, float] = {}
-        for node in self.nodes:
-            for name, amount in node.items():
-                total[name] = total.get(name, 0.0) + amount
-        return total
+        return _total(self.nodes)
+
+
+def _total(nodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for node in nodes:
+        for name, amount in node.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
 
 
 def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
@@ -69,7 +74,7 @@ def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN
         if is_ours and verdict.reason in _UNPLACEABLE
     }
     has_autoscaler = limit is not None or is_ours or client.kv_get(_LEGACY_STATUS) is not None
-    return ClusterView(nodes, limit, has_autoscaler, unplaceable)
+    return ClusterView(nodes, limit, has_autoscaler, unplaceable, client.draining_nodes())
 
 
 class ClusterProbe:
@@ -118,8 +123,6 @@ class ClusterWatcher:
         while not self._ends.wait(self._every_s):
             try:
                 self._on_view(self._read())
-            except EngineError as error:
-                _log.debug("the cluster could not be read: %s", error)
             except Exception as error:  # noqa: BLE001 - Ray raises many kinds while a head restarts
                 _log.debug("the cluster could not be read: %s", error)
 
@@ -133,15 +136,6 @@ RETURN_S = 300.0  # so long a node that went away is thought to come back
 BOOT_S = 60.0  # until a new machine is up, before any has been measured
 
 
-def units_of(request: PlacementGroupFactory) -> dict[str, int]:
-    """Returns what the request takes in all, exactly."""
-    units: dict[str, int] = {}
-    for bundle in request.bundles:
-        for name, amount in bundle.items():
-            units[name] = units.get(name, 0) + to_units(name, amount)
-    return units
-
-
 class ClusterCapacity:
     """A ClusterCapacity counts what the cluster has, may have, and has in use."""
 
@@ -150,7 +144,6 @@ class ClusterCapacity:
         self.limit = Resources.of(limit) if limit is not None else self.present
         self.is_bounded = True  # False: it may grow, and the limit is unknown
         self._used: dict[str, int] = {}
-        self._sizes: dict[PlacementGroupFactory, dict[str, int]] = {}
 
     def update(
         self, present: Mapping[str, float], limit: Mapping[str, float] | None, *, is_bounded: bool = True
@@ -164,11 +157,11 @@ class ClusterCapacity:
         return (self.present, self.limit, self.is_bounded) != before
 
     def take(self, request: PlacementGroupFactory) -> None:
-        for name, amount in self._size(request).items():
+        for name, amount in units_of(request).items():
             self._used[name] = self._used.get(name, 0) + amount
 
     def free(self, request: PlacementGroupFactory) -> None:
-        for name, amount in self._size(request).items():
+        for name, amount in units_of(request).items():
             self._used[name] -= amount
 
     def fits(self, request: PlacementGroupFactory, *, without: Sequence[PlacementGroupFactory] = ()) -> bool:
@@ -182,29 +175,23 @@ class ClusterCapacity:
     def _fits(
         self, request: PlacementGroupFactory, total: Resources, without: Sequence[PlacementGroupFactory]
     ) -> bool:
-        spare = [self._size(each) for each in without]
+        spare = [units_of(each) for each in without]
         return all(
             amount + self._used.get(name, 0) - sum(each.get(name, 0) for each in spare) <= total.units(name)
-            for name, amount in self._size(request).items()
+            for name, amount in units_of(request).items()
         )
 
     def why_never(self, request: PlacementGroupFactory) -> str | None:
         """Returns why there can never be room for the request; None when there can."""
         if not self.is_bounded:
             return None
-        units = self._size(request)
+        units = units_of(request)
         short = [name for name, amount in units.items() if amount > self.limit.units(name)]
         if not short:
             return None
         wanted = ", ".join(f"{name}: {units[name] / SCALE:g}" for name in short)
         there = ", ".join(f"{name}: {self.limit.units(name) / SCALE:g}" for name in short)
         return f"requested {wanted}; the whole cluster offers {there}"
-
-    def _size(self, request: PlacementGroupFactory) -> dict[str, int]:
-        known = self._sizes.get(request)
-        if known is None:
-            known = self._sizes[request] = units_of(request)
-        return known
 
 
 class CapacityHistory:
@@ -226,10 +213,8 @@ class CapacityHistory:
         """Returns the largest amount of each resource at any time."""
         most: dict[str, float] = {}
         for nodes_then in self._seen:
-            total: dict[str, float] = {}
-            for name, amount in (entry for node in nodes_then for entry in node):
-                total[name] = total.get(name, 0.0) + amount
-            most.update({name: max(amount, most.get(name, 0.0)) for name, amount in total.items()})
+            for name, amount in _total(map(dict, nodes_then)).items():
+                most[name] = max(amount, most.get(name, 0.0))
         return most
 
     def nodes(self) -> list[dict[str, float]]:

@@ -96,7 +96,7 @@ def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a m
                 f"the Ray cluster at {where} runs other versions: install its Ray and Python here "
                 f"({' '.join(str(error).split())})"
             ) from error
-        if not _is_by_client(where) and where != "auto":
+        if where != "auto" and not where.startswith("ray://"):
             GcsClient(where).connect()  # its error is clearer: no answer, or a wrong token
         raise EngineUnreachable(f"{_unreachable(where)}: {_summary(str(error))}") from error
 
@@ -120,10 +120,6 @@ def _summary(text: str) -> str:
     """Returns the first line, with the last one where the first only announces a traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
-
-
-def _is_by_client(where: str) -> bool:
-    return where.startswith("ray://")
 
 
 def _read_environment_anew() -> None:

@@ -103,17 +103,14 @@ class RayEngine(ProcessEngine, ActorListener):
         self._pool = ActorPool(
             clock=clock, timeouts=options, owner=self, actor_class=connection.actor_class, key=key
         )
-        self._actor_setup = ActorSetup(connection.ray, self._pool, key, options.beat_s)
+        self._actor_setup = ActorSetup(connection.ray, self._pool, key, options.beat_s, self._on_no_relay)
         if options.remote_storage is not None:
             self._actor_setup.set_remote_storage(options.remote_storage)
         self._was_apart: set[str] = set()  # trials that ran where the driver's directory is not seen
-        self._actor_setup.on_failure = lambda run, why: self._finish(
-            run, failure=ray_failures.start_failure(why)
-        )
         if connection.host is None:
             self._actor_setup.use_relay("the cluster does not see this machine")
         else:
-            self._actor_setup.set_address(self._pool.listener.listen(connection.host))
+            self._actor_setup.addresses = [self._pool.listener.listen(connection.host)]
         for name, blob in (trainables or {}).items():
             self.register(name, blob)
         self._measure(view)
@@ -195,15 +192,12 @@ class RayEngine(ProcessEngine, ActorListener):
         return True
 
     def _assign(self, run: TrialRun, worker: ActorHandle) -> None:
-        self._pool.assign(run, worker)
+        self._pool.bind(run, worker)
         if not worker.sees_storage:
             self._was_apart.add(run.command.trial_id)
             _delete_leftovers(run.command)
         worker.placement.assigned_at = self._clock.monotonic()
-        if run.command.time_limit_s is not None:
-            run.limit_at = self._clock.monotonic() + run.command.time_limit_s
-            self._wake_at(run.limit_at)
-        self._pool.send(worker, self._orders.pop(run.command.trial_id))
+        self._send_order(run, worker, self._orders.pop(run.command.trial_id))
 
     def _find_capacity(self, run: TrialRun) -> bool:
         """Returns whether a new placement group may be requested; unused actors and groups end first."""
@@ -265,7 +259,7 @@ class RayEngine(ProcessEngine, ActorListener):
             return
         placement.run, placement.free_since = None, self._clock.monotonic()
         self._vacant.append(placement)
-        self._wake_at(placement.free_since + self._options.linger_s)
+        self.wake_at(placement.free_since + self._options.linger_s)
 
     def _check_more(self, now: float) -> None:
         self._pool.check_deadlines(now)
@@ -273,7 +267,7 @@ class RayEngine(ProcessEngine, ActorListener):
             if now >= placement.free_since + self._options.linger_s:
                 self._clear(placement)
             else:
-                self._wake_at(placement.free_since + self._options.linger_s)
+                self.wake_at(placement.free_since + self._options.linger_s)
         for worker in self._pool.idle[: max(0, len(self._pool.idle) - self._options.max_idle)]:
             self._retire(worker)
 
@@ -293,6 +287,7 @@ class RayEngine(ProcessEngine, ActorListener):
         self._events.append(CapacityChanged(at=at, capacity=self.capacity(), is_bounded=bounded))
 
     def _on_view(self, view: ClusterView) -> None:
+        self._pool.draining |= view.draining
         if self._measure(view):
             self._report_capacity()
         now = self._clock.monotonic()
@@ -348,7 +343,7 @@ class RayEngine(ProcessEngine, ActorListener):
     def _reject(self, run: TrialRun, worker: ActorHandle, failure: TrialFailure) -> None:
         """Ends a trial, and its actor, on a node that cannot run it."""
         run.failure = failure
-        self._pool.assign(run, worker)
+        self._pool.bind(run, worker)
         self._kill(run, failure)
 
     def on_worker_gone(self, worker: ActorHandle, failure: TrialFailure | None) -> None:
@@ -360,8 +355,8 @@ class RayEngine(ProcessEngine, ActorListener):
             self._release_placement(placement)  # an idle one that ended by itself
         self._ended(worker, lambda: failure or ray_failures.outcome_failure(None))
 
-    def wake_at(self, when: float) -> None:
-        self._wake_at(when)
+    def _on_no_relay(self, run: TrialRun, why: str) -> None:
+        self._finish(run, failure=ray_failures.start_failure(why))
 
     def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None:
         run, placement.run = placement.run, None

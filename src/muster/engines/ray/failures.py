@@ -13,17 +13,18 @@ import socket
 from typing import NoReturn
 
 from muster.base.framing import FrameKind, frame, pack
+from muster.engines.worker.failures import signal_failure
 from muster.trials.events import TrialFailure
 from muster.trials.events import TrialFailureKind as Kind
 
 _OPENING = "Fatal Python error: "
 _CRASHES = {
-    "Segmentation fault": "SIGSEGV",
-    "Floating point exception": "SIGFPE",
-    "Floating-point exception": "SIGFPE",
-    "Aborted": "SIGABRT",
-    "Bus error": "SIGBUS",
-    "Illegal instruction": "SIGILL",
+    "Segmentation fault": signal.SIGSEGV,
+    "Floating point exception": signal.SIGFPE,
+    "Floating-point exception": signal.SIGFPE,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Illegal instruction": signal.SIGILL,
 }
 
 
@@ -42,12 +43,6 @@ def report_death_through(connection: socket.socket) -> None:
     faulthandler.enable(file=connection.fileno(), all_threads=False)
 
 
-def exit_code_failure(code: int) -> TrialFailure:
-    """Returns the failure of a process that left with an exit code."""
-    message = f"the process left with exit code {code} without a report (os._exit, or a crash in C code)"
-    return TrialFailure(kind=Kind.EXITED, message=message)
-
-
 def crash_failure(output: bytes) -> TrialFailure | None:
     """Returns the failure that `faulthandler` wrote; None when the output is something else."""
     text = output.decode(errors="replace")
@@ -56,16 +51,10 @@ def crash_failure(output: bytes) -> TrialFailure | None:
         return None
     text = text[begin:].rstrip()
     title = text[len(_OPENING) :].partition("\n")[0].strip()
-    name = _CRASHES.get(title)
-    if name is None:
+    number = _CRASHES.get(title)
+    if number is None:
         return TrialFailure(kind=Kind.EXITED, message=f"Python crashed: {title}", traceback=text)
-    message = f"killed by signal {int(signal.Signals[name])} ({name})"
-    return TrialFailure(kind=Kind.KILLED, message=message, traceback=text)
-
-
-def sigkill_failure() -> TrialFailure:
-    """Returns the failure of a process that ended without a report: only SIGKILL does that."""
-    return TrialFailure(kind=Kind.KILLED, message="killed by signal 9 (SIGKILL)")
+    return signal_failure(number, traceback=text)
 
 
 _NODE_LOST_TEXTS = (
@@ -79,6 +68,9 @@ _NODE_LOST_TEXTS = (
 )
 _START_NAMES = ("RuntimeEnvSetupError", "ActorUnschedulableError", "ActorPlacementGroupRemoved")
 _MOST_CHARACTERS = 800
+_PREEMPTED = TrialFailure(
+    kind=Kind.PREEMPTED, message="its node was taken back (preempted) while the trial ran"
+)
 
 
 def is_actor_unavailable(outcome: BaseException) -> bool:
@@ -86,19 +78,24 @@ def is_actor_unavailable(outcome: BaseException) -> bool:
     return type(outcome).__name__ == "ActorUnavailableError"
 
 
-def outcome_failure(outcome: BaseException | None) -> TrialFailure:
-    """Returns the failure behind the outcome of an actor's call; None: the call returned."""
+def outcome_failure(outcome: BaseException | None, *, was_draining: bool = False) -> TrialFailure:
+    """Returns the failure behind the outcome of an actor's call; None: the call returned.
+
+    `was_draining`: its node was to go. Ray drains a node that runs something only to take it back, and sets
+    `preempted` only as long as it does not know that the node is dead.
+    """
     if outcome is None:
         return TrialFailure(kind=Kind.EXITED, message="the actor ended before the trial did")
     text, name = str(outcome), type(outcome).__name__
     if getattr(outcome, "preempted", False):
-        message = "its node was taken back (preempted) while the trial ran"
-        return TrialFailure(kind=Kind.PREEMPTED, message=message)
+        return _PREEMPTED
     if "OutOfMemory" in name or "OOM" in name or "memory monitor" in text or "memory pressure" in text:
         message = f"Ray ended the process because memory ran out: {_summary(text)}"
         return TrialFailure(kind=Kind.OUT_OF_MEMORY, message=message)
     if name in ("NodeDiedError", "ActorUnavailableError") or any(part in text for part in _NODE_LOST_TEXTS):
-        return node_lost_failure(_summary(text))
+        if was_draining:
+            return _PREEMPTED
+        return TrialFailure(kind=Kind.NODE_LOST, message=f"its node went away: {_summary(text)}")
     if name in _START_NAMES or getattr(outcome, "_actor_init_failed", False):
         return start_failure(_summary(text))
     if name == "ActorDiedError" or "actor died" in text:
@@ -110,12 +107,8 @@ def _death_failure(text: str) -> TrialFailure:
     if "ray.kill" in text:
         return TrialFailure(kind=Kind.KILLED, message="its actor was ended by ray.kill in another program")
     if "SIGTERM" in text:
-        return TrialFailure(kind=Kind.KILLED, message="killed by signal 15 (SIGTERM)")
-    return sigkill_failure()
-
-
-def node_lost_failure(what: str) -> TrialFailure:
-    return TrialFailure(kind=Kind.NODE_LOST, message=f"its node went away: {what}")
+        return signal_failure(signal.SIGTERM)
+    return signal_failure(signal.SIGKILL)  # nothing else ends a process without a report
 
 
 def start_failure(why: str) -> TrialFailure:

@@ -31,10 +31,6 @@ class DriverUnreachable(ConnectionError):
     """A DriverUnreachable means that none of the driver's addresses leads to the driver from here."""
 
 
-class NotTheDriver(ConnectionError):
-    """A NotTheDriver means that the process which answers does not know the key."""
-
-
 def proof(key: bytes, role: bytes, nonce: bytes) -> bytes:
     return hmac.digest(key, role + nonce, "sha256")
 
@@ -57,7 +53,7 @@ def _call(host: str, port: int, key: bytes, hello: dict[str, Any]) -> socket.soc
         challenge, nonce = _exactly(connection, NONCE), os.urandom(NONCE)
         connection.sendall(frame(FrameKind.HELLO, proof(key, b"actor", challenge) + nonce + pack(hello)))
         if not hmac.compare_digest(_exactly(connection, PROOF), proof(key, b"driver", nonce)):
-            raise NotTheDriver("the process that answers there is not the driver")
+            raise ConnectionRefusedError("the process that answers there is not the driver")
         connection.settimeout(None)
     except BaseException:
         connection.close()

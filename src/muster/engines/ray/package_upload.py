@@ -1,4 +1,4 @@
-"""Uploads this package to nodes that lack it; UploadingActor runs there, pickled by value."""
+"""Runs in another process, of a node that lacks this package: UploadingActor unpacks it there."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def uploading_class(ray: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - 
 
 
 class UploadingActor:
-    """An UploadingActor unpacks the package, then serves as a TrialActor."""
+    """An UploadingActor, pickled by value, unpacks the package, then serves as a TrialActor."""
 
     def __init__(self, name: str, archive: bytes) -> None:
         import io

@@ -1,4 +1,4 @@
-"""RelayActor is a Ray actor, in a process of the head, that connects trials to a driver they cannot reach.
+"""Runs in another process, of the head: RelayActor connects trials to a driver that they cannot reach.
 
 The module is pickled by value, as the head may lack this package. The actor knows nothing of what it passes
 on and has no key: a caller still has to prove itself to the driver.

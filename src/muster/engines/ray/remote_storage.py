@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -199,11 +200,8 @@ class StorageTransfer:
         trial = self._remote.name_of(order.trial_dir)
         if trial is None:
             return order
-        self._trial, self._newest, self._may_have_leftovers = (
-            trial,
-            None,
-            order.has_leftovers or not self._sees,
-        )
+        self._trial, self._newest = trial, None
+        self._may_have_leftovers = order.has_leftovers or not self._sees
         folder = order.trial_dir if self._sees else self._scratch.path(_FILES, trial)
         os.makedirs(folder, exist_ok=True)
         checkpoint = None if order.checkpoint_path is None else self._fetched(order.checkpoint_path)
@@ -230,7 +228,8 @@ class StorageTransfer:
         name = os.path.basename(path)
         try:
             for file in sorted(local_sizes(path), key=lambda each: (each == MANIFEST, each)):
-                self._upload(os.path.join(path, file), f"{self._trial}/{name}/{file}")
+                source, target = os.path.join(path, file), f"{self._trial}/{name}/{file}"
+                self._with_retries(partial(self._storage.upload_file, source, target))
         except MusterError as error:
             raise self._not_kept(name, error) from error
         older, self._newest = self._newest, path
@@ -270,19 +269,19 @@ class StorageTransfer:
 
     def _why_not_fetched(self, name: str, target: str) -> str:
         """Returns why the checkpoint is not complete at `target`; empty when it is."""
-        partial = f"{target}.partial"
+        draft = f"{target}.partial"
         try:
             wanted = msgspec.json.decode(self._storage.read(f"{name}/{MANIFEST}"))["files"]
-            self._storage.download_dir(name, partial)
-            found = local_sizes(partial)
+            self._storage.download_dir(name, draft)
+            found = local_sizes(draft)
             wrong = [file for file, size in wanted.items() if found.get(file) != size]
             if not wrong:
-                os.rename(partial, target)
+                os.rename(draft, target)
                 return ""
             why = f"its file {wrong[0]} is missing or of another size"
         except (MusterError, OSError, msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
             why = str(error)
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
         return why
 
     def _clear_from(self, name: str) -> None:
@@ -290,9 +289,6 @@ class StorageTransfer:
         for each in self._storage.listing(self._trial):
             if CHECKPOINT.fullmatch(each) and _number(each) >= _number(name):
                 self._storage.delete_dir(f"{self._trial}/{each}")
-
-    def _upload(self, file: str, name: str) -> None:
-        self._with_retries(lambda: self._storage.upload_file(file, name))
 
     def _with_retries(self, act: Callable[[], None]) -> None:
         for failures in range(self._waits.tries - 1):

@@ -27,7 +27,7 @@ class WorkerChannel:
         self._reader = FrameReader()
         self._frames: deque[Frame] = deque()
         self._sending = threading.Lock()
-        self._spinner = SpinThenWait()
+        self.spinner = SpinThenWait()
         self._polls: dict[int, Callable[[float], object]] = {}
 
     def expect(self, read_fd: int) -> None:
@@ -36,10 +36,6 @@ class WorkerChannel:
             answers = select.poll()
             answers.register(read_fd, select.POLLIN)
             self._polls[read_fd] = answers.poll
-
-    def skip_next_spin(self) -> None:
-        """Waits without spinning for the first answer, which a new process does not get at once."""
-        self._spinner.skip_next()
 
     def connect(self, read_fd: int, write_fd: int, parent_pid: int) -> None:
         """Takes this end of the pipes, before anything else is called."""
@@ -63,7 +59,7 @@ class WorkerChannel:
         """Waits for the answer to a report; returns False when `receive` must be called for it."""
         if self._frames:
             return False
-        self._spinner.poll(self._poll)
+        self.spinner.poll(self._poll)
         data = os.read(self._read_fd, _CHUNK)
         if data == _CONTINUE and self._reader.is_between_frames:
             return True
@@ -105,6 +101,14 @@ class WorkerChannel:
                 self.send(_BEAT)
             except OSError:
                 end_group()
+
+
+def kill_group(pid: int) -> None:
+    """Ends everything that the worker with this pid has started, and the worker itself."""
+    try:  # noqa: SIM105 - `contextlib` is one more import in the fork server
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # it has ended, and has started nothing
 
 
 def end_group() -> NoReturn:

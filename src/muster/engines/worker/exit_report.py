@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from types import TracebackType
 
-from muster.base.framing import FrameKind, frame, pack, pickled
+from muster.base.framing import pickled
 from muster.engines.worker.protocol import ExitReport
 from muster.engines.worker.run_trainable import CheckpointMissing, ResetRefused
 from muster.engines.worker.session import UnsendableResult
@@ -17,23 +17,14 @@ class CodeUnreadable(Exception):
     """A CodeUnreadable means that the trainable or its config cannot be unpickled in this process."""
 
 
-def clean_exit(*, is_done: bool, stays: bool) -> ExitReport:
-    """Returns the report of a trial that ended without an error."""
-    return ExitReport(is_done, stays)
-
-
 def failed_exit(error: BaseException, *, whole_message: bool = False) -> ExitReport:
     """Returns the report of a trial that raised."""
     cause = error.__cause__ if isinstance(error, CodeUnreadable) and error.__cause__ else error
     lines = traceback.format_exception(type(cause), cause, _user_part(cause.__traceback__))
     text = "".join(lines).rstrip("\n")
     message = text if whole_message else shortened(text)
-    return ExitReport(False, False, _kind(error), message, text, _pickle_of(cause))
-
-
-def exit_frame(report: ExitReport) -> bytes:
-    """Returns the frame that carries the report."""
-    return frame(FrameKind.EXITED, pack(tuple(report)))
+    kind = next(kind for known, kind in _KINDS.items() if isinstance(error, known))
+    return ExitReport(False, False, kind, message, text, _pickle_of(cause))
 
 
 def shortened(text: str) -> str:
@@ -44,16 +35,14 @@ def shortened(text: str) -> str:
     return "\n".join([lines[0], "  ...", *lines[-(MESSAGE_LINES - 2) :]])
 
 
-def _kind(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
-        return "out-of-memory"
-    if isinstance(error, ResetRefused):
-        return "reset-refused"
-    if isinstance(error, CheckpointMissing):
-        return "start"
-    if isinstance(error, UnsendableResult | CodeUnreadable):
-        return "unpicklable"
-    return "user-error"
+_KINDS: dict[type[BaseException], str] = {
+    MemoryError: "out-of-memory",
+    ResetRefused: "reset-refused",
+    CheckpointMissing: "start",
+    UnsendableResult: "unpicklable",
+    CodeUnreadable: "unpicklable",
+    BaseException: "user-error",
+}
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:

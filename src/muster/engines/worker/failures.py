@@ -27,16 +27,12 @@ class ExitReader:
         if status is None:
             return TrialFailure(kind=Kind.KILLED, message=_HELPER_DIED)
         if not os.WIFSIGNALED(status):
-            code = os.waitstatus_to_exitcode(status)
-            message = (
-                f"the process left with exit code {code} without a report (os._exit, or a crash in C code)"
-            )
-            return TrialFailure(kind=Kind.EXITED, message=message)
+            return exit_code_failure(os.waitstatus_to_exitcode(status))
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL and self._memory_ran_out():
             message = "the kernel killed the process because memory ran out"
             return TrialFailure(kind=Kind.OUT_OF_MEMORY, message=message)
-        return TrialFailure(kind=Kind.KILLED, message=f"killed by signal {number} ({_name(number)})")
+        return signal_failure(number)
 
     def _memory_ran_out(self) -> bool:
         before, self._seen = self._seen, self._oom_kills()
@@ -55,10 +51,17 @@ def reported_failure(report: ExitReport) -> TrialFailure | None:
     )
 
 
-def sigterm_failure() -> TrialFailure:
-    """Returns the failure of a trial that another program ended with SIGTERM."""
-    number = int(signal.SIGTERM)
-    return TrialFailure(kind=Kind.KILLED, message=f"killed by signal {number} ({_name(number)})")
+def exit_code_failure(code: int) -> TrialFailure:
+    """Returns the failure of a process that left with an exit code."""
+    message = f"the process left with exit code {code} without a report (os._exit, or a crash in C code)"
+    return TrialFailure(kind=Kind.EXITED, message=message)
+
+
+def signal_failure(number: int, traceback: str = "") -> TrialFailure:
+    """Returns the failure of a process that a signal ended."""
+    name = next((each.name for each in signal.Signals if each == number), "?")
+    message = f"killed by signal {number:d} ({name})"
+    return TrialFailure(kind=Kind.KILLED, message=message, traceback=traceback)
 
 
 def time_limit_failure(limit_s: float) -> TrialFailure:
@@ -76,10 +79,3 @@ def impossible_failure(why: str) -> TrialFailure:
 
 def unpicklable_failure(what: str, error: BaseException) -> TrialFailure:
     return TrialFailure(kind=Kind.UNPICKLABLE, message=f"{what}: {type(error).__name__}: {error}")
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "?"

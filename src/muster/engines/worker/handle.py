@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from enum import Enum
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from muster.base.framing import Frame, FrameReader
 from muster.engines.worker.protocol import ExitReport
@@ -18,58 +17,34 @@ _CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for eve
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
 
 
-class WorkerState(Enum):
-    """A WorkerState is what a worker process is doing."""
-
-    SPARE = "spare"  # warm, never used
-    BUSY = "busy"
-    IDLE = "idle"  # kept for another trial
-    LEAVING = "leaving"  # it has reported its exit; its end has not been seen yet
-
-
 class WorkerHandle:
     """A WorkerHandle is one worker process as the driver sees it."""
 
-    __slots__ = (
-        "beats",
-        "cpu_s",
-        "frames",
-        "key",
-        "last_seen_at",
-        "outbox",
-        "pid",
-        "read_fd",
-        "role",
-        "run",
-        "token",
-        "version",
-        "write_fd",
-    )
-
-    def __init__(self, token: int, read_fd: int, write_fd: int, *, version: int, now: float) -> None:
+    def __init__(self, token: int, read_fd: int, write_fd: int, *, now: float) -> None:
         self.token = token
         self.read_fd = read_fd
         self.write_fd = write_fd
         self.frames = FrameReader()
         self.outbox: bytes | memoryview = b""
         self.pid = 0
-        self.role = WorkerState.SPARE
+        self.is_leaving = (
+            False  # it has reported its exit, or was ordered to quit; its end has not been seen yet
+        )
         self.run: TrialRun | None = None
         self.key: ProcessKey | None = None
-        self.version = version  # of the set of trainables that the process knows
         self.last_seen_at = now
         self.cpu_s: float | None = None
         self.beats = False  # whether it sends heartbeats: only trials that last do
 
-    def read(self) -> list[Frame] | tuple[Frame, ...] | None:
-        """Returns frames that have arrived; None at the end of the stream."""
+    def read(self) -> Sequence[Frame] | None:
+        """Returns frames that have arrived; None at the end of the stream, or when the connection broke."""
         try:
             data = os.read(self.read_fd, _CHUNK)
         except BlockingIOError:
             return ()
-        if not data:
+        except OSError:
             return None
-        return self.frames.feed(data)  # type: ignore[return-value]
+        return self.frames.feed(data) if data else None
 
     def write(self, data: bytes | memoryview) -> bool:
         """Sends without waiting; returns False when a part has to wait for `flush`."""
@@ -96,14 +71,11 @@ class WorkerHandle:
         os.close(self.write_fd)
 
 
-class Grant:
+class Grant(NamedTuple):
     """A Grant is what one trial was given; it goes back to `ResourcePool.free` exactly once."""
 
-    __slots__ = ("gpu_units", "units")
-
-    def __init__(self, units: Mapping[str, int], gpu_units: Mapping[str, int]) -> None:
-        self.units = units
-        self.gpu_units = gpu_units  # GPU id -> units of it
+    units: Mapping[str, int]
+    gpu_units: Mapping[str, int]  # GPU id -> units of it
 
     @property
     def gpu_ids(self) -> tuple[str, ...]:
@@ -112,22 +84,6 @@ class Grant:
 
 class TrialRun:
     """A TrialRun is one StartTrial that no TrialExited has answered yet."""
-
-    __slots__ = (
-        "command",
-        "due_at",
-        "exit_report",
-        "failure",
-        "grant",
-        "kill_at",
-        "last_result",
-        "limit_at",
-        "reused",
-        "stopping",
-        "unanswered",
-        "who",
-        "worker",
-    )
 
     def __init__(self, command: StartTrial) -> None:
         self.command = command

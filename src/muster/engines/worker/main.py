@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from muster.base.clock import Clock, SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.engines.worker.channel import WorkerChannel
-from muster.engines.worker.exit_report import CodeUnreadable, clean_exit, exit_frame, failed_exit
+from muster.engines.worker.exit_report import CodeUnreadable, failed_exit
 from muster.engines.worker.output import Output, flush
 from muster.engines.worker.protocol import ExitReport, StartOrder, open_config, read_order
 from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, run_function
@@ -47,25 +47,23 @@ class ProcessReset:
     """A ProcessReset remembers the state of this process, and restores it after a trial."""
 
     def __init__(self, own_threads: int) -> None:
-        self._environment = dict(_variables())
+        self._environment = dict(machine.environment())
+        self._variables = dict(_variables())
         self._handlers = [(number, getsignal(number)) for number in _WATCHED]
         self._threads = threading.active_count() - own_threads
 
     def restore(self) -> None:
         """Undoes what the last trial changed."""
-        if _variables() != self._environment:
-            self._restore_environment()
+        if _variables() != self._variables:
+            environment = machine.environment()
+            for name in environment.keys() - self._environment.keys():
+                del environment[name]
+            environment.update(self._environment)
         for number, handler in self._handlers:
             if getsignal(number) is not handler and handler is not None:  # None: not set by Python
                 set_handler(number, handler)
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def _restore_environment(self) -> None:
-        now, before = machine.environment(), _decoded(self._environment)
-        for name in [name for name in now if name not in before]:
-            del now[name]
-        now.update(before)
 
     def left_running(self, own_threads: int) -> bool:
         """Returns whether the last trial left threads or processes."""
@@ -95,12 +93,6 @@ def _variables() -> Mapping[Any, Any]:
     """Returns the environment as it is stored, which compares a hundred times faster than when decoded."""
     variables = machine.environment()
     return getattr(variables, "_data", variables)
-
-
-def _decoded(stored: Mapping[Any, Any]) -> dict[str, str]:
-    if all(isinstance(name, str) for name in stored):
-        return dict(stored)
-    return {os.fsdecode(name): os.fsdecode(value) for name, value in stored.items()}
 
 
 Address = tuple[str, str]  # hostname, node_ip
@@ -141,23 +133,18 @@ class Worker:
             elif kind == FrameKind.QUIT:
                 break
             elif kind == FrameKind.START:
-                report = self._run_with_transfer(read_order(payload))
+                try:
+                    report = self._trial(read_order(payload))
+                finally:
+                    if self._transfer is not None:
+                        self._transfer.finish()
                 if not report.stays:
                     self._clean_up()
-                self.channel.send(exit_frame(report))
+                self.channel.send(frame(FrameKind.EXITED, pack(tuple(report))))
                 if not report.stays:
                     return
             # Any other frame was meant for a trial that has ended meanwhile.
         self._clean_up()
-
-    def _run_with_transfer(self, order: StartOrder) -> ExitReport:
-        """Runs a trial; on a Ray node its files are fetched before and stored after it."""
-        if self._transfer is None:
-            return self._trial(order)
-        try:
-            return self._trial(order)
-        finally:
-            self._transfer.finish()
 
     def _trial(self, order: StartOrder) -> ExitReport:
         session: TrialSession | None = None
@@ -180,17 +167,18 @@ class Worker:
             finally:
                 session.end()
                 uninstall(token)
-                self._leave_trial_dir()
+                self._output.restore()
+                return_to(self._start_dir)
         except TrialStopped:
             stays = session is not None and session.stays_when_stopped
-            return clean_exit(is_done=False, stays=stays and self._is_as_before())
+            return ExitReport(is_done=False, stays=stays and self._is_as_before())
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
                 return failed_exit(leaving)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is this trial's outcome
             whole = machine.environment().get("RAY_AIR_FULL_TRACEBACKS") == "1"
             return failed_exit(error, whole_message=whole)
-        return clean_exit(is_done=True, stays=order.stays_when_done and self._is_as_before())
+        return ExitReport(is_done=True, stays=order.stays_when_done and self._is_as_before())
 
     def _is_as_before(self) -> bool:
         """Returns whether another trial may use this process; an instance may have threads, by intent."""
@@ -247,10 +235,6 @@ class Worker:
         self._output.redirect(order.trial_dir, order.log_to_file)
         if self._works_in_trial_dir:
             os.chdir(order.trial_dir)
-
-    def _leave_trial_dir(self) -> None:
-        self._output.restore()
-        return_to(self._start_dir)
 
     def _clean_up(self) -> None:
         if self._instance is not None:

@@ -32,12 +32,12 @@ class StartOrder(NamedTuple):
     bundles: Bundles
     trial_dir: str
     experiment_name: str
-    checkpoint_path: str | None
-    checkpoint_metrics: Any
-    checkpoint_index: int
-    log_to_file: tuple[str | None, str | None]
-    stays_when_done: bool
-    env: Mapping[str, str]
+    checkpoint_path: str | None = None
+    checkpoint_metrics: Any = None
+    checkpoint_index: int = -1
+    log_to_file: tuple[str | None, str | None] = (None, None)
+    stays_when_done: bool = False
+    env: Mapping[str, str] = {}
     buffering: tuple[int, float, int] = (1, 100.0, 0)  # of session.Buffering
     has_leftovers: bool = False  # an earlier attempt may have left checkpoints in the remote storage
 

@@ -108,7 +108,9 @@ class ClassRun:
             _write_answer(answer, partial)
             session.note_checkpoint(index, publish_staged(partial, trial_dir, name))
         except OSError as error:
-            _discard(partial)
+            import shutil  # here, because most trials do not need it
+
+            shutil.rmtree(partial, ignore_errors=True)
             return None, f"the checkpoint could not be written: {error}"
         return index, ""
 
@@ -136,9 +138,3 @@ def _write_answer(answer: object, folder: str) -> None:
         raise TypeError(
             f"save_checkpoint must return a dict, its directory or None, not {type(answer).__name__}"
         )
-
-
-def _discard(folder: str) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)

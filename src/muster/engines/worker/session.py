@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from muster.base.clock import Clock
@@ -107,12 +108,12 @@ class TrialSession:
         self._clock = clock
         self._forks = _forks[0]
         self._turn = threading.RLock()  # user threads may report, one at a time
-        self._context: TuneContext | None = None
         self.progress = Progress()
         self.checkpoint_index = order.checkpoint_index
         self.stopped = False
         self.stays_when_stopped = False
-        self.on_save: Callable[[], Saved] = self._save_of_function
+        # A function saves only when it reports.
+        self.on_save: Callable[[], Saved] = lambda: (self._last_report_saved, "")
         self.on_result: Callable[[Mapping[str, Any], Stamp, float], None] | None = None
         self._last_report_saved: int | None = None
         self._usage: UsageMonitor | None = None
@@ -122,19 +123,16 @@ class TrialSession:
             self.progress.resume(order.checkpoint_metrics or {})
         self._resumed_at = clock.monotonic()
 
-    @property
+    @cached_property
     def context(self) -> TuneContext:
-        if self._context is None:
-            order = self._order
-            bundles, strategy = order.bundles
-            self._context = TuneContext(
-                experiment_name=order.experiment_name,
-                trial_name=order.trial_name,
-                trial_id=order.trial_id,
-                trial_dir=order.trial_dir,
-                resources=PlacementGroupFactory(bundles, strategy),
-            )
-        return self._context
+        order = self._order
+        return TuneContext(
+            experiment_name=order.experiment_name,
+            trial_name=order.trial_name,
+            trial_id=order.trial_id,
+            trial_dir=order.trial_dir,
+            resources=PlacementGroupFactory(*order.bundles),
+        )
 
     def get_checkpoint(self) -> Checkpoint | None:
         return self._checkpoint
@@ -245,10 +243,6 @@ class TrialSession:
         self.checkpoint_index = index
         self._checkpoint = Checkpoint(path)
         return index
-
-    def _save_of_function(self) -> Saved:
-        """Returns the checkpoint of the last report: a function saves at no other time."""
-        return self._last_report_saved, ""
 
 
 def refuse_tensors(metrics: object) -> None:

@@ -70,6 +70,10 @@ class GcsClient:
         accepted, why = self.call("drain_node", *encoded, timeout=self._timeout_s)
         return bool(accepted), str(why)
 
+    def draining_nodes(self) -> frozenset[str]:
+        """Returns the hex ids of the nodes that are being drained; a dead node is not among them."""
+        return frozenset(self.call("get_draining_nodes", timeout=self._timeout_s))
+
     def kv_get(self, key: str, namespace: str | None = None) -> bytes | None:
         found = self.call("internal_kv_get", key.encode(), _space(namespace), timeout=self._timeout_s)
         return None if found is None else bytes(found)
