@@ -105,7 +105,7 @@ def cost_of(name: str, trials: int) -> Cost:
     gc.collect()  # what an earlier experiment left would be collected inside a hook
     began = time.thread_time()
     while not simulated.state.is_exhausted:
-        simulated.state._take_in(0.0)  # a step would begin with the first few
+        simulated.state._take_suggestions(0.0)  # a step would begin with the first few
     simulated.run()
     spent = time.thread_time() - began
     if len(simulated.state.trials) != trials or not simulated.state.is_finished:
