@@ -76,6 +76,11 @@ class Terminal:
         os.close(self._master)
         return self.process.wait(timeout=timeout_s)
 
+    def __del__(self):
+        if self.process.poll() is None:  # a test that failed must not leave its program to the next one
+            self.process.kill()
+            self.process.wait()
+
     def interrupt(self):
         os.kill(self.process.pid, signal.SIGINT)
 

@@ -29,6 +29,7 @@ def test_the_view_follows_the_experiment_and_leaves_a_summary(tmp_path):
     terminal = Terminal(PROGRAM, "end", tmp_path / "go on")
     terminal.until("1 RUNNING · 2 TERMINATED")
     terminal.until("a trial prints")
+    terminal.until("★ obj_a1a89_00002")  # a frame may arrive in several pieces
     shown = [line.rstrip() for line in terminal.screen.display]
     assert [line for line in shown if "BasicVariantGenerator" in line or "★" in line] == [
         "try  BasicVariantGenerator · FIFOScheduler",
