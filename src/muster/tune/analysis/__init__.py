@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.analysis.experiment_analysis import ExperimentAnalysis
+    from muster.tune.analysis.experiment_analysis import ExperimentAnalysis as ExperimentAnalysis
 
-__all__ = ["ExperimentAnalysis"]
-
-__getattr__, __dir__ = lazy_names(__name__, {"ExperimentAnalysis": ".experiment_analysis"})
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        ".experiment_analysis": ["ExperimentAnalysis"],
+    },
+)

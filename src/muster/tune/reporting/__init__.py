@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.reporting.reporter import Reporter, reporter_for
-    from muster.tune.reporting.snapshot import RunInfo
+    from muster.tune.reporting.reporter import Reporter as Reporter
+    from muster.tune.reporting.reporter import reporter_for as reporter_for
+    from muster.tune.reporting.snapshot import RunInfo as RunInfo
 
-__all__ = ["Reporter", "RunInfo", "reporter_for"]
-
-__getattr__, __dir__ = lazy_names(
-    __name__, {"Reporter": ".reporter", "RunInfo": ".snapshot", "reporter_for": ".reporter"}
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        ".reporter": ["Reporter", "reporter_for"],
+        ".snapshot": ["RunInfo"],
+    },
 )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from muster.base.lazy import lazy_names
 
 # The functions that make domains are in `space`, which imports this module.
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__, _ = lazy_names(
     __name__,
-    dict.fromkeys(
-        (
+    {
+        "muster.tune.search.space": [
             "choice",
             "lograndint",
             "loguniform",
@@ -26,11 +26,9 @@ __getattr__, __dir__ = lazy_names(
             "randn",
             "sample_from",
             "uniform",
-        ),
-        "muster.tune.search.space",
-    ),
+        ]
+    },
 )
-
 
 if TYPE_CHECKING:
     import numpy as np
