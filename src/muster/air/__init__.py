@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from muster.tune.config import FailureConfig as FailureConfig
     from muster.tune.config import RunConfig as RunConfig
     from muster.tune.result import Result as Result
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "muster.tune.config": ["CheckpointConfig", "FailureConfig", "RunConfig"],
-        "muster.tune.result": ["Result"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "muster.tune.config": ["CheckpointConfig", "FailureConfig", "RunConfig"],
+            "muster.tune.result": ["Result"],
+        },
+    )

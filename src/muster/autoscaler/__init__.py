@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from muster.providers.batching import BatchingNodeProvider as BatchingNodeProvider
     from muster.providers.node_provider import NodeLaunchException as NodeLaunchException
     from muster.providers.node_provider import NodeProvider as NodeProvider
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        ".": ["sdk"],
-        "muster.providers.batching": ["BatchingNodeProvider"],
-        "muster.providers.node_provider": ["NodeLaunchException", "NodeProvider"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".": ["sdk"],
+            "muster.providers.batching": ["BatchingNodeProvider"],
+            "muster.providers.node_provider": ["NodeLaunchException", "NodeProvider"],
+        },
+    )

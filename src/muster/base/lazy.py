@@ -13,7 +13,7 @@ def lazy_names(
     """Returns `__getattr__`, `__dir__` and `__all__` of a package, from modules and the names each defines.
 
     The table reads like import statements; the module "." stands for the package, its names for submodules.
-    Type checkers take the names from `from module import Thing as Thing` under TYPE_CHECKING.
+    Type checkers do not see it: they take the names from `from m import Thing as Thing` under TYPE_CHECKING.
 
     Example:
         __getattr__, __dir__, __all__ = lazy_names(__name__, {".things": ["Thing"], ".": ["part"]})

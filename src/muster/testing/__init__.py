@@ -9,11 +9,11 @@ from muster.base.lazy import lazy_names
 if TYPE_CHECKING:
     from muster.testing.provider_contract import ProviderContract as ProviderContract
     from muster.testing.provider_contract.port import CloudProviderContract as CloudProviderContract
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        ".provider_contract": ["ProviderContract"],
-        ".provider_contract.port": ["CloudProviderContract"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".provider_contract": ["ProviderContract"],
+            ".provider_contract.port": ["CloudProviderContract"],
+        },
+    )

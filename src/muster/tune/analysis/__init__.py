@@ -8,10 +8,10 @@ from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from muster.tune.analysis.experiment_analysis import ExperimentAnalysis as ExperimentAnalysis
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        ".experiment_analysis": ["ExperimentAnalysis"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".experiment_analysis": ["ExperimentAnalysis"],
+        },
+    )

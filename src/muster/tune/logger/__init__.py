@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from muster.tune.logger.logger import LoggerCallback as LoggerCallback
     from muster.tune.logger.logger import pretty_print as pretty_print
     from muster.tune.logger.tensorboardx import TBXLoggerCallback as TBXLoggerCallback
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        ".csv": ["CSVLoggerCallback"],
-        ".json": ["JsonLoggerCallback"],
-        ".logger": ["LoggerCallback", "pretty_print"],
-        ".tensorboardx": ["TBXLoggerCallback"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".csv": ["CSVLoggerCallback"],
+            ".json": ["JsonLoggerCallback"],
+            ".logger": ["LoggerCallback", "pretty_print"],
+            ".tensorboardx": ["TBXLoggerCallback"],
+        },
+    )

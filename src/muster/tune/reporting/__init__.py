@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from muster.tune.reporting.reporter import Reporter as Reporter
     from muster.tune.reporting.reporter import reporter_for as reporter_for
     from muster.tune.reporting.snapshot import RunInfo as RunInfo
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        ".reporter": ["Reporter", "reporter_for"],
-        ".snapshot": ["RunInfo"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".reporter": ["Reporter", "reporter_for"],
+            ".snapshot": ["RunInfo"],
+        },
+    )

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     )
     from muster.tune.schedulers.trial_scheduler import FIFOScheduler as FIFOScheduler
     from muster.tune.schedulers.trial_scheduler import TrialScheduler as TrialScheduler
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        ".async_hyperband": ["ASHAScheduler", "AsyncHyperBandScheduler"],
-        ".create": ["create_scheduler"],
-        ".hb_bohb": ["HyperBandForBOHB"],
-        ".hyperband": ["HyperBandScheduler"],
-        ".median_stopping_rule": ["MedianStoppingRule"],
-        ".pb2": ["PB2"],
-        ".pbt": ["PopulationBasedTraining"],
-        ".pbt_replay": ["PopulationBasedTrainingReplay"],
-        ".resource_changing_scheduler": ["ResourceChangingScheduler"],
-        ".trial_scheduler": ["FIFOScheduler", "TrialScheduler"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".async_hyperband": ["ASHAScheduler", "AsyncHyperBandScheduler"],
+            ".create": ["create_scheduler"],
+            ".hb_bohb": ["HyperBandForBOHB"],
+            ".hyperband": ["HyperBandScheduler"],
+            ".median_stopping_rule": ["MedianStoppingRule"],
+            ".pb2": ["PB2"],
+            ".pbt": ["PopulationBasedTraining"],
+            ".pbt_replay": ["PopulationBasedTrainingReplay"],
+            ".resource_changing_scheduler": ["ResourceChangingScheduler"],
+            ".trial_scheduler": ["FIFOScheduler", "TrialScheduler"],
+        },
+    )

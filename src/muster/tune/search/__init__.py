@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from muster.tune.search.searcher import UNRESOLVED_SEARCH_SPACE as UNRESOLVED_SEARCH_SPACE
     from muster.tune.search.searcher import Searcher as Searcher
     from muster.tune.search.space import grid_search as grid_search
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        ".basic_variant": ["BasicVariantGenerator"],
-        ".concurrency_limiter": ["ConcurrencyLimiter"],
-        ".create": ["create_searcher"],
-        ".repeater": ["Repeater"],
-        ".search_algorithm": ["SearchAlgorithm"],
-        ".search_generator": ["SearchGenerator"],
-        ".searcher": [
-            "Searcher",
-            "UNDEFINED_METRIC_MODE",
-            "UNDEFINED_SEARCH_SPACE",
-            "UNRESOLVED_SEARCH_SPACE",
-        ],
-        ".space": ["grid_search"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".basic_variant": ["BasicVariantGenerator"],
+            ".concurrency_limiter": ["ConcurrencyLimiter"],
+            ".create": ["create_searcher"],
+            ".repeater": ["Repeater"],
+            ".search_algorithm": ["SearchAlgorithm"],
+            ".search_generator": ["SearchGenerator"],
+            ".searcher": [
+                "Searcher",
+                "UNDEFINED_METRIC_MODE",
+                "UNDEFINED_SEARCH_SPACE",
+                "UNRESOLVED_SEARCH_SPACE",
+            ],
+            ".space": ["grid_search"],
+        },
+    )

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from muster.tune.stopper.stopper import Stopper as Stopper
     from muster.tune.stopper.timeout import TimeoutStopper as TimeoutStopper
     from muster.tune.stopper.trial_plateau import TrialPlateauStopper as TrialPlateauStopper
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        ".experiment_plateau": ["ExperimentPlateauStopper"],
-        ".function_stopper": ["FunctionStopper"],
-        ".maximum_iteration": ["MaximumIterationStopper"],
-        ".noop": ["NoopStopper"],
-        ".stopper": ["CombinedStopper", "Stopper"],
-        ".timeout": ["TimeoutStopper"],
-        ".trial_plateau": ["TrialPlateauStopper"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".experiment_plateau": ["ExperimentPlateauStopper"],
+            ".function_stopper": ["FunctionStopper"],
+            ".maximum_iteration": ["MaximumIterationStopper"],
+            ".noop": ["NoopStopper"],
+            ".stopper": ["CombinedStopper", "Stopper"],
+            ".timeout": ["TimeoutStopper"],
+            ".trial_plateau": ["TrialPlateauStopper"],
+        },
+    )

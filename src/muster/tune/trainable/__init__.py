@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from muster.tune.trainable.trainable import Trainable as Trainable
     from muster.tune.trainable.util import with_parameters as with_parameters
     from muster.tune.trainable.util import with_resources as with_resources
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        ".trainable": ["Trainable"],
-        ".util": ["with_parameters", "with_resources"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".trainable": ["Trainable"],
+            ".util": ["with_parameters", "with_resources"],
+        },
+    )

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from muster.tune.utils.util import validate_save_restore as validate_save_restore
     from muster.tune.utils.util import wait_for_gpu as wait_for_gpu
     from muster.tune.utils.util import warn_if_slow as warn_if_slow
-
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        ".util": [
-            "date_str",
-            "deep_update",
-            "diagnose_serialization",
-            "flatten_dict",
-            "merge_dicts",
-            "unflattened_lookup",
-            "validate_save_restore",
-            "wait_for_gpu",
-            "warn_if_slow",
-        ],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".util": [
+                "date_str",
+                "deep_update",
+                "diagnose_serialization",
+                "flatten_dict",
+                "merge_dicts",
+                "unflattened_lookup",
+                "validate_save_restore",
+                "wait_for_gpu",
+                "warn_if_slow",
+            ],
+        },
+    )
