@@ -34,7 +34,7 @@ class ProgressReporter:
         total_samples: int | None = None,
         metric: str | None = None,
         mode: str | None = None,
-        **kwargs: Any,  # noqa: ANN401 - what later versions may add
+        **kwargs: object,  # what later versions may add
     ) -> None:
         """Called once, before the first trial."""
 
@@ -109,7 +109,7 @@ class TuneReporterBase(ProgressReporter):
         total_samples: int | None = None,
         metric: str | None = None,
         mode: str | None = None,
-        **kwargs: Any,  # noqa: ANN401
+        **kwargs: object,
     ) -> None:
         """Sets what the constructor was not given."""
         self._start_time = self._clock.now() if start_time is None else start_time
@@ -294,7 +294,7 @@ class LegacyReporter(Reporter):
     def note(self, text: str) -> None:
         self._stream.print(text)
 
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
         began = self._clock.monotonic()
         if began >= self._pace.due:
             if self._reporter.should_report(trials, done=False):
@@ -316,23 +316,18 @@ class DetailedLegacyReporter(LegacyReporter):
     """A DetailedLegacyReporter also prints results, from level 2 on, every few seconds per running trial."""
 
     def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        result: dict[str, Any],
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
     ) -> None:
         at = self._clock.monotonic()
         if at - self._reported_at.get(trial.trial_id, float("-inf")) >= PER_TRIAL_S:
             self._reported_at[trial.trial_id] = at
             self._print_result(trial, result)
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._reported_at.pop(trial.trial_id, None)
         self._print_result(trial, trial.last_result, end=" This trial completed.")
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._reported_at.pop(trial.trial_id, None)
         self._print_result(trial, trial.last_result, end=" This trial errored.")
 

@@ -179,7 +179,7 @@ class CometLoggerCallback(TrackerCallback):
         self._api_key = experiment_kwargs.pop("api_key", None)
         self.experiment_kwargs = experiment_kwargs
 
-    def setup(self, *args: Any, **info: Any) -> None:  # noqa: ANN401
+    def setup(self, *args: Any, **info: object) -> None:  # noqa: ANN401
         """Raises a ValueError when there is no key: better now than after the first trial."""
         variables = environment()
         settings_file = Path(variables.get("COMET_CONFIG", "~/.comet.config")).expanduser()

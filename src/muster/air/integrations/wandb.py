@@ -217,7 +217,7 @@ class WandbLoggerCallback(TrackerCallback):
         if api_key and api_key_file:
             raise ValueError("WandbLoggerCallback: pass api_key or api_key_file, not both")
 
-    def setup(self, *args: Any, **info: Any) -> None:  # noqa: ANN401
+    def setup(self, *args: Any, **info: object) -> None:  # noqa: ANN401
         """Raises a ValueError when there is no key: better now than after the first trial."""
         _key_of(self._api_key, self.api_key_path, self.kwargs.get("mode"))
 

@@ -250,17 +250,12 @@ class TrackerCallback(LoggerCallback):
         else:
             queue.order(trial_id, lambda: tracker.end(trial_id, failed))
 
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
         if self._ended:
             self._send_files()
 
     def on_checkpoint(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        checkpoint: Checkpoint,
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Checkpoint, **info: object
     ) -> None:
         if self.wants_checkpoints:
             trial_id, (tracker, queue) = trial.trial_id, self._open()
@@ -271,7 +266,7 @@ class TrackerCallback(LoggerCallback):
 
             queue.order(trial_id, send)
 
-    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_experiment_end(self, trials: list[Trial], **info: object) -> None:
         """Waits, up to `flush_timeout_s`, until everything is sent."""
         self._send_files()
         tracker, queue = self._tracker, self._queue

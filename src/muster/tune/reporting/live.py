@@ -86,25 +86,20 @@ class DetailedLiveReporter(LiveReporter):
         self._event_lines.new_window()
         super().conclude(snapshot, trials, interrupted=interrupted)
 
-    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.started(trial)
         self._event_lines.started(trial)
 
     def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        result: dict[str, Any],
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
     ) -> None:
         self._event_lines.reported(trial, result)
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.completed(trial)
         self._event_lines.finished(trial)
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.failed(trial)
         failure = self._tally.failures.get(trial.trial_id)
         self._event_lines.errored(trial, failure.message if failure is not None else "")

@@ -94,16 +94,16 @@ class PlainReporter(PeriodicReporter):
         text = conclusion(snapshot, trials, self._frame, interrupted=interrupted)
         self._print("\n" + text)
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.completed(trial)
         self._event_lines.finished(trial)
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.failed(trial)
         failure = self._tally.failures.get(trial.trial_id)
         self._event_lines.errored(trial, failure.message if failure is not None else "")
 
-    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.recovered(trial)
         failure = self._tally.failures.get(trial.trial_id)
         self._event_lines.retried(trial, failure.message if failure is not None else "")
@@ -112,27 +112,17 @@ class PlainReporter(PeriodicReporter):
 class DetailedPlainReporter(PlainReporter):
     """A DetailedPlainReporter prints, from `verbose=2` on, starts, results and checkpoints too."""
 
-    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.started(trial)
         self._event_lines.started(trial)
 
     def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        result: dict[str, Any],
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
     ) -> None:
         self._event_lines.reported(trial, result)
 
     def on_checkpoint(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        checkpoint: Any,  # noqa: ANN401
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Checkpoint, **info: object
     ) -> None:
         self._event_lines.checkpointed(trial, checkpoint)
 

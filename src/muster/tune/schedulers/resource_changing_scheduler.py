@@ -116,7 +116,7 @@ class ResourceChangingScheduler(TrialScheduler):
 
     # Ray's hooks; what else is passed to them is the base scheduler's.
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
         is_taken = offer_search_properties(self._base_scheduler, metric, mode, **spec)
         if is_taken and mode:
             self._mode = mode
