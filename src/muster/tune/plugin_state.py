@@ -1,7 +1,7 @@
 """Saves schedulers and stoppers as bytes and restores them.
 
 Our own classes save plain JSON with a version; a user's class, whose attributes are unknown, is pickled as a
-whole, with trials by reference. Called by the experiment store; touches no file.
+whole, with trials by reference. Called by the experiment store.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import RestoreError
@@ -74,6 +76,22 @@ class PluginState:
             raise RestoreError(f"{name}: its state was saved by a newer muster; upgrade to restore it")
         plain: Plain = content["state"]
         return plain
+
+
+def saved_by_path(save: Callable[[str], object]) -> bytes:
+    """Returns what Ray's `save(path)` of a plug-in writes."""
+    with TemporaryDirectory(prefix="muster-state-") as directory:
+        path = Path(directory) / "state"
+        save(str(path))
+        return path.read_bytes()
+
+
+def restore_by_path(restore: Callable[[str], object], state: bytes) -> None:
+    """Calls Ray's `restore(path)` of a plug-in with a file that holds `state`."""
+    with TemporaryDirectory(prefix="muster-state-") as directory:
+        path = Path(directory) / "state"
+        path.write_bytes(state)
+        restore(str(path))
 
 
 def _pickled(plugin: PluginState) -> bytes:

@@ -15,7 +15,7 @@ from muster.trials import plugins
 from muster.trials.controller_view import ControllerView
 from muster.trials.metrics import DEFAULT_METRIC
 from muster.trials.model import Trial
-from muster.tune.plugin_state import Plain, PluginState
+from muster.tune.plugin_state import Plain, PluginState, restore_by_path, saved_by_path
 
 __all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]
 
@@ -45,7 +45,7 @@ class TrialScheduler(PluginState):
     def supports_buffered_results(self) -> bool:
         return self._supports_buffered_results
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
         """Takes over the experiment's metric; returns False when it was set twice."""
         del mode, spec
         if self._metric and metric:
@@ -97,25 +97,13 @@ class TrialScheduler(PluginState):
             self.restore_state(state)
 
     def save_state(self) -> bytes:
-        if not self._saves_to_files:
-            return super().save_state()
-        from tempfile import TemporaryDirectory
-
-        with TemporaryDirectory() as directory:
-            path = Path(directory) / "state"
-            self.save(str(path))
-            return path.read_bytes()
+        return saved_by_path(self.save) if self._saves_to_files else super().save_state()
 
     def restore_state(self, state: bytes, trials: Any = None) -> None:  # noqa: ANN401 - see PluginState
-        if not self._saves_to_files:
+        if self._saves_to_files:
+            restore_by_path(self.restore, state)
+        else:
             super().restore_state(state, trials)
-            return
-        from tempfile import TemporaryDirectory
-
-        with TemporaryDirectory() as directory:
-            path = Path(directory) / "state"
-            path.write_bytes(state)
-            self.restore(str(path))
 
     @property
     def _saves_to_files(self) -> bool:
@@ -192,7 +180,7 @@ class MetricScheduler(FIFOScheduler):
         self._metric = metric
         self._mode = mode
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
         """Takes over the experiment's metric and mode; returns False when one of them was set twice."""
         del spec
         if (self._metric and metric) or (self._mode and mode):

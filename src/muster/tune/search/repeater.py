@@ -6,7 +6,7 @@ import logging
 import math
 from typing import Any
 
-from muster.tune.search.searcher import Searcher, Wrapper
+from muster.tune.search.searcher import Names, Searcher, Wrapper
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,8 @@ class Repeater(Wrapper):
 
     def set_search_properties(
         self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
+        metric: Names,
+        mode: Names,
         config: dict[str, Any],
         **spec: Any,  # noqa: ANN401
     ) -> bool:
@@ -84,7 +84,7 @@ class Repeater(Wrapper):
         trial_id: str,
         result: dict[str, Any] | None = None,
         error: bool = False,
-        **kwargs: Any,  # noqa: ANN401 - what Ray's callers add
+        **kwargs: object,  # what Ray's callers add
     ) -> None:
         group = self._group_of.pop(trial_id, None)
         if group is None:

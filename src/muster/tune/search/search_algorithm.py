@@ -11,7 +11,7 @@ from muster.base.ids import IdSource
 from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.search.searcher import newest_state_file, write_state_file
+from muster.tune.search.searcher import Names, newest_state_file, write_state_file
 
 Experiments = TrialTemplate | Sequence[TrialTemplate] | Mapping[str, TrialTemplate]
 
@@ -30,11 +30,7 @@ class SearchAlgorithm:
         return self._metric
 
     def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         """Takes metric, mode and space from the experiment; False when some of them were set already."""
         del mode, config, spec
@@ -82,7 +78,7 @@ class SearchAlgorithm:
         self,
         dirpath: str,
         session_str: str = "default",
-        **kwargs: Any,  # noqa: ANN401 - what Ray's callers add
+        **kwargs: object,  # what Ray's callers add
     ) -> None:
         write_state_file(Path(dirpath) / f"{self.state_file_prefix}-{session_str}.json", self.save_state())
 

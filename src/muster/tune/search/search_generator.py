@@ -14,7 +14,14 @@ from muster.trials.template import TrialTemplate
 from muster.tune.search.paths import copied, flat_name, flattened
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
-from muster.tune.search.searcher import Searcher, Wrapper, restore_searcher, saved_searcher, set_properties
+from muster.tune.search.searcher import (
+    Names,
+    Searcher,
+    Wrapper,
+    restore_searcher,
+    saved_searcher,
+    set_properties,
+)
 from muster.tune.search.trial_names import format_vars
 
 T = TypeVar("T")
@@ -67,11 +74,7 @@ class SearchGenerator(SearchAlgorithm):
         return self._num_samples or 0
 
     def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         """Gives the searcher the space with placeholders for objects and functions, as in trials' tags."""
         space = inject_placeholders(config, Placeholders())

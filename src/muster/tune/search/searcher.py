@@ -14,6 +14,7 @@ from muster.errors import MusterError, RestoreError, TuneError
 from muster.host.atomic_write import atomic_write
 from muster.trials.metrics import flatten
 from muster.trials.model import Trial
+from muster.tune.plugin_state import restore_by_path, saved_by_path
 
 
 def newest_state_file(directory: str, prefix: str) -> Path | None:
@@ -50,6 +51,9 @@ UNDEFINED_METRIC_MODE = (
 )
 
 
+Names = str | list[str] | None
+
+
 class SearcherNotReady(TuneError, RuntimeError):
     """A searcher was asked before it had a space, a metric and a mode."""
 
@@ -68,7 +72,7 @@ class Searcher:
     FINISHED: ClassVar[str] = "FINISHED"
     CKPT_FILE_TMPL: ClassVar[str] = "searcher-state-{}.pkl"
 
-    def __init__(self, metric: str | list[str] | None = None, mode: str | list[str] | None = None) -> None:
+    def __init__(self, metric: Names = None, mode: Names = None) -> None:
         check_metric_and_mode(metric, mode)
         self._metric, self._mode = metric, mode
 
@@ -81,11 +85,7 @@ class Searcher:
         return getattr(self, "_mode", None)
 
     def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         """Takes the experiment's settings; False when this searcher cannot, or has its own already."""
         del metric, mode, config, spec
@@ -248,7 +248,7 @@ def _trials_of(source: Any) -> Iterable[Any]:  # noqa: ANN401
 def saved_searcher(searcher: Searcher) -> bytes:
     """Returns `save_state()`, or what a class that only overrides Ray's `save(path)` writes."""
     try:
-        return _saved_by_path(searcher) if _uses_paths(searcher) else searcher.save_state()
+        return saved_by_path(searcher.save) if _uses_paths(searcher) else searcher.save_state()
     except (MusterError, NotImplementedError):
         raise
     except Exception as error:
@@ -261,7 +261,7 @@ def saved_searcher(searcher: Searcher) -> bytes:
 def restore_searcher(searcher: Searcher, state: bytes) -> None:
     try:
         if _uses_paths(searcher):
-            _restore_by_path(searcher, state)
+            restore_by_path(searcher.restore, state)
         else:
             searcher.restore_state(state)
     except MusterError:
@@ -281,24 +281,6 @@ def _uses_paths(searcher: Searcher) -> bool:
         if "save" in vars(cls):
             return True
     return False
-
-
-def _saved_by_path(searcher: Searcher) -> bytes:
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="muster-searcher-") as directory:
-        path = Path(directory) / "state"
-        searcher.save(str(path))
-        return path.read_bytes()
-
-
-def _restore_by_path(searcher: Searcher, state: bytes) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="muster-searcher-") as directory:
-        path = Path(directory) / "state"
-        path.write_bytes(state)
-        searcher.restore(str(path))
 
 
 class Wrapper(Searcher):
@@ -322,11 +304,7 @@ class Wrapper(Searcher):
         return self.searcher.mode
 
     def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         return set_properties(self.searcher, metric, mode, config, spec)
 
@@ -354,9 +332,6 @@ class Wrapper(Searcher):
         own, inner = pickle.loads(state)
         self.set_state(own)
         restore_searcher(self.searcher, inner)
-
-
-Names = str | list[str] | None
 
 
 def set_properties(
