@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.errors import RestoreError
 from muster.trials.model import Trial
@@ -29,12 +29,14 @@ Plain = dict[str, Any]
 class PluginState:
     """PluginState is the base of schedulers and stoppers.
 
-    A class whose state is plain data sets `_state_kind` and defines `_to_plain` and `_from_plain`.
+    A class whose state is plain data sets `_state_kind`, names the attributes that are saved as they are, and
+    extends `_to_plain` and `_from_plain` for the others.
     Its subclasses are pickled nevertheless, because they may have attributes of their own.
     """
 
     _state_kind = ""
     _state_version = 1
+    _plain_attributes: ClassVar[tuple[str, ...]] = ()
 
     def save_state(self) -> bytes:
         """Returns everything that determines later answers; equal states give equal bytes."""
@@ -55,10 +57,11 @@ class PluginState:
         return "_state_kind" in vars(type(self))
 
     def _to_plain(self) -> Plain:
-        raise NotImplementedError
+        return {name: getattr(self, name) for name in self._plain_attributes}
 
     def _from_plain(self, state: Plain) -> None:
-        raise NotImplementedError
+        for name in self._plain_attributes:
+            setattr(self, name, state[name])
 
     def _checked(self, state: bytes) -> Plain:
         name = type(self).__name__

@@ -138,6 +138,7 @@ class MedianStoppingRule(MetricScheduler):
     """
 
     _state_kind = "median_stopping_rule"
+    _plain_attributes = ("_metric", "_mode", "_best", "_last_pause", "_stopped")
 
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's parameters
         self,
@@ -234,22 +235,13 @@ class MedianStoppingRule(MetricScheduler):
         self._last_pause.pop(trial.trial_id, None)
 
     def _to_plain(self) -> Plain:
-        return {
-            "parameters": self._parameters,
-            "metric": self._metric,
-            "mode": self._mode,
-            "curves": self._curves.to_plain(),
-            "best": self._best,
-            "last_pause": self._last_pause,
-            "stopped": list(self._stopped),
-        }
+        curves = self._curves.to_plain()
+        return {**super()._to_plain(), "parameters": self._parameters, "curves": curves}
 
     def _from_plain(self, state: Plain) -> None:
         self._set_up(state["parameters"])
-        self._metric, self._mode = state["metric"], state["mode"]
+        super()._from_plain(state)
         self._curves.from_plain(state["curves"])
-        self._best, self._last_pause = state["best"], state["last_pause"]
-        self._stopped = dict.fromkeys(state["stopped"])
 
 
 def _any_trial_waits(tune_controller: ControllerView) -> bool:

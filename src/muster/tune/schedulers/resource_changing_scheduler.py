@@ -55,6 +55,7 @@ class ResourceChangingScheduler(TrialScheduler):
     """
 
     _state_kind = "resource_changing"
+    _plain_attributes = ("_mode", "_wanted", "_has_warned")
     refuses_reuse = "every change of a trial's resources needs a new process"
 
     def __init__(
@@ -333,19 +334,15 @@ class ResourceChangingScheduler(TrialScheduler):
         base = self._base_trial_resources
         return {
             "base": self._base_scheduler.save_state().decode("latin-1"),  # any bytes as text
-            "mode": self._mode,
+            **super()._to_plain(),
             "base_trial_resources": None if base is None else base.described(),
             "changes": self._changes.to_plain(),
-            "wanted": self._wanted,
             "unsaved": self._unsaved.to_plain(),
-            "has_warned": self._has_warned,
         }
 
     def _from_plain(self, state: Plain) -> None:
         base = state["base_trial_resources"]
-        self._mode = state["mode"]
+        super()._from_plain(state)
         self._base_trial_resources = None if base is None else PlacementGroupFactory(*base)
         self._changes = Changes.from_plain(state["changes"])
-        self._wanted = state["wanted"]
         self._unsaved = Unsaved.from_plain(state["unsaved"])
-        self._has_warned = state["has_warned"]

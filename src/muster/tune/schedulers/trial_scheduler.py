@@ -15,7 +15,7 @@ from muster.trials import plugins
 from muster.trials.controller_view import ControllerView
 from muster.trials.metrics import DEFAULT_METRIC
 from muster.trials.model import Trial
-from muster.tune.plugin_state import Plain, PluginState, restore_by_path, saved_by_path
+from muster.tune.plugin_state import PluginState, restore_by_path, saved_by_path
 
 __all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]
 
@@ -131,6 +131,7 @@ class FIFOScheduler(TrialScheduler):
     """A FIFOScheduler runs trials in the order in which they began to wait."""
 
     _state_kind = "fifo"
+    _plain_attributes: ClassVar[tuple[str, ...]] = ("_metric",)
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None: ...
 
@@ -151,12 +152,6 @@ class FIFOScheduler(TrialScheduler):
     def debug_string(self) -> str:
         return "Using FIFO scheduling algorithm."
 
-    def _to_plain(self) -> Plain:
-        return {"metric": self._metric}
-
-    def _from_plain(self, state: Plain) -> None:
-        self._metric = state["metric"]
-
 
 def first_waiting(tune_controller: ControllerView) -> Trial | None:
     """Returns the first PENDING trial, else the first PAUSED one, of any controller."""
@@ -172,6 +167,8 @@ def first_waiting(tune_controller: ControllerView) -> Trial | None:
 
 class MetricScheduler(FIFOScheduler):
     """A MetricScheduler knows metric, mode and time; scores are signed so that larger is better."""
+
+    _plain_attributes: ClassVar[tuple[str, ...]] = ("_metric", "_mode")
 
     def __init__(self, *, time_attr: str, metric: str | None, mode: str | None) -> None:
         if mode not in (None, "min", "max"):
