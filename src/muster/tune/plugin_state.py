@@ -81,6 +81,17 @@ class PluginState:
         return plain
 
 
+def refuse(owner: str, *faults: tuple[bool, str]) -> None:
+    """Raises a ValueError with the first message whose condition is true."""
+    for is_wrong, message in faults:
+        if is_wrong:
+            raise ValueError(f"{owner}: {message}")
+
+
+def plain_number(value: Any) -> float:  # noqa: ANN401 - numpy's scalars cannot be saved as they are
+    return value if type(value) in (int, float) else float(value)
+
+
 def saved_by_path(save: Callable[[str], object]) -> bytes:
     """Returns what Ray's `save(path)` of a plug-in writes."""
     with TemporaryDirectory(prefix="muster-state-") as directory:

@@ -249,7 +249,7 @@ class PopulationBasedTraining(MetricScheduler):
         times.update({name: exploit.trained for name, exploit in self._exploits.items()})
         if min(times.values()) >= self._next_sync:  # else no trial could run
             self._next_sync = max(times.values()) + interval
-        _remember(tune_controller, _known(tune_controller, next(iter(times))))
+        tune_controller.remember_choice(_known(tune_controller, next(iter(times))))
 
     def _exploit_when_saved(self, tune_controller: ControllerView, target: Trial) -> None:
         """Changes only trials without a process: nothing of the old one can come after the change."""
@@ -265,7 +265,7 @@ class PopulationBasedTraining(MetricScheduler):
                 "The trainable must save: report(..., checkpoint=...), or save_checkpoint()",
                 *(self._name, target, donor or exploit.donor_id),
             )
-            _remember(tune_controller, target)
+            tune_controller.remember_choice(target)
             return
         member = self._population.members[target.trial_id]
         self._population.copy_times(target.trial_id, exploit.donor_id, exploit.perturbed_at, exploit.trained)
@@ -378,10 +378,6 @@ def _known(tune_controller: ControllerView, name: str) -> Trial:
     trial = tune_controller.get_trial(name)
     assert trial is not None  # a member was added, and nothing else removes trials
     return trial
-
-
-def _remember(tune_controller: ControllerView, trial: Trial) -> None:
-    tune_controller.remember_choice(trial)
 
 
 def __getattr__(name: str) -> object:  # Ray defines it here, and users import it from here
