@@ -12,8 +12,5 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
-        {
-            ".provider_contract": ["ProviderContract"],
-            ".provider_contract.port": ["CloudProviderContract"],
-        },
+        {".provider_contract": ["ProviderContract"], ".provider_contract.port": ["CloudProviderContract"]},
     )

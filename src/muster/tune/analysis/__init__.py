@@ -9,9 +9,4 @@ from muster.base.lazy import lazy_names
 if TYPE_CHECKING:
     from muster.tune.analysis.experiment_analysis import ExperimentAnalysis as ExperimentAnalysis
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            ".experiment_analysis": ["ExperimentAnalysis"],
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__, {".experiment_analysis": ["ExperimentAnalysis"]})

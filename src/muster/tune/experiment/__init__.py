@@ -11,9 +11,5 @@ if TYPE_CHECKING:
     from muster.tune.experiment.experiment import Experiment as Experiment
 else:
     __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "muster.trials.model": ["Trial"],
-            ".experiment": ["Experiment"],
-        },
+        __name__, {"muster.trials.model": ["Trial"], ".experiment": ["Experiment"]}
     )

@@ -12,9 +12,5 @@ if TYPE_CHECKING:
     from muster.tune.reporting.snapshot import RunInfo as RunInfo
 else:
     __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            ".reporter": ["Reporter", "reporter_for"],
-            ".snapshot": ["RunInfo"],
-        },
+        __name__, {".reporter": ["Reporter", "reporter_for"], ".snapshot": ["RunInfo"]}
     )

@@ -15,7 +15,7 @@ from sortedcontainers import SortedList  # type: ignore[import-untyped]
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.tune.plugin_state import Plain
-from muster.tune.schedulers.trial_scheduler import MetricScheduler
+from muster.tune.schedulers.trial_scheduler import MetricScheduler, first_waiting
 
 
 class Others(NamedTuple):
@@ -219,7 +219,7 @@ class MedianStoppingRule(MetricScheduler):
     def _make_room(self, tune_controller: ControllerView, key: str, time: float) -> str:
         """Pauses a trial when there are too few to compare with, so that those that wait get as far."""
         is_due = key not in self._last_pause or time - self._last_pause[key] > self._min_time_slice
-        if not is_due or not _any_trial_waits(tune_controller):
+        if not is_due or first_waiting(tune_controller) is None:
             return self.CONTINUE
         self._last_pause[key] = time
         return self.PAUSE
@@ -242,9 +242,3 @@ class MedianStoppingRule(MetricScheduler):
         self._set_up(state["parameters"])
         super()._from_plain(state)
         self._curves.from_plain(state["curves"])
-
-
-def _any_trial_waits(tune_controller: ControllerView) -> bool:
-    if hasattr(tune_controller, "first_waiting"):
-        return tune_controller.first_waiting() is not None
-    return any(trial.status in ("PENDING", "PAUSED") for trial in tune_controller.get_live_trials())

@@ -135,10 +135,7 @@ class Dimensions:
 
     def _refuse(self, grids: Any, functions: Any) -> None:  # noqa: ANN401
         for path, _ in grids:
-            raise ValueError(
-                f"{self._owner} cannot take the grid_search at '{flat_name(path)}': "
-                "use choice(), or run without a searcher to go through the grid"
-            )
+            refuse_grid(self._owner, flat_name(path))
         for path, function in functions.items():
             raise ValueError(
                 f"{self._owner} cannot suggest {function!r} at '{flat_name(path)}': use a domain"
@@ -203,6 +200,13 @@ def dimension_of(name: str, path: Path, domain: Domain) -> Dimension | None:
     if low > high:
         raise ValueError(f"'{name}', {domain!r}, has no value: its upper bound must be above the lower one")
     return Dimension(name, path, "int", low, high, is_log, step, mean, sd)
+
+
+def refuse_grid(owner: str, name: str) -> None:
+    raise ValueError(
+        f"{owner} cannot take the grid_search at '{name}': "
+        "use choice(), or run without a searcher to go through the grid"
+    )
 
 
 def checked_name(owner: str, path: Path) -> str:

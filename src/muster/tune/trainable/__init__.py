@@ -12,9 +12,5 @@ if TYPE_CHECKING:
     from muster.tune.trainable.util import with_resources as with_resources
 else:
     __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            ".trainable": ["Trainable"],
-            ".util": ["with_parameters", "with_resources"],
-        },
+        __name__, {".trainable": ["Trainable"], ".util": ["with_parameters", "with_resources"]}
     )
