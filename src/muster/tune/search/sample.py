@@ -160,6 +160,13 @@ def _floor_log_uniform(low: int, stop: int, rng: Rng, size: int | None) -> Any: 
     return np.clip(drawn, low, max(low, stop - 1)).astype(np.int64)
 
 
+def is_among(value: Any, options: Any) -> bool:  # noqa: ANN401 - what a user wrote, and a sequence
+    try:
+        return bool(value in options)
+    except (TypeError, ValueError):  # arrays compare to arrays, not to a truth value
+        return any(value is option for option in options)
+
+
 D = TypeVar("D", bound="Domain")
 
 
@@ -372,10 +379,7 @@ class Categorical(Domain):
         return self.with_sampler(Grid())
 
     def is_valid(self, value: Any) -> bool:  # noqa: ANN401
-        try:
-            return value in self.categories
-        except (TypeError, ValueError):  # arrays compare to arrays, not to a truth value
-            return any(value is option for option in self.categories)
+        return is_among(value, self.categories)
 
     @property
     def domain_str(self) -> str:
