@@ -13,7 +13,7 @@ from muster.tune.reporting.periodic import ReportInterval
 from muster.tune.reporting.reporter import Reporter, in_notebook
 from muster.tune.reporting.snapshot import RunInfo
 from muster.tune.reporting.summary import error_file, resume_lines
-from muster.tune.reporting.tables import KNOWN_METRICS, PSQL, best_first, fair_choice, framed
+from muster.tune.reporting.tables import KNOWN_METRICS, PSQL, best_first, fair_choice, framed, html_table
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -258,10 +258,10 @@ class JupyterNotebookReporter(TuneReporterBase):
         parts = ["<br>".join(escape(line) for line in status)]
         if trials and self._shows_table(done):
             headers, rows, more = self._table(trials, done)
-            parts += [_html_table(headers, rows), escape(more)]
+            parts += [html_table(headers, rows), escape(more)]
         title, errors = self._errors(trials)
         if errors:
-            parts += [escape(title), _html_table(_ERROR_HEADERS, errors)]
+            parts += [escape(title), html_table(_ERROR_HEADERS, errors)]
         return "".join(f"<div>{part}</div>" for part in parts if part)
 
 
@@ -365,11 +365,3 @@ def _with_column(columns: Mapping[str, str], key: str, title: str | None, kind: 
     if key in columns:
         raise ValueError(f"the {kind} column {key!r} is shown already")
     return {**columns, key: title or key}
-
-
-def _html_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    from html import escape
-
-    head = "".join(f"<th>{escape(title)}</th>" for title in headers)
-    body = "".join("<tr>" + "".join(f"<td>{escape(t)}</td>" for t in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

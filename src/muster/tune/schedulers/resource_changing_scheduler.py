@@ -123,7 +123,7 @@ class ResourceChangingScheduler(TrialScheduler):
             self._mode = mode
         return is_taken
 
-    def on_trial_add(self, tune_controller: ControllerView, trial: Trial, **kwargs: Any) -> None:  # noqa: ANN401
+    def on_trial_add(self, tune_controller: ControllerView, trial: Trial, **kwargs: object) -> None:
         if self._base_trial_resources is None and not trial.has_new_resources:
             self._base_trial_resources = trial.placement_group_factory
         self._check_equal(trial)
@@ -132,22 +132,18 @@ class ResourceChangingScheduler(TrialScheduler):
         self._failed = ""
         self._base_scheduler.on_trial_add(tune_controller, trial, **kwargs)
 
-    def on_trial_error(self, tune_controller: ControllerView, trial: Trial, **kwargs: Any) -> None:  # noqa: ANN401
+    def on_trial_error(self, tune_controller: ControllerView, trial: Trial, **kwargs: object) -> None:
         self._failed = trial.trial_id if trial in self._changes else ""
         self._forget(trial)
         self._base_scheduler.on_trial_error(tune_controller, trial, **kwargs)
 
     def on_trial_complete(
-        self,
-        tune_controller: ControllerView,
-        trial: Trial,
-        result: dict[str, Any],
-        **kwargs: Any,  # noqa: ANN401
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any], **kwargs: object
     ) -> None:
         self._forget(trial)
         self._base_scheduler.on_trial_complete(tune_controller, trial, result, **kwargs)
 
-    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial, **kwargs: Any) -> None:  # noqa: ANN401
+    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial, **kwargs: object) -> None:
         self._forget(trial)
         self._base_scheduler.on_trial_remove(tune_controller, trial, **kwargs)
 
@@ -167,7 +163,7 @@ class ResourceChangingScheduler(TrialScheduler):
             tune_controller.keep_steps(trial)
         return self.PAUSE
 
-    def choose_trial_to_run(self, tune_controller: ControllerView, **kwargs: Any) -> Trial | None:  # noqa: ANN401
+    def choose_trial_to_run(self, tune_controller: ControllerView, **kwargs: object) -> Trial | None:
         """Returns a trial that was paused for a change, else the base scheduler's choice, sized to fit."""
         for changed in self._changes.at_rest(tune_controller):
             self._make_fit(tune_controller, changed, self._changes.sizes[changed.trial_id])

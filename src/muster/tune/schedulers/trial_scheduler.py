@@ -113,10 +113,7 @@ class TrialScheduler(PluginState):
 
 
 def offer_search_properties(
-    scheduler: TrialScheduler,
-    metric: str | None,
-    mode: str | None,
-    **spec: Any,  # noqa: ANN401
+    scheduler: TrialScheduler, metric: str | None, mode: str | None, **spec: object
 ) -> bool:
     """Calls `set_search_properties`, without `spec` for an override that was written before it existed."""
     offered = inspect.signature(scheduler.set_search_properties).parameters

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from muster.errors import RestoreError, TuneError
 from muster.trials.metrics import DEFAULT_METRIC
 from muster.tune.search.dimensions import Dimensions, Feature
-from muster.tune.search.paths import copied
+from muster.tune.search.paths import copied, unflattened
 from muster.tune.search.searcher import (
     UNDEFINED_METRIC_MODE,
     UNDEFINED_SEARCH_SPACE,
@@ -115,6 +115,10 @@ class LibrarySearcher(SpaceSearcher):
     def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
         """Returns the next suggestion, or the user's point as one."""
         raise NotImplementedError
+
+    def _suggestion(self, values: Any) -> dict[str, Any]:  # noqa: ANN401 - by name, or as the library has them
+        """Returns the library's values as a configuration."""
+        return self._dimensions.suggestion(values) if self._dimensions is not None else unflattened(values)
 
     def _inform(self, handle: Any, loss: float) -> None:  # noqa: ANN401
         """Passes the value of an evaluated suggestion to the library."""

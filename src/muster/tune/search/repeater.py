@@ -43,14 +43,10 @@ class Repeater(Wrapper):
         self._group_of: dict[str, _Group] = {}
 
     def set_search_properties(
-        self,
-        metric: Names,
-        mode: Names,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         num_samples = spec.get("num_samples")
-        if num_samples is not None and num_samples % self.repeat:
+        if isinstance(num_samples, int) and num_samples % self.repeat:
             logger.warning(
                 "Repeater: num_samples=%s is not a multiple of repeat=%s; it counts every repetition, "
                 "so the searcher will not receive the last %s trials",
