@@ -157,7 +157,7 @@ class CallbackList:
         if hook in _CHANGED:
             self._fire_changed(hook, iteration, trials, info)
         elif self._served.get(hook):
-            self._call(hook, iteration=iteration, trials=trials, **info)
+            self._call(hook, {"iteration": iteration, "trials": trials, **info})
 
     def _fire_changed(self, hook: str, iteration: int, trials: Sequence[Trial], info: dict[str, Any]) -> None:
         """Calls hooks whose arguments differ; a restore follows the start of a trial with a checkpoint."""
@@ -169,11 +169,11 @@ class CallbackList:
             from muster.session.checkpoint import Checkpoint
 
             info["checkpoint"] = (self._find or Checkpoint)(info["checkpoint"].path)
-        self._call(hook, trials=trials, **info)
+        self._call(hook, {"trials": trials, **info})
         if hook == "on_trial_start" and info["trial"].checkpoint is not None:
-            self._call("on_trial_restore", trials=trials, **info)
+            self._call("on_trial_restore", {"trials": trials, **info})
 
-    def _call(self, hook: str, **info: Any) -> None:  # noqa: ANN401
+    def _call(self, hook: str, info: dict[str, Any]) -> None:
         for callback, handler in self._served[hook]:
             try:
                 handler(**info)
