@@ -18,7 +18,9 @@ def package(monkeypatch):
     made.__path__ = []
     monkeypatch.setitem(sys.modules, "lazy_package", made)
     monkeypatch.setitem(sys.modules, "lazy_package.things", inner)
-    made.__getattr__, made.__dir__ = lazy_names("lazy_package", {"Thing": ".things"})
+    made.__getattr__, made.__dir__, made.__all__ = lazy_names(
+        "lazy_package", {".things": ["Thing"], ".": ["things"]}
+    )
     return made
 
 
@@ -26,7 +28,11 @@ def test_a_name_is_found_in_its_home_and_kept(package):
     assert "Thing" not in vars(package)
     assert package.Thing is sys.modules["lazy_package.things"].Thing
     assert vars(package)["Thing"] is package.Thing
-    assert dir(package) == ["Thing"]
+    assert dir(package) == package.__all__ == ["Thing", "things"]
+
+
+def test_a_name_of_the_package_itself_is_a_submodule(package):
+    assert package.things is sys.modules["lazy_package.things"]
 
 
 def test_an_unknown_name_is_an_attribute_error_that_names_the_package(package):

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.config import CheckpointConfig, FailureConfig, RunConfig
-    from muster.tune.result import Result
-
-__all__ = ["CheckpointConfig", "FailureConfig", "Result", "RunConfig"]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "CheckpointConfig": "muster.tune.config",
-        "FailureConfig": "muster.tune.config",
-        "Result": "muster.tune.result",
-        "RunConfig": "muster.tune.config",
-    },
-)
+    from muster.tune.config import CheckpointConfig as CheckpointConfig
+    from muster.tune.config import FailureConfig as FailureConfig
+    from muster.tune.config import RunConfig as RunConfig
+    from muster.tune.result import Result as Result
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "muster.tune.config": ["CheckpointConfig", "FailureConfig", "RunConfig"],
+            "muster.tune.result": ["Result"],
+        },
+    )

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.autoscaler import sdk
-    from muster.providers.batching import BatchingNodeProvider
-    from muster.providers.node_provider import NodeLaunchException, NodeProvider
-
-__all__ = ["BatchingNodeProvider", "NodeLaunchException", "NodeProvider", "sdk"]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "BatchingNodeProvider": "muster.providers.batching",
-        "NodeLaunchException": "muster.providers.node_provider",
-        "NodeProvider": "muster.providers.node_provider",
-        "sdk": "muster.autoscaler.sdk",
-    },
-)
+    from muster.autoscaler import sdk as sdk
+    from muster.providers.batching import BatchingNodeProvider as BatchingNodeProvider
+    from muster.providers.node_provider import NodeLaunchException as NodeLaunchException
+    from muster.providers.node_provider import NodeProvider as NodeProvider
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".": ["sdk"],
+            "muster.providers.batching": ["BatchingNodeProvider"],
+            "muster.providers.node_provider": ["NodeLaunchException", "NodeProvider"],
+        },
+    )

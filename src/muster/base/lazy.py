@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` for a package, from public names to the modules that define them.
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Returns `__getattr__`, `__dir__` and `__all__` of a package, from modules and the names each defines.
+
+    The table reads like import statements; the module "." stands for the package, its names for submodules.
+    Type checkers do not see it: they take the names from `from m import Thing as Thing` under TYPE_CHECKING.
 
     Example:
-        __getattr__, __dir__ = lazy_names(__name__, {"Thing": ".things", "part": f"{__name__}.part"})
+        __getattr__, __dir__, __all__ = lazy_names(__name__, {".things": ["Thing"], ".": ["part"]})
     """
+    homes = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(homes[name], package)
-        value = module if homes[name] == f"{package}.{name}" else getattr(module, name)
+        if homes[name] == ".":
+            return importlib.import_module(f".{name}", package)
+        value = getattr(importlib.import_module(homes[name], package), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return load, lambda: sorted(homes)
+    return load, lambda: sorted(homes), sorted(homes)

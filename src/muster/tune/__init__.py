@@ -10,138 +10,90 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.errors import TuneError
-    from muster.session.checkpoint import Checkpoint
-    from muster.session.context import TuneContext
-    from muster.session.report import get_checkpoint, get_context, report
-    from muster.trials.placement_group import PlacementGroupFactory
-    from muster.tune.analysis import ExperimentAnalysis
-    from muster.tune.callback import Callback
-    from muster.tune.config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig
-    from muster.tune.experiment import Experiment
-    from muster.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
-    from muster.tune.registry import register_env, register_trainable
-    from muster.tune.result import Result
-    from muster.tune.result_grid import ResultGrid
-    from muster.tune.schedulers import create_scheduler
-    from muster.tune.search import create_searcher
-    from muster.tune.search.space import (
-        choice,
-        grid_search,
-        lograndint,
-        loguniform,
-        qlograndint,
-        qloguniform,
-        qrandint,
-        qrandn,
-        quniform,
-        randint,
-        randn,
-        sample_from,
-        uniform,
+    from muster.errors import TuneError as TuneError
+    from muster.session.checkpoint import Checkpoint as Checkpoint
+    from muster.session.context import TuneContext as TuneContext
+    from muster.session.report import get_checkpoint as get_checkpoint
+    from muster.session.report import get_context as get_context
+    from muster.session.report import report as report
+    from muster.trials.placement_group import PlacementGroupFactory as PlacementGroupFactory
+    from muster.tune.analysis import ExperimentAnalysis as ExperimentAnalysis
+    from muster.tune.callback import Callback as Callback
+    from muster.tune.config import CheckpointConfig as CheckpointConfig
+    from muster.tune.config import FailureConfig as FailureConfig
+    from muster.tune.config import RunConfig as RunConfig
+    from muster.tune.config import SyncConfig as SyncConfig
+    from muster.tune.experiment import Experiment as Experiment
+    from muster.tune.progress_reporter import CLIReporter as CLIReporter
+    from muster.tune.progress_reporter import JupyterNotebookReporter as JupyterNotebookReporter
+    from muster.tune.progress_reporter import ProgressReporter as ProgressReporter
+    from muster.tune.registry import register_env as register_env
+    from muster.tune.registry import register_trainable as register_trainable
+    from muster.tune.result import Result as Result
+    from muster.tune.result_grid import ResultGrid as ResultGrid
+    from muster.tune.schedulers import create_scheduler as create_scheduler
+    from muster.tune.search import create_searcher as create_searcher
+    from muster.tune.search.space import choice as choice
+    from muster.tune.search.space import grid_search as grid_search
+    from muster.tune.search.space import lograndint as lograndint
+    from muster.tune.search.space import loguniform as loguniform
+    from muster.tune.search.space import qlograndint as qlograndint
+    from muster.tune.search.space import qloguniform as qloguniform
+    from muster.tune.search.space import qrandint as qrandint
+    from muster.tune.search.space import qrandn as qrandn
+    from muster.tune.search.space import quniform as quniform
+    from muster.tune.search.space import randint as randint
+    from muster.tune.search.space import randn as randn
+    from muster.tune.search.space import sample_from as sample_from
+    from muster.tune.search.space import uniform as uniform
+    from muster.tune.stopper import Stopper as Stopper
+    from muster.tune.trainable.trainable import Trainable as Trainable
+    from muster.tune.trainable.util import with_parameters as with_parameters
+    from muster.tune.trainable.util import with_resources as with_resources
+    from muster.tune.tune import run as run
+    from muster.tune.tune import run_experiments as run_experiments
+    from muster.tune.tune_config import ResumeConfig as ResumeConfig
+    from muster.tune.tune_config import TuneConfig as TuneConfig
+    from muster.tune.tuner import Tuner as Tuner
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "muster.errors": ["TuneError"],
+            "muster.session.checkpoint": ["Checkpoint"],
+            "muster.session.context": ["TuneContext"],
+            "muster.session.report": ["get_checkpoint", "get_context", "report"],
+            "muster.trials.placement_group": ["PlacementGroupFactory"],
+            ".analysis": ["ExperimentAnalysis"],
+            ".callback": ["Callback"],
+            ".config": ["CheckpointConfig", "FailureConfig", "RunConfig", "SyncConfig"],
+            ".experiment": ["Experiment"],
+            ".progress_reporter": ["CLIReporter", "JupyterNotebookReporter", "ProgressReporter"],
+            ".registry": ["register_env", "register_trainable"],
+            ".result": ["Result"],
+            ".result_grid": ["ResultGrid"],
+            ".schedulers": ["create_scheduler"],
+            ".search": ["create_searcher"],
+            ".search.space": [
+                "choice",
+                "grid_search",
+                "lograndint",
+                "loguniform",
+                "qlograndint",
+                "qloguniform",
+                "qrandint",
+                "qrandn",
+                "quniform",
+                "randint",
+                "randn",
+                "sample_from",
+                "uniform",
+            ],
+            ".stopper": ["Stopper"],
+            ".trainable.trainable": ["Trainable"],
+            ".trainable.util": ["with_parameters", "with_resources"],
+            ".tune": ["run", "run_experiments"],
+            ".tune_config": ["ResumeConfig", "TuneConfig"],
+            ".tuner": ["Tuner"],
+        },
     )
-    from muster.tune.stopper import Stopper
-    from muster.tune.trainable.trainable import Trainable
-    from muster.tune.trainable.util import with_parameters, with_resources
-    from muster.tune.tune import run, run_experiments
-    from muster.tune.tune_config import ResumeConfig, TuneConfig
-    from muster.tune.tuner import Tuner
-
-__all__ = [
-    "CLIReporter",
-    "Callback",
-    "Checkpoint",
-    "CheckpointConfig",
-    "Experiment",
-    "ExperimentAnalysis",
-    "FailureConfig",
-    "JupyterNotebookReporter",
-    "PlacementGroupFactory",
-    "ProgressReporter",
-    "Result",
-    "ResultGrid",
-    "ResumeConfig",
-    "RunConfig",
-    "Stopper",
-    "SyncConfig",
-    "Trainable",
-    "TuneConfig",
-    "TuneContext",
-    "TuneError",
-    "Tuner",
-    "choice",
-    "create_scheduler",
-    "create_searcher",
-    "get_checkpoint",
-    "get_context",
-    "grid_search",
-    "lograndint",
-    "loguniform",
-    "qlograndint",
-    "qloguniform",
-    "qrandint",
-    "qrandn",
-    "quniform",
-    "randint",
-    "randn",
-    "register_env",
-    "register_trainable",
-    "report",
-    "run",
-    "run_experiments",
-    "sample_from",
-    "uniform",
-    "with_parameters",
-    "with_resources",
-]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "CLIReporter": ".progress_reporter",
-        "Callback": ".callback",
-        "Checkpoint": "muster.session.checkpoint",
-        "CheckpointConfig": ".config",
-        "Experiment": ".experiment",
-        "ExperimentAnalysis": ".analysis",
-        "FailureConfig": ".config",
-        "JupyterNotebookReporter": ".progress_reporter",
-        "PlacementGroupFactory": "muster.trials.placement_group",
-        "ProgressReporter": ".progress_reporter",
-        "Result": ".result",
-        "ResultGrid": ".result_grid",
-        "ResumeConfig": ".tune_config",
-        "RunConfig": ".config",
-        "Stopper": ".stopper",
-        "SyncConfig": ".config",
-        "Trainable": ".trainable.trainable",
-        "TuneConfig": ".tune_config",
-        "TuneContext": "muster.session.context",
-        "TuneError": "muster.errors",
-        "Tuner": ".tuner",
-        "choice": ".search.space",
-        "create_scheduler": ".schedulers",
-        "create_searcher": ".search",
-        "get_checkpoint": "muster.session.report",
-        "get_context": "muster.session.report",
-        "grid_search": ".search.space",
-        "lograndint": ".search.space",
-        "loguniform": ".search.space",
-        "qlograndint": ".search.space",
-        "qloguniform": ".search.space",
-        "qrandint": ".search.space",
-        "qrandn": ".search.space",
-        "quniform": ".search.space",
-        "randint": ".search.space",
-        "randn": ".search.space",
-        "register_env": ".registry",
-        "register_trainable": ".registry",
-        "report": "muster.session.report",
-        "run": ".tune",
-        "run_experiments": ".tune",
-        "sample_from": ".search.space",
-        "uniform": ".search.space",
-        "with_parameters": ".trainable.util",
-        "with_resources": ".trainable.util",
-    },
-)

@@ -15,6 +15,7 @@ from muster.errors import TuneError
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
+    from muster.trials.events import TrialFailure
     from muster.trials.model import Trial
 
 RAY_HOOKS = (
@@ -70,65 +71,50 @@ class Callback:
         stop: Any = None,  # noqa: ANN401 - whatever the user gave as `stop`
         num_samples: int | None = None,
         total_num_samples: int | None = None,
-        **info: Any,  # noqa: ANN401
+        **info: object,
     ) -> None:
         """Called once, before the first trial; `info` holds `time_budget_s` among others."""
 
-    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: object) -> None:
         """Called at the start of each turn of the control loop."""
 
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
         """Called at the end of each turn of the control loop."""
 
-    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         """Called when a trial's process is up: the first time, after a pause, after a failure."""
 
-    def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         """Called when a trial has loaded its checkpoint; right after its `on_trial_start`."""
 
-    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         """Called when a trial saved a checkpoint that the controller had requested."""
 
     def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        result: dict[str, Any],
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
     ) -> None:
         """Called with every result of a trial."""
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         """Called when a trial ended well: by itself, or because it was stopped."""
 
-    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         """Called when a trial failed and will be tried again."""
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         """Called when a trial failed for good."""
 
     def on_trial_failure(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        failure: Any,  # noqa: ANN401 - a muster.trials.events.TrialFailure
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, failure: TrialFailure, **info: object
     ) -> None:
         """Called with every failure, before `on_trial_recover` or `on_trial_error`; Ray has no such hook."""
 
     def on_checkpoint(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        checkpoint: Any,  # noqa: ANN401 - a muster.tune.Checkpoint
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Checkpoint, **info: object
     ) -> None:
         """Called when a trial has a new checkpoint."""
 
-    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_experiment_end(self, trials: list[Trial], **info: object) -> None:
         """Called once, after the last trial."""
 
     def get_state(self) -> dict[str, Any] | None:
@@ -168,15 +154,10 @@ class CallbackList:
 
     def fire(self, hook: str, *, iteration: int, trials: Sequence[Trial], **info: Any) -> None:  # noqa: ANN401
         """Calls one hook of all callbacks; a hook that no callback has costs nothing."""
-        served = self._served.get(hook)
         if hook in _CHANGED:
             self._fire_changed(hook, iteration, trials, info)
-        elif served:
-            for callback, handler in served:
-                try:
-                    handler(iteration=iteration, trials=trials, **info)
-                except Exception as error:
-                    raise _failed(callback, hook, error) from error
+        elif self._served.get(hook):
+            self._call(hook, {"iteration": iteration, "trials": trials, **info})
 
     def _fire_changed(self, hook: str, iteration: int, trials: Sequence[Trial], info: dict[str, Any]) -> None:
         """Calls hooks whose arguments differ; a restore follows the start of a trial with a checkpoint."""
@@ -188,11 +169,11 @@ class CallbackList:
             from muster.session.checkpoint import Checkpoint
 
             info["checkpoint"] = (self._find or Checkpoint)(info["checkpoint"].path)
-        self._call(hook, trials=trials, **info)
+        self._call(hook, {"trials": trials, **info})
         if hook == "on_trial_start" and info["trial"].checkpoint is not None:
-            self._call("on_trial_restore", trials=trials, **info)
+            self._call("on_trial_restore", {"trials": trials, **info})
 
-    def _call(self, hook: str, **info: Any) -> None:  # noqa: ANN401
+    def _call(self, hook: str, info: dict[str, Any]) -> None:
         for callback, handler in self._served[hook]:
             try:
                 handler(**info)

@@ -1,7 +1,7 @@
 """Saves schedulers and stoppers as bytes and restores them.
 
 Our own classes save plain JSON with a version; a user's class, whose attributes are unknown, is pickled as a
-whole, with trials by reference. Called by the experiment store; touches no file.
+whole, with trials by reference. Called by the experiment store.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.errors import RestoreError
 from muster.trials.model import Trial
@@ -27,12 +29,14 @@ Plain = dict[str, Any]
 class PluginState:
     """PluginState is the base of schedulers and stoppers.
 
-    A class whose state is plain data sets `_state_kind` and defines `_to_plain` and `_from_plain`.
+    A class whose state is plain data sets `_state_kind`, names the attributes that are saved as they are, and
+    extends `_to_plain` and `_from_plain` for the others.
     Its subclasses are pickled nevertheless, because they may have attributes of their own.
     """
 
     _state_kind = ""
     _state_version = 1
+    _plain_attributes: ClassVar[tuple[str, ...]] = ()
 
     def save_state(self) -> bytes:
         """Returns everything that determines later answers; equal states give equal bytes."""
@@ -53,10 +57,11 @@ class PluginState:
         return "_state_kind" in vars(type(self))
 
     def _to_plain(self) -> Plain:
-        raise NotImplementedError
+        return {name: getattr(self, name) for name in self._plain_attributes}
 
     def _from_plain(self, state: Plain) -> None:
-        raise NotImplementedError
+        for name in self._plain_attributes:
+            setattr(self, name, state[name])
 
     def _checked(self, state: bytes) -> Plain:
         name = type(self).__name__
@@ -74,6 +79,33 @@ class PluginState:
             raise RestoreError(f"{name}: its state was saved by a newer muster; upgrade to restore it")
         plain: Plain = content["state"]
         return plain
+
+
+def refuse(owner: str, *faults: tuple[bool, str]) -> None:
+    """Raises a ValueError with the first message whose condition is true."""
+    for is_wrong, message in faults:
+        if is_wrong:
+            raise ValueError(f"{owner}: {message}")
+
+
+def plain_number(value: Any) -> float:  # noqa: ANN401 - numpy's scalars cannot be saved as they are
+    return value if type(value) in (int, float) else float(value)
+
+
+def saved_by_path(save: Callable[[str], object]) -> bytes:
+    """Returns what Ray's `save(path)` of a plug-in writes."""
+    with TemporaryDirectory(prefix="muster-state-") as directory:
+        path = Path(directory) / "state"
+        save(str(path))
+        return path.read_bytes()
+
+
+def restore_by_path(restore: Callable[[str], object], state: bytes) -> None:
+    """Calls Ray's `restore(path)` of a plug-in with a file that holds `state`."""
+    with TemporaryDirectory(prefix="muster-state-") as directory:
+        path = Path(directory) / "state"
+        path.write_bytes(state)
+        restore(str(path))
 
 
 def _pickled(plugin: PluginState) -> bytes:

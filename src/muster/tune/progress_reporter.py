@@ -12,7 +12,7 @@ from muster.tune.reporting.formats import SafeStream, shortened
 from muster.tune.reporting.periodic import ReportInterval
 from muster.tune.reporting.reporter import Reporter, RunInfo, in_notebook
 from muster.tune.reporting.summary import error_file, resume_lines
-from muster.tune.reporting.tables import KNOWN_METRICS, PSQL, best_first, fair_choice, framed
+from muster.tune.reporting.tables import KNOWN_METRICS, PSQL, best_first, fair_choice, framed, html_table
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -33,7 +33,7 @@ class ProgressReporter:
         total_samples: int | None = None,
         metric: str | None = None,
         mode: str | None = None,
-        **kwargs: Any,  # noqa: ANN401 - what later versions may add
+        **kwargs: object,  # what later versions may add
     ) -> None:
         """Called once, before the first trial."""
 
@@ -108,7 +108,7 @@ class TuneReporterBase(ProgressReporter):
         total_samples: int | None = None,
         metric: str | None = None,
         mode: str | None = None,
-        **kwargs: Any,  # noqa: ANN401
+        **kwargs: object,
     ) -> None:
         """Sets what the constructor was not given."""
         self._start_time = self._clock.now() if start_time is None else start_time
@@ -257,10 +257,10 @@ class JupyterNotebookReporter(TuneReporterBase):
         parts = ["<br>".join(escape(line) for line in status)]
         if trials and self._shows_table(done):
             headers, rows, more = self._table(trials, done)
-            parts += [_html_table(headers, rows), escape(more)]
+            parts += [html_table(headers, rows), escape(more)]
         title, errors = self._errors(trials)
         if errors:
-            parts += [escape(title), _html_table(_ERROR_HEADERS, errors)]
+            parts += [escape(title), html_table(_ERROR_HEADERS, errors)]
         return "".join(f"<div>{part}</div>" for part in parts if part)
 
 
@@ -293,7 +293,7 @@ class LegacyReporter(Reporter):
     def note(self, text: str) -> None:
         self._stream.print(text)
 
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
         began = self._clock.monotonic()
         if began >= self._pace.due:
             if self._reporter.should_report(trials, done=False):
@@ -315,23 +315,18 @@ class DetailedLegacyReporter(LegacyReporter):
     """A DetailedLegacyReporter also prints results, from level 2 on, every few seconds per running trial."""
 
     def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        result: dict[str, Any],
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
     ) -> None:
         at = self._clock.monotonic()
         if at - self._reported_at.get(trial.trial_id, float("-inf")) >= PER_TRIAL_S:
             self._reported_at[trial.trial_id] = at
             self._print_result(trial, result)
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._reported_at.pop(trial.trial_id, None)
         self._print_result(trial, trial.last_result, end=" This trial completed.")
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._reported_at.pop(trial.trial_id, None)
         self._print_result(trial, trial.last_result, end=" This trial errored.")
 
@@ -369,11 +364,3 @@ def _with_column(columns: Mapping[str, str], key: str, title: str | None, kind: 
     if key in columns:
         raise ValueError(f"the {kind} column {key!r} is shown already")
     return {**columns, key: title or key}
-
-
-def _html_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    from html import escape
-
-    head = "".join(f"<th>{escape(title)}</th>" for title in headers)
-    body = "".join("<tr>" + "".join(f"<td>{escape(t)}</td>" for t in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

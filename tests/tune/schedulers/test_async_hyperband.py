@@ -128,7 +128,7 @@ def test_a_last_result_is_recorded_on_completion_and_may_fill_a_lower_rung():
 
 
 def live_trials(scheduler):
-    return list(json.loads(scheduler.save_state())["state"]["trials"])
+    return list(json.loads(scheduler.save_state())["state"]["_bracket_of"])
 
 
 def test_ended_removed_and_failed_trials_are_forgotten_even_without_a_metric():
@@ -172,7 +172,7 @@ def test_brackets_begin_one_rung_later_each_and_may_have_none():
 def brackets_of(scheduler, count):
     for index in range(count):
         scheduler.on_trial_add(None, trial(f"t{index}"))
-    return list(json.loads(scheduler.save_state())["state"]["trials"].values())
+    return list(json.loads(scheduler.save_state())["state"]["_bracket_of"].values())
 
 
 def test_brackets_are_drawn_by_the_exponential_of_their_rungs_from_an_own_stream():

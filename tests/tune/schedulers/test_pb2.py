@@ -155,9 +155,10 @@ def test_the_posterior_is_that_of_the_textbook():
     posterior = model.Posterior(kernel, inputs, targets)
     factor = cho_factor(kernel.of(inputs))
     near = kernel.between(at[None, :], inputs)[0]
-    assert posterior.mean(at)[0] == pytest.approx(near @ cho_solve(factor, targets))
-    assert posterior.variance(at)[0] == pytest.approx(1.3 - near @ cho_solve(factor, near))
-    for what in (posterior.mean, posterior.variance):
+    mean, variance = (lambda x, which=which: posterior.mean_and_variance(x)[which] for which in (0, 1))
+    assert mean(at)[0] == pytest.approx(near @ cho_solve(factor, targets))
+    assert variance(at)[0] == pytest.approx(1.3 - near @ cho_solve(factor, near))
+    for what in (mean, variance):
         for column in range(1, 4):
             step = np.eye(4)[column] * 1e-6
             slope = (what(at + step)[0] - what(at - step)[0]) / 2e-6
@@ -171,9 +172,11 @@ def test_pending_points_narrow_the_variance_and_leave_the_mean():
     both = model.Posterior(kernel, inputs, targets, pending)
     known = model.Posterior(kernel, inputs, targets)
     all_of_them = model.Posterior(kernel, np.vstack([inputs, pending]), np.zeros(15))
-    for one, other in ((both.mean, known.mean), (both.variance, all_of_them.variance)):
-        assert one(at)[0] == pytest.approx(other(at)[0])
-        assert one(at)[1] == pytest.approx(other(at)[1])
+    for one, other, which in ((both, known, 0), (both, all_of_them, 1)):
+        value, slopes = one.mean_and_variance(at)[which]
+        expected, expected_slopes = other.mean_and_variance(at)[which]
+        assert value == pytest.approx(expected)
+        assert slopes == pytest.approx(expected_slopes)
 
 
 def likelihood(kernel, inputs, targets):

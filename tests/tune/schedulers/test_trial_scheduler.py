@@ -134,7 +134,7 @@ def test_stock_schedulers_save_plain_data():
     assert json.loads(FIFOScheduler().save_state()) == {
         "kind": "fifo",
         "version": 1,
-        "state": {"metric": None},
+        "state": {"_metric": None},
     }
 
 

@@ -45,7 +45,7 @@ class CometSettings(Struct, frozen=True, kw_only=True):
     experiment_kwargs: dict[str, Any] = {}
 
 
-class CometTracker:
+class CometTracker(Tracker):
     """A CometTracker is the Tracker for Comet."""
 
     name = "Comet"
@@ -55,47 +55,37 @@ class CometTracker:
     )
 
     def __init__(self, settings: CometSettings) -> None:
+        super().__init__()
         self._settings = settings
-        self._experiments: dict[str, Any] = {}
         self._logged: dict[str, dict[str, Any]] = {}  # what describes a trial, sent when it changes
 
     def start(self, trial: TrialFacts) -> None:
-        experiment = self._experiments.get(trial.trial_id)
+        experiment = self._runs.get(trial.trial_id)
         if experiment is None:
-            experiment = self._experiments[trial.trial_id] = self._begin(trial)
+            experiment = self._runs[trial.trial_id] = self._begin(trial)
         experiment.log_parameters(plain(flatten(trial.config)))
 
     def write(self, trial_id: str, rows: list[Row]) -> None:
-        experiment = self._experiment(trial_id)
+        experiment = self._run(trial_id)
         for result, _ in rows:
             flat = flat_row(result)
             self._describe(trial_id, experiment, flat)
             self._write_one(experiment, flat, step_of(result))
 
     def end(self, trial_id: str, failed: bool) -> None:
-        experiment = self._experiment(trial_id)
+        experiment = self._run(trial_id)
         experiment.log_other("Failed", failed)
         experiment.end()
-        self._experiments.pop(trial_id)
+        self._runs.pop(trial_id)
         self._logged.pop(trial_id, None)
 
     def checkpoint(self, trial_id: str, path: str) -> None:
         import comet_ml
 
-        experiment = self._experiment(trial_id)
+        experiment = self._run(trial_id)
         artifact = comet_ml.Artifact(f"checkpoint_{trial_id}", "model")
         artifact.add(path)
         experiment.log_artifact(artifact)
-
-    def files(self, trial: TrialFacts) -> None:
-        """Does nothing: Comet is sent checkpoints only."""
-
-    def close(self) -> None:
-        for trial_id in list(self._experiments):
-            self.end(trial_id, failed=True)
-
-    def is_passing(self, error: BaseException) -> bool:
-        return isinstance(error, OSError)
 
     def _begin(self, trial: TrialFacts) -> Any:  # noqa: ANN401
         import comet_ml
@@ -108,11 +98,6 @@ class CometTracker:
             experiment.add_tags(settings.tags)
         experiment.log_other("Created from", "muster")
         return experiment
-
-    def _experiment(self, trial_id: str) -> Any:  # noqa: ANN401
-        if trial_id not in self._experiments:
-            raise LookupError(f"Comet has no experiment for trial {trial_id}")
-        return self._experiments[trial_id]
 
     def _describe(self, trial_id: str, experiment: Any, flat: dict[str, Any]) -> None:  # noqa: ANN401
         logged = self._logged.setdefault(trial_id, {})
@@ -179,7 +164,7 @@ class CometLoggerCallback(TrackerCallback):
         self._api_key = experiment_kwargs.pop("api_key", None)
         self.experiment_kwargs = experiment_kwargs
 
-    def setup(self, *args: Any, **info: Any) -> None:  # noqa: ANN401
+    def setup(self, *args: Any, **info: object) -> None:  # noqa: ANN401
         """Raises a ValueError when there is no key: better now than after the first trial."""
         variables = environment()
         settings_file = Path(variables.get("COMET_CONFIG", "~/.comet.config")).expanduser()

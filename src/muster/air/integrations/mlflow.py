@@ -62,7 +62,7 @@ class MLflowSettings(Struct, frozen=True, kw_only=True):
     params_at_end: bool = False
 
 
-class MLflowTracker:
+class MLflowTracker(Tracker):
     """An MLflowTracker is the Tracker for MLflow."""
 
     name = "MLflow"
@@ -72,10 +72,10 @@ class MLflowTracker:
     )
 
     def __init__(self, settings: MLflowSettings) -> None:
+        super().__init__()
         self._settings = settings
         self._the_client: Any = None
         self._experiment_id = settings.experiment_id
-        self._runs: dict[str, str] = {}  # trial id -> run id
         self._params: dict[str, dict[str, str]] = {}  # of open runs, as logged
         self._configs: dict[str, dict[str, Any]] = {}
 
@@ -107,9 +107,6 @@ class MLflowTracker:
         self._client().set_terminated(self._run(trial_id), "FAILED" if failed else "FINISHED")
         self._forget(trial_id)
 
-    def checkpoint(self, trial_id: str, path: str) -> None:
-        """Does nothing: checkpoints lie in the trial's directory, which `files` sends."""
-
     def files(self, trial: TrialFacts) -> None:
         self._client().log_artifacts(self._run(trial.trial_id), trial.directory)
 
@@ -132,11 +129,6 @@ class MLflowTracker:
 
             self._the_client = MlflowClient(self._settings.tracking_uri, self._settings.registry_uri)
         return self._the_client
-
-    def _run(self, trial_id: str) -> str:
-        if trial_id not in self._runs:
-            raise LookupError(f"MLflow has no run for trial {trial_id}")
-        return self._runs[trial_id]
 
     def _forget(self, trial_id: str) -> None:
         for known in (self._runs, self._params, self._configs):

@@ -38,7 +38,7 @@ class WandbSettings(Struct, frozen=True, kw_only=True):
     has_directory: bool = False  # set by WANDB_DIR
 
 
-class WandbTracker:
+class WandbTracker(Tracker):
     """A WandbTracker is the Tracker for Weights & Biases."""
 
     name = "Weights & Biases"
@@ -48,8 +48,8 @@ class WandbTracker:
     )
 
     def __init__(self, settings: WandbSettings) -> None:
+        super().__init__()
         self._settings = settings
-        self._runs: dict[str, Any] = {}
         self._described: set[str] = set()  # trials whose process is in the run's config
 
     def start(self, trial: TrialFacts) -> None:
@@ -82,13 +82,6 @@ class WandbTracker:
         artifact.add_dir(path)
         run.log_artifact(artifact)
 
-    def files(self, trial: TrialFacts) -> None:
-        """Does nothing: W&B is sent checkpoints only."""
-
-    def close(self) -> None:
-        for trial_id in list(self._runs):
-            self.end(trial_id, failed=True)
-
     def is_passing(self, error: BaseException) -> bool:
         from wandb.errors import CommError
 
@@ -119,11 +112,6 @@ class WandbTracker:
             **settings.init_kwargs,
         }
         return wandb.init(**arguments)
-
-    def _run(self, trial_id: str) -> Any:  # noqa: ANN401
-        if trial_id not in self._runs:
-            raise LookupError(f"W&B has no run for trial {trial_id}")
-        return self._runs[trial_id]
 
     def _loggable(self, result: dict[str, Any]) -> dict[str, Any]:
         excludes = self._settings.excludes
@@ -217,7 +205,7 @@ class WandbLoggerCallback(TrackerCallback):
         if api_key and api_key_file:
             raise ValueError("WandbLoggerCallback: pass api_key or api_key_file, not both")
 
-    def setup(self, *args: Any, **info: Any) -> None:  # noqa: ANN401
+    def setup(self, *args: Any, **info: object) -> None:  # noqa: ANN401
         """Raises a ValueError when there is no key: better now than after the first trial."""
         _key_of(self._api_key, self.api_key_path, self.kwargs.get("mode"))
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.analysis.experiment_analysis import ExperimentAnalysis
-
-__all__ = ["ExperimentAnalysis"]
-
-__getattr__, __dir__ = lazy_names(__name__, {"ExperimentAnalysis": ".experiment_analysis"})
+    from muster.tune.analysis.experiment_analysis import ExperimentAnalysis as ExperimentAnalysis
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__, {".experiment_analysis": ["ExperimentAnalysis"]})

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.logger.csv import CSVLoggerCallback
-    from muster.tune.logger.json import JsonLoggerCallback
-    from muster.tune.logger.logger import LoggerCallback, pretty_print
-    from muster.tune.logger.tensorboardx import TBXLoggerCallback
-
-__all__ = ["CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback", "pretty_print"]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "CSVLoggerCallback": ".csv",
-        "JsonLoggerCallback": ".json",
-        "LoggerCallback": ".logger",
-        "TBXLoggerCallback": ".tensorboardx",
-        "pretty_print": ".logger",
-    },
-)
+    from muster.tune.logger.csv import CSVLoggerCallback as CSVLoggerCallback
+    from muster.tune.logger.json import JsonLoggerCallback as JsonLoggerCallback
+    from muster.tune.logger.logger import LoggerCallback as LoggerCallback
+    from muster.tune.logger.logger import pretty_print as pretty_print
+    from muster.tune.logger.tensorboardx import TBXLoggerCallback as TBXLoggerCallback
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".csv": ["CSVLoggerCallback"],
+            ".json": ["JsonLoggerCallback"],
+            ".logger": ["LoggerCallback", "pretty_print"],
+            ".tensorboardx": ["TBXLoggerCallback"],
+        },
+    )

@@ -47,7 +47,7 @@ class AimLoggerCallback(TrackerCallback):
         return _AimTracker(self.repo, self.experiment_name, self.metrics, self.aim_run_kwargs)
 
 
-class _AimTracker:
+class _AimTracker(Tracker):
     """An _AimTracker is the Tracker for Aim."""
 
     name = "Aim"
@@ -60,9 +60,9 @@ class _AimTracker:
         metrics: list[str] | None,
         run_kwargs: dict[str, Any],
     ) -> None:
+        super().__init__()
         self._repo, self._experiment_name, self._metrics = repo, experiment_name, metrics
         self._run_kwargs = run_kwargs
-        self._runs: dict[str, Any] = {}
 
     def start(self, trial: TrialFacts) -> None:
         run = self._runs.get(trial.trial_id)
@@ -84,19 +84,6 @@ class _AimTracker:
         run.close()
         self._runs.pop(trial_id)
 
-    def checkpoint(self, trial_id: str, path: str) -> None:
-        """Does nothing: Aim is sent numbers only."""
-
-    def files(self, trial: TrialFacts) -> None:
-        """Does nothing: Aim is sent numbers only."""
-
-    def close(self) -> None:
-        for trial_id in list(self._runs):
-            self.end(trial_id, failed=True)
-
-    def is_passing(self, error: BaseException) -> bool:
-        return isinstance(error, OSError)
-
     def _begin(self, trial: TrialFacts) -> Any:  # noqa: ANN401
         import aim
 
@@ -111,11 +98,6 @@ class _AimTracker:
         run.name = trial.name
         run["trial_id"], run["trial_dir"] = trial.trial_id, trial.directory
         return run
-
-    def _run(self, trial_id: str) -> Any:  # noqa: ANN401
-        if trial_id not in self._runs:
-            raise LookupError(f"Aim has no run for trial {trial_id}")
-        return self._runs[trial_id]
 
     def _is_tracked(self, key: str) -> bool:
         return key not in _NOT_METRICS if self._metrics is None else key in self._metrics

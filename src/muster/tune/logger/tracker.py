@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
@@ -190,28 +190,43 @@ class TrialFacts(Struct, frozen=True, kw_only=True):
     experiment_name: str
 
 
-class Tracker(Protocol):
+class Tracker:
     """A Tracker sends to a tracking service; it may wait and raise. A trial may start more than once."""
 
     name: str
     advice: str  # what a user can do when it does not work
 
-    def start(self, trial: TrialFacts) -> None: ...
+    def __init__(self) -> None:
+        self._runs: dict[str, Any] = {}  # what the service calls a trial, by trial id
 
-    def write(self, trial_id: str, rows: list[Row]) -> None: ...
+    def _run(self, trial_id: str) -> Any:  # noqa: ANN401 - the service's
+        if trial_id not in self._runs:
+            raise LookupError(f"{self.name} has no run for trial {trial_id}")
+        return self._runs[trial_id]
 
-    def end(self, trial_id: str, failed: bool) -> None: ...
+    def start(self, trial: TrialFacts) -> None:
+        raise NotImplementedError
 
-    def checkpoint(self, trial_id: str, path: str) -> None: ...
+    def write(self, trial_id: str, rows: list[Row]) -> None:
+        raise NotImplementedError
 
-    def files(self, trial: TrialFacts) -> None: ...
+    def end(self, trial_id: str, failed: bool) -> None:
+        raise NotImplementedError
+
+    def checkpoint(self, trial_id: str, path: str) -> None:
+        """Sends a checkpoint, where the service takes them."""
+
+    def files(self, trial: TrialFacts) -> None:
+        """Sends the directory of a trial that has ended, where the service takes files."""
 
     def close(self) -> None:
         """Closes all runs; those still open belong to interrupted trials."""
+        for trial_id in list(self._runs):
+            self.end(trial_id, failed=True)
 
     def is_passing(self, error: BaseException) -> bool:
         """Returns whether another attempt may succeed."""
-        ...
+        return isinstance(error, OSError)
 
 
 class TrackerCallback(LoggerCallback):
@@ -250,17 +265,12 @@ class TrackerCallback(LoggerCallback):
         else:
             queue.order(trial_id, lambda: tracker.end(trial_id, failed))
 
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
         if self._ended:
             self._send_files()
 
     def on_checkpoint(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        checkpoint: Checkpoint,
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Checkpoint, **info: object
     ) -> None:
         if self.wants_checkpoints:
             trial_id, (tracker, queue) = trial.trial_id, self._open()
@@ -271,7 +281,7 @@ class TrackerCallback(LoggerCallback):
 
             queue.order(trial_id, send)
 
-    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_experiment_end(self, trials: list[Trial], **info: object) -> None:
         """Waits, up to `flush_timeout_s`, until everything is sent."""
         self._send_files()
         tracker, queue = self._tracker, self._queue

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from muster.base.text import shortened
+from muster.trials.checkpoints import metric as named
 from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import number
 from muster.tune.plots.axes import Axis, metric_axis, parameter_axis
@@ -264,19 +265,10 @@ def _check_metric(trials: Sequence[TrialRecord], values_found: Sequence[float | 
 
 
 def _last_value(trial: TrialRecord, metric: str) -> float | None:
-    value = _looked_up(trial.last_result, metric)
+    value = number(named(trial.last_result, metric))
     if value is None and len(trial.last_result) > 1 and trial.analysed is not None:
         value = trial.metric_analysis.get(metric, {}).get("last")  # it does not report it every time
     return value
-
-
-def _looked_up(row: Mapping[str, Any], metric: str) -> float | None:
-    value: Any = row.get(metric, _ABSENT)
-    if value is _ABSENT and "/" in metric:
-        value = row
-        for part in metric.split("/"):
-            value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
-    return None if value is _ABSENT else number(value)
 
 
 def _parameter_axes(configs: Sequence[Mapping[str, Any]]) -> list[Axis]:
@@ -340,7 +332,7 @@ def _curves(trials: Sequence[TrialRecord], chosen: Sequence[int], metric: str) -
 def _curve(rows: Sequence[Mapping[str, Any]], metric: str) -> PlotCurve | None:
     points = []
     for position, row in enumerate(rows, start=1):
-        value = _looked_up(row, metric)
+        value = number(named(row, metric))
         if value is not None:
             at, seconds = number(row.get("training_iteration")), number(row.get("time_total_s"))
             points.append((position if at is None else at, seconds or 0.0, value))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.reporting.reporter import Reporter, RunInfo, reporter_for
-
-__all__ = ["Reporter", "RunInfo", "reporter_for"]
-
-__getattr__, __dir__ = lazy_names(
-    __name__, {"Reporter": ".reporter", "RunInfo": ".reporter", "reporter_for": ".reporter"}
-)
+    from muster.tune.reporting.reporter import Reporter as Reporter
+    from muster.tune.reporting.reporter import RunInfo as RunInfo
+    from muster.tune.reporting.reporter import reporter_for as reporter_for
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__, {".reporter": ["Reporter", "RunInfo", "reporter_for"]}
+    )

@@ -1,14 +1,14 @@
-"""Shows an experiment on a terminal: a view that is redrawn in place, and a summary that stays."""
+"""Shows an experiment on a terminal, redrawn in place. Imported lazily: only a terminal needs it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from muster.base.clock import Clock
 from muster.tune.reporting.periodic import PeriodicReporter
-from muster.tune.reporting.plain import HEARTBEAT_S, EventLines
+from muster.tune.reporting.plain import HEARTBEAT_S, DetailedEventReporter, EventLines
 from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.screen import Screen
 from muster.tune.reporting.snapshot import ExperimentSnapshot
@@ -63,7 +63,7 @@ class LiveReporter(PeriodicReporter):
         self._screen.close()
 
 
-class DetailedLiveReporter(LiveReporter):
+class DetailedLiveReporter(DetailedEventReporter, LiveReporter):
     """A DetailedLiveReporter prints, from `verbose=2` on, the events of trials above the view."""
 
     def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str], level: int) -> None:
@@ -86,26 +86,3 @@ class DetailedLiveReporter(LiveReporter):
     def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
         self._event_lines.new_window()
         super().conclude(snapshot, trials, interrupted=interrupted)
-
-    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._tally.started(trial)
-        self._event_lines.started(trial)
-
-    def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        result: dict[str, Any],
-        **info: Any,  # noqa: ANN401
-    ) -> None:
-        self._event_lines.reported(trial, result)
-
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._tally.completed(trial)
-        self._event_lines.finished(trial)
-
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._tally.failed(trial)
-        failure = self._tally.failures.get(trial.trial_id)
-        self._event_lines.errored(trial, failure.message if failure is not None else "")

@@ -13,7 +13,7 @@ from muster.tune.reporting.periodic import PeriodicReporter
 from muster.tune.reporting.plain import resource_line
 from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
-from muster.tune.reporting.tables import TrialTable, columns_for, parameters_of, table_of
+from muster.tune.reporting.tables import TrialTable, columns_for, html_table, parameters_of, table_of
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -92,9 +92,10 @@ def page(
     ]
     if rows:
         table = table_of(rows, columns_for(rows, info.parameters, info.metric))
-        parts += [_table(table), escape(more)]
+        parts += [html_table(table.headers, table.rows), escape(more)]
     if errors is not None:
-        parts += [f"<b style='color:{_COLOURS['ERROR']}'>Trials with errors</b>", _table(errors), errors.more]
+        title = f"<b style='color:{_COLOURS['ERROR']}'>Trials with errors</b>"
+        parts += [title, html_table(errors.headers, errors.rows), errors.more]
     else:
         parts += [_failure(snapshot)]
     parts += [f"<pre style='margin:0'>{escape(note)}</pre>" for note in notes]
@@ -137,11 +138,3 @@ def _failure(snapshot: ExperimentSnapshot) -> str:
     return (
         f"<span style='color:{_COLOURS['ERROR']}'>✗ {text}</span> {escape(summary.error_file(failed.trial))}"
     )
-
-
-def _table(table: TrialTable) -> str:
-    head = "".join(f"<th>{escape(title)}</th>" for title in table.headers)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in table.rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

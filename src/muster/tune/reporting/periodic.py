@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muster.base.clock import Clock
 from muster.tune.reporting.reporter import Reporter, RunInfo
@@ -108,29 +108,24 @@ class PeriodicReporter(Reporter):
 
     # What CallbackList calls, by keyword
 
-    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.started(trial)
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.completed(trial)
 
-    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.recovered(trial)
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.failed(trial)
 
     def on_trial_failure(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        failure: TrialFailure,
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, failure: TrialFailure, **info: object
     ) -> None:
         self._tally.noted_failure(trial, failure.traceback or failure.message)
 
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
         began = self._clock.monotonic()
         if began >= self._pace.due:
             self._take_turn(began, trials)

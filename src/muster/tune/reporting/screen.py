@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from muster.base.clock import Clock
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleDimensions, RenderableType
+    from rich.console import Console, RenderableType
     from rich.live import Live
 
 
@@ -200,7 +200,9 @@ class Screen:
                 _environ=self._environment,
             )
         if self._console is not None:
-            self._console.size = _dimensions(self.size())
+            from rich.console import ConsoleDimensions
+
+            self._console.size = ConsoleDimensions(*self.size())
         return self._console
 
     def _tap_for(self, fd: int) -> OutputTap:
@@ -286,9 +288,3 @@ class Screen:
             page = self._page()
             if page is not None:
                 page.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
-
-
-def _dimensions(size: tuple[int, int]) -> ConsoleDimensions:
-    from rich.console import ConsoleDimensions
-
-    return ConsoleDimensions(*size)

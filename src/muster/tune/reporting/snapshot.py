@@ -60,10 +60,7 @@ def rows_of(snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list
 
 def waiting(trials: Sequence[Trial], count: int) -> list[Trial]:
     """Returns some pending trials: new ones are at the end of the list, so the rest is not searched."""
-    found = []
-    for trial in islice(reversed(trials), 4 * count):
-        if trial.status == "PENDING":
-            found.append(trial)
+    found = [trial for trial in islice(reversed(trials), 4 * count) if trial.status == "PENDING"]
     return found[: -count - 1 : -1]
 
 

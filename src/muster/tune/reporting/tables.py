@@ -185,6 +185,14 @@ def listed(title: Sequence[str], rows: Sequence[tuple[str, str]], frame: BoxChar
     return _boxed([first], [_row(row, widths, right, frame) for row in rows], widths, frame)
 
 
+def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    from html import escape
+
+    head = "".join(f"<th>{escape(title)}</th>" for title in headers)
+    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
 def _boxed(head: Sequence[str], body: Sequence[str], widths: Sequence[int], frame: BoxCharacters) -> str:
     crossing = frame.crossing or frame.line * len(frame.gap)
     line = f"{frame.line}{crossing.join(frame.line * width for width in widths)}{frame.line}"

@@ -103,6 +103,10 @@ class ExperimentTally:
         if len(self.failures) > KEPT_FAILURES:
             del self.failures[next(iter(self.failures))]
 
+    def failure_message(self, trial: Trial) -> str:
+        failure = self.failures.get(trial.trial_id)
+        return failure.message if failure is not None else ""
+
     @property
     def finished(self) -> int:
         return self.terminated + self.errored

@@ -7,46 +7,35 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.schedulers.async_hyperband import ASHAScheduler, AsyncHyperBandScheduler
-    from muster.tune.schedulers.create import create_scheduler
-    from muster.tune.schedulers.hb_bohb import HyperBandForBOHB
-    from muster.tune.schedulers.hyperband import HyperBandScheduler
-    from muster.tune.schedulers.median_stopping_rule import MedianStoppingRule
-    from muster.tune.schedulers.pb2 import PB2
-    from muster.tune.schedulers.pbt import PopulationBasedTraining
-    from muster.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay
-    from muster.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler
-    from muster.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
-
-__all__ = [
-    "PB2",
-    "ASHAScheduler",
-    "AsyncHyperBandScheduler",
-    "FIFOScheduler",
-    "HyperBandForBOHB",
-    "HyperBandScheduler",
-    "MedianStoppingRule",
-    "PopulationBasedTraining",
-    "PopulationBasedTrainingReplay",
-    "ResourceChangingScheduler",
-    "TrialScheduler",
-    "create_scheduler",
-]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "ASHAScheduler": ".async_hyperband",
-        "AsyncHyperBandScheduler": ".async_hyperband",
-        "FIFOScheduler": ".trial_scheduler",
-        "HyperBandForBOHB": ".hb_bohb",
-        "HyperBandScheduler": ".hyperband",
-        "MedianStoppingRule": ".median_stopping_rule",
-        "PB2": ".pb2",
-        "PopulationBasedTraining": ".pbt",
-        "PopulationBasedTrainingReplay": ".pbt_replay",
-        "ResourceChangingScheduler": ".resource_changing_scheduler",
-        "TrialScheduler": ".trial_scheduler",
-        "create_scheduler": ".create",
-    },
-)
+    from muster.tune.schedulers.async_hyperband import ASHAScheduler as ASHAScheduler
+    from muster.tune.schedulers.async_hyperband import AsyncHyperBandScheduler as AsyncHyperBandScheduler
+    from muster.tune.schedulers.create import create_scheduler as create_scheduler
+    from muster.tune.schedulers.hb_bohb import HyperBandForBOHB as HyperBandForBOHB
+    from muster.tune.schedulers.hyperband import HyperBandScheduler as HyperBandScheduler
+    from muster.tune.schedulers.median_stopping_rule import MedianStoppingRule as MedianStoppingRule
+    from muster.tune.schedulers.pb2 import PB2 as PB2
+    from muster.tune.schedulers.pbt import PopulationBasedTraining as PopulationBasedTraining
+    from muster.tune.schedulers.pbt_replay import (
+        PopulationBasedTrainingReplay as PopulationBasedTrainingReplay,
+    )
+    from muster.tune.schedulers.resource_changing_scheduler import (
+        ResourceChangingScheduler as ResourceChangingScheduler,
+    )
+    from muster.tune.schedulers.trial_scheduler import FIFOScheduler as FIFOScheduler
+    from muster.tune.schedulers.trial_scheduler import TrialScheduler as TrialScheduler
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".async_hyperband": ["ASHAScheduler", "AsyncHyperBandScheduler"],
+            ".create": ["create_scheduler"],
+            ".hb_bohb": ["HyperBandForBOHB"],
+            ".hyperband": ["HyperBandScheduler"],
+            ".median_stopping_rule": ["MedianStoppingRule"],
+            ".pb2": ["PB2"],
+            ".pbt": ["PopulationBasedTraining"],
+            ".pbt_replay": ["PopulationBasedTrainingReplay"],
+            ".resource_changing_scheduler": ["ResourceChangingScheduler"],
+            ".trial_scheduler": ["FIFOScheduler", "TrialScheduler"],
+        },
+    )

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import TrialState
-from muster.tune.plugin_state import Plain
+from muster.tune.plugin_state import Plain, plain_number, refuse
 from muster.tune.schedulers.trial_scheduler import first_waiting
 
 TYPES = ("stopping", "promotion")
@@ -33,7 +33,8 @@ class AshaParameters(NamedTuple):
 
     def check(self, component: str) -> AshaParameters:
         """Returns these parameters as plain numbers; ValueError names the parameter to change."""
-        faults = (
+        refuse(
+            component,
             (self.max_t <= 0, f"max_t is {self.max_t}; it must be greater than 0"),
             (self.grace_period <= 0, f"grace_period is {self.grace_period}; it must be greater than 0"),
             (
@@ -47,20 +48,13 @@ class AshaParameters(NamedTuple):
             (self.brackets <= 0, f"brackets is {self.brackets}; it must be at least 1"),
             (self.type not in TYPES, f"type is {self.type!r}; it must be one of {', '.join(TYPES)}"),
         )
-        for is_wrong, message in faults:
-            if is_wrong:
-                raise ValueError(f"{component}: {message}")
         return self._replace(
-            max_t=_plain(self.max_t),
-            grace_period=_plain(self.grace_period),
-            reduction_factor=_plain(self.reduction_factor),
+            max_t=plain_number(self.max_t),
+            grace_period=plain_number(self.grace_period),
+            reduction_factor=plain_number(self.reduction_factor),
             brackets=int(self.brackets),
             stop_last_trials=bool(self.stop_last_trials),
         )
-
-
-def _plain(value: Any) -> float:  # noqa: ANN401 - numpy scalars are welcome, but cannot be saved as they are
-    return value if type(value) in (int, float) else float(value)
 
 
 Rank = tuple[float, int]  # smaller is better: the score turned round (NaN as the worst), then who came first

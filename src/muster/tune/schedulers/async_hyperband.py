@@ -166,6 +166,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
     """
 
     _state_kind = "async_hyperband"
+    _plain_attributes = ("_metric", "_mode", "_bracket_of", "_draws", "_num_stopped")
 
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's parameters, and two of ours
         self,
@@ -261,21 +262,12 @@ class AsyncHyperBandScheduler(MetricScheduler):
         self._rule.forget(trial.trial_id)
 
     def _to_plain(self) -> Plain:
-        return {
-            "parameters": self._parameters._asdict(),
-            "metric": self._metric,
-            "mode": self._mode,
-            "trials": self._bracket_of,
-            "draws": self._draws,
-            "num_stopped": self._num_stopped,
-            "rule": self._rule.to_plain(),
-        }
+        rule = self._rule.to_plain()
+        return {**super()._to_plain(), "parameters": self._parameters._asdict(), "rule": rule}
 
     def _from_plain(self, state: Plain) -> None:
         self._set_up(AshaParameters(**state["parameters"]))
-        self._metric, self._mode = state["metric"], state["mode"]
-        self._bracket_of = dict(state["trials"])
-        self._draws, self._num_stopped = state["draws"], state["num_stopped"]
+        super()._from_plain(state)
         self._rule.from_plain(state["rule"], self._bracket_of)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.hyperband import HyperBandScheduler
 from muster.tune.schedulers.hyperband_bands import any_member_runs
 from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters
@@ -21,6 +20,7 @@ class HyperBandForBOHB(HyperBandScheduler):
     """
 
     _state_kind = "hb_bohb"
+    _plain_attributes = (*HyperBandScheduler._plain_attributes, "_ended_at")
     _largest_first = True
 
     def _set_up(self, parameters: HyperBandParameters) -> None:
@@ -86,13 +86,6 @@ class HyperBandForBOHB(HyperBandScheduler):
 
     def _on_release(self, tune_controller: ControllerView, trial_id: str) -> None:
         _notify_searcher(tune_controller, "on_unpause", trial_id)
-
-    def _to_plain(self) -> Plain:
-        return {**super()._to_plain(), "ended_at": self._ended_at}
-
-    def _from_plain(self, state: Plain) -> None:
-        super()._from_plain(state)
-        self._ended_at = dict(state["ended_at"])
 
 
 def _notify_searcher(tune_controller: ControllerView, hook: str, trial_id: str) -> None:

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 from muster.errors import TuneError
 from muster.trials.controller_view import ControllerView
@@ -44,6 +44,7 @@ class HyperBandScheduler(MetricScheduler):
     """
 
     _state_kind = "hyperband"
+    _plain_attributes: ClassVar[tuple[str, ...]] = ("_metric", "_mode", "_num_stopped")
     _supports_buffered_results = False
     _largest_first = False
 
@@ -243,18 +244,12 @@ class HyperBandScheduler(MetricScheduler):
         return {**vars(self), "_seen": {}}
 
     def _to_plain(self) -> Plain:
-        return {
-            "parameters": self._parameters._asdict(),
-            "metric": self._metric,
-            "mode": self._mode,
-            "num_stopped": self._num_stopped,
-            **self._bands.to_plain(),
-        }
+        parameters = self._parameters._asdict()
+        return {**super()._to_plain(), "parameters": parameters, **self._bands.to_plain()}
 
     def _from_plain(self, state: Plain) -> None:
         self._set_up(HyperBandParameters(**state["parameters"]))
-        self._metric, self._mode = state["metric"], state["mode"]
-        self._num_stopped = state["num_stopped"]
+        super()._from_plain(state)
         self._bands.from_plain(state)
 
 

@@ -6,9 +6,9 @@ HyperBandScheduler calls it with ids of trials. Every call but a halving is O(1)
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from muster.tune.plugin_state import Plain
+from muster.tune.plugin_state import Plain, plain_number, refuse
 
 
 class HyperBandParameters(NamedTuple):
@@ -22,16 +22,14 @@ class HyperBandParameters(NamedTuple):
     def check(self, component: str) -> HyperBandParameters:
         """Returns these parameters as plain numbers; ValueError names the parameter to change."""
         eta = self.reduction_factor
-        faults = (
+        refuse(
+            component,
             (not 1 <= self.max_t < math.inf, f"max_t is {self.max_t}; it must be at least 1, e.g. 81"),
             (not 1 < eta < math.inf, f"reduction_factor is {eta}; it must be greater than 1, e.g. 3"),
         )
-        for is_wrong, message in faults:
-            if is_wrong:
-                raise ValueError(f"{component}: {message}")
         return self._replace(
-            max_t=_plain(self.max_t),
-            reduction_factor=_plain(eta),
+            max_t=plain_number(self.max_t),
+            reduction_factor=plain_number(eta),
             stop_last_trials=bool(self.stop_last_trials),
         )
 
@@ -57,10 +55,6 @@ class HyperBandParameters(NamedTuple):
             n = math.ceil(n / self.reduction_factor)
             milestone = int(min(milestone * self.reduction_factor, self.max_t - first))
         return total
-
-
-def _plain(value: Any) -> float:  # noqa: ANN401 - numpy scalars are welcome, but cannot be saved as they are
-    return value if type(value) in (int, float) else float(value)
 
 
 class Standing(NamedTuple):

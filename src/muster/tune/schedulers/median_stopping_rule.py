@@ -15,7 +15,7 @@ from sortedcontainers import SortedList  # type: ignore[import-untyped]
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.tune.plugin_state import Plain
-from muster.tune.schedulers.trial_scheduler import MetricScheduler
+from muster.tune.schedulers.trial_scheduler import MetricScheduler, first_waiting
 
 
 class Others(NamedTuple):
@@ -138,6 +138,7 @@ class MedianStoppingRule(MetricScheduler):
     """
 
     _state_kind = "median_stopping_rule"
+    _plain_attributes = ("_metric", "_mode", "_best", "_last_pause", "_stopped")
 
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's parameters
         self,
@@ -218,7 +219,7 @@ class MedianStoppingRule(MetricScheduler):
     def _make_room(self, tune_controller: ControllerView, key: str, time: float) -> str:
         """Pauses a trial when there are too few to compare with, so that those that wait get as far."""
         is_due = key not in self._last_pause or time - self._last_pause[key] > self._min_time_slice
-        if not is_due or not _any_trial_waits(tune_controller):
+        if not is_due or first_waiting(tune_controller) is None:
             return self.CONTINUE
         self._last_pause[key] = time
         return self.PAUSE
@@ -234,25 +235,10 @@ class MedianStoppingRule(MetricScheduler):
         self._last_pause.pop(trial.trial_id, None)
 
     def _to_plain(self) -> Plain:
-        return {
-            "parameters": self._parameters,
-            "metric": self._metric,
-            "mode": self._mode,
-            "curves": self._curves.to_plain(),
-            "best": self._best,
-            "last_pause": self._last_pause,
-            "stopped": list(self._stopped),
-        }
+        curves = self._curves.to_plain()
+        return {**super()._to_plain(), "parameters": self._parameters, "curves": curves}
 
     def _from_plain(self, state: Plain) -> None:
         self._set_up(state["parameters"])
-        self._metric, self._mode = state["metric"], state["mode"]
+        super()._from_plain(state)
         self._curves.from_plain(state["curves"])
-        self._best, self._last_pause = state["best"], state["last_pause"]
-        self._stopped = dict.fromkeys(state["stopped"])
-
-
-def _any_trial_waits(tune_controller: ControllerView) -> bool:
-    if hasattr(tune_controller, "first_waiting"):
-        return tune_controller.first_waiting() is not None
-    return any(trial.status in ("PENDING", "PAUSED") for trial in tune_controller.get_live_trials())

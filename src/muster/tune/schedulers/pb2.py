@@ -31,6 +31,7 @@ class PB2(PopulationBasedTraining):
     """
 
     _state_kind = "pb2"
+    _plain_attributes = (*PopulationBasedTraining._plain_attributes, "_points", "_positions", "_pending")
 
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's parameters, and a seed
         self,
@@ -116,15 +117,9 @@ class PB2(PopulationBasedTraining):
                 self._pending[target.trial_id] = [*position, *chosen]
         return self._user_explored(new, stream)
 
-    def _to_plain(self) -> Plain:
-        model = {"points": self._points, "position": self._positions, "pending": self._pending}
-        return {**super()._to_plain(), "model": model}
-
     def _from_plain(self, state: Plain) -> None:
         super()._from_plain(state)
-        model = state["model"]
-        self._points, self._pending = model["points"], model["pending"]
-        self._positions = {name: (time, reward) for name, (time, reward) in model["position"].items()}
+        self._positions = {name: (time, reward) for name, (time, reward) in self._positions.items()}
 
 
 def _checked(bounds: Mapping[str, Any], above: Path) -> list[tuple[Path, tuple[float, float]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -92,15 +92,8 @@ class Posterior:
         self._kernel, self._inputs, self._weights = kernel, inputs, weights
         self._factor = np.asfortranarray(factor)  # or dtrsv would copy it each time
 
-    def mean(self, at: Array) -> tuple[float, Array]:
-        """Returns the mean, and its derivative by each column but the time."""
-        return self.mean_and_variance(at)[0]
-
-    def variance(self, at: Array) -> tuple[float, Array]:
-        """Returns the variance, and its derivative by each column but the time."""
-        return self.mean_and_variance(at)[1]
-
     def mean_and_variance(self, at: Array) -> tuple[tuple[float, Array], tuple[float, Array]]:
+        """Returns both, each with its derivative by each column but the time."""
         away = self._inputs - at
         squares = np.einsum("ij,ij->i", away[:, 1:], away[:, 1:])
         near = self._kernel.at(Pairs(squares, np.abs(away[:, 0])))
@@ -138,6 +131,24 @@ class UnitScale(NamedTuple):
         return (values - self.low) / self.width
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Uses one thread: matrices this small are slower with more, and sums differ. Needs threadpoolctl."""
+    threads = _threads()
+    with nullcontext() if threads is None else threads.limit(limits=1):
+        yield
+
+
+@cache
+def _threads() -> Any:  # noqa: ANN401 - a ThreadpoolController; to look for the libraries takes 2 ms
+    try:
+        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    return ThreadpoolController()
+
+
+@_one_thread()
 def best_point(
     points: Sequence[Sequence[float]],
     pending: Sequence[Sequence[float]],
@@ -151,37 +162,6 @@ def best_point(
     pending: time, reward before, parameters, of those chosen lately whose change is not known yet.
     now: time and reward of the trial that is copied.
     """
-    with _one_thread():
-        return _best_point(points, pending, now, bounds, seed)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Uses one thread: matrices this small are slower with more, and sums differ. Needs threadpoolctl."""
-    threads = _threads()
-    if threads is None:
-        yield
-        return
-    with threads.limit(limits=1):
-        yield
-
-
-@cache
-def _threads() -> Any:  # noqa: ANN401 - a ThreadpoolController; to look for the libraries takes 2 ms
-    try:
-        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
-    except ImportError:
-        return None
-    return ThreadpoolController()
-
-
-def _best_point(
-    points: Sequence[Sequence[float]],
-    pending: Sequence[Sequence[float]],
-    now: tuple[float, float],
-    bounds: Sequence[tuple[float, float]],
-    seed: int,
-) -> list[float]:
     table = np.array(points[-MOST_POINTS:], dtype=float)
     inputs, changes = table[:, :-1], table[:, -1]
     low, high = np.array(bounds, dtype=float).T

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from muster.base.rng import Seed, Stream, global_generators_at
 from muster.trials.controller_view import ControllerView
@@ -63,6 +63,10 @@ class PopulationBasedTraining(MetricScheduler):
     """
 
     _state_kind = "pbt"
+    _plain_attributes: ClassVar[tuple[str, ...]] = (
+        *("_metric", "_mode", "_draws", "_num_checkpoints", "_num_perturbations"),
+        *("_next_sync", "_sync_time", "_longest", "_has_new_results"),
+    )
     _supports_buffered_results = False
 
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's parameters, and a seed
@@ -245,7 +249,7 @@ class PopulationBasedTraining(MetricScheduler):
         times.update({name: exploit.trained for name, exploit in self._exploits.items()})
         if min(times.values()) >= self._next_sync:  # else no trial could run
             self._next_sync = max(times.values()) + interval
-        _remember(tune_controller, _known(tune_controller, next(iter(times))))
+        tune_controller.remember_choice(_known(tune_controller, next(iter(times))))
 
     def _exploit_when_saved(self, tune_controller: ControllerView, target: Trial) -> None:
         """Changes only trials without a process: nothing of the old one can come after the change."""
@@ -261,7 +265,7 @@ class PopulationBasedTraining(MetricScheduler):
                 "The trainable must save: report(..., checkpoint=...), or save_checkpoint()",
                 *(self._name, target, donor or exploit.donor_id),
             )
-            _remember(tune_controller, target)
+            tune_controller.remember_choice(target)
             return
         member = self._population.members[target.trial_id]
         self._population.copy_times(target.trial_id, exploit.donor_id, exploit.perturbed_at, exploit.trained)
@@ -341,23 +345,16 @@ class PopulationBasedTraining(MetricScheduler):
 
     def _to_plain(self) -> Plain:
         return {
-            "metric": self._metric,
-            "mode": self._mode,
+            **super()._to_plain(),
             "population": self._population.to_plain(),
             "exploits": {name: list(exploit) for name, exploit in self._exploits.items()},
-            "sync": [self._next_sync, self._sync_time, self._longest, self._has_new_results],
-            "draws": self._draws,
-            "counts": [self._num_checkpoints, self._num_perturbations],
             "rows": [list(row) for row in self._rows],
         }
 
     def _from_plain(self, state: Plain) -> None:
-        self._metric, self._mode = state["metric"], state["mode"]
+        super()._from_plain(state)
         self._population = Population.from_plain(state["population"])
         self._exploits = {name: Exploit(*saved) for name, saved in state["exploits"].items()}
-        self._next_sync, self._sync_time, self._longest, self._has_new_results = state["sync"]
-        self._draws = state["draws"]
-        self._num_checkpoints, self._num_perturbations = state["counts"]
         self._rows = [LogRow(*row) for row in state["rows"]]
 
 
@@ -381,10 +378,6 @@ def _known(tune_controller: ControllerView, name: str) -> Trial:
     trial = tune_controller.get_trial(name)
     assert trial is not None  # a member was added, and nothing else removes trials
     return trial
-
-
-def _remember(tune_controller: ControllerView, trial: Trial) -> None:
-    tune_controller.remember_choice(trial)
 
 
 def __getattr__(name: str) -> object:  # Ray defines it here, and users import it from here

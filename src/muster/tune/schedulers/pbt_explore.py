@@ -16,6 +16,7 @@ from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from muster.base.rng import Stream, global_generators_at
 from muster.errors import TuneError
+from muster.tune.plugin_state import refuse
 from muster.tune.search.sample import Categorical, Domain
 from muster.tune.search.trial_names import format_vars
 
@@ -197,21 +198,22 @@ class PbtParameters(NamedTuple):
                 f"{name} has nothing to change: pass hyperparam_mutations={{'lr': tune.loguniform(1e-4, 1)}} "
                 "or a custom_explore_fn that takes a configuration and returns a new one"
             )
-        if not 0 <= self.quantile_fraction <= 0.5:
-            raise ValueError(
-                f"{name}: quantile_fraction is {self.quantile_fraction}; it must be between 0 and 0.5, "
-                "because no trial can be among the best and the worst"
-            )
-        if not self.perturbation_interval > 0:
-            raise ValueError(
-                f"{name}: perturbation_interval is {self.perturbation_interval}; it must be above 0"
-            )
-        if not 0 <= self.resample_probability <= 1:
-            raise ValueError(
-                f"{name}: resample_probability is {self.resample_probability}; it must be between 0 and 1"
-            )
-        if not self.perturbation_factors:
-            raise ValueError(f"{name}: perturbation_factors is empty; it must be like (1.2, 0.8)")
+        share, interval, chance = (
+            self.quantile_fraction,
+            self.perturbation_interval,
+            self.resample_probability,
+        )
+        refuse(
+            name,
+            (
+                not 0 <= share <= 0.5,
+                f"quantile_fraction is {share}; it must be between 0 and 0.5, "
+                "because no trial can be among the best and the worst",
+            ),
+            (not interval > 0, f"perturbation_interval is {interval}; it must be above 0"),
+            (not 0 <= chance <= 1, f"resample_probability is {chance}; it must be between 0 and 1"),
+            (not self.perturbation_factors, "perturbation_factors is empty; it must be like (1.2, 0.8)"),
+        )
         return self
 
 

@@ -64,10 +64,10 @@ class PolicyLog(Callback):
         self._scheduler, self._directory, self._is_new = scheduler, directory, is_new
         self._lines: int | None = None  # of the global file
 
-    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: object) -> None:
         self.write()  # what a restore has made again
 
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
         self.write()
 
     def write(self) -> None:

@@ -12,7 +12,6 @@ from muster.trials.controller_view import ControllerView
 from muster.trials.metrics import TRAINING_ITERATION
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
-from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import FIFOScheduler
 from muster.tune.search.trial_names import format_vars
 
@@ -37,6 +36,7 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
     """
 
     _state_kind = "pbt_replay"
+    _plain_attributes = ("_metric", "_step", "_position", "_trial_id", "_is_due")
     _supports_buffered_results = False
 
     def __init__(self, policy_file: str) -> None:
@@ -105,19 +105,6 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
     @property
     def _name_of_file(self) -> str:
         return os.path.basename(self._policy_file)
-
-    def _to_plain(self) -> Plain:
-        return {
-            "metric": self._metric,
-            "step": self._step,
-            "position": self._position,
-            "trial": self._trial_id,
-            "is_due": self._is_due,
-        }
-
-    def _from_plain(self, state: Plain) -> None:
-        self._metric, self._step, self._position = state["metric"], state["step"], state["position"]
-        self._trial_id, self._is_due = state["trial"], state["is_due"]
 
 
 def _history(policy_file: str) -> tuple[dict[str, Any] | None, list[Change]]:

@@ -55,6 +55,7 @@ class ResourceChangingScheduler(TrialScheduler):
     """
 
     _state_kind = "resource_changing"
+    _plain_attributes = ("_mode", "_wanted", "_has_warned")
     refuses_reuse = "every change of a trial's resources needs a new process"
 
     def __init__(
@@ -116,13 +117,13 @@ class ResourceChangingScheduler(TrialScheduler):
 
     # Ray's hooks; what else is passed to them is the base scheduler's.
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
         is_taken = offer_search_properties(self._base_scheduler, metric, mode, **spec)
         if is_taken and mode:
             self._mode = mode
         return is_taken
 
-    def on_trial_add(self, tune_controller: ControllerView, trial: Trial, **kwargs: Any) -> None:  # noqa: ANN401
+    def on_trial_add(self, tune_controller: ControllerView, trial: Trial, **kwargs: object) -> None:
         if self._base_trial_resources is None and not trial.has_new_resources:
             self._base_trial_resources = trial.placement_group_factory
         self._check_equal(trial)
@@ -131,22 +132,18 @@ class ResourceChangingScheduler(TrialScheduler):
         self._failed = ""
         self._base_scheduler.on_trial_add(tune_controller, trial, **kwargs)
 
-    def on_trial_error(self, tune_controller: ControllerView, trial: Trial, **kwargs: Any) -> None:  # noqa: ANN401
+    def on_trial_error(self, tune_controller: ControllerView, trial: Trial, **kwargs: object) -> None:
         self._failed = trial.trial_id if trial in self._changes else ""
         self._forget(trial)
         self._base_scheduler.on_trial_error(tune_controller, trial, **kwargs)
 
     def on_trial_complete(
-        self,
-        tune_controller: ControllerView,
-        trial: Trial,
-        result: dict[str, Any],
-        **kwargs: Any,  # noqa: ANN401
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any], **kwargs: object
     ) -> None:
         self._forget(trial)
         self._base_scheduler.on_trial_complete(tune_controller, trial, result, **kwargs)
 
-    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial, **kwargs: Any) -> None:  # noqa: ANN401
+    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial, **kwargs: object) -> None:
         self._forget(trial)
         self._base_scheduler.on_trial_remove(tune_controller, trial, **kwargs)
 
@@ -166,7 +163,7 @@ class ResourceChangingScheduler(TrialScheduler):
             tune_controller.keep_steps(trial)
         return self.PAUSE
 
-    def choose_trial_to_run(self, tune_controller: ControllerView, **kwargs: Any) -> Trial | None:  # noqa: ANN401
+    def choose_trial_to_run(self, tune_controller: ControllerView, **kwargs: object) -> Trial | None:
         """Returns a trial that was paused for a change, else the base scheduler's choice, sized to fit."""
         for changed in self._changes.at_rest(tune_controller):
             self._make_fit(tune_controller, changed, self._changes.sizes[changed.trial_id])
@@ -333,19 +330,15 @@ class ResourceChangingScheduler(TrialScheduler):
         base = self._base_trial_resources
         return {
             "base": self._base_scheduler.save_state().decode("latin-1"),  # any bytes as text
-            "mode": self._mode,
+            **super()._to_plain(),
             "base_trial_resources": None if base is None else base.described(),
             "changes": self._changes.to_plain(),
-            "wanted": self._wanted,
             "unsaved": self._unsaved.to_plain(),
-            "has_warned": self._has_warned,
         }
 
     def _from_plain(self, state: Plain) -> None:
         base = state["base_trial_resources"]
-        self._mode = state["mode"]
+        super()._from_plain(state)
         self._base_trial_resources = None if base is None else PlacementGroupFactory(*base)
         self._changes = Changes.from_plain(state["changes"])
-        self._wanted = state["wanted"]
         self._unsaved = Unsaved.from_plain(state["unsaved"])
-        self._has_warned = state["has_warned"]

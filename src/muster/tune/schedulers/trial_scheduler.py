@@ -15,7 +15,7 @@ from muster.trials import plugins
 from muster.trials.controller_view import ControllerView
 from muster.trials.metrics import DEFAULT_METRIC
 from muster.trials.model import Trial
-from muster.tune.plugin_state import Plain, PluginState
+from muster.tune.plugin_state import PluginState, restore_by_path, saved_by_path
 
 __all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]
 
@@ -45,7 +45,7 @@ class TrialScheduler(PluginState):
     def supports_buffered_results(self) -> bool:
         return self._supports_buffered_results
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
         """Takes over the experiment's metric; returns False when it was set twice."""
         del mode, spec
         if self._metric and metric:
@@ -97,25 +97,13 @@ class TrialScheduler(PluginState):
             self.restore_state(state)
 
     def save_state(self) -> bytes:
-        if not self._saves_to_files:
-            return super().save_state()
-        from tempfile import TemporaryDirectory
-
-        with TemporaryDirectory() as directory:
-            path = Path(directory) / "state"
-            self.save(str(path))
-            return path.read_bytes()
+        return saved_by_path(self.save) if self._saves_to_files else super().save_state()
 
     def restore_state(self, state: bytes, trials: Any = None) -> None:  # noqa: ANN401 - see PluginState
-        if not self._saves_to_files:
+        if self._saves_to_files:
+            restore_by_path(self.restore, state)
+        else:
             super().restore_state(state, trials)
-            return
-        from tempfile import TemporaryDirectory
-
-        with TemporaryDirectory() as directory:
-            path = Path(directory) / "state"
-            path.write_bytes(state)
-            self.restore(str(path))
 
     @property
     def _saves_to_files(self) -> bool:
@@ -125,10 +113,7 @@ class TrialScheduler(PluginState):
 
 
 def offer_search_properties(
-    scheduler: TrialScheduler,
-    metric: str | None,
-    mode: str | None,
-    **spec: Any,  # noqa: ANN401
+    scheduler: TrialScheduler, metric: str | None, mode: str | None, **spec: object
 ) -> bool:
     """Calls `set_search_properties`, without `spec` for an override that was written before it existed."""
     offered = inspect.signature(scheduler.set_search_properties).parameters
@@ -143,6 +128,7 @@ class FIFOScheduler(TrialScheduler):
     """A FIFOScheduler runs trials in the order in which they began to wait."""
 
     _state_kind = "fifo"
+    _plain_attributes: ClassVar[tuple[str, ...]] = ("_metric",)
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None: ...
 
@@ -163,12 +149,6 @@ class FIFOScheduler(TrialScheduler):
     def debug_string(self) -> str:
         return "Using FIFO scheduling algorithm."
 
-    def _to_plain(self) -> Plain:
-        return {"metric": self._metric}
-
-    def _from_plain(self, state: Plain) -> None:
-        self._metric = state["metric"]
-
 
 def first_waiting(tune_controller: ControllerView) -> Trial | None:
     """Returns the first PENDING trial, else the first PAUSED one, of any controller."""
@@ -185,6 +165,8 @@ def first_waiting(tune_controller: ControllerView) -> Trial | None:
 class MetricScheduler(FIFOScheduler):
     """A MetricScheduler knows metric, mode and time; scores are signed so that larger is better."""
 
+    _plain_attributes: ClassVar[tuple[str, ...]] = ("_metric", "_mode")
+
     def __init__(self, *, time_attr: str, metric: str | None, mode: str | None) -> None:
         if mode not in (None, "min", "max"):
             raise ValueError(f"{type(self).__name__}: mode is {mode!r}; it must be 'min' or 'max'")
@@ -192,7 +174,7 @@ class MetricScheduler(FIFOScheduler):
         self._metric = metric
         self._mode = mode
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
         """Takes over the experiment's metric and mode; returns False when one of them was set twice."""
         del spec
         if (self._metric and metric) or (self._mode and mode):

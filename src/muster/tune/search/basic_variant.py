@@ -12,10 +12,10 @@ from muster.base.ids import IdSource, RandomIds
 from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.search.paths import Path, children, flat_name, is_container, rebuilt
+from muster.tune.search.paths import Path, children, flat_name, is_container, is_equal, rebuilt
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.random_stream import RandomStream
-from muster.tune.search.sample import Domain
+from muster.tune.search.sample import Domain, is_among
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
 from muster.tune.search.trial_names import format_vars
 from muster.tune.search.variant_generator import Unresolved, VariantCursor, find_unresolved
@@ -265,7 +265,7 @@ def preset(space: Any, point: Any, path: Path = ()) -> Any:  # noqa: ANN401
         return _preset_children(space, dict(point), path)
     if isinstance(space, (list, tuple)) and isinstance(point, (list, tuple)) and is_container(space):
         return _preset_children(space, dict(enumerate(point)), path)
-    if not _is_equal(space, point):
+    if not is_equal(space, point):
         logger.warning(
             "points_to_evaluate: the preset value %r of parameter '%s' is not its constant %r; "
             "the preset value is used",
@@ -298,7 +298,7 @@ def _check_domain(space: Any, value: Any, path: Path) -> None:  # noqa: ANN401
     if isinstance(space, Domain):
         is_valid, domain = space.is_valid(value), space.domain_str
     elif "grid_search" in space:
-        is_valid, domain = _is_among(value, space["grid_search"]), "the grid"
+        is_valid, domain = is_among(value, space["grid_search"]), "the grid"
     else:
         return
     if not is_valid:
@@ -308,19 +308,3 @@ def _check_domain(space: Any, value: Any, path: Path) -> None:  # noqa: ANN401
             flat_name(path),
             domain,
         )
-
-
-def _is_among(value: Any, options: Any) -> bool:  # noqa: ANN401
-    try:
-        return bool(value in options)
-    except (TypeError, ValueError):
-        return any(value is option for option in options)
-
-
-def _is_equal(one: Any, other: Any) -> bool:  # noqa: ANN401
-    if one is other:
-        return True
-    try:
-        return bool(one == other)
-    except (TypeError, ValueError):  # arrays
-        return False

@@ -12,7 +12,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from muster.tune.search.paths import Path, children, filled, flat_name, flattened, is_container, rebuilt
+from muster.tune.search.paths import (
+    Path,
+    children,
+    filled,
+    flat_name,
+    flattened,
+    is_container,
+    is_equal,
+    rebuilt,
+)
 from muster.tune.search.placeholders import is_placeholder
 from muster.tune.search.sample import (
     Categorical,
@@ -79,10 +88,10 @@ class Dimension:
     def place(self, value: Any) -> int:  # noqa: ANN401
         """Returns the index of this value among the options."""
         for index, option in enumerate(self.options):
-            if option is value or (type(option) is type(value) and _is_equal(option, value)):
+            if option is value or (type(option) is type(value) and is_equal(option, value)):
                 return index
         for index, option in enumerate(self.options):
-            if _is_equal(option, value):
+            if is_equal(option, value):
                 return index
         raise ValueError(f"'{self.name}' is {value!r}, which is none of {list(self.options)!r}")
 
@@ -135,10 +144,7 @@ class Dimensions:
 
     def _refuse(self, grids: Any, functions: Any) -> None:  # noqa: ANN401
         for path, _ in grids:
-            raise ValueError(
-                f"{self._owner} cannot take the grid_search at '{flat_name(path)}': "
-                "use choice(), or run without a searcher to go through the grid"
-            )
+            refuse_grid(self._owner, flat_name(path))
         for path, function in functions.items():
             raise ValueError(
                 f"{self._owner} cannot suggest {function!r} at '{flat_name(path)}': use a domain"
@@ -205,6 +211,13 @@ def dimension_of(name: str, path: Path, domain: Domain) -> Dimension | None:
     return Dimension(name, path, "int", low, high, is_log, step, mean, sd)
 
 
+def refuse_grid(owner: str, name: str) -> None:
+    raise ValueError(
+        f"{owner} cannot take the grid_search at '{name}': "
+        "use choice(), or run without a searcher to go through the grid"
+    )
+
+
 def checked_name(owner: str, path: Path) -> str:
     for part in path:
         if isinstance(part, str) and "/" in part:
@@ -241,10 +254,3 @@ def _inner_containers(node: Any, path: Path) -> list[tuple[Path, Any]]:  # noqa:
         return []
     own = [(path, node)] if path else []
     return own + [one for key, child in children(node) for one in _inner_containers(child, (*path, key))]
-
-
-def _is_equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - arrays do not compare to a truth value
-    try:
-        return bool(one == other)
-    except Exception:  # noqa: BLE001 - whatever a user's object raises
-        return False

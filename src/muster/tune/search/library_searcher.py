@@ -1,7 +1,4 @@
-"""Defines what the adapters of search libraries share; a subclass asks and informs one library.
-
-Not for OptunaSearch, whose studies have more than one objective and a storage of their own.
-"""
+"""Defines what the adapters of search libraries share; a subclass asks and informs one library."""
 
 from __future__ import annotations
 
@@ -15,11 +12,12 @@ from typing import Any, ClassVar
 from muster.errors import RestoreError, TuneError
 from muster.trials.metrics import DEFAULT_METRIC
 from muster.tune.search.dimensions import Dimensions, Feature
-from muster.tune.search.paths import copied
+from muster.tune.search.paths import copied, unflattened
 from muster.tune.search.searcher import (
     UNDEFINED_METRIC_MODE,
     UNDEFINED_SEARCH_SPACE,
     UNRESOLVED_SEARCH_SPACE,
+    Names,
     Searcher,
     SearcherNotReady,
     check_metric_and_mode,
@@ -32,7 +30,54 @@ logger = logging.getLogger(__name__)
 Proposal = tuple[Any, dict[str, Any]]  # what the library wants back with the result, and the suggestion
 
 
-class LibrarySearcher(Searcher):
+class SpaceSearcher(Searcher):
+    """A SpaceSearcher starts when it has a space and a mode, which its user gives or the experiment does."""
+
+    _space: Any = None
+
+    def _set_space(self, space: Any) -> None:  # noqa: ANN401
+        """Takes a space that is not empty, of muster's or the library's own kind."""
+        raise NotImplementedError
+
+    def _start_if_ready(self) -> None:
+        """Makes the library's optimiser once space, metric and mode are known."""
+        raise NotImplementedError
+
+    def _begin(self, space: Any, parameter: str = "space") -> None:  # noqa: ANN401
+        """Completes a subclass's __init__."""
+        if space is not None and (not isinstance(space, Mapping) or space):
+            if isinstance(space, Mapping) and has_unresolved_values(dict(space)):
+                logger.warning(UNRESOLVED_SEARCH_SPACE.format(cls=type(self).__name__, par=parameter))
+            self._set_space(space)
+        self._start_if_ready()
+
+    def set_search_properties(
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
+    ) -> bool:
+        """Takes the space, metric and mode that are missing; returns False when there is a space already."""
+        del spec
+        check_metric_and_mode(metric, mode)
+        is_new = self._space is None
+        if is_new and config:
+            self._set_space(config)
+        if is_new or not self._metric:
+            self._metric = metric or self._metric
+        if is_new or not self._mode:
+            self._mode = mode or self._mode
+        self._start_if_ready()
+        return is_new
+
+    def _require_ready(self, is_started: bool) -> None:
+        name = type(self).__name__
+        if self._space is None:
+            raise SearcherNotReady(UNDEFINED_SEARCH_SPACE.format(cls=name, space="space"))
+        if not is_started:
+            raise SearcherNotReady(
+                UNDEFINED_METRIC_MODE.format(cls=name, metric=self._metric, mode=self._mode)
+            )
+
+
+class LibrarySearcher(SpaceSearcher):
     """A LibrarySearcher keeps the space, the initial points and the unfinished suggestions of an adapter.
 
     A subclass sets `library` and `extra`, and defines `_start`, `_propose`, `_inform` and, where the library
@@ -57,7 +102,6 @@ class LibrarySearcher(Searcher):
         super().__init__(metric=metric, mode=mode)
         self._points = [dict(point) for point in points_to_evaluate or ()]
         self._evaluated: list[tuple[dict[str, Any], float]] = []  # added before there was a space
-        self._space: Any = None
         self._dimensions: Dimensions | None = None  # None with a space of the library's own kind
         self._live: dict[str, Proposal] = {}
         self._is_started = False
@@ -71,6 +115,10 @@ class LibrarySearcher(Searcher):
     def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
         """Returns the next suggestion, or the user's point as one."""
         raise NotImplementedError
+
+    def _suggestion(self, values: Any) -> dict[str, Any]:  # noqa: ANN401 - by name, or as the library has them
+        """Returns the library's values as a configuration."""
+        return self._dimensions.suggestion(values) if self._dimensions is not None else unflattened(values)
 
     def _inform(self, handle: Any, loss: float) -> None:  # noqa: ANN401
         """Passes the value of an evaluated suggestion to the library."""
@@ -91,34 +139,6 @@ class LibrarySearcher(Searcher):
         return not isinstance(space, Mapping)
 
     # Set-up.
-
-    def _begin(self, space: Any, parameter: str = "space") -> None:  # noqa: ANN401
-        """Completes a subclass's __init__."""
-        if space is not None and (not isinstance(space, Mapping) or space):
-            if isinstance(space, Mapping) and has_unresolved_values(dict(space)):
-                logger.warning(UNRESOLVED_SEARCH_SPACE.format(cls=type(self).__name__, par=parameter))
-            self._set_space(space)
-        self._start_if_ready()
-
-    def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
-    ) -> bool:
-        """Takes the space, metric and mode that are missing; returns False when there is a space already."""
-        del spec
-        check_metric_and_mode(metric, mode)
-        is_new = self._space is None
-        if is_new and config:
-            self._set_space(config)
-        if is_new or not self._metric:
-            self._metric = metric or self._metric
-        if is_new or not self._mode:
-            self._mode = mode or self._mode
-        self._start_if_ready()
-        return is_new
 
     def _set_space(self, space: Any) -> None:  # noqa: ANN401
         self._space = space
@@ -151,19 +171,10 @@ class LibrarySearcher(Searcher):
         while self._evaluated:
             self._learn_or_warn(*self._evaluated.pop(0))
 
-    def _require_ready(self) -> None:
-        name = type(self).__name__
-        if self._space is None:
-            raise SearcherNotReady(UNDEFINED_SEARCH_SPACE.format(cls=name, space="space"))
-        if not self._is_started:
-            raise SearcherNotReady(
-                UNDEFINED_METRIC_MODE.format(cls=name, metric=self._metric, mode=self._mode)
-            )
-
     # Ask and tell.
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        self._require_ready()
+        self._require_ready(self._is_started)
         if trial_id not in self._live:
             proposal = self._propose(self._points[0] if self._points else None)
             if proposal is None or isinstance(proposal, str):
@@ -244,11 +255,16 @@ class MissingLibrary(TuneError, ImportError):
     """A searcher's library is not installed, or not in a version that works."""
 
 
-def finite_number(value: Any) -> float | None:  # noqa: ANN401
+def number_of(value: Any) -> float | None:  # noqa: ANN401 - whatever a trial reported
+    """Returns a value as a number, which may be NaN or infinite; None when it is none."""
     if value is None or isinstance(value, str):
         return None
     try:
-        number = float(value)
+        return float(value)
     except (TypeError, ValueError):
         return None
-    return number if math.isfinite(number) else None
+
+
+def finite_number(value: Any) -> float | None:  # noqa: ANN401
+    number = number_of(value)
+    return number if number is not None and math.isfinite(number) else None

@@ -51,6 +51,13 @@ def at(node: Any, path: Path) -> Any:  # noqa: ANN401
     return node
 
 
+def is_equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - arrays do not compare to a truth value
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # noqa: BLE001 - whatever a user's object raises
+        return False
+
+
 def sort_key(path: Path) -> tuple[tuple[int, Any], ...]:
     """Sorts numbers by value, everything else by text; Ray cannot sort paths that mix both."""
     return tuple((0, part) if isinstance(part, (int, float)) else (1, str(part)) for part in path)

@@ -6,7 +6,7 @@ import logging
 import math
 from typing import Any
 
-from muster.tune.search.searcher import Searcher, Wrapper
+from muster.tune.search.searcher import Names, Searcher, Wrapper
 
 logger = logging.getLogger(__name__)
 
@@ -43,14 +43,10 @@ class Repeater(Wrapper):
         self._group_of: dict[str, _Group] = {}
 
     def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         num_samples = spec.get("num_samples")
-        if num_samples is not None and num_samples % self.repeat:
+        if isinstance(num_samples, int) and num_samples % self.repeat:
             logger.warning(
                 "Repeater: num_samples=%s is not a multiple of repeat=%s; it counts every repetition, "
                 "so the searcher will not receive the last %s trials",
@@ -84,7 +80,7 @@ class Repeater(Wrapper):
         trial_id: str,
         result: dict[str, Any] | None = None,
         error: bool = False,
-        **kwargs: Any,  # noqa: ANN401 - what Ray's callers add
+        **kwargs: object,  # what Ray's callers add
     ) -> None:
         group = self._group_of.pop(trial_id, None)
         if group is None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from muster.base.lazy import lazy_names
 
 # The functions that make domains are in `space`, which imports this module.
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__, _ = lazy_names(
     __name__,
-    dict.fromkeys(
-        (
+    {
+        "muster.tune.search.space": [
             "choice",
             "lograndint",
             "loguniform",
@@ -26,11 +26,9 @@ __getattr__, __dir__ = lazy_names(
             "randn",
             "sample_from",
             "uniform",
-        ),
-        "muster.tune.search.space",
-    ),
+        ]
+    },
 )
-
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,37 +153,6 @@ def grid_bounds(lower: float, upper: float, q: float) -> tuple[float, float]:
     return low, high
 
 
-def float_uniform(domain: Float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-    return rng.uniform(domain.lower, domain.upper, size)
-
-
-def float_log_uniform(domain: Float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-    import numpy as np
-
-    drawn = np.exp(rng.uniform(math.log(domain.lower), math.log(domain.upper), size))
-    return np.clip(drawn, domain.lower, domain.upper)  # exp(log(x)) may miss x by a rounding error
-
-
-def float_quantized(domain: Float, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-    """Draws between the outermost multiples, then rounds: end points have half weight, as in Ray."""
-    import numpy as np
-
-    low, high = grid_bounds(domain.lower, domain.upper, q)
-    if low > high:
-        raise ValueError(f"no multiple of {q} lies between {domain.lower} and {domain.upper}")
-    inner = domain.between(low * q, high * q) if not math.isinf(low) else domain
-    index = np.round(sampler.draw(inner, rng, size) / q)
-    return np.clip(index * q, domain.lower, domain.upper) + 0.0  # never -0.0
-
-
-def integer_uniform(domain: Integer, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-    return _integers(rng, domain.lower, domain.upper, size)
-
-
-def integer_log_uniform(domain: Integer, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-    return _floor_log_uniform(domain.lower, domain.upper, rng, size)
-
-
 def _floor_log_uniform(low: int, stop: int, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
     import numpy as np
 
@@ -193,28 +160,11 @@ def _floor_log_uniform(low: int, stop: int, rng: Rng, size: int | None) -> Any: 
     return np.clip(drawn, low, max(low, stop - 1)).astype(np.int64)
 
 
-def integer_quantized(domain: Integer, sampler: Sampler, q: int, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-    """Draws the index of a multiple, so that every multiple, the upper bound included, has equal weight."""
-    if q == 1:
-        return sampler.draw(domain, rng, size)  # as the plain domain: the upper bound is excluded
-    low, high = -(-domain.lower // q), domain.upper // q
-    if low > high:
-        raise ValueError(f"no multiple of {q} lies between {domain.lower} and {domain.upper}")
-    if isinstance(sampler, LogUniform):
-        return _floor_log_uniform(int(low), int(high) + 1, rng, size) * q
-    return _integers(rng, int(low), int(high) + 1, size) * q
-
-
-def option_index(domain: Categorical, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-    if not domain.categories:
-        raise ValueError("choice() of nothing: give it at least one option")
-    return _integers(rng, 0, len(domain.categories), size)
-
-
-def pick(options: Sequence[Any], index: Any) -> Any:  # noqa: ANN401 - an option, or a list of them
-    if getattr(index, "ndim", 0):
-        return [options[i] for i in index]
-    return options[index]
+def is_among(value: Any, options: Any) -> bool:  # noqa: ANN401 - what a user wrote, and a sequence
+    try:
+        return bool(value in options)
+    except (TypeError, ValueError):  # arrays compare to arrays, not to a truth value
+        return any(value is option for option in options)
 
 
 D = TypeVar("D", bound="Domain")
@@ -355,13 +305,24 @@ class Float(_Range):
         return new
 
     def draw_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return float_uniform(self, rng, size)
+        return rng.uniform(self.lower, self.upper, size)
 
     def draw_log_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return float_log_uniform(self, rng, size)
+        import numpy as np
+
+        drawn = np.exp(rng.uniform(math.log(self.lower), math.log(self.upper), size))
+        return np.clip(drawn, self.lower, self.upper)  # exp(log(x)) may miss x by a rounding error
 
     def draw_quantized(self, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return float_quantized(self, sampler, q, rng, size)
+        """Draws between the outermost multiples, then rounds: end points have half weight, as in Ray."""
+        import numpy as np
+
+        low, high = grid_bounds(self.lower, self.upper, q)
+        if low > high:
+            raise ValueError(f"no multiple of {q} lies between {self.lower} and {self.upper}")
+        inner = self.between(low * q, high * q) if not math.isinf(low) else self
+        index = np.round(sampler.draw(inner, rng, size) / q)
+        return np.clip(index * q, self.lower, self.upper) + 0.0  # never -0.0
 
 
 class Integer(_Range):
@@ -385,13 +346,22 @@ class Integer(_Range):
         return self.with_sampler(LogUniform(base))
 
     def draw_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return integer_uniform(self, rng, size)
+        return _integers(rng, self.lower, self.upper, size)
 
     def draw_log_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return integer_log_uniform(self, rng, size)
+        return _floor_log_uniform(self.lower, self.upper, rng, size)
 
     def draw_quantized(self, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return integer_quantized(self, sampler, int(q), rng, size)
+        """Draws the index of a multiple: every multiple, the upper bound included, has equal weight."""
+        step = int(q)
+        if step == 1:
+            return sampler.draw(self, rng, size)  # as the plain domain: the upper bound is excluded
+        low, high = -(-self.lower // step), self.upper // step
+        if low > high:
+            raise ValueError(f"no multiple of {step} lies between {self.lower} and {self.upper}")
+        if isinstance(sampler, LogUniform):
+            return _floor_log_uniform(int(low), int(high) + 1, rng, size) * step
+        return _integers(rng, int(low), int(high) + 1, size) * step
 
 
 class Categorical(Domain):
@@ -409,17 +379,17 @@ class Categorical(Domain):
         return self.with_sampler(Grid())
 
     def is_valid(self, value: Any) -> bool:  # noqa: ANN401
-        try:
-            return value in self.categories
-        except (TypeError, ValueError):  # arrays compare to arrays, not to a truth value
-            return any(value is option for option in self.categories)
+        return is_among(value, self.categories)
 
     @property
     def domain_str(self) -> str:
         return f"{self.categories}"
 
     def draw_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return pick(self.categories, option_index(self, rng, size))
+        if not self.categories:
+            raise ValueError("choice() of nothing: give it at least one option")
+        index = _integers(rng, 0, len(self.categories), size)
+        return [self.categories[i] for i in index] if size is not None else self.categories[index]
 
     def __len__(self) -> int:
         return len(self.categories)

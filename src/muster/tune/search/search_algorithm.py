@@ -13,6 +13,7 @@ from muster.host.atomic_write import atomic_write
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 
+Names = str | list[str] | None
 Experiments = TrialTemplate | Sequence[TrialTemplate] | Mapping[str, TrialTemplate]
 
 
@@ -42,11 +43,7 @@ class SearchAlgorithm:
         return self._metric
 
     def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         """Takes metric, mode and space from the experiment; False when some of them were set already."""
         del mode, config, spec
@@ -94,7 +91,7 @@ class SearchAlgorithm:
         self,
         dirpath: str,
         session_str: str = "default",
-        **kwargs: Any,  # noqa: ANN401 - what Ray's callers add
+        **kwargs: object,  # what Ray's callers add
     ) -> None:
         write_state_file(Path(dirpath) / f"{self.state_file_prefix}-{session_str}.json", self.save_state())
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct, ValidationError, msgpack
 
@@ -14,10 +14,16 @@ from muster.trials.template import TrialTemplate
 from muster.tune.search.paths import copied, flat_name, flattened
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
-from muster.tune.search.searcher import Searcher, Wrapper, restore_searcher, saved_searcher, set_properties
+from muster.tune.search.searcher import (
+    Names,
+    Searcher,
+    Wrapper,
+    restore_searcher,
+    saved_searcher,
+    set_properties,
+)
 from muster.tune.search.trial_names import format_vars
 
-T = TypeVar("T")
 _ID_STEP = 0x9E3779B1  # odd, so that counting in these steps meets every 32-bit number once
 
 
@@ -67,11 +73,7 @@ class SearchGenerator(SearchAlgorithm):
         return self._num_samples or 0
 
     def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         """Gives the searcher the space with placeholders for objects and functions, as in trials' tags."""
         space = inject_placeholders(config, Placeholders())
@@ -90,7 +92,7 @@ class SearchGenerator(SearchAlgorithm):
         if self._template is None or self.is_finished():
             return None
         trial_id = self._next_id()
-        suggestion = self._ask("suggest", lambda: self.searcher.suggest(trial_id))
+        suggestion = self._ask("suggest", trial_id)
         if suggestion is None:
             return None
         if suggestion == Searcher.FINISHED:
@@ -120,16 +122,13 @@ class SearchGenerator(SearchAlgorithm):
         return self._root
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
-        self._ask("on_trial_result", lambda: self.searcher.on_trial_result(trial_id, dict(result)))
+        self._ask("on_trial_result", trial_id, dict(result))
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
         copied_result = None if result is None else dict(result)
-        self._ask(
-            "on_trial_complete",
-            lambda: self.searcher.on_trial_complete(trial_id, result=copied_result, error=error),
-        )
+        self._ask("on_trial_complete", trial_id, result=copied_result, error=error)
 
     @property
     def _name(self) -> str:
@@ -139,9 +138,9 @@ class SearchGenerator(SearchAlgorithm):
             found = found.searcher
         return type(found).__name__
 
-    def _ask(self, hook: str, call: Callable[[], T]) -> T:
+    def _ask(self, hook: str, *arguments: object, **named: object) -> Any:  # noqa: ANN401 - what the hook returns
         try:
-            return call()
+            return getattr(self.searcher, hook)(*arguments, **named)
         except MusterError:
             raise
         except Exception as error:

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from muster.errors import MusterError, RestoreError, TuneError
 from muster.trials.metrics import flatten
 from muster.trials.model import Trial
-from muster.tune.search.search_algorithm import newest_state_file, write_state_file
+from muster.tune.plugin_state import restore_by_path, saved_by_path
+from muster.tune.search.search_algorithm import Names, newest_state_file, write_state_file
 
 
 def pickled(value: Any) -> bytes:  # noqa: ANN401 - a plug-in's own state
@@ -56,7 +57,7 @@ class Searcher:
     FINISHED: ClassVar[str] = "FINISHED"
     CKPT_FILE_TMPL: ClassVar[str] = "searcher-state-{}.pkl"
 
-    def __init__(self, metric: str | list[str] | None = None, mode: str | list[str] | None = None) -> None:
+    def __init__(self, metric: Names = None, mode: Names = None) -> None:
         check_metric_and_mode(metric, mode)
         self._metric, self._mode = metric, mode
 
@@ -69,11 +70,7 @@ class Searcher:
         return getattr(self, "_mode", None)
 
     def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         """Takes the experiment's settings; False when this searcher cannot, or has its own already."""
         del metric, mode, config, spec
@@ -236,7 +233,7 @@ def _trials_of(source: Any) -> Iterable[Any]:  # noqa: ANN401
 def saved_searcher(searcher: Searcher) -> bytes:
     """Returns `save_state()`, or what a class that only overrides Ray's `save(path)` writes."""
     try:
-        return _saved_by_path(searcher) if _uses_paths(searcher) else searcher.save_state()
+        return saved_by_path(searcher.save) if _uses_paths(searcher) else searcher.save_state()
     except (MusterError, NotImplementedError):
         raise
     except Exception as error:
@@ -249,7 +246,7 @@ def saved_searcher(searcher: Searcher) -> bytes:
 def restore_searcher(searcher: Searcher, state: bytes) -> None:
     try:
         if _uses_paths(searcher):
-            _restore_by_path(searcher, state)
+            restore_by_path(searcher.restore, state)
         else:
             searcher.restore_state(state)
     except MusterError:
@@ -269,24 +266,6 @@ def _uses_paths(searcher: Searcher) -> bool:
         if "save" in vars(cls):
             return True
     return False
-
-
-def _saved_by_path(searcher: Searcher) -> bytes:
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="muster-searcher-") as directory:
-        path = Path(directory) / "state"
-        searcher.save(str(path))
-        return path.read_bytes()
-
-
-def _restore_by_path(searcher: Searcher, state: bytes) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="muster-searcher-") as directory:
-        path = Path(directory) / "state"
-        path.write_bytes(state)
-        searcher.restore(str(path))
 
 
 class Wrapper(Searcher):
@@ -310,11 +289,7 @@ class Wrapper(Searcher):
         return self.searcher.mode
 
     def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
+        self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         return set_properties(self.searcher, metric, mode, config, spec)
 
@@ -342,9 +317,6 @@ class Wrapper(Searcher):
         own, inner = pickle.loads(state)
         self.set_state(own)
         restore_searcher(self.searcher, inner)
-
-
-Names = str | list[str] | None
 
 
 def set_properties(

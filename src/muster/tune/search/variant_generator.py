@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -75,10 +76,7 @@ class Unresolved:
     @property
     def size(self) -> int:
         """Returns how many points the grids have together."""
-        product = 1
-        for _, options in self.grids:
-            product *= len(options)
-        return product
+        return math.prod(len(options) for _, options in self.grids)
 
     @property
     def is_final(self) -> bool:

@@ -7,35 +7,24 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.stopper.experiment_plateau import ExperimentPlateauStopper
-    from muster.tune.stopper.function_stopper import FunctionStopper
-    from muster.tune.stopper.maximum_iteration import MaximumIterationStopper
-    from muster.tune.stopper.noop import NoopStopper
-    from muster.tune.stopper.stopper import CombinedStopper, Stopper
-    from muster.tune.stopper.timeout import TimeoutStopper
-    from muster.tune.stopper.trial_plateau import TrialPlateauStopper
-
-__all__ = [
-    "CombinedStopper",
-    "ExperimentPlateauStopper",
-    "FunctionStopper",
-    "MaximumIterationStopper",
-    "NoopStopper",
-    "Stopper",
-    "TimeoutStopper",
-    "TrialPlateauStopper",
-]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "CombinedStopper": ".stopper",
-        "ExperimentPlateauStopper": ".experiment_plateau",
-        "FunctionStopper": ".function_stopper",
-        "MaximumIterationStopper": ".maximum_iteration",
-        "NoopStopper": ".noop",
-        "Stopper": ".stopper",
-        "TimeoutStopper": ".timeout",
-        "TrialPlateauStopper": ".trial_plateau",
-    },
-)
+    from muster.tune.stopper.experiment_plateau import ExperimentPlateauStopper as ExperimentPlateauStopper
+    from muster.tune.stopper.function_stopper import FunctionStopper as FunctionStopper
+    from muster.tune.stopper.maximum_iteration import MaximumIterationStopper as MaximumIterationStopper
+    from muster.tune.stopper.noop import NoopStopper as NoopStopper
+    from muster.tune.stopper.stopper import CombinedStopper as CombinedStopper
+    from muster.tune.stopper.stopper import Stopper as Stopper
+    from muster.tune.stopper.timeout import TimeoutStopper as TimeoutStopper
+    from muster.tune.stopper.trial_plateau import TrialPlateauStopper as TrialPlateauStopper
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".experiment_plateau": ["ExperimentPlateauStopper"],
+            ".function_stopper": ["FunctionStopper"],
+            ".maximum_iteration": ["MaximumIterationStopper"],
+            ".noop": ["NoopStopper"],
+            ".stopper": ["CombinedStopper", "Stopper"],
+            ".timeout": ["TimeoutStopper"],
+            ".trial_plateau": ["TrialPlateauStopper"],
+        },
+    )

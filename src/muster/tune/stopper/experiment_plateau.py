@@ -6,7 +6,7 @@ import math
 from bisect import insort
 from typing import Any
 
-from muster.tune.plugin_state import Plain
+from muster.tune.plugin_state import Plain, refuse
 from muster.tune.stopper.stopper import Stopper, metric_of
 from muster.tune.stopper.trial_plateau import spread
 
@@ -22,7 +22,8 @@ class ExperimentPlateauStopper(Stopper):
     def __init__(
         self, metric: str, std: float = 0.001, top: int = 10, mode: str = "min", patience: int = 0
     ) -> None:
-        faults = (
+        refuse(
+            "ExperimentPlateauStopper",
             (mode not in ("min", "max"), f"mode is {mode!r}; it must be 'min' or 'max'"),
             (not _is_whole(top) or top <= 1, f"top is {top!r}; it must be a whole number above 1"),
             (not _is_whole(patience) or patience < 0, f"patience is {patience!r}; it must be 0 or more"),
@@ -31,9 +32,6 @@ class ExperimentPlateauStopper(Stopper):
                 f"std is {std!r}; it must be a number above 0",
             ),
         )
-        for is_wrong, message in faults:
-            if is_wrong:
-                raise ValueError(f"ExperimentPlateauStopper: {message}")
         self._metric, self._std, self._top, self._mode, self._patience = metric, std, top, mode, patience
         self._best: list[float] = []  # best first, signed so that smaller is better
         self._plateau_results = 0

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from muster.base.clock import Clock
 from muster.errors import TuneError
-from muster.tune.plugin_state import Plain
 from muster.tune.stopper.stopper import CombinedStopper, Stopper
 from muster.tune.stopper.timeout import TimeoutStopper
 
@@ -43,11 +42,6 @@ class FunctionStopper(Stopper):
                 f"stop: {fn!r} has stop_all but is no Stopper: let its class extend muster.tune.Stopper"
             )
         return is_function
-
-    def _to_plain(self) -> Plain:
-        return {}
-
-    def _from_plain(self, state: Plain) -> None: ...
 
 
 def _check_arity(function: Callable[..., Any]) -> None:

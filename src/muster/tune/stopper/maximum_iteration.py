@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.tune.plugin_state import Plain
 from muster.tune.stopper.stopper import Stopper
 
 
@@ -12,6 +11,7 @@ class MaximumIterationStopper(Stopper):
     """A MaximumIterationStopper ends a trial with its `max_iter`-th result, by its own count."""
 
     _state_kind = "maximum_iteration"
+    _plain_attributes = ("_seen",)
 
     def __init__(self, max_iter: int) -> None:
         self._max_iter = max_iter
@@ -23,9 +23,3 @@ class MaximumIterationStopper(Stopper):
 
     def stop_all(self) -> bool:
         return False
-
-    def _to_plain(self) -> Plain:
-        return {"seen": self._seen}
-
-    def _from_plain(self, state: Plain) -> None:
-        self._seen = dict(state["seen"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.tune.plugin_state import Plain
 from muster.tune.stopper.stopper import Stopper
 
 
@@ -18,8 +17,3 @@ class NoopStopper(Stopper):
 
     def stop_all(self) -> bool:
         return False
-
-    def _to_plain(self) -> Plain:
-        return {}
-
-    def _from_plain(self, state: Plain) -> None: ...

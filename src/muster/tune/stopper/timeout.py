@@ -21,6 +21,7 @@ class TimeoutStopper(Stopper):
     """
 
     _state_kind = "timeout"
+    _plain_attributes = ("_spent_s",)
 
     def __init__(self, timeout: float | timedelta, *, clock: Clock | None = None) -> None:
         if isinstance(timeout, timedelta):
@@ -53,8 +54,6 @@ class TimeoutStopper(Stopper):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_last_check": None}
 
-    def _to_plain(self) -> Plain:
-        return {"spent_s": self._spent_s}
-
     def _from_plain(self, state: Plain) -> None:
-        self._spent_s, self._last_check = state["spent_s"], None
+        super()._from_plain(state)
+        self._last_check = None

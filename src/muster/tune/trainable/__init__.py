@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.trainable.trainable import Trainable
-    from muster.tune.trainable.util import with_parameters, with_resources
-
-__all__ = ["Trainable", "with_parameters", "with_resources"]
-
-__getattr__, __dir__ = lazy_names(
-    __name__, {"Trainable": ".trainable", "with_parameters": ".util", "with_resources": ".util"}
-)
+    from muster.tune.trainable.trainable import Trainable as Trainable
+    from muster.tune.trainable.util import with_parameters as with_parameters
+    from muster.tune.trainable.util import with_resources as with_resources
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__, {".trainable": ["Trainable"], ".util": ["with_parameters", "with_resources"]}
+    )

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from muster.errors import TuneError
@@ -211,15 +212,17 @@ def with_resources(trainable: Any, resources: Any) -> Any:  # noqa: ANN401 - fun
         >>> with_resources(train, {"cpu": 2})._resources
         PlacementGroupFactory([{'CPU': 2.0}], strategy='PACK')
     """
+    is_class = _is_class(trainable, "with_resources")
+    with_needed = _class_with_resources if is_class else _function_with_resources
+    return with_needed(trainable, as_resources(resources))
+
+
+def _is_class(trainable: object, caller: str) -> bool:
+    """Returns whether a trainable is a class, not a function; ValueError when it is no trainable."""
     is_class = inspect.isclass(trainable)
     if not callable(trainable) or (is_class and not is_trainable_class(trainable)):
-        raise ValueError(
-            f"with_resources: needs a function or a subclass of tune.Trainable, not {trainable!r}"
-        )
-    needed = as_resources(resources)
-    return (
-        _class_with_resources(trainable, needed) if is_class else _function_with_resources(trainable, needed)
-    )
+        raise ValueError(f"{caller}: needs a function or a subclass of tune.Trainable, not {trainable!r}")
+    return is_class
 
 
 def _function_with_resources(function: Callable[..., Any], needed: Resources) -> Callable[..., Any]:
@@ -234,21 +237,24 @@ def _class_with_resources(kind: Any, needed: Resources) -> type:  # noqa: ANN401
     class Inner(kind):  # type: ignore[misc]  # a base that is known only now
         @classmethod
         def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
-            return needed if isinstance(needed, PlacementGroupFactory) else chosen(needed, config)
+            return chosen(needed, config)
 
-    Inner.__name__ = trainable_name(kind)
-    Inner.__doc__ = kind.__doc__
-    return Inner
+    return _named_like(kind, Inner)
 
 
-def chosen(chooser: Chooser, config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """Returns the resources that a user's function returns for a config; a dict is accepted, too."""
-    answer: Any = chooser(config)
+def _named_like(kind: type, inner: type) -> type:
+    inner.__name__, inner.__doc__ = trainable_name(kind), kind.__doc__
+    return inner
+
+
+def chosen(needed: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """Returns resources for a config, from a user's function if it is one; it may return a dict, too."""
+    answer: Any = needed if isinstance(needed, PlacementGroupFactory) else needed(config)
     if isinstance(answer, PlacementGroupFactory):
         return answer
     if isinstance(answer, Mapping):
         return resource_dict_to_bundles(answer)
-    name = getattr(chooser, "__name__", repr(chooser))
+    name = getattr(needed, "__name__", repr(needed))
     raise TuneError(
         f"the resource function {name} returned {answer!r}: it must return a PlacementGroupFactory"
     )
@@ -261,34 +267,21 @@ def trial_resources(trainable: Any, resources_per_trial: Any = None) -> Resource
     """
     fallback = None if resources_per_trial is None else as_resources(resources_per_trial)
     if is_trainable_class(trainable):
-        return lambda config: _class_request(trainable, config, fallback)
-    own: Resources | None = getattr(trainable, "_resources", None)
+        return lambda config: chosen(
+            _needed(trainable, trainable.default_resource_request(dict(config)), fallback), config
+        )
+    needed = _needed(trainable, getattr(trainable, "_resources", None), fallback)
+    return needed if isinstance(needed, PlacementGroupFactory) else partial(chosen, needed)
+
+
+def _needed(trainable: object, own: Resources | None, fallback: Resources | None) -> Resources:
     if own is not None and fallback is not None:
-        raise _both(trainable)
-    needed = own if own is not None else fallback
-    if needed is None:
-        return PlacementGroupFactory([{"CPU": 1}])
-    if isinstance(needed, PlacementGroupFactory):
-        return needed
-    chooser = needed
-    return lambda config: chosen(chooser, config)
-
-
-def _class_request(kind: Any, config: Mapping[str, Any], fallback: Resources | None) -> PlacementGroupFactory:  # noqa: ANN401
-    own: PlacementGroupFactory | None = kind.default_resource_request(dict(config))
-    if own is not None and fallback is not None:
-        raise _both(kind)
-    needed = own if own is not None else fallback
-    if needed is None:
-        return PlacementGroupFactory([{"CPU": 1}])
-    return needed if isinstance(needed, PlacementGroupFactory) else chosen(needed, config)
-
-
-def _both(trainable: object) -> TuneError:
-    return TuneError(
-        f"{trainable_name(trainable)} defines its own resources, and so does resources_per_trial: "
-        "leave one of them out"
-    )
+        raise TuneError(
+            f"{trainable_name(trainable)} defines its own resources, and so does resources_per_trial: "
+            "leave one of them out"
+        )
+    given = own if own is not None else fallback
+    return PlacementGroupFactory([{"CPU": 1}]) if given is None else given
 
 
 def thread_limit(resources: Any, environment: Mapping[str, str]) -> dict[str, str]:  # noqa: ANN401
@@ -332,18 +325,10 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - fun
         >>> with_parameters(train, data=[1, 2, 3])({"scale": 2})
         {'total': 12}
     """
-    is_class = inspect.isclass(trainable)
-    if not callable(trainable) or (is_class and not is_trainable_class(trainable)):
-        raise ValueError(
-            f"with_parameters: needs a function or a subclass of tune.Trainable, not {trainable!r}"
-        )
+    is_class = _is_class(trainable, "with_parameters")
     _check_names(trainable, kwargs)
-    parameters = Parameters(kwargs)
-    return (
-        _class_with_parameters(trainable, parameters)
-        if is_class
-        else _function_with_parameters(trainable, parameters)
-    )
+    with_given = _class_with_parameters if is_class else _function_with_parameters
+    return with_given(trainable, Parameters(kwargs))
 
 
 def _function_with_parameters(function: Callable[..., Any], parameters: Parameters) -> Callable[..., Any]:
@@ -358,9 +343,7 @@ def _class_with_parameters(kind: Any, parameters: Parameters) -> type:  # noqa: 
         def setup(self, config: dict[str, Any], **more: Any) -> None:  # noqa: ANN401
             super().setup(config, **parameters.load(), **more)
 
-    Inner.__name__ = trainable_name(kind)
-    Inner.__doc__ = kind.__doc__
-    return Inner
+    return _named_like(kind, Inner)
 
 
 def _check_names(trainable: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401

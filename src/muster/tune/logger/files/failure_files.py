@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time  # only for formatting; the time is read from a Clock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from muster.base.clock import Clock, SystemClock
 from muster.tune.callback import Callback
@@ -29,12 +29,7 @@ class FailureFiles(Callback):
         self._writer, self._experiment_dir = writer, experiment_dir
 
     def on_trial_failure(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        failure: TrialFailure,
-        **info: Any,  # noqa: ANN401
+        self, iteration: int, trials: list[Trial], trial: Trial, failure: TrialFailure, **info: object
     ) -> None:
         trial.error_filename = ERRORS
         if failure.exception is not None:
@@ -45,10 +40,10 @@ class FailureFiles(Callback):
         log = self._writer.log(trial.trial_id, trial_directory(self._experiment_dir, trial))
         self._writer.fail(log, text, failure.exception)
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._end(trial, failed=False)
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._end(trial, failed=True)
 
     def _end(self, trial: Trial, *, failed: bool) -> None:

@@ -52,7 +52,11 @@ def content(path: str) -> bytes:
 
 def append_once(path: str, data: bytes) -> None:
     """Opens, appends and closes: for a file that will not be written again soon."""
-    descriptor = os.open(path, _FLAGS, 0o644)
+    _write_once(path, _FLAGS, data)
+
+
+def _write_once(path: str, flags: int, data: bytes) -> None:
+    descriptor = os.open(path, flags, 0o644)
     try:
         append_all(descriptor, data)
     finally:
@@ -79,8 +83,4 @@ def write_whole(path: str, data: bytes) -> None:
 
 def write_new(path: str, data: bytes) -> None:
     """Writes a file of a new directory, which has no readers yet, so no temporary file is needed."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o644)
-    try:
-        append_all(descriptor, data)
-    finally:
-        os.close(descriptor)
+    _write_once(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), data)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster.tune.logger.files.csv_rows import Flat, Table, fields_of, is_whole, records_of
@@ -28,8 +28,7 @@ def truncate_after(trial_dir: str, iteration: int | None) -> None:
         path = os.path.join(trial_dir, name)
         if not os.path.exists(path) or (clean is not None and clean(path, iteration)):
             continue
-        with open(path, "rb") as file:
-            data = file.read()
+        data = content(path)
         keep = cut(data, iteration)
         if keep < len(data):
             os.truncate(path, keep)
@@ -40,11 +39,7 @@ def truncate_after(trial_dir: str, iteration: int | None) -> None:
 
 def last_iteration(path: str) -> int | None:
     """Returns the iteration of the last row of a result.json or progress.csv; None when no row has one."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
-        return None
+    data = content(path)
     if path.endswith(".csv"):
         records = records_of(data)
         return _csv_iteration(records[-1], _column(records)) if len(records) > 1 else None
@@ -65,11 +60,7 @@ def rows_beyond(path: str, rows: Sequence[Row]) -> list[Row]:
 
 def csv_columns(path: str) -> list[str]:
     """Returns the header of an existing progress.csv; [] when there is none."""
-    try:
-        with open(path, "rb") as file:
-            records = records_of(file.read())
-    except FileNotFoundError:
-        return []
+    records = records_of(content(path))
     return fields_of(records[0]) if records and is_whole(records[0]) else []
 
 
@@ -151,27 +142,24 @@ def cut_repeated_rows(path: str, rows: Sequence[dict[str, Any]]) -> None:
     lines = content(path).splitlines(keepends=True)
     latest = lines[max(0, len(lines) - len(rows)) :]
     # The same row may be spelled in two ways, with and without spaces: the values are compared.
-    count = _common([_normalised(line) for line in latest], [_normalised(line) for line in _encoded(rows)])
+    count = _common(
+        [_normalised(line) for line in latest], [_normalised(line) for line in _encoded(encode, rows)]
+    )
     _cut(path, lines, count)
 
 
 def cut_repeated_records(path: str, table: Table, rows: Sequence[Flat]) -> None:
     """Cuts repeated records from the end of a progress.csv with the columns of `table`."""
     records = records_of(content(path))
-    expected = []
-    for row in rows:
-        try:
-            expected.append(table.encode([row]))
-        except Exception:  # noqa: BLE001 - a row that cannot be written is not there either
-            continue
+    expected = _encoded(lambda row: table.encode([row]), rows)
     _cut(path, records, _common(records[1:], expected))
 
 
-def _encoded(rows: Sequence[dict[str, Any]]) -> list[bytes]:
+def _encoded(encode_row: Callable[[Any], bytes], rows: Sequence[Any]) -> list[bytes]:
     found = []
     for row in rows:
         try:
-            found.append(encode(row))
+            found.append(encode_row(row))
         except Exception:  # noqa: BLE001 - a row that cannot be written is not there either
             continue
     return found

@@ -303,7 +303,7 @@ class TrialLog:
         csv_bytes = self._csv_bytes(context, records) if records else b""
         shown = [(at, flat) for kinds, flat, at in flats if kinds & TBX]
         if shown:
-            self._show(context, shown)
+            self._add_events(context, context.events.records(shown), shown[0][0])
         # Nothing can fail from here on, so a batch that failed has left nothing behind and is done again.
         if csv_bytes:
             header = b"" if self._has_header else self._columns().header()
@@ -311,9 +311,6 @@ class TrialLog:
             self._has_header = True
         if lines:
             self._pending.setdefault(RESULTS, []).append(json_bytes)
-
-    def _show(self, context: WriterContext, shown: Sequence[tuple[float, Flat]]) -> None:
-        self._add_events(context, context.events.records(shown), shown[0][0])
 
     def _add_events(self, context: WriterContext, records: bytes, at: float) -> None:
         if not self._events:

@@ -1,4 +1,4 @@
-"""Runs in the process that writes log files: takes batches from the driver's LogWriter and confirms them.
+"""Runs in another process: takes log rows in batches from the driver's LogWriter, and confirms each one.
 
 It ends with the driver: by the kernel's signal on Linux, and everywhere when the connection or the parent is
 gone. What it has not written by then is repaired by the driver's next start.

@@ -6,16 +6,12 @@ import contextlib
 import logging
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from muster.tune.search.dimensions import Dimension, flat_point
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal, finite_number
 from muster.tune.search.paths import unflattened
-
-
-def as_parameters(dimensions: Iterable[Dimension]) -> list[Any]:
-    return [_parameter(one) for one in dimensions]
 
 
 def _parameter(one: Dimension) -> Any:  # noqa: ANN401
@@ -70,8 +66,6 @@ def _from_dict(one: dict[str, Any]) -> Any:  # noqa: ANN401
         raise ValueError(f"AxSearch: {one!r} is no parameter of Ax ({error!r})") from error
     raise ValueError(f"AxSearch: the type of {one!r} must be 'range', 'choice' or 'fixed'")
 
-
-logger = logging.getLogger(__name__)
 
 _METRIC = "objective"  # Ax reads metrics in expressions, where a name such as "val/loss" would be a quotient
 
@@ -144,7 +138,7 @@ class AxSearch(LibrarySearcher):
         if self._client is not None:
             return
         if self._dimensions is not None:
-            parameters = as_parameters(self._dimensions.variable.values())
+            parameters = [_parameter(one) for one in self._dimensions.variable.values()]
         else:
             parameters, self._fixed = parameters_of(self._space)
         with _quiet(), _refusals():

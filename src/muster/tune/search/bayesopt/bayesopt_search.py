@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
-from muster.tune.search.paths import unflattened
 from muster.tune.search.variant_generator import has_unresolved_values
 
 _ACQUISITIONS = {
@@ -215,9 +214,6 @@ class BayesOptSearch(LibrarySearcher):
         if missing:
             raise ValueError(f"BayesOptSearch: the point {dict(point)!r} lacks {', '.join(missing)}")
         return {name: float(point[name]) for name in self._bounds()}
-
-    def _suggestion(self, values: Values) -> dict[str, Any]:
-        return self._dimensions.suggestion(values) if self._dimensions is not None else unflattened(values)
 
     def _inform(self, handle: tuple[Values, bool], loss: float) -> None:
         self._receive(handle, -loss)

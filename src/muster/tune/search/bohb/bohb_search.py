@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from muster.tune.search.dimensions import Dimension, flat_point
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
-from muster.tune.search.paths import unflattened
 from muster.tune.search.random_stream import IsolatedRandom
 
 logger = logging.getLogger(__name__)
@@ -107,9 +106,6 @@ class TuneBOHB(LibrarySearcher):
             return dict(self._dimensions.values(point))
         flat = flat_point(point)
         return {name: flat[name] for name in self._space if name in flat}
-
-    def _suggestion(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return self._dimensions.suggestion(values) if self._dimensions is not None else unflattened(values)
 
     # Results.
 

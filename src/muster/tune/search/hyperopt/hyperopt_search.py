@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from muster.tune.search.dimensions import Dimension, dimension_of, flat_point, open_branches
+from muster.tune.search.dimensions import (
+    Dimension,
+    checked_name,
+    dimension_of,
+    flat_point,
+    open_branches,
+    refuse_grid,
+)
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import Path, children, copied, is_container, rebuilt
 from muster.tune.search.sample import Categorical, Domain, Function
@@ -26,7 +33,7 @@ class HyperoptSpace:
     def __init__(self, space: Mapping[str, Any]) -> None:
         unresolved = find_unresolved(iter([((), dict(space))]))
         for path, _ in unresolved.grids:
-            _refuse_grid(_label("", path))
+            refuse_grid(OWNER, _label("", path))
         self.variable: dict[str, Dimension] = {}  # by label
         self._root = open_branches(dict(space))
         self.expression = self._expressed(self._root, "")
@@ -35,7 +42,7 @@ class HyperoptSpace:
         if isinstance(node, Categorical):
             return self._choice(node, label)
         if isinstance(node, dict) and len(node) == 1 and "grid_search" in node:
-            _refuse_grid(label)
+            refuse_grid(OWNER, label)
         if isinstance(node, Function) or (isinstance(node, dict) and len(node) == 1 and "eval" in node):
             raise ValueError(f"{OWNER} cannot suggest {node!r} at '{label}': use a domain")
         if isinstance(node, Domain):
@@ -49,7 +56,7 @@ class HyperoptSpace:
         from hyperopt import hp
 
         if domain.is_grid():
-            _refuse_grid(label)
+            refuse_grid(OWNER, label)
         self.variable[label] = Dimension(label, (), "choice", options=tuple(domain.categories))
         options = [
             self._expressed(option, f"{label}:{index}") if has_unresolved_values(option) else index
@@ -136,17 +143,8 @@ def _child(value: Any, key: Any) -> Any:  # noqa: ANN401
 
 
 def _label(parent: str, path: Path) -> str:
-    for part in path:
-        if isinstance(part, str) and "/" in part:
-            raise ValueError(f"{OWNER} joins nested keys with '/', so the key {part!r} must not hold one")
-    return "/".join(([parent] if parent else []) + [str(part) for part in path])
-
-
-def _refuse_grid(label: str) -> None:
-    raise ValueError(
-        f"{OWNER} cannot take the grid_search at '{label}': "
-        "use choice(), or run without a searcher to go through the grid"
-    )
+    name = checked_name(OWNER, path)
+    return f"{parent}/{name}" if parent else name
 
 
 def hyperopt_number(one: Dimension) -> Any:  # noqa: ANN401 - a hyperopt expression

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from muster.tune.search.dimensions import Dimension
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import unflattened
-from muster.tune.search.searcher import check_metric_and_mode
 
 if TYPE_CHECKING:
     from nevergrad.optimization.base import Optimizer
@@ -77,16 +76,6 @@ class NevergradSearch(LibrarySearcher):
         if self._names is not None and len(self._names) != size:
             raise ValueError(f"NevergradSearch: {len(self._names)} names for {size} numbers in `space`")
         return optimizer.parametrization
-
-    def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
-    ) -> bool:
-        check_metric_and_mode(metric, mode)
-        return super().set_search_properties(metric, mode, config, **spec)
 
     def _start(self) -> None:
         from nevergrad.optimization.base import Optimizer

@@ -16,7 +16,6 @@ from muster.tune.search.placeholders import is_placeholder
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
-    from optuna.storages import BaseStorage
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
@@ -152,7 +151,7 @@ class StudyRecord:
     """A StudyRecord encodes the trials of one study; one lives as long as its study."""
 
     def __init__(self) -> None:
-        self._finished: list[bytes | None] = []  # by trial number
+        self._finished: dict[int, bytes] = {}  # by trial number
         self._distributions: dict[bytes, int] = {}  # encoded -> its place in the table
 
     def encoded(self, study: Study) -> dict[str, Any]:
@@ -168,15 +167,11 @@ class StudyRecord:
         }
 
     def _trial(self, trial: FrozenTrial) -> bytes:
-        number = trial.number
-        while len(self._finished) <= number:
-            self._finished.append(None)
-        kept = self._finished[number]
-        if kept is not None:
-            return kept
-        encoded = self._encode(trial)
-        if trial.state.is_finished():
-            self._finished[number] = encoded
+        encoded = self._finished.get(trial.number)
+        if encoded is None:
+            encoded = self._encode(trial)
+            if trial.state.is_finished():
+                self._finished[trial.number] = encoded
         return encoded
 
     def _encode(self, trial: FrozenTrial) -> bytes:
@@ -203,18 +198,15 @@ class StudyRecord:
         storage, study_id = study._storage, study._study_id
         table = [pickle.loads(one) for one in saved["distributions"]]
         self._distributions = {one: place for place, one in enumerate(saved["distributions"])}
-        for encoded in saved["trials"]:
+        for number, encoded in enumerate(saved["trials"]):
             trial = _decoded(encoded, table)
-            self._finished.append(encoded if trial.state.is_finished() else None)
+            if trial.state.is_finished():
+                self._finished[number] = encoded
             storage.create_new_trial(study_id, template_trial=trial)
-        _set_study_attrs(storage, study_id, saved)
-
-
-def _set_study_attrs(storage: BaseStorage, study_id: int, saved: dict[str, Any]) -> None:
-    for key, value in pickle.loads(saved["user_attrs"]).items():
-        storage.set_study_user_attr(study_id, key, value)
-    for key, value in pickle.loads(saved["system_attrs"]).items():
-        storage.set_study_system_attr(study_id, key, value)
+        for key, value in pickle.loads(saved["user_attrs"]).items():
+            storage.set_study_user_attr(study_id, key, value)
+        for key, value in pickle.loads(saved["system_attrs"]).items():
+            storage.set_study_system_attr(study_id, key, value)
 
 
 def _decoded(encoded: bytes, table: list[Any]) -> FrozenTrial:

@@ -12,18 +12,10 @@ from msgspec import msgpack
 
 from muster.base.clock import SystemClock
 from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION
+from muster.tune.search.library_searcher import SpaceSearcher, number_of
 from muster.tune.search.optuna.convert import ConvertedSpace, StudyRecord, checked_sampler, require_optuna
 from muster.tune.search.paths import unflattened
-from muster.tune.search.searcher import (
-    UNDEFINED_METRIC_MODE,
-    UNDEFINED_SEARCH_SPACE,
-    UNRESOLVED_SEARCH_SPACE,
-    Searcher,
-    SearcherNotReady,
-    check_metric_and_mode,
-    pickled,
-)
-from muster.tune.search.variant_generator import has_unresolved_values
+from muster.tune.search.searcher import Names, pickled
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -38,7 +30,7 @@ _UNKNOWN_EXCESS = 1e300  # a constraint that was not measured is violated; infin
 Space = Mapping[str, Any] | Callable[..., Any]
 
 
-class OptunaSearch(Searcher):
+class OptunaSearch(SpaceSearcher):
     """An OptunaSearch takes suggestions from Optuna (`pip install "muster[optuna]"`).
 
     Several metrics make a multi-objective study. A metric with mode "obs" is not optimised, but kept as
@@ -65,8 +57,8 @@ class OptunaSearch(Searcher):
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's signature
         self,
         space: Space | None = None,
-        metric: str | list[str] | None = None,
-        mode: str | list[str] | None = None,
+        metric: Names = None,
+        mode: Names = None,
         points_to_evaluate: list[dict[str, Any]] | None = None,
         sampler: BaseSampler | None = None,
         study_name: str | None = None,
@@ -86,7 +78,6 @@ class OptunaSearch(Searcher):
         self._sampler = checked_sampler(sampler, seed)
         self._study_name = study_name or "optuna"
         self._storage = storage
-        self._space: Space | None = None
         self._converted: ConvertedSpace | None = None
         self._ot_study: Study | None = None
         self._record = StudyRecord()
@@ -95,11 +86,7 @@ class OptunaSearch(Searcher):
         self._completed: dict[str, None] = {}
         self._is_exhausted = False
         self._pending: list[tuple[Any, ...]] = []  # evaluated points added before there was a study
-        if space is not None:
-            if isinstance(space, Mapping) and has_unresolved_values(dict(space)):
-                logger.warning(UNRESOLVED_SEARCH_SPACE.format(cls="OptunaSearch", par="space"))
-            self._set_space(space)
-        self._start_if_ready()
+        self._begin(space)
 
     # Set-up.
 
@@ -108,33 +95,13 @@ class OptunaSearch(Searcher):
         """Returns Optuna's distributions by flat name."""
         return dict(ConvertedSpace(spec).distributions)
 
-    def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: dict[str, Any],
-        **spec: Any,  # noqa: ANN401
-    ) -> bool:
-        """Takes the space, metric and mode that are missing; returns False when there is a space already."""
-        del spec
-        check_metric_and_mode(metric, mode)
-        self._settings = None
-        is_new = not self._space
-        if is_new:
-            self._set_space(config)
-        if is_new or not self._metric:
-            self._metric = metric or self._metric
-        if is_new or not self._mode:
-            self._mode = mode or self._mode
-        self._start_if_ready()
-        return is_new
-
     def _set_space(self, space: Space) -> None:
         self._space = space
         if isinstance(space, Mapping):
             self._converted = ConvertedSpace(space)
 
     def _start_if_ready(self) -> None:
+        self._settings = None  # metric, mode or space may be new
         if self._mode and not self._metric:
             self._metric = DEFAULT_METRIC
         if not self._space or not self._mode or self._ot_study is not None:
@@ -185,12 +152,8 @@ class OptunaSearch(Searcher):
         return self._converted.params(point) if self._converted is not None else dict(point)
 
     def _ready_study(self) -> Study:
-        if not self._space:
-            raise SearcherNotReady(UNDEFINED_SEARCH_SPACE.format(cls="OptunaSearch", space="space"))
-        if not self._metric or not self._mode or self._ot_study is None:
-            raise SearcherNotReady(
-                UNDEFINED_METRIC_MODE.format(cls="OptunaSearch", metric=self._metric, mode=self._mode)
-            )
+        self._require_ready(bool(self._metric and self._mode and self._ot_study))
+        assert self._ot_study is not None
         return self._ot_study
 
     @property
@@ -250,7 +213,7 @@ class OptunaSearch(Searcher):
         number = self._live.get(trial_id)
         if number is None or len(objectives) != 1:  # Optuna has no intermediate values of several objectives
             return
-        value, step = _number(result.get(objectives[0][0])), result.get(TRAINING_ITERATION)
+        value, step = number_of(result.get(objectives[0][0])), result.get(TRAINING_ITERATION)
         if value is not None and isinstance(step, int) and step >= 0:
             study = self._ready_study()
             study._storage.set_trial_intermediate_value(self._storage_id(study, number), step, value)
@@ -267,7 +230,7 @@ class OptunaSearch(Searcher):
         self._completed[trial_id] = None
         study = self._ready_study()
         self._keep_attributes(study, number, result or {})
-        values = [_number((result or {}).get(metric)) for metric, _ in self._objectives()]
+        values = [number_of((result or {}).get(metric)) for metric, _ in self._objectives()]
         known = [value for value in values if value is not None]
         if len(known) == len(values):
             # Optuna refuses NaN as a value; to its samplers such a trial has failed.
@@ -282,11 +245,11 @@ class OptunaSearch(Searcher):
             names = list(result)
         storage, storage_id = study._storage, self._storage_id(study, number)
         for name in names:
-            value = _number(result.get(name))
+            value = number_of(result.get(name))
             if value is not None:
                 storage.set_trial_user_attr(storage_id, name, value)
         for name, bound in self._constraints.items():
-            value = _number(result.get(name))
+            value = number_of(result.get(name))
             is_known = value is not None and not math.isnan(value)
             excess = value - bound if is_known and value is not None else _UNKNOWN_EXCESS
             storage.set_trial_system_attr(
@@ -400,15 +363,6 @@ def _state(name: str) -> TrialState:
     from optuna.trial import TrialState
 
     return TrialState[name]
-
-
-def _number(value: Any) -> float | None:  # noqa: ANN401 - whatever a trial reported
-    if value is None or isinstance(value, str):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _as_list(value: Any) -> list[float]:  # noqa: ANN401
