@@ -13,11 +13,11 @@ from muster.errors import RestoreError, TuneError
 from muster.trials.metrics import DEFAULT_METRIC
 from muster.tune.search.dimensions import Dimensions, Feature
 from muster.tune.search.paths import copied, unflattened
+from muster.tune.search.search_algorithm import Names
 from muster.tune.search.searcher import (
     UNDEFINED_METRIC_MODE,
     UNDEFINED_SEARCH_SPACE,
     UNRESOLVED_SEARCH_SPACE,
-    Names,
     Searcher,
     SearcherNotReady,
     check_metric_and_mode,

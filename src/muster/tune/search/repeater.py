@@ -6,7 +6,8 @@ import logging
 import math
 from typing import Any
 
-from muster.tune.search.searcher import Names, Searcher, Wrapper
+from muster.tune.search.search_algorithm import Names
+from muster.tune.search.searcher import Searcher, Wrapper
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,8 @@ from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.search.paths import copied, flat_name, flattened
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
-from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
+from muster.tune.search.search_algorithm import Experiments, Names, SearchAlgorithm, as_templates, hex_digits
 from muster.tune.search.searcher import (
-    Names,
     Searcher,
     Wrapper,
     restore_searcher,

@@ -15,7 +15,8 @@ from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION
 from muster.tune.search.library_searcher import SpaceSearcher, number_of
 from muster.tune.search.optuna.convert import ConvertedSpace, StudyRecord, checked_sampler, require_optuna
 from muster.tune.search.paths import unflattened
-from muster.tune.search.searcher import Names, pickled
+from muster.tune.search.search_algorithm import Names
+from muster.tune.search.searcher import pickled
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
