@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from muster.engines.ray.actor_pool import selecting
+from muster.engines.ray.actor_setup import is_other_version, missing_module
 from muster.engines.ray.handshake import mismatch
-from muster.engines.ray.package_upload import is_other_version, missing_module
 from muster.trials.placement_group import PlacementGroupFactory
 
 HELLO = {"hostname": "n1", "python": "3.11.7", "ray": "2.60.0", "muster": "0.0.1"}

@@ -5,7 +5,7 @@ import pty
 import tty
 
 from muster.base.clock import SystemClock
-from muster.tune.reporting.screen import LINES_PER_S, OutputTap
+from muster.tune.reporting.live import LINES_PER_S, OutputTap
 
 
 class Tapped:
