@@ -7,6 +7,7 @@ another.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,14 @@ def boot_code(module: str) -> str:
     """Returns the text for `python -c`; its first argument is `sys.path`, by lines."""
     path = "import sys; sys.path[:] = sys.argv[1].split(chr(10))"
     return f"{path}; from muster.engines.{module} import main; main()"
+
+
+def kill_group(pid: int) -> None:
+    """Ends everything that the worker with this pid has started, and the worker itself."""
+    try:  # noqa: SIM105 - `contextlib` is one more import in the fork server
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # it has ended, and has started nothing
 
 
 class ForkServerClient:

@@ -29,8 +29,8 @@ from muster.engines.local.fork_safety import (
     needs_fresh_randomness,
     shorten_hooks,
 )
-from muster.engines.local.fork_server import boot_code
-from muster.engines.worker.channel import WorkerChannel, kill_group
+from muster.engines.local.fork_server import boot_code, kill_group
+from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.main import Worker, become, stop_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.protocol import StartOrder, write_order

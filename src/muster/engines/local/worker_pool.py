@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, unpack
-from muster.engines.local.fork_server import ForkServerClient
+from muster.engines.local.fork_server import ForkServerClient, kill_group
 from muster.engines.process_engine import EngineTimeouts, ProcessPool
-from muster.engines.worker.channel import kill_group
 from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.host.machine import process_activity
 

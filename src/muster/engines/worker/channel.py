@@ -103,14 +103,6 @@ class WorkerChannel:
                 end_group()
 
 
-def kill_group(pid: int) -> None:
-    """Ends everything that the worker with this pid has started, and the worker itself."""
-    try:  # noqa: SIM105 - `contextlib` is one more import in the fork server
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # it has ended, and has started nothing
-
-
 def end_group() -> NoReturn:
     """Ends this process and everything it started, at once."""
     if os.getpgid(0) == os.getpid():
