@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from muster.session.report import report as report
     from muster.trials.placement_group import PlacementGroupFactory as PlacementGroupFactory
     from muster.tune.analysis import ExperimentAnalysis as ExperimentAnalysis
+    from muster.tune.ask_tell import AskedTrial as AskedTrial
     from muster.tune.callback import Callback as Callback
     from muster.tune.config import CheckpointConfig as CheckpointConfig
     from muster.tune.config import FailureConfig as FailureConfig
@@ -65,6 +66,7 @@ else:
             "muster.session.report": ["get_checkpoint", "get_context", "report"],
             "muster.trials.placement_group": ["PlacementGroupFactory"],
             ".analysis": ["ExperimentAnalysis"],
+            ".ask_tell": ["AskedTrial"],
             ".callback": ["Callback"],
             ".config": ["CheckpointConfig", "FailureConfig", "RunConfig", "SyncConfig"],
             ".experiment": ["Experiment"],
