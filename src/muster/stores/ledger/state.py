@@ -26,7 +26,7 @@ from muster.errors import LedgerCorrupt, StoreError
 from muster.stores.sqlite import Database
 
 FAILURES_SHOWN = 100
-FAILURES_SHOWN_FOR_S = 3600.0  # W13: a launch that failed is news for an hour, not for ever
+FAILURES_SHOWN_FOR_S = 3600.0  # `muster status` shows a failed launch for an hour
 
 
 class Retention(Struct, frozen=True, kw_only=True):
