@@ -1,4 +1,8 @@
-"""Defines every public exception, grouped by what the caller should do about it.
+"""Defines every public exception, grouped by what the caller should do about it, and `public`.
+
+`@public` marks what users call. An error that a `raise` statement of muster made, or the user's own code,
+leaves it with the user's frames only: the sentence is the last line, right below a line of the user. An error
+that muster did not expect keeps all its frames. In Python's development mode (`python -X dev`) all errors do.
 
 MusterError                   retryable: ClassVar[bool] = False
   ConfigError                 fix the file: carries path, file and line
@@ -21,13 +25,18 @@ MusterError                   retryable: ClassVar[bool] = False
   ClusterError                a cluster cannot be found, started or stopped; says what to do
   TuneError                   Ray's public name: an experiment that cannot continue, and what to change
     RestoreError              an experiment that cannot be resumed from its directory
+    PluginError               a user's plug-in raised; also of the type that it raised
   SimulationError             the simulator found something wrong; carries seed and tick
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, wraps
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, ClassVar, TypeVar
 
 
 class MusterError(Exception):
@@ -149,11 +158,39 @@ class ClusterError(MusterError):
 
 
 class TuneError(MusterError):
-    """A TuneError means that an experiment cannot continue; the message names the component and the fix."""
+    """A TuneError means that an experiment cannot continue; the message names the component and the fix.
+
+    Where trials failed, `args[1]` has them, as in Ray.
+    """
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class RestoreError(TuneError):
     """A RestoreError means that an experiment cannot be resumed from its directory."""
+
+
+class PluginError(TuneError):
+    """A PluginError is what a user's plug-in raised, with who raised it; `as_plugin_error` makes it."""
+
+
+def as_plugin_error(error: Exception, message: str) -> PluginError:
+    """Returns an error that is of the plug-in's own type too, so that its author's `except` still catches it.
+
+    Example:
+        >>> isinstance(as_plugin_error(KeyError("x"), "the searcher raised KeyError"), KeyError)
+        True
+    """
+    kind = type(error)
+    try:
+        both: Any = type(kind.__name__, (PluginError, kind), {"__module__": kind.__module__})
+        made: PluginError = both.__new__(both, message)
+        made.__dict__.update(vars(error))
+    except TypeError:  # a type that cannot be a base, or whose __new__ wants more
+        return PluginError(message)
+    made.args = (message,)
+    return made
 
 
 class SimulationError(MusterError):
@@ -162,3 +199,168 @@ class SimulationError(MusterError):
     def __init__(self, message: str, *, seed: int, tick: int) -> None:
         self.seed, self.tick = seed, tick
         super().__init__(f"{message}\n  replay: muster sim replay --seed {seed} --until-tick {tick}")
+
+
+T = TypeVar("T")
+_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_classes: dict[str, type] = {}
+
+
+def public(thing: T) -> T:
+    """Marks a function, or the constructor and the public methods of a class, as called by users.
+
+    Called from muster itself they change nothing. A call with wrong arguments says what they are called.
+    """
+    if not isinstance(thing, type):
+        return _boundary(thing)  # type: ignore[return-value,arg-type]  # T is a function here
+    _classes[thing.__name__] = thing
+    for name, value in list(vars(thing).items()):
+        if name.startswith("_") and name != "__init__":
+            continue
+        if isinstance(value, FunctionType):
+            setattr(thing, name, _boundary(value))
+        elif isinstance(value, classmethod | staticmethod):
+            setattr(thing, name, type(value)(_boundary(value.__func__)))
+        elif isinstance(value, property) and value.fget is not None:
+            setattr(thing, name, property(_boundary(value.fget), value.fset, value.fdel, value.__doc__))
+        elif isinstance(value, cached_property):
+            value.func = _boundary(value.func)
+    return thing
+
+
+def public_constructor(kind: type) -> None:
+    """Marks the constructor of a class of muster; for `__init_subclass__` of what users extend as well."""
+    if "__init__" in vars(kind) and kind.__module__.startswith("muster."):
+        kind.__init__ = _boundary(kind.__init__)  # type: ignore[misc]  # the same signature
+
+
+def _boundary(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the function
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            if not _is_ours(sys._getframe(1)):
+                before_raise(error, is_expected=_explains_call(error, function, kwargs))
+            raise  # a bare `raise` adds no frame of its own
+
+    return call
+
+
+def before_raise(error: BaseException, *, is_expected: bool = False) -> None:
+    """Hides frames in the `except` clause of what users call; a bare `raise` must follow."""
+    hide_frames(error, is_expected=is_expected)
+    if sys.version_info < (3, 11):
+        _set_traceback_of_raise(error)
+
+
+def hide_frames(error: BaseException, *, is_expected: bool = False) -> None:
+    """Removes muster's frames from an error and from those that led to it, unless it may be a bug."""
+    if (is_expected or _is_expected(error)) and not sys.flags.dev_mode:
+        _strip_chain(error)
+
+
+def _is_expected(error: BaseException) -> bool:
+    """Returns whether muster raised an error on purpose, with a sentence, or code of the user raised it."""
+    entries = list(_entries(error.__traceback__))
+    while entries and _is_library(entries[-1].tb_frame):
+        entries.pop()
+        if entries and _is_ours(entries[-1].tb_frame):
+            return False  # muster called a library, which did not like it
+    if not entries or not _is_ours(entries[-1].tb_frame):
+        return bool(entries)
+    return is_deliberate(error)
+
+
+def is_deliberate(error: BaseException) -> bool:
+    """Returns whether a `raise` statement of muster made this error, for a user to read."""
+    from opcode import opmap
+
+    entries = list(_entries(error.__traceback__))
+    if not entries or not error.args or isinstance(error, InvalidTransition):
+        return False
+    code, frame = entries[-1].tb_frame.f_code, entries[-1].tb_frame
+    return _is_ours(frame) and code.co_code[entries[-1].tb_lasti] == opmap["RAISE_VARARGS"]
+
+
+def _strip_chain(error: BaseException) -> None:
+    """Leaves the user's frames; an earlier error that none of them led to is not shown at all."""
+    cause, context = error.__cause__, error.__context__
+    error.__traceback__ = _stripped(error.__traceback__)
+    if cause is not None:
+        _strip_chain(cause)
+        if all(_is_library(entry.tb_frame) for entry in _entries(cause.__traceback__)):
+            error.__cause__ = None  # which leaves it in __context__, not shown
+    elif context is not None and not error.__suppress_context__:
+        first = context.__traceback__
+        error.__suppress_context__ = first is None or _is_ours(first.tb_frame)
+
+
+def _stripped(trace: TracebackType | None) -> TracebackType | None:
+    """Returns the frames of users, and of a library only where it is the last one's own call."""
+    kept: TracebackType | None = None
+    is_last = True
+    for entry in reversed(list(_entries(trace))):
+        is_user = not _is_ours(entry.tb_frame) and not _is_library(entry.tb_frame)
+        if is_user or (is_last and not _is_ours(entry.tb_frame)):
+            kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        is_last = is_last and not is_user and not _is_ours(entry.tb_frame)
+    return kept
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _is_ours(frame: FrameType) -> bool:
+    # By module: the code of dataclasses has no file. Trainables of examples and tests are as a user's own.
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] == "muster" and not name.startswith(
+        ("muster.testing", "muster.tune.examples")
+    )
+
+
+def _is_library(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return not _is_ours(frame) and (file.startswith(_LIBRARIES) or "-packages" + os.sep in file)
+
+
+def _explains_call(error: Exception, function: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    """Returns whether the call itself was wrong, and adds what Python does not say: the parameters."""
+    trace = error.__traceback__
+    if not isinstance(error, TypeError) or trace is None or trace.tb_next is not None:
+        return False
+    import difflib
+    import inspect
+
+    takes = [
+        one for one in inspect.signature(function).parameters.values() if one.name not in ("self", "cls")
+    ]
+    names = [one.name for one in takes]
+    name = function.__qualname__.removesuffix(".__init__")
+    unknown = next((key for key in kwargs if key not in names), None)
+    if unknown is None:
+        usage = ", ".join(one.name if one.default is one.empty else f"{one.name}=..." for one in takes)
+        fix = f"write {name}({usage})" if takes else "it takes no arguments"
+        error.args = (f"{str(error).replace('.__init__()', '()')}: {fix}",)
+        return True
+    near = difflib.get_close_matches(unknown, names, n=1)
+    owners = (each for each, kind in _classes.items() if unknown in inspect.signature(kind).parameters)
+    owner = None if near else next(owners, None)
+    fix = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(names) or 'no arguments'}"
+    fix = fix if owner is None else f"it is a parameter of {owner}: pass {owner}({unknown}=...)"
+    error.args = (f"{name}() has no parameter {unknown!r}: {fix}",)
+    return True
+
+
+def _set_traceback_of_raise(error: BaseException) -> None:
+    """Lets the next bare `raise` use the error's own traceback, as newer Pythons do."""
+    import ctypes
+
+    api = ctypes.pythonapi
+    values = (type(error), error, error.__traceback__)
+    for value in values:
+        api.Py_IncRef(ctypes.py_object(value))  # the next call takes them over
+    api.PyErr_SetExcInfo(*map(ctypes.py_object, values))

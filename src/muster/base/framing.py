@@ -18,7 +18,7 @@ _HEADER_SIZE = HEADER.size
 _MAX_PAYLOAD = 2**32 - 1
 _MARSHAL = 2  # the last version without reference tracking: a third of the time
 
-_SCALARS = frozenset({int, float, str, bool, type(None), bytes})
+SCALARS = frozenset({int, float, str, bool, type(None), bytes})
 _KEYS = frozenset({str, int})
 
 Frame = tuple[int, bytes]
@@ -66,7 +66,7 @@ def unpack(payload: bytes) -> Any:  # noqa: ANN401 - whatever was packed
 
 def is_plain(value: object) -> bool:
     """Returns whether marshal gives back exactly this: dicts, lists, tuples and scalars of the very types."""
-    if type(value) is dict and _SCALARS.issuperset(map(type, value.values())):
+    if type(value) is dict and SCALARS.issuperset(map(type, value.values())):
         return _KEYS.issuperset(map(type, value))  # the usual case, without a further call
     try:
         return _is_plain(value)
@@ -80,10 +80,10 @@ def _is_plain(value: object) -> bool:
         if not _KEYS.issuperset(map(type, value)):  # type: ignore[call-overload]
             return False
         values = value.values()  # type: ignore[attr-defined]
-        return _SCALARS.issuperset(map(type, values)) or all(map(_is_plain, values))
+        return SCALARS.issuperset(map(type, values)) or all(map(_is_plain, values))
     if kind is list or kind is tuple:
-        return _SCALARS.issuperset(map(type, value)) or all(map(_is_plain, value))  # type: ignore[call-overload]
-    return kind in _SCALARS
+        return SCALARS.issuperset(map(type, value)) or all(map(_is_plain, value))  # type: ignore[call-overload]
+    return kind in SCALARS
 
 
 def pickled(value: object) -> bytes:

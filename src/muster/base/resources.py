@@ -23,7 +23,7 @@ def to_units(name: str, quantity: float) -> int:
         raise ValueError(f"resource {name!r}: {quantity!r} is not a number") from None
     if not math.isfinite(value) or value < 0 or value > MAX_QUANTITY:
         raise ValueError(f"resource {name!r}: {quantity!r} is not between 0 and {MAX_QUANTITY:g}")
-    units = round(value * SCALE)
+    units = int(value) * SCALE if value.is_integer() else round(value * SCALE)
     return max(units, 1) if value > 0 else 0
 
 

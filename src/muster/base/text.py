@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time  # only to format a given time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 ELLIPSIS = "…"
 _IN_BYTES = frozenset({"memory", "object_store_memory"})
@@ -72,6 +72,20 @@ def shortened(text: str, room: int) -> str:
     return f"{text[:head]}{ELLIPSIS}{text[len(text) - (room - head - 1) :]}"
 
 
+def short_id(name: str, others: Iterable[str], least: int = 8) -> str:
+    """Returns the beginning of a name that begins no other, so that `muster why` knows what is meant.
+
+    Example:
+        >>> short_id("4f00d1aa0042", ["4f00d1aa0043", "4f11"]), short_id("4f00d1aa0042", ["4f11"])
+        ('4f00d1aa0042', '4f00d1aa')
+    """
+    rivals = [other for other in others if other != name]
+    for length in range(least, len(name)):
+        if not any(other.startswith(name[:length]) for other in rivals):
+            return name[:length]
+    return name
+
+
 def decimal(number: float) -> str:
     """Returns up to four decimals, without zeros at the end."""
     return f"{number:,.4f}".rstrip("0").rstrip(".")
@@ -83,6 +97,16 @@ def money(amount: float) -> str:
         return f"${amount:,.2f}"
     short, exact = f"{amount:,.2f}", decimal(amount)
     return f"${max(short, exact, key=len)}"
+
+
+def is_internal(resource: str) -> bool:
+    """Returns whether Ray has made up the resource, for nodes, placement groups or kinds of accelerators.
+
+    Example:
+        >>> [is_internal(name) for name in ("CPU", "node:10.0.0.1", "CPU_group_0_4f", "bundle_group_4f")]
+        [False, True, True, True]
+    """
+    return resource.startswith(("node:", "bundle_", "accelerator_type:", "__")) or "_group_" in resource
 
 
 def used_of(used: Mapping[str, float], total: Mapping[str, float], names: tuple[str, ...]) -> str:
@@ -99,3 +123,16 @@ def _share(name: str, used: float, total: float) -> str:
     if name in _IN_BYTES and total >= 1e6:
         return f"{name} {used / 1e9:.3g}/{total / 1e9:.3g} GB"
     return f"{name} {used:g}/{total:g}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns a question that names the nearest known word; "" when none is near.
+
+    Example:
+        >>> did_you_mean("los", ["loss", "accuracy"]), did_you_mean("x", ["loss"])
+        ("did you mean 'loss'?", '')
+    """
+    import difflib  # only where somebody erred
+
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""

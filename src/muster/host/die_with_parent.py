@@ -1,4 +1,7 @@
-"""Ends this process when its parent ends. Every process of a trial loads this file: few imports."""
+"""Ends this process when its parent ends, and adopts and ends what its descendants leave behind.
+
+Every process of a trial loads this file: few imports.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _SIGKILL = int(getattr(signal, "SIGKILL", 9))
 _prctl: list[Any] = []
 
@@ -22,6 +26,14 @@ def prepare_death_signal() -> None:
         _prctl.append(prctl)
 
 
+def kill_group(pid: int) -> None:
+    """Ends everything that the worker with this pid has started, and the worker itself."""
+    try:  # noqa: SIM105 - `contextlib` is one more import in the fork server
+        os.killpg(pid, _SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # it has ended, and has started nothing
+
+
 def die_with_parent(parent_pid: int) -> None:
     """Has this process killed when its parent ends (Linux); elsewhere the heartbeat thread ends it."""
     if not _prctl:
@@ -30,3 +42,53 @@ def die_with_parent(parent_pid: int) -> None:
         _prctl[0](_PR_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)  # the parent ended before the call
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants whose own parent ends, in any session (Linux)."""
+    if not _prctl:
+        prepare_death_signal()
+    if _prctl:
+        _prctl[0](_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> list[int]:
+    """Returns the children of this process, ended and adopted ones included; [] elsewhere than on Linux."""
+    if not _prctl:
+        return []
+    found: list[int] = []
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children", "rb", buffering=0) as stream:
+                found += map(int, stream.read(-1).split())
+    except OSError:  # a kernel without that file
+        own = os.getpid()
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent_of(name) == own]
+    return found
+
+
+def _parent_of(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            return int(stream.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def end_children(most: int = 1 << 20) -> None:
+    """Kills the children of this process, and those it adopts meanwhile, until none or `most` have ended."""
+    while most and any([kill(pid) for pid in children()]):  # noqa: C419 - all of them, not up to the first
+        most -= 1
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            continue  # another thread was faster
+
+
+def kill(pid: int) -> bool:
+    """Kills that process; returns False when there is none, or another user's."""
+    try:
+        os.kill(pid, _SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

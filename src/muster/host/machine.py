@@ -6,6 +6,7 @@ The only file of the engines that reads the environment.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, MutableMapping
 from typing import NamedTuple
 
@@ -15,6 +16,12 @@ _NO_LIMIT = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 def environment() -> MutableMapping[str, str]:
     """Returns the environment of this process: trials must see the driver's, and their own GPUs."""
     return os.environ  # noqa: TID251 - the one place
+
+
+def boot_code(module: str) -> str:
+    """Returns the text for `python -c` that runs a part of the engines; its first argument is `sys.path`."""
+    path = "import sys; sys.path[:] = sys.argv[1].split(chr(10))"
+    return f"{path}; from muster.engines.{module} import main; main()"
 
 
 def gpu_ids() -> tuple[str, ...]:
@@ -91,6 +98,8 @@ class ProcessActivity(NamedTuple):
 
     can_run: bool  # neither stopped nor traced nor stuck in the kernel
     cpu_s: float  # processor time so far
+    is_stopped: bool = False  # by a signal (SIGSTOP)
+    is_traced: bool = False  # stopped by a debugger
 
 
 def process_activity(pid: int) -> ProcessActivity | None:
@@ -106,7 +115,12 @@ def process_activity(pid: int) -> ProcessActivity | None:
     if status == psutil.STATUS_ZOMBIE:
         return None
     stuck = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_DISK_SLEEP)
-    return ProcessActivity(status not in stuck, times.user + times.system)
+    return ProcessActivity(
+        status not in stuck,
+        times.user + times.system,
+        is_stopped=status == psutil.STATUS_STOPPED,
+        is_traced=status == psutil.STATUS_TRACING_STOP,
+    )
 
 
 def node_ip() -> str:
@@ -119,6 +133,25 @@ def node_ip() -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"
+
+
+def program() -> str:
+    """Returns what a shell of this user runs this `muster` with: its name, its path, or `python -m muster`.
+
+    An environment that is not activated has its scripts in a directory that the shell does not search.
+    """
+    import shlex
+    import shutil
+    import sysconfig
+
+    name, python = os.path.join(sysconfig.get_path("scripts"), "muster"), sys.executable
+    found = shutil.which("muster")
+    if found is not None and os.path.realpath(found) == os.path.realpath(name):
+        return "muster"
+    near = os.path.relpath(name, working_directory())
+    if os.path.isfile(name):
+        return shlex.quote(name if near.startswith(os.pardir) else near)
+    return f"{shlex.quote(python)} -m muster"
 
 
 def working_directory() -> str:

@@ -41,6 +41,11 @@ class ProcessInfo(Struct, frozen=True, kw_only=True):
     def lives(self) -> bool:
         return self.state not in _ENDED
 
+    @property
+    def is_stopped(self) -> bool:
+        """Returns whether a signal has stopped it; a process in a debugger is in another state."""
+        return self.state in ("T", "stopped")
+
 
 def find(pid: int) -> ProcessInfo | None:
     """Returns the process with this id, zombies included; None when there is none."""
@@ -89,6 +94,22 @@ def was_started_with(pid: int, entry: str) -> bool:
         return False
 
 
+def command_of(pid: int) -> list[str]:
+    """Returns the command line of the process; [] where it cannot be read."""
+    if _has_proc():
+        try:
+            with open(f"{_PROC}/{pid}/cmdline", "rb") as stream:
+                return stream.read().decode("utf-8", "replace").split("\0")[:-1]
+        except OSError:
+            return []
+    import psutil
+
+    try:
+        return list(psutil.Process(pid).cmdline())
+    except (psutil.Error, OSError):
+        return []
+
+
 def send(processes: Iterable[ProcessInfo], number: int) -> None:
     """Signals each process, except this one and those that have ended, whatever has their id now."""
     for process in processes:
@@ -105,13 +126,6 @@ def boot_id() -> str:
             return stream.read().strip()
     except OSError:
         return ""  # elsewhere start times are points in time, which no two boots share
-
-
-def physical_memory() -> int:
-    """Returns the memory of this computer in bytes."""
-    import psutil
-
-    return int(psutil.virtual_memory().total)
 
 
 def is_busy() -> bool:

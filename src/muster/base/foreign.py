@@ -1,0 +1,48 @@
+"""Calls code of others, and shows what it returned or raised, whatever that is.
+
+A provider or a client library may raise SystemExit or CancelledError, and its errors and values may fail to
+show themselves. None of that may end a loop, or be blamed on somebody else. The ports are called through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+MAX_SHOWN = 100
+
+
+class ForeignExit(Exception):
+    """A ForeignExit stands for a SystemExit, a CancelledError or the like that code of others has raised."""
+
+
+def shielded(call: Callable[[], T]) -> T:
+    """Returns what the call returns; whatever it raises is an Exception, except a user's Ctrl-C."""
+    try:
+        return call()
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ForeignExit(error_text(error)) from error
+
+
+def error_text(error: BaseException) -> str:
+    """Returns `Type: message`, also of an error whose own message cannot be made."""
+    return f"{type(error).__name__}: {message_text(error)}" if type(error) is not ForeignExit else str(error)
+
+
+def message_text(error: BaseException) -> str:
+    """Returns the message of an error; one that cannot be made is described."""
+    try:
+        return shielded(lambda: str(error))
+    except Exception as broken:  # noqa: BLE001 - shown is what is known
+        return f"(its message cannot be shown: str() raised {type(broken).__name__})"
+
+
+def shown(value: object) -> str:
+    """Returns the beginning of a value's repr; of a value without a usable one, its type."""
+    try:
+        return shielded(lambda: repr(value))[:MAX_SHOWN]
+    except Exception as broken:  # noqa: BLE001 - shown is what is known
+        return f"<{type(value).__name__}: repr() raised {type(broken).__name__}>"
