@@ -108,6 +108,10 @@ def test_an_empty_file_asks_for_nothing(write):
             ":3: gangs[0].fallbacks[0]: is empty; a gang needs at least one bundle",
         ),
         (
+            "gangs:\n- bundles: [{resources: {}, count: 6000}, {resources: {CPU: 1}, count: 6000}]",
+            ":2: gangs[0].bundles: has more than 10,000 bundles; lower their count, or split the gang",
+        ),
+        (
             "gangs:\n- bundles: [{resources: {}}]\n  strategy: STRICT",
             ":3: gangs[0].strategy: 'STRICT' is not one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD;",
         ),

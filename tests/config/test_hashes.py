@@ -65,8 +65,14 @@ def test_a_launch_hash_stays_while_the_program_runs_though_the_key_file_changes(
     assert launch_hash({}, {"ssh_private_key": str(key)}) == before
 
 
+def test_a_key_that_is_a_device_counts_by_its_path():
+    assert launch_hash({}, {"ssh_private_key": "/dev/zero"}) != launch_hash(
+        {}, {"ssh_private_key": "/dev/null"}
+    )
+
+
 def test_what_json_cannot_write_still_has_one_text():
-    document = Document("{1: 2001-01-01, x: !!binary aGk=, null: 0x" + "f" * 5000 + "}", "c.yaml")
+    document = Document("{1: 2001-01-01, x: !!binary aGk=, null: 0x" + "f" * 90 + "}", "c.yaml")
     assert canonical_json(document.data).startswith('{"1":"2001-01-01","None":"0xfff')
 
 

@@ -74,11 +74,44 @@ def test_a_good_file_loads_and_keeps_the_order_of_its_types(write):
             "did you mean 'spot'?",
         ),
         (
-            "resources: {CPU: 2}",
+            "resources: {CPU: 8, memory: 3.2e+10}",
             "labels: {}",
-            "c.yaml:8: available_node_types.head: 'resources' is missing; add it",
+            "c.yaml:11: available_node_types.cpu: 'resources' is missing; add it",
+        ),
+        (
+            "resources: {CPU: 8, memory: 3.2e+10}",
+            "node_config: {InstanceType: x9.big}",
+            "c.yaml:11: available_node_types.cpu: 'resources' is missing, and the size of x9.big is not",
         ),
         ("  type: aws\n", "", "c.yaml:3: provider: 'type' is missing; add it"),
+        *(
+            (
+                "  cpu:",
+                f"  {name}:",
+                f"c.yaml:11: available_node_types.{shown}: cannot be the name of a node type; ",
+            )
+            for name, shown in {r'"a\0"': r"'a\x00'", "''": "''", "x" * 129: f"{'x' * 77}..."}.items()
+        ),
+        *(
+            (
+                "cluster_name: demo",
+                f"cluster_name: {name}",
+                f"c.yaml:1: cluster_name: {shown} cannot be the name of",
+            )
+            for name, shown in {
+                "../../victim": "'../../victim'",
+                "team/vision": "'team/vision'",
+                "..": "'..'",
+                ".hidden": "'.hidden'",
+                "-y": "'-y'",
+                "''": "''",
+                "/etc": "'/etc'",
+                r'"a\0b"': r"'a\x00b'",
+                r'"a\nb"': r"'a\nb'",
+                "größe": "'größe'",
+                "a" * 64: f"'{'a' * 56}...",
+            }.items()
+        ),
         (
             "  type: aws",
             "  type: asw",
@@ -170,7 +203,7 @@ def test_a_good_file_loads_and_keeps_the_order_of_its_types(write):
         (
             "max_workers: 10",
             f"max_workers: 0x{'f' * 5000}",
-            "c.yaml:2: max_workers: a number of absurd size must be at least 0 and at most 1e+06",
+            "c.yaml:2: max_workers: must be a whole number, not '0xfff",
         ),
         (
             "resources: {CPU: 2}",
@@ -265,3 +298,8 @@ def test_continuous_syncing_is_refused_on_windows_only():
     check_written(document, config, "linux")
     with pytest.raises(ConfigError, match="file_mounts_sync_continuously: does not work on Windows"):
         check_written(document, config, "win32")
+
+
+@pytest.mark.parametrize("name", ["a", "Team_1.vision-2", "9", "_x", "a" * 63, "a..b"])
+def test_a_name_that_is_a_directory_everywhere_is_taken(name):
+    assert parse_config(Document(GOOD.replace("demo", f"'{name}'"), "c.yaml")).cluster_name == name

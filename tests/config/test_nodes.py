@@ -42,7 +42,7 @@ def test_a_type_that_left_the_cluster_file_can_be_described_by_its_size(write):
         (
             "nodes:\n- {type: cpx}",
             ":2: nodes[0].type: 'cpx' is not in available_node_types; did you mean 'cpu'? "
-            "(a type that was removed needs 'total')",
+            "(a removed type needs 'total')",
         ),
         (
             "nodes:\n- type: cpu\n  available:\n    CPU: 9",
@@ -59,6 +59,10 @@ def test_a_type_that_left_the_cluster_file_can_be_described_by_its_size(write):
         (
             "nodes:\n- {type: cpu, head: true}\n- {type: cpu, id: b, head: true}",
             ":3: nodes[1].head: a cluster has one head; set 'head: true' on one node only",
+        ),
+        (
+            "nodes:\n- {type: cpu, count: 60000}\n- {type: cpu, id: b, count: 60000}",
+            ":3: nodes[1].count: makes more than 100,000 nodes in all; lower it",
         ),
     ],
 )

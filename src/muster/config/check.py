@@ -19,6 +19,7 @@ from muster.errors import ConfigError
 
 T = TypeVar("T")
 
+MAX_NAMES = 40  # in one error
 ABSURD = 1e15  # no count, duration, price or quantity of a cluster is above this
 
 
@@ -40,8 +41,10 @@ def nearest(key: str, valid: Iterable[str]) -> str:
     names = sorted(valid)
     close = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
     if close:
-        return f"did you mean {close[0]!r}?"
-    return f"valid here: {', '.join(map(printable, names))}" if names else "nothing is defined here"
+        return f"did you mean {shortened(close[0])}?"
+    more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+    listed = ", ".join(map(printable, names[:MAX_NAMES]))
+    return f"valid here: {listed}{more}" if names else "nothing is defined here"
 
 
 class _Checker:
@@ -99,19 +102,19 @@ class _Checker:
     def _sequence(self, path: Path_, value: Any, info: inspect.VarTupleType) -> tuple[Any, ...]:  # noqa: ANN401
         if not isinstance(value, list):
             raise self._document.error(
-                path, f"must be a list, not {_shown(value)}; write each item after '- '"
+                path, f"must be a list, not {shortened(value)}; write each item after '- '"
             )
         return tuple(self.value((*path, index), inner, info.item_type) for index, inner in enumerate(value))
 
     def _mapping(self, path: Path_, value: Any) -> dict[str, Any]:  # noqa: ANN401
         if not isinstance(value, dict):
             raise self._document.error(
-                path, f"must be a mapping, not {_shown(value)}; write 'key: value' lines"
+                path, f"must be a mapping, not {shortened(value)}; write 'key: value' lines"
             )
         for key in value:
             if not isinstance(key, str):
                 raise self._document.error(
-                    (*path, str(key)), f"the key {key!r} must be text; put it in quotes"
+                    (*path, str(key)), f"the key {shortened(key)} must be text; put it in quotes"
                 )
         return value
 
@@ -133,16 +136,16 @@ class _Checker:
             return  # NaN fails every comparison
         above = "above" if info.gt is not None else "at least"
         raise self._document.error(
-            path, f"{_shown(value)} must be {above} {lowest:,g} and at most {highest:,g}"
+            path, f"{shortened(value)} must be {above} {lowest:,g} and at most {highest:,g}"
         )
 
     def _refusal(self, path: Path_, value: Any, info: inspect.Type, problem: str) -> ConfigError:  # noqa: ANN401
         if isinstance(info, inspect.EnumType):
             names = [str(member.value) for member in info.cls]
             hint = nearest(str(value), names)
-            return self._document.error(path, f"{_shown(value)} is not one of {', '.join(names)}; {hint}")
+            return self._document.error(path, f"{shortened(value)} is not one of {', '.join(names)}; {hint}")
         wanted = _WANTED.get(type(info), problem)
-        message = f"must be {wanted}, not {_shown(value)}"
+        message = f"must be {wanted}, not {shortened(value)}"
         if isinstance(value, str) and _is_number(value):
             message += f"; YAML reads this as text, write {float(value):.15g}"
         elif isinstance(info, inspect.StrType) and isinstance(value, bool | int | float):
@@ -177,7 +180,8 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _shown(value: object) -> str:
+def shortened(value: object) -> str:
+    """Returns a value for an error: its text in quotes, and not all of it."""
     if value is None:
         return "nothing"
     if isinstance(value, dict | list):

@@ -27,11 +27,13 @@ from muster.cluster.model import (
 )
 from muster.cluster.states import InstanceState
 from muster.cluster.what_if import PlannedDemand
-from muster.config.check import Section, checked, nearest
+from muster.config.check import Section, checked, nearest, shortened
 from muster.config.document import Document, Path_
 from muster.config.schema import Quantity, Seconds
 
 Amount = Annotated[int, Meta(ge=1, le=100_000_000)]
+MAX_NODES = 100_000  # of all entries together; each of them is looked at on its own
+MAX_BUNDLES = 10_000  # of one gang
 
 
 class Phase(Enum):
@@ -46,7 +48,7 @@ class NodeEntry(Section, frozen=True, kw_only=True):
 
     type: str
     id: str = ""  # with a count: what their ids begin with
-    count: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    count: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 1
     head: bool = False
     state: Phase = Phase.RUNNING
     total: dict[str, Quantity] | None = None  # None: what its type has
@@ -76,9 +78,13 @@ def pack_nodes(document: Document, entries: tuple[NodeEntry, ...], spec: Cluster
         heads += entry.count if entry.head else 0
         if heads > 1:
             raise document.error((*path, "head"), "a cluster has one head; set 'head: true' on one node only")
+        if len(nodes) + entry.count > MAX_NODES:
+            raise document.error((*path, "count"), f"makes more than {MAX_NODES:,} nodes in all; lower it")
         for node in _of_entry(document, path, entry, spec):
             if node.key in nodes:
-                raise document.error((*path, "id"), f"{node.key!r} is used by another node; ids must differ")
+                raise document.error(
+                    (*path, "id"), f"{shortened(node.key)} is used by another node; ids must differ"
+                )
             nodes[node.key] = node
     return tuple(nodes.values())
 
@@ -108,7 +114,7 @@ def _known_type(document: Document, path: Path_, entry: NodeEntry, spec: Cluster
         hint = nearest(entry.type, (node_type.name for node_type in spec.node_types))
         raise document.error(
             (*path, "type"),
-            f"{entry.type!r} is not in available_node_types; {hint} (a type that was removed needs 'total')",
+            f"{shortened(entry.type)} is not in available_node_types; {hint} (a removed type needs 'total')",
         )
     return known
 
@@ -180,7 +186,7 @@ def _named(document: Document, key: str, entries: tuple[RequestEntry, ...]) -> t
         name = demand.name or f"{key[:-1]}-{index + 1}"
         if name in named:
             raise document.error(
-                (key, index, "name"), f"{name!r} is used by another entry; names must differ"
+                (key, index, "name"), f"{shortened(name)} is used by another entry; names must differ"
             )
         named[name] = replace(demand, name=name)
     return tuple(named.values())
@@ -204,7 +210,9 @@ def _gangs(document: Document, entries: tuple[GangEntry, ...]) -> tuple[Gang, ..
         path: Path_ = ("gangs", index)
         gang_id = entry.id or f"gang-{index + 1}"
         if gang_id in gangs:
-            raise document.error((*path, "id"), f"{gang_id!r} is used by another gang; ids must differ")
+            raise document.error(
+                (*path, "id"), f"{shortened(gang_id)} is used by another gang; ids must differ"
+            )
         fallbacks = [
             _bundles(document, (*path, "fallbacks", number), bundles)
             for number, bundles in enumerate(entry.fallbacks)
@@ -221,6 +229,10 @@ def _gangs(document: Document, entries: tuple[GangEntry, ...]) -> tuple[Gang, ..
 def _bundles(document: Document, path: Path_, entries: tuple[RequestEntry, ...]) -> tuple[Demand, ...]:
     if not entries:
         raise document.error(path, "is empty; a gang needs at least one bundle")
+    if sum(entry.count for entry in entries) > MAX_BUNDLES:
+        raise document.error(
+            path, f"has more than {MAX_BUNDLES:,} bundles; lower their count, or split the gang"
+        )
     return tuple(_request(document, (*path, index), entry) for index, entry in enumerate(entries))
 
 

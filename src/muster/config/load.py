@@ -14,8 +14,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, structs
 
 from muster.cluster.model import Backoff, Timeouts
-from muster.config.check import checked, nearest
-from muster.config.document import Document, Path_
+from muster.config.check import checked, nearest, shortened
+from muster.config.document import Document, Path_, kubernetes_kind, not_kubernetes
+from muster.config.node_launch import with_sizes
 from muster.config.schema import (
     MANY,
     PROVIDERS,
@@ -33,35 +34,65 @@ from muster.errors import ConfigError
 HEAD_TYPE = "ray.head.default"
 WORKER_TYPE = "ray.worker.default"
 
-COMMON: dict[str, Any] = {
+Plain = dict[str, Any]
+
+COMMON: Plain = {
     "cluster_name": "default",
     "max_workers": 2,
     "upscaling_speed": 1.0,
     "idle_timeout_minutes": 5.0,
 }
-_SSH: dict[str, Any] = {"auth": {"ssh_user": "ubuntu"}}
+_SSH: Plain = {"auth": {"ssh_user": "ubuntu"}}
 
 
-def _two_types(node_config: dict[str, Any], resources: dict[str, float]) -> dict[str, Any]:
-    one = {"resources": resources, "node_config": node_config}
-    return {"head_node_type": HEAD_TYPE, "available_node_types": {HEAD_TYPE: one, WORKER_TYPE: one}}
+def _types(machine: Plain, resources: Plain, head: str = HEAD_TYPE, worker: str = WORKER_TYPE) -> Plain:
+    one = {"resources": resources, "node_config": machine}
+    return {"head_node_type": head, "available_node_types": {head: one, worker: one}}
 
 
 _TWO_CPUS: dict[str, float] = {"CPU": 2}
+_GCP_NAMES = ("ray_head_default", "ray_worker_small")
+_VSPHERE_TYPES: Plain = {
+    HEAD_TYPE: {"resources": {}},
+    "worker": {"min_workers": 1, "max_workers": 3, "resources": {}},
+    "worker_2": {"min_workers": 1, "max_workers": 2, "resources": {}},
+}
+_SPARK_TYPES: Plain = {
+    HEAD_TYPE: {"resources": {"CPU": 8, "GPU": 0}, "node_config": {}, "max_workers": 0},
+    "ray.worker": {
+        "resources": {"CPU": 1, "object_store_memory": 1_000_000_000},
+        "node_config": {},
+        "max_workers": 4,
+    },
+}
 
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "aws": {**COMMON, **_SSH, **_two_types({"InstanceType": "m5.large"}, _TWO_CPUS)},
-    "gcp": {**COMMON, **_SSH, **_two_types({"machineType": "n1-standard-2"}, _TWO_CPUS)},
+DEFAULTS: dict[str, Plain] = {
+    "aws": {**COMMON, **_SSH, **_types({"InstanceType": "m5.large"}, {})},
+    "gcp": {**COMMON, **_SSH, **_types({"machineType": "n1-standard-2"}, _TWO_CPUS, *_GCP_NAMES)},
     "azure": {
         **COMMON,
         **_SSH,
-        **_two_types({"azure_arm_parameters": {"vmSize": "Standard_D2s_v3"}}, _TWO_CPUS),
+        **_types({"azure_arm_parameters": {"vmSize": "Standard_D2s_v3"}}, _TWO_CPUS),
     },
-    "aliyun": {**COMMON, **_SSH, **_two_types({"InstanceType": "ecs.g6.large"}, _TWO_CPUS)},
-    "vsphere": {**COMMON, **_SSH, **_two_types({}, _TWO_CPUS)},
+    "aliyun": {**COMMON, **_SSH, **_types({"InstanceType": "ecs.g6.large"}, _TWO_CPUS)},
+    "vsphere": {
+        **COMMON,
+        **_SSH,
+        "cluster_name": "ray-cluster",
+        "max_workers": 5,
+        "head_node_type": HEAD_TYPE,
+        "available_node_types": _VSPHERE_TYPES,
+    },
     "local": {**COMMON, **_SSH},
-    "external": {**COMMON, **_two_types({}, {})},
-    "spark": {**COMMON, **_two_types({}, {})},
+    "external": {**COMMON, **_types({}, {})},
+    "spark": {
+        **COMMON,
+        "cluster_name": "spark",
+        "max_workers": 8,
+        "idle_timeout_minutes": 1.0,
+        "head_node_type": HEAD_TYPE,
+        "available_node_types": _SPARK_TYPES,
+    },
     "fake_multinode": COMMON,
     "fake_multinode_docker": COMMON,
     "process": COMMON,
@@ -135,12 +166,10 @@ def _coordinated(document: Document, data: Mapping[str, Any]) -> tuple[int, int]
 LEGACY_HEAD = "ray-legacy-head-node-type"
 LEGACY_WORKER = "ray-legacy-worker-node-type"
 
-Plain = dict[str, Any]
 
-
-def prepare(document: Document) -> Plain:
+def prepare(document: Document, written: Mapping[str, Any]) -> Plain:
     """Returns the document's data made complete; its own top-level keys win over every default."""
-    data: Plain = with_provider_keys(document.data)
+    data: Plain = with_provider_keys(written)
     provider = data["provider"]["type"]
     if provider == "kuberay":
         return data
@@ -148,7 +177,7 @@ def prepare(document: Document) -> Plain:
         data = with_local_type(document, data)
     defaults = DEFAULTS.get(provider, {})
     data = over_defaults(with_legacy_types(data, defaults), defaults)
-    return with_merged_commands(without_legacy_keys(data))
+    return with_sizes(document, with_merged_commands(without_legacy_keys(data)))
 
 
 def with_provider_keys(data: Mapping[str, Any]) -> Plain:
@@ -158,8 +187,9 @@ def with_provider_keys(data: Mapping[str, Any]) -> Plain:
 
 
 def over_defaults(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Plain:
-    """Puts the keys of the file over the provider's; a head type belongs to the types it came with."""
-    if "available_node_types" in data:
+    """Puts the keys of the file over the provider's; a default head counts if its type is there."""
+    types = data.get("available_node_types", defaults.get("available_node_types", {}))
+    if defaults.get("head_node_type") not in types:
         defaults = {key: value for key, value in defaults.items() if key != "head_node_type"}
     return {"auth": {}, **defaults, **data}
 
@@ -185,9 +215,11 @@ def with_legacy_types(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> P
 def _default_machines(defaults: Mapping[str, Any]) -> tuple[Plain, Plain]:
     """Returns what a legacy file that describes one side only gets for the other, in its own form."""
     types: Mapping[str, Plain] = defaults.get("available_node_types", {})
+    named = defaults.get("head_node_type", "")
+    others = [entry for name, entry in types.items() if name != named]
     head, worker = (
         {**entry.get("node_config", {}), "resources": entry.get("resources", {})}
-        for entry in (types.get(HEAD_TYPE, {}), types.get(WORKER_TYPE, {}))
+        for entry in (types.get(named, {}), others[0] if others else {})
     )
     return head, worker
 
@@ -218,10 +250,25 @@ _MUST_BE_POSITIVE: dict[str, tuple[str, ...]] = {
     "backoff": tuple(field.name for field in structs.fields(Backoff)),
 }
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+MAX_TYPE_NAME = 128
+NAME_RULE = "use up to 63 letters, digits, '-', '_' and '.', the first of them a letter, a digit or '_'"
+
+
+def is_cluster_name(name: str) -> bool:
+    """Returns whether a cluster may have this name: it becomes a directory, and a tag of every machine."""
+    return _NAME.fullmatch(name) is not None
 
 
 def check_written(document: Document, config: ClusterConfig, platform: str = sys.platform) -> None:
     """Checks rules about the file as the user wrote it."""
+    if not is_cluster_name(config.cluster_name):
+        shown = shortened(config.cluster_name)
+        raise document.error(("cluster_name",), f"{shown} cannot be the name of a cluster; {NAME_RULE}")
+    for name in config.available_node_types:  # becomes a tag of machines, and a variable of their processes
+        if not (name.isprintable() and 0 < len(name) <= MAX_TYPE_NAME):
+            rule = f"use 1 to {MAX_TYPE_NAME} printable characters"
+            raise document.error(("available_node_types", name), f"cannot be the name of a node type; {rule}")
     _check_provider(document, config)
     _check_docker(document, config)
     if config.auth.ssh_proxy_use_node_id and not config.auth.ssh_proxy_command:
@@ -244,7 +291,7 @@ def _check_provider(document: Document, config: ClusterConfig) -> None:
     if provider.type not in PROVIDERS:
         raise document.error(
             ("provider", "type"),
-            f"{provider.type!r} is not a provider; {nearest(provider.type, PROVIDERS)} "
+            f"{shortened(provider.type)} is not a provider; {nearest(provider.type, PROVIDERS)} "
             "(a class of your own: type external, and its name as module)",
         )
     if provider.type != "external":
@@ -254,7 +301,7 @@ def _check_provider(document: Document, config: ClusterConfig) -> None:
     if not _CLASS.fullmatch(provider.module):
         raise document.error(
             ("provider", "module"),
-            f"{provider.module!r} is not the path of a class; write it as package.module.Class",
+            f"{shortened(provider.module)} is not the path of a class; write it as package.module.Class",
         )
 
 
@@ -304,7 +351,7 @@ def _check_head(document: Document, config: ClusterConfig) -> None:
     if config.head_type not in types:
         hint = nearest(config.head_type, types)
         raise document.error(
-            ("head_node_type",), f"{config.head_type!r} is not in available_node_types; {hint}"
+            ("head_node_type",), f"{shortened(config.head_type)} is not in available_node_types; {hint}"
         )
 
 
@@ -410,7 +457,7 @@ def _number(variable: Variable, text: str) -> object:
 def _switch(variable: Variable, text: str) -> bool:
     known = {"1": True, "true": True, "0": False, "false": False}
     if text.lower() not in known:
-        raise ConfigError(f"must be 1 or 0, not {text!r}", path=variable.name, file="environment")
+        raise ConfigError(f"must be 1 or 0, not {shortened(text)}", path=variable.name, file="environment")
     return known[text.lower()]
 
 
@@ -426,7 +473,13 @@ def parse_config(document: Document, environment: Mapping[str, str] = _NO_VARIAB
     """Returns typed data of a document already read; `environment` gives settings that the file does not."""
     if document.data is None:
         raise document.error((), "is empty; it needs cluster_name, provider and available_node_types")
-    check_written(document, checked(document, (), document.data, ClusterConfig))
-    config = checked(document, (), with_environment(prepare(document), environment), ClusterConfig)
+    if kind := kubernetes_kind(document.data):
+        raise document.error((), not_kubernetes(kind))
+    written = document.data
+    if isinstance(written, dict) and written.get("head_node_type") == {}:  # in an example of Ray's
+        written = {key: value for key, value in written.items() if key != "head_node_type"}
+    check_written(document, checked(document, (), written, ClusterConfig))
+    data = with_environment(prepare(document, written), environment)
+    config = checked(document, (), data, ClusterConfig)
     check_prepared(document, config)
     return config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct, field, to_builtins
 
+from muster.config.document import Document
 from muster.config.schema import ClusterConfig
 from muster.errors import ConfigError
 
@@ -108,7 +110,10 @@ def _launch_hash(node_config: str, auth: str) -> str:
 
 def _contents(path: object) -> object:
     try:
-        return Path(str(path)).expanduser().read_text(encoding="utf-8", errors="replace")
+        file = Path(str(path)).expanduser()
+        if not file.is_file():  # a device may never end
+            return path
+        return file.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError, RuntimeError):  # not here, not a path, no such home
         return path
 
@@ -207,6 +212,96 @@ def machine_type(provider: str, node_config: Mapping[str, Any]) -> str:
     return found if isinstance(found, str) else ""
 
 
+class MachineSize(Struct, frozen=True):
+    """A MachineSize is what a machine type of a cloud has; `accelerators` count in units of `resource`."""
+
+    cpus: int
+    memory_mib: int
+    resource: str = ""  # GPU, neuron_cores, ...; "": no accelerators
+    accelerators: int = 0
+    accelerator_type: str = ""  # as Ray's nodes report it
+
+
+_CUSTOM = re.compile(r"(?:[a-z]\w+-)?custom-(\d+)-(\d+)(?:-ext)?")  # gcp: CPUs and MiB are in the name
+_MAX_ADDED = 64  # GPUs of one machine
+_MEMORY_SHARE = 0.7  # Ray keeps the rest for its object store
+
+
+def size_of(provider_type: str, machine_type: str) -> MachineSize | None:
+    """Returns the size of a cloud's machine type; None for one that the table does not have."""
+    name = machine_type.lower().rpartition("/")[2]  # gcp takes the whole address of a type, too
+    custom = _CUSTOM.fullmatch(name) if provider_type == "gcp" else None
+    if custom:
+        return MachineSize(int(custom[1]), int(custom[2]))
+    return _known_sizes().get((provider_type, name))
+
+
+@lru_cache(maxsize=1)
+def _known_sizes() -> dict[tuple[str, str], MachineSize]:
+    """Reads machine_sizes.txt; a line has cloud, CPUs, MiB, `resource=count:type` or `-`, and names."""
+    sizes: dict[tuple[str, str], MachineSize] = {}
+    table = Path(__file__).with_name("machine_sizes.txt").read_text(encoding="ascii")
+    for line in table.splitlines():
+        cloud, cpus, mib, extra, *names = line.split()
+        resource, _, rest = extra.partition("=")
+        count, _, kind = rest.partition(":")
+        size = MachineSize(int(cpus), int(mib))
+        if kind:
+            size = MachineSize(size.cpus, size.memory_mib, resource, int(count), kind)
+        sizes.update(((cloud, name), size) for name in names)
+    return sizes
+
+
+def machine_resources(provider: str, node_config: Mapping[str, Any]) -> dict[str, int]:
+    """Returns what Ray finds on a machine of this config; {} when its type is not known."""
+    size = size_of(provider, machine_type(provider, node_config))
+    if size is None:
+        return {}
+    found = {"CPU": size.cpus, "memory": int(size.memory_mib * 2**20 * _MEMORY_SHARE)}
+    for resource, count, kind in (
+        (size.resource, size.accelerators, size.accelerator_type),
+        *_added(node_config),
+    ):
+        if count:
+            found.update({resource: found.get(resource, 0) + count, f"accelerator_type:{kind}": 1})
+    return found
+
+
+def _added(node_config: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+    """Yields the GPUs that gcp adds to a machine: `nvidia-tesla-t4`, or the address of such a type."""
+    listed = node_config.get("guestAccelerators")
+    for entry in listed if isinstance(listed, list) else ():
+        name, count = (
+            (entry.get(f"accelerator{key}") for key in ("Type", "Count"))
+            if isinstance(entry, dict)
+            else (0, 0)
+        )
+        if isinstance(name, str) and isinstance(count, int) and 0 < count <= _MAX_ADDED:
+            yield "GPU", count, name.rpartition("/")[2].removeprefix("nvidia-").removeprefix("tesla-").upper()
+
+
+def with_sizes(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds the resources of machines of known types, where the file does not give them.
+
+    As in Ray, what an entry for aws gives is completed, and the memory of the head is left to the head. The
+    entries for other clouds are used as they are, unless they give nothing.
+    """
+    provider, types = data["provider"]["type"], data.get("available_node_types", {})
+    head = data.get("head_node_type") or next(iter(types), "")
+    sized: dict[str, Any] = {}
+    for name, entry in types.items():
+        given, known = entry.get("resources"), machine_resources(provider, entry.get("node_config") or {})
+        if given is None and not known:
+            machine = machine_type(provider, entry.get("node_config") or {})
+            unknown = f", and the size of {machine} is not known" if machine else ""
+            raise document.error(("available_node_types", name), f"'resources' is missing{unknown}; add it")
+        if name == head:
+            known.pop("memory", None)
+        added = known if provider == "aws" or not given else {}
+        sized[name] = {**entry, "resources": {**added, **(given or {})}}
+    return {**data, "available_node_types": sized} if types else dict(data)
+
+
 class NodeLaunch(Struct, frozen=True, kw_only=True):
     """A NodeLaunch is one node type, ready for a provider's create call."""
 
@@ -221,14 +316,47 @@ class NodeLaunch(Struct, frozen=True, kw_only=True):
 def node_launches(config: ClusterConfig) -> dict[str, NodeLaunch]:
     """Returns every type of the config, the head's included, in the order of the file."""
     auth = config.auth.settings()
+    shares = memory_shares(config) if config.provider.type == "process" else {}
     return {
         name: NodeLaunch(
             node_type=name,
             node_config=entry.node_config or {},
-            resources=entry.resources,
+            resources={**entry.resources, "memory": shares[name]} if name in shares else entry.resources,
             labels=entry.labels,
             launch_hash=launch_hash(entry.node_config or {}, auth),
             machine_type=machine_type(config.provider.type, entry.node_config or {}),
         )
         for name, entry in config.available_node_types.items()
+    }
+
+
+_USABLE_MEMORY = 0.7  # of a computer; the rest is for object stores and all that runs beside the nodes
+_LEAST_MEMORY = 100_000_000.0
+
+
+def memory_shares(config: ClusterConfig) -> dict[str, float]:
+    """Returns the memory of types that name none, where the nodes are processes of this computer.
+
+    Ray would offer the whole computer's on every node. The CPUs of the largest cluster that the file allows
+    share what the types with a number of their own leave.
+    """
+    from muster.host.machine import memory_bytes  # only where nodes are processes of this computer
+
+    types, room, left = config.available_node_types, config.max_workers, _USABLE_MEMORY * memory_bytes()
+    weights = {
+        name: max(1.0, entry.resources.get("CPU", 0.0))
+        for name, entry in types.items()
+        if "memory" not in entry.resources
+    }
+    total = weights.get(config.head_type, 0.0)
+    for name in sorted(types, key=lambda one: -weights.get(one, 0.0)):
+        count = min(config.type_max_workers(name), config.max_workers)
+        left -= types[name].resources.get("memory", 0.0) * (count + int(name == config.head_type))
+        total += weights.get(name, 0.0) * min(count, room)
+        room -= min(count, room) if name in weights else 0
+    if not memory_bytes():
+        return {}
+    return {
+        name: float(round(max(_LEAST_MEMORY, left * weight / max(1.0, total))))
+        for name, weight in weights.items()
     }

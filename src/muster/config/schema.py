@@ -183,7 +183,8 @@ class MusterConfig(Section, frozen=True, kw_only=True):
 class NodeTypeConfig(Section, frozen=True, kw_only=True):
     """A NodeTypeConfig is one entry of `available_node_types`; a head of this type is not counted."""
 
-    resources: dict[str, Quantity]  # Ray accepts whole numbers only; so does `ray start` for CPU and GPU
+    # Ray accepts whole numbers only; so does `ray start` for CPU and GPU. May be left out for known machines.
+    resources: dict[str, Quantity] = field(default_factory=dict)
     node_config: dict[str, Any] | None = None  # Ray demands it; providers without settings need none
     min_workers: Count = 0
     max_workers: Count | None = None  # None: the cluster's max_workers, 0 for the head's type

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from muster.cluster.model import ClusterSpec
@@ -26,6 +26,7 @@ class FileSpecSource:
         """Raises ConfigError when there is no good spec to begin with."""
         self._path = path
         self._environment = dict(environment or {})
+        self._complete: Callable[[ClusterConfig], ClusterConfig] = lambda config: config
         self._text = self._latest = self._read()
         self._config, self._spec = self._parse(self._text)
         self._problem = ""
@@ -46,6 +47,11 @@ class FileSpecSource:
                 self._problem = _kept(problem)
         return self._spec, self._problem
 
+    def complete_with(self, complete: Callable[[ClusterConfig], ClusterConfig]) -> None:
+        """Passes the file, now and after each edit, through what its provider has filled in."""
+        self._complete = complete
+        self._config, self._spec = self._parse(self._text)
+
     @property
     def config(self) -> ClusterConfig:
         """Returns the last good file; `node_launches(source.config)` is for a provider."""
@@ -59,7 +65,7 @@ class FileSpecSource:
         return Document.text_of(self._path)
 
     def _parse(self, text: str) -> tuple[ClusterConfig, ClusterSpec]:
-        config = parse_config(Document(text, str(self._path)), self._environment)
+        config = self._complete(parse_config(Document(text, str(self._path)), self._environment))
         return config, to_spec(config)
 
 
