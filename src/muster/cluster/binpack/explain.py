@@ -12,13 +12,13 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from muster.base.resources import EMPTY, Resources
+from muster.base.resources import EMPTY, Resources, implicit_units
 from muster.cluster.binpack.demand_classes import DemandKey, demand_key
 from muster.cluster.binpack.feasible import fitting, labels_suit, nearest, why_not
 from muster.cluster.binpack.idle import idle_limit_s
 from muster.cluster.binpack.request import ItemOutcome, Offer, Packing, PackNode, PackRequest
 from muster.cluster.model import NEEDS_USER_ACTION, Demand, Gang, NodeKind, Selector, StopCause, Strategy
-from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.plan import NOTHING, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
 
 # From the most severe to the least: a gang shows the worst of its bundles and the best of its options.
@@ -58,6 +58,19 @@ class Obstacles:
         removals = self._packing.removals
         gone = {removal.instance_id for removal in removals if removal.cause is not StopCause.IDLE}
         return [node for node in self._request.nodes if node.key not in gone]
+
+    @cached_property
+    def _by_resource(self) -> dict[str, list[PackNode]]:
+        found: dict[str, list[PackNode]] = {}
+        for node in self._stays:
+            for name in node.total:
+                found.setdefault(name, []).append(node)
+        return found
+
+    def _with_rarest(self, demand: Demand) -> Sequence[PackNode]:
+        """Returns the nodes that have the resource of the request that the fewest have (`node:<ip>`: one)."""
+        names = (name for name, units in demand.shape.items() if units > 0 and not implicit_units(name))
+        return min((self._by_resource.get(name, []) for name in names), key=len, default=self._stays)
 
     @cached_property
     def _below_maximum(self) -> dict[str, int]:
@@ -128,7 +141,7 @@ class Obstacles:
 
     def _no_type(self, demand: Demand) -> Obstacle:
         """No type can hold the request; a node may still be able to (a head with resources of its own)."""
-        node = next(_able(demand, self._stays), None)
+        node = next(_able(demand, self._with_rarest(demand)), None)
         if node is not None:
             detail = f"only nodes like {node.key} can hold {{{demand.shape}}}, and none has that much free"
             return Obstacle(reason=Reason.BLOCKED_BY_TYPE_LIMIT, detail=detail, target=node.key)
@@ -343,31 +356,36 @@ def _nearest_miss(wanted: Sequence[Demand], offer: Offer, room: int | None) -> R
     return reason
 
 
-def _nodes(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
+def _nodes(request: PackRequest, packing: Packing) -> list[Verdict]:
     removed = {str(removal.instance_id): removal for removal in packing.removals}
     limits_s = {
         offer.node_type.name: idle_limit_s(offer.node_type, request.idle_timeout_s)
         for offer in request.offers
     }
-    needed, node_subject = packing.needed, Subject.NODE
+    needed, about, busy = packing.needed, Subject.NODE, Reason.KEPT_BUSY
+    running, head = InstanceState.RAY_RUNNING, NodeKind.HEAD
+    found = []
     for node in request.nodes:
-        removal = removed.get(node.key) if removed else None
+        key = node.key
+        removal = removed.get(key) if removed else None
         if removal is not None:
             reason, detail = _REMOVED.get(removal.cause, Reason.REMOVED_FAILED), removal.details
-        elif node.key in needed and node.kind is not NodeKind.HEAD:
+        elif node.kind is head:
+            reason, detail = Reason.KEPT_HEAD, ""
+        elif key in needed:
             reason, detail = Reason.KEPT_NEEDED, ""
+        elif node.state is running and not node.idle_s > 0:  # nearly all
+            found.append(Verdict(subject=about, subject_id=key, reason=busy, lacks=NOTHING))
+            continue
         else:
             reason, detail = _why_kept(node, limits_s.get(node.node_type))
-        yield Verdict(subject=node_subject, subject_id=node.key, reason=reason, detail=detail)
+        found.append(Verdict(subject=about, subject_id=key, reason=reason, detail=detail))
+    return found
 
 
 def _why_kept(node: PackNode, limit_s: float | None) -> tuple[Reason, str]:
-    if node.kind is NodeKind.HEAD:
-        return Reason.KEPT_HEAD, ""
     if node.state is not InstanceState.RAY_RUNNING:
         return Reason.KEPT_PENDING, ""
-    if not node.idle_s > 0:
-        return Reason.KEPT_BUSY, ""
     if limit_s is None:
         return Reason.KEPT_NOT_IDLE_LONG_ENOUGH, "no idle timeout is set"
     if not node.idle_s > limit_s:

@@ -1,6 +1,7 @@
 """Decides whether a node type could ever hold a request, and which type comes nearest if none can.
 
-Called by `explain`; reads shapes and labels only, never limits or what is free.
+Called by `explain`; reads shapes and labels only, never limits or what is free. The engines ask it which
+resources no type has (`node:<ip>`), and which nodes have them.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from muster.base.resources import SCALE, Resources
-from muster.cluster.binpack.request import Offer
+from muster.base.resources import SCALE, Resources, implicit_units
+from muster.cluster.binpack.request import Offer, PackNode
 from muster.cluster.model import Demand, LabelMatch, LabelOperator, NodeType, Selector
 from muster.cluster.plan import Reason
 
@@ -97,6 +98,27 @@ def _selector_text(selector: Selector) -> str:
         for match in selector
     )
     return " and ".join(parts)
+
+
+def names_of_no_type(names: Iterable[str], offers: Iterable[Offer]) -> list[str]:
+    """Returns the resources that no new machine could have: only nodes that exist, if any, offer them."""
+    offered = {name for offer in offers for name in capacity(offer.node_type)}
+    return [name for name in names if name not in offered and not implicit_units(name)]
+
+
+def nodes_by_name(names: Iterable[str], nodes: Sequence[PackNode]) -> dict[str, list[int]]:
+    """Returns per resource the nodes that have it; without resources of nodes that are or may be resized."""
+    homes: dict[str, list[int]] = {name: [] for name in names}
+    for number, node in enumerate(nodes):
+        for name in (*node.total, *node.available):
+            if name in homes and (not homes[name] or homes[name][-1] != number):
+                homes[name].append(number)
+    for node in nodes:
+        if node.resize is not None:
+            target = node.resize.suggested_maximum or ()
+            for name in (*node.total, *node.available, *node.resize.desired, *target):
+                homes.pop(name, None)
+    return homes
 
 
 def fitting(demand: Demand, offers: Iterable[Offer]) -> list[Offer]:

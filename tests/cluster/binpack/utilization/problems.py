@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.request import Offer, PackNode, PackProblem
@@ -224,6 +225,51 @@ def _any_gang(stream: random.Random, number: int, picky: float) -> Gang:
         options=(option,) if stream.random() < 0.7 else (option, option[:1]),
         locality_label=stream.choice(["", "", "", "zone"]),
     )
+
+
+def gang_problem(seed: int) -> PackProblem:
+    """Like `random_problem`, with more nodes and many gangs: some equal, some with bundles of their own."""
+    stream = random.Random(f"gangs/{seed}")
+    types = [replace(_any_type(stream, number), resize=None) for number in range(stream.randint(1, 5))]
+    kinds = [_any_node(stream, stream.choice(types)) for _ in range(stream.randint(1, 12))]
+    picky = stream.choice([0.0, 0.0, 0.3])
+    pool = [_any_bundle(stream, picky) for _ in range(4)]
+    gangs: list[Gang] = []
+    for number in range(stream.randint(1, 10)):
+        few = range(stream.randint(1, 4))
+        option = tuple(
+            _any_bundle(stream, picky) if stream.random() < 0.5 else stream.choice(pool) for _ in few
+        )
+        for copy in range(stream.choice([1, 1, 2, 3])):
+            gangs.append(
+                Gang(
+                    gang_id=f"g{number}-{copy}",
+                    strategy=gangs[-1].strategy if copy else stream.choice(list(Strategy)),
+                    options=(option,),
+                    locality_label=stream.choice(["", "", "", "", "", "zone"]),
+                )
+            )
+    return PackProblem(
+        nodes=tuple(stream.choice(kinds) for _ in range(stream.randint(1, 20))),
+        offers=tuple(
+            Offer(node_type=t, room=stream.choice([0, 1, 2, 9]), recoverable=stream.choice([1.0, 1.0, 0.5]))
+            for t in types
+        ),
+        room=stream.choice([None, None, stream.randint(0, 10)]),
+        constraints=tuple(_any_demand(stream, picky) for _ in range(stream.choice([0, 0, 0, 1]))),
+        gangs=tuple(gangs),
+        demands=tuple(_any_demand(stream, picky, 20) for _ in range(stream.randint(0, 5))),
+    )
+
+
+def _any_bundle(stream: random.Random, picky: float) -> Demand:
+    shape = {"CPU": stream.choice([0.25, 0.5, 1, 1, 2, 3])}
+    for name, share in (("memory", 0.5), ("GPU", 0.2), ("custom", 0.1), (IMPLICIT, 0.03)):
+        if stream.random() < share:
+            shape[name] = stream.choice([0.25, 0.5, 1, 2])
+    selectors = stream.choice([(), ((),), _any_demand(stream, picky).selectors])
+    count = stream.choice([1, 1, 1, 2, 3])
+    return Demand(shape=Resources.of(shape), count=count, selectors=selectors)
 
 
 def large_problem(seed: int, demands: int, shapes: int, nodes: int, types: int) -> PackProblem:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
 from tests.cluster.binpack.utilization.naive import solve_naively
 from tests.cluster.binpack.utilization.problems import large_problem, problems, random_problem
 
@@ -44,6 +47,44 @@ def test_the_engine_chooses_exactly_as_the_plain_rule(problem):
 def test_the_engine_chooses_exactly_as_the_plain_rule_on_fuller_problems(block):
     for seed in range(block * 60, block * 60 + 60):
         problem = random_problem(seed)
+        assert comparable(solve_utilization(problem)) == comparable(solve_naively(problem)), seed
+
+
+def pinned_problem(seed: int) -> PackProblem:
+    """A fuller problem in which nodes have resources that no type has, and requests ask for some of them."""
+    problem, draw = random_problem(seed), random.Random(f"pins/{seed}")
+    names = [f"node:{i}" for i in range(6)]
+
+    def with_pins(has: Resources, most: int, quantity: float) -> Resources:
+        return has.plus(Resources.of(dict.fromkeys(draw.sample(names, draw.randint(0, most)), quantity)))
+
+    there = []
+    for node in problem.nodes:
+        more = with_pins(EMPTY, 2, 1.0)
+        there.append(replace(node, total=node.total.plus(more), available=node.available.plus(more)))
+    gangs = tuple(
+        replace(
+            g,
+            options=tuple(tuple(replace(d, shape=with_pins(d.shape, 1, 0.25)) for d in o) for o in g.options),
+        )
+        if draw.random() < 0.3
+        else g
+        for g in problem.gangs
+    )
+    return replace(
+        problem,
+        nodes=tuple(there),
+        gangs=gangs,
+        demands=tuple(replace(d, shape=with_pins(d.shape, 2, 0.25)) for d in problem.demands),
+        constraints=tuple(replace(d, shape=with_pins(d.shape, 1, 0.25)) for d in problem.constraints),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4))
+def test_the_engine_chooses_exactly_as_the_plain_rule_where_requests_name_their_nodes(block):
+    for seed in range(block * 60, block * 60 + 60):
+        problem = pinned_problem(seed)
         assert comparable(solve_utilization(problem)) == comparable(solve_naively(problem)), seed
 
 

@@ -26,7 +26,7 @@ def score_of(total, wanted, kind=DemandKind.DEMAND, **changes):
     grouping = NodeGrouping(problem)
     filler = Filler(runs_of(demand_requests(problem.demands)), grouping.columns)
     state = grouping.node_state(0, kind)
-    fill = filler.fill(state, filler.fitting(state.free))
+    fill = filler.fill(state, filler.fitting(state.free, state.frame.pins))
     head, lowest, mean, _ = key_of(state, fill, filler)
     return -head >> 21, bool(-head >> 20 & 1), -head & (1 << 20) - 1, -lowest, -mean
 
@@ -106,7 +106,8 @@ def test_sd19_what_one_node_takes_and_what_is_left_of_it(free, wanted, takes, re
     grouping = NodeGrouping(PackProblem(nodes=(node,), offers=(), room=None, demands=demands))
     filler = Filler(runs_of(demand_requests(demands)), grouping.columns)
     state = grouping.node_state(0, DemandKind.DEMAND)
-    fill = filler.fill(state, filler.fitting(state.free))
+    fill = filler.fill(state, filler.fitting(state.free, state.frame.pins))
     assert (fill and fill.takes) == takes
     if fill:
-        assert dict(zip(grouping.columns.index, fill.free, strict=True)) == dict(Resources.of(rest))
+        left = {name: fill.free[column] for name, column in grouping.columns.index.items()}
+        assert left == dict(Resources.of(rest))

@@ -17,6 +17,8 @@ from muster.cluster.binpack.cost.gangs import (
     GangVariant,
     choose,
     gang_batches_of,
+    promising,
+    propose_alone,
     split_gangs,
     ways_of,
 )
@@ -135,10 +137,11 @@ class _Slots:
             wanted -= amounts[-1 - taken]
             taken += 1
         if taken:
-            whole = (a * bundles for a in amounts[: -1 - taken : -1])
-            self.entries += map(
-                BinEntry, repeat(is_gang), repeat(item), rows[: -1 - taken : -1], whole, repeat(part)
-            )
+            held = amounts[: -1 - taken : -1]
+            whole = held if bundles == 1 else [amount * bundles for amount in held]
+            fields = zip(repeat(is_gang), repeat(item), rows[: -1 - taken : -1], whole, repeat(part))
+            # Very many of them: made without a call of Python's for each.
+            self.entries += map(tuple.__new__, repeat(BinEntry), fields)
             del rows[-taken:], amounts[-taken:]
         if wanted and rows:
             self.entries.append(BinEntry(is_gang, item, rows[-1], wanted * bundles, part))
@@ -201,19 +204,33 @@ class GangRequest(NamedTuple):
     variants: Sequence[Sequence[GangVariant]]
 
 
-def serve(inventory: Inventory, request: GangRequest) -> tuple[Served, Inventory]:
-    """Returns what is served and the inventory after that; the given inventory does not change."""
+def serve(
+    inventory: Inventory, request: GangRequest, rival: Served | None = None
+) -> tuple[Served, Inventory]:
+    """Returns what is served and the inventory after that; the given inventory does not change.
+
+    With a `rival`, only a plan that serves as much is of use: its gangs are tried, and no other order.
+    """
     chosen = choose(inventory, request.gangs, request.variants)
+    able = promising(inventory, chosen)
+    if rival is not None and rival.failed:
+        lost = set(rival.failed)
+        able = [gang for gang in chosen if gang not in lost]
     together = _Attempt(inventory, request, chosen)
-    together.run(list(chosen), with_demands=True)
+    together.run(able, with_demands=True)
     size = (len(inventory.free) + 1) * (len(request.demands) + len(request.gangs))
-    if not together.refused or size > LARGEST_RETHOUGHT:
+    is_whole = not (together.refused or together.failed)
+    if is_whole or size > LARGEST_RETHOUGHT or (rival is not None and rival.failed):
         return together.served(), together.inventory
-    others = [_Attempt(inventory, request, chosen) for _ in range(3)]
-    others[0].run([gang for gang in chosen if gang not in together.refused], with_demands=True)
-    others[1].run(list(chosen), with_demands=False)
-    others[2].run([], with_demands=False)
-    best = min([together, *others], key=_Attempt.rank)
+    refused = set(together.refused)
+    orders = [([gang for gang in able if gang not in refused], True), ([], False)]
+    if request.demands:  # without them it is the first order again
+        orders.append((able, False))
+    attempts = [together]
+    for first, with_demands in orders:
+        attempts.append(_Attempt(inventory, request, chosen))
+        attempts[-1].run(first, with_demands)
+    best = min(attempts, key=_Attempt.rank)
     return best.served(), best.inventory
 
 
@@ -232,7 +249,8 @@ class _Attempt:
         allocation = self._attempt(everything if with_demands else {}, gang_batches_of(self.chosen, first))
         self.refused = [gang for batch in allocation.failed for gang in batch.gangs]
         self.short = allocation.short if with_demands else everything
-        later = [gang for gang in self.chosen if gang not in first]
+        included = set(first)
+        later = [gang for gang in self.chosen if gang not in included]
         self._one_by_one(gang_batches_of(self.chosen, [*self.refused, *sorted(later, key=self._size)]))
         if self.short and (allocation.failed or later or not with_demands):
             self.short = self._attempt(self.short, []).short
@@ -250,7 +268,7 @@ class _Attempt:
                     self.inventory, self.request.gangs[waiting[0]], self.request.variants[waiting[0]]
                 )
                 retries -= 1 + len(ways)
-                if not any(not self._attempt({}, [((waiting[0],), way)]).failed for way in ways):
+                if all(self._attempt({}, [((waiting[0],), way)], alone=True).failed for way in ways):
                     break
                 del waiting[0]
             self.failed += waiting
@@ -264,8 +282,8 @@ class _Attempt:
         bundles = sum(gang_size(self.request.gangs[gang]) for gang in self.failed)
         return sum(self.short.values()) + bundles, float(self.inventory.cost[self.inventory.machines].sum())
 
-    def _attempt(self, demands: dict[int, int], batches: Batches) -> Allocation:
-        """Proposes, allocates, takes."""
+    def _attempt(self, demands: dict[int, int], batches: Batches, alone: bool = False) -> Allocation:
+        """Proposes, allocates, takes; one gang alone is first tried on nodes as they are."""
         index: dict[Ask, int] = {}
         takers: dict[int, list[tuple[int, int]]] = {}
         for demand, count in demands.items():
@@ -283,7 +301,8 @@ class _Attempt:
             for cls, part in zip(batch.classes, batch.variant.parts, strict=True):
                 wanted[cls] += part.each * len(batch.gangs)
         asks = list(index)
-        allocation = allocate(self.inventory.propose(asks, wanted), members, takers)
+        simple = propose_alone(self.inventory, asks, wanted) if alone else None
+        allocation = allocate(simple or self.inventory.propose(asks, wanted), members, takers)
         self.inventory.take(allocation.proposal, asks)
         self.entries += allocation.entries
         return allocation

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.knapsack import KnapsackItems, best_fill, fill, weightings
+from muster.cluster.binpack.cost.knapsack import TINY, KnapsackItems, best_fill, fill, weightings
 from muster.cluster.binpack.cost.problem import (
     Bools,
     Floats,
@@ -126,6 +126,7 @@ CELLS_IN_ALL = 1_200_000
 ROUNDS_ONCE_KNOWN = 6
 LARGEST_MASTER = 400  # classes; beyond it the greedy prices have to do
 UNSERVED = 100.0  # in machines of the dearest type
+PRICE_STEPS = 200
 GOOD_ENOUGH = 1.003  # a pattern this close to its machine's cost is not worth another round
 
 
@@ -147,6 +148,34 @@ def start_values(items: Items, market: PurchasableTypes, wanted: Floats) -> Floa
         each: Floats = np.where(fits > 0, market.cost[:, None] / fits, np.inf)
     cheapest: Floats = each.min(axis=0, initial=np.inf)
     return cheapest
+
+
+def fluid_prices(items: Items, market: PurchasableTypes, wanted: Floats) -> Floats:
+    """Returns what one item of each class costs when machines can be bought and filled in fractions.
+
+    Each type shares its price out over its resources; an item costs the least that any type asks for it.
+    Shares move toward the resource that runs out first (mirror ascent): the value of all items rises to its
+    maximum, and is a lower bound on the cost at every step.
+    """
+    closed = ~market.allowed | (items.size[None] > market.size[:, None]).any(axis=2)
+    cost = market.cost
+    size, have = (each[:, : items.real].astype(np.float64) for each in (items.size, market.size))
+    per_unit = np.divide(cost[:, None], have, out=np.zeros_like(have), where=have > 0)
+    share: Floats = (have > 0) / np.maximum((have > 0).sum(axis=1, keepdims=True), 1)
+    best, value = -1.0, np.zeros(len(size))
+    for step in range(PRICE_STEPS if len(cost) else 0):
+        asked = np.einsum("tr,ir->ti", share * per_unit, size)
+        asked[closed] = np.inf
+        pick = asked.argmin(axis=0)
+        least = np.where(wanted > 0, asked[pick, np.arange(len(size))], 0.0)
+        if float((wanted * least).sum()) > best:
+            best, value = float((wanted * least).sum()), least
+        sums = [np.bincount(pick, wanted * column, minlength=len(cost)) for column in size.T]
+        load: Floats = np.asarray(np.stack(sums, axis=1), dtype=np.float64) * per_unit
+        load /= np.maximum(load.max(axis=1, keepdims=True), TINY)
+        share = share * np.exp(0.5 / np.sqrt(1.0 + step) * (load - 1.0))
+        share /= np.maximum(share.sum(axis=1, keepdims=True), TINY)
+    return value
 
 
 def weightings_for(items: Items, rows: int, most: int = MOST_WEIGHTINGS) -> Floats:

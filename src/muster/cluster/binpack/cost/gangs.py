@@ -13,11 +13,19 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.cost.inventory import Inventory
-from muster.cluster.binpack.cost.problem import Ask, Avoidance, ask_of, selectors_of
+from muster.cluster.binpack.cost.inventory import Inventory, Proposal, no_proposal
+from muster.cluster.binpack.cost.problem import (
+    Ask,
+    Avoidance,
+    Floats,
+    ask_of,
+    counts_that_fit,
+    selectors_of,
+)
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Strategy
 
 Slot = tuple[int, int]  # (bin, class)
+TINY = 1e-9
 
 
 def split_gangs(loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: int) -> list[list[Slot]]:
@@ -185,6 +193,7 @@ def choose(
     """Returns the chosen variant per gang; gangs of which no variant could be held are left out."""
     best_place: dict[tuple[GangVariant, ...], GangVariant] = {}
     chosen: dict[int, ChosenVariant] = {}
+    carried = {label for labels in inventory.bin_labels for label in labels}
     for index, gang in enumerate(gangs):
         ways = tuple(way for way in variants[index] if _plausible(inventory, way))
         if not ways:
@@ -192,7 +201,7 @@ def choose(
         if gang.locality_label and ways not in best_place:
             best_place[ways] = _by_place(inventory, gang, ways)[0]
         variant = best_place[ways] if gang.locality_label else ways[0]
-        marked = variant.apart and any(gang.label in labels for labels in inventory.bin_labels)
+        marked = variant.apart and gang.label in carried
         chosen[index] = ChosenVariant(variant, gang.label if marked else "")
     return chosen
 
@@ -209,6 +218,75 @@ def gang_batches_of(
         mark = Avoidance(choice.label, None, len(equal), number)
         result.append((tuple(equal), choice.variant.marked(mark) if choice.variant.apart else choice.variant))
     return result
+
+
+def promising(inventory: Inventory, chosen: dict[int, ChosenVariant]) -> list[int]:
+    """Returns the gangs that are worth a joint plan: all, unless they need more than there can ever be.
+
+    Then those that hold the most bundles for what they take: gangs are all or nothing, and a joint plan for
+    the bundles of far too many gangs completes few of them.
+    """
+    needs = {variant: _needs(inventory, variant) for variant in {c.variant: None for c in chosen.values()}}
+    most = np.maximum(inventory.most_room(), TINY)
+    share = {variant: float((need / most).max()) / variant.bundles for variant, need in needs.items()}
+    left, kept = most.copy(), set()
+    for gang in sorted(chosen, key=lambda gang: (share[chosen[gang].variant], gang)):
+        need = needs[chosen[gang].variant]
+        if (need <= left).all():
+            left -= need
+            kept.add(gang)
+    return [gang for gang in chosen if gang in kept]
+
+
+def _needs(inventory: Inventory, variant: GangVariant) -> Floats:
+    total: Floats = np.zeros(len(inventory.scale.names))
+    for part in variant.parts:
+        total += part.each * np.array(inventory.scale.need(part.ask))
+    return total
+
+
+def propose_alone(inventory: Inventory, asks: Sequence[Ask], wanted: Floats) -> Proposal | None:
+    """Returns where one gang goes on nodes as they are, the fullest first; None when that needs a search.
+
+    Nothing is cheaper than nodes that are there. A gang that can have no place at all gets an empty proposal.
+    """
+    if (_most_of_each(inventory, asks, wanted) < wanted).any():
+        return no_proposal(len(inventory.free))
+    items, bins = inventory.bins_for(asks)
+    free, loads = bins.free.copy(), np.zeros((len(bins.free), len(asks)))
+    scale = np.maximum(items.size[:, : items.real].max(axis=0, initial=0.0), 1.0)
+    for ask in np.argsort(-(items.size[:, : items.real] / scale).sum(axis=1), kind="stable").tolist():
+        size, used = items.size[ask], items.size[ask] > 0
+        able = np.ones(len(free), dtype=bool) if bins.allowed is None else bins.allowed[:, ask]
+        left = int(wanted[ask])
+        while left > 0:
+            rows = np.flatnonzero((free >= size).all(axis=1) & able)
+            if not len(rows):
+                return None
+            spare = (free[rows, : items.real] / scale).sum(axis=1)
+            row = rows[np.lexsort((spare, bins.tier[rows]))[0]]
+            amount = int((free[row, used] // size[used]).min(initial=left))
+            loads[row, ask] += amount
+            free[row] -= amount * size
+            left -= amount
+    where, which = np.nonzero(loads)
+    order = np.lexsort((where, which))
+    amounts = loads[where, which][order].astype(np.int64)
+    return no_proposal(len(free))._replace(rows=where[order], asks=which[order], amounts=amounts)
+
+
+def _most_of_each(inventory: Inventory, asks: Sequence[Ask], wanted: Floats) -> Floats:
+    """Returns how many of each ask alone could have a place, nodes at their largest and new machines."""
+    items, bins = inventory.bins_for(asks)
+    room = bins.free if bins.growth is None else bins.free + bins.growth
+    fits = np.minimum(counts_that_fit(room, items.size), wanted)
+    if bins.allowed is not None:
+        fits = fits * bins.allowed
+    market = inventory.market_for(asks)
+    new = np.minimum(counts_that_fit(market.size, items.size), wanted) * market.allowed
+    machines = np.minimum(np.minimum(market.room, market.total_room), wanted.sum())
+    most: Floats = fits.sum(axis=0) + (machines[:, None] * new).sum(axis=0)
+    return most
 
 
 def ways_of(inventory: Inventory, gang: Gang, variants: Sequence[GangVariant]) -> list[GangVariant]:

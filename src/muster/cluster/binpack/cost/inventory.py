@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.base.resources import EMPTY, Resources, implicit_units
+from muster.cluster.binpack.cost.column_generation import LARGEST_MASTER
 from muster.cluster.binpack.cost.layout import lay_out
 from muster.cluster.binpack.cost.problem import (
     Ask,
@@ -27,17 +28,17 @@ from muster.cluster.binpack.cost.problem import (
     admits,
     carries,
     machine_costs,
+    sums_by_row,
 )
 from muster.cluster.binpack.feasible import capacity
 from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem
 from muster.cluster.model import NodeType
 
-LARGEST = 2.0**52  # float64 holds every whole number up to here
-COARSE = 2**40  # a shape of more grains than this is rounded up to a coarser grain
+MORE_THAN_ANY = 2**63 - 1  # of any column: no node and no type has as much
 
 
 class Quantization(NamedTuple):
-    """A Quantization has the columns and the grain of each: quantities become small whole numbers."""
+    """A Quantization has the columns and the grain of each: the largest unit in which all needs are whole."""
 
     names: tuple[str, ...]
     grain: tuple[int, ...]
@@ -49,15 +50,16 @@ class Quantization(NamedTuple):
             for name, units in ask.shape:
                 amounts.setdefault(name, []).append(units)
         names = tuple(sorted(amounts)) or ("CPU",)
-        return cls(names, tuple(_grain(amounts.get(name, [1])) for name in names))
+        return cls(names, tuple(math.gcd(*amounts.get(name, [1])) for name in names))
 
-    def need(self, ask: Ask) -> list[float]:
+    def need(self, ask: Ask) -> list[int]:
         shape = dict(ask.shape)
-        return [float(-(-shape.get(name, 0) // g)) for name, g in zip(self.names, self.grain, strict=True)]
+        needs = (-(-shape.get(name, 0) // g) for name, g in zip(self.names, self.grain, strict=True))
+        return [min(need, MORE_THAN_ANY) for need in needs]
 
-    def rooms(self, have: Sequence[Resources]) -> Floats:
+    def rooms(self, have: Sequence[Resources]) -> Ints:
         """Returns what nodes have, one row each; an implicit resource that is not listed counts 1.0."""
-        columns = np.zeros((len(have), len(self.names)))
+        columns: Ints = np.zeros((len(have), len(self.names)), dtype=np.int64)
         for column, (name, grain) in enumerate(zip(self.names, self.grain, strict=True)):
             default = implicit_units(name)
             if default:
@@ -65,14 +67,7 @@ class Quantization(NamedTuple):
             else:
                 units = [bag.units(name) for bag in have]
             columns[:, column] = np.array(units, dtype=np.int64) // grain
-        return np.minimum(columns, LARGEST)
-
-
-def _grain(amounts: list[int]) -> int:
-    grain = math.gcd(*amounts)
-    while max(amounts) // grain > COARSE:
-        grain *= 2
-    return grain
+        return columns
 
 
 class Proposal(NamedTuple):
@@ -87,6 +82,12 @@ class Proposal(NamedTuple):
     old: int
     types: Ints
     cost: float
+
+
+def no_proposal(bins: int) -> Proposal:
+    """Returns the proposal that uses none of the bins and buys nothing."""
+    none = np.zeros(0, dtype=np.int64)
+    return Proposal(none, none, none, bins, none, 0.0)
 
 
 class Inventory:
@@ -117,7 +118,7 @@ class Inventory:
         twin.carried = {key: set(rows) for key, rows in self.carried.items()}
         return twin
 
-    def add_bins(self, free: Floats, growth: Floats, tier: Ints, labels: Sequence[Mapping[str, str]]) -> None:
+    def add_bins(self, free: Ints, growth: Ints, tier: Ints, labels: Sequence[Mapping[str, str]]) -> None:
         self.free = np.vstack([self.free, free])
         self.growth = np.vstack([self.growth, growth])
         self.tier = np.concatenate([self.tier, tier])
@@ -142,12 +143,32 @@ class Inventory:
         bins = np.flatnonzero((self.free + self.growth >= need).all(axis=1))
         return any(admits(ask, self.bin_labels[row]) for row in bins.tolist())
 
+    def most_room(self) -> Floats:
+        """Returns a bound on what bins and new machines can hold together, per column."""
+        most = np.zeros(len(self.scale.names))
+        for column in range(len(most)):
+            ranked = np.argsort(-self.type_size[:, column], kind="stable")
+            before = np.cumsum(np.maximum(self.room[ranked], 0.0)) - np.maximum(self.room[ranked], 0.0)
+            copies = np.clip(self.total_room - before, 0.0, np.maximum(self.room[ranked], 0.0))
+            most[column] = float((self.type_size[ranked, column] * copies).sum())
+        most += (self.free + self.growth).sum(axis=0)
+        return most
+
+    def bins_for(self, asks: Sequence[Ask]) -> tuple[Items, Bins]:
+        """Returns every bin as these asks see it."""
+        items, apart = self._items(asks)
+        return items, self._bins(asks, apart, np.arange(len(self.free)))
+
+    def market_for(self, asks: Sequence[Ask]) -> PurchasableTypes:
+        """Returns what can be bought, as these asks see it."""
+        return self._market(asks, self._items(asks)[1])
+
     def propose(self, asks: Sequence[Ask], wanted: Floats) -> Proposal:
         """Returns the cheapest way to serve the most of `wanted`."""
         items, apart = self._items(asks)
         rows = self._rows_of_use(items)
         bins = self._bins(asks, apart, rows)
-        layout = lay_out(items, bins, self._market(asks, apart), wanted)
+        layout = _lay_out(items, bins, self._market(asks, apart), wanted)
         return self._proposal(layout, rows)
 
     def take(self, proposal: Proposal, asks: Sequence[Ask]) -> None:
@@ -155,12 +176,12 @@ class Inventory:
         self.add_machines(proposal.types)
         rows, which = proposal.rows, proposal.asks
         need = np.array([self.scale.need(ask) for ask in asks]).reshape(len(asks), len(self.scale.names))
-        for column in range(need.shape[1]):
-            used = np.bincount(rows, proposal.amounts * need[which, column], minlength=len(self.free))
-            self.free[:, column] -= used
+        order = np.argsort(rows, kind="stable")
+        used = proposal.amounts[order, None] * need[which[order]]
+        self.free -= sums_by_row(rows[order], used, len(self.free))
         short = np.flatnonzero((self.free < 0).any(axis=1))
         self.free[short] += self.growth[short]
-        self.growth[short] = 0.0
+        self.growth[short] = 0
         self.grown.extend(short.tolist())
         for index, ask in enumerate(asks):
             if ask.apart is not None and ask.apart.number < 0:
@@ -169,35 +190,37 @@ class Inventory:
 
     def _items(self, asks: Sequence[Ask]) -> tuple[Items, list[Avoidance]]:
         apart = list(dict.fromkeys(ask.apart for ask in asks if ask.apart is not None))
-        size = np.zeros((len(asks), len(self.scale.names) + len(apart)))
+        size: Ints = np.zeros((len(asks), len(self.scale.names) + len(apart)), dtype=np.int64)
         for index, ask in enumerate(asks):
             size[index, : len(self.scale.names)] = self.scale.need(ask)
             if ask.apart is not None:
-                size[index, len(self.scale.names) + apart.index(ask.apart)] = 1.0
+                size[index, len(self.scale.names) + apart.index(ask.apart)] = 1
         return Items(size, len(self.scale.names)), apart
 
     def _rows_of_use(self, items: Items) -> Ints:
         """Returns bins that could hold the smallest part of each resource: the others take nothing."""
-        least = items.size[:, : items.real].min(axis=0, initial=np.inf)
+        least = items.size[:, : items.real].min(axis=0, initial=MORE_THAN_ANY)
         return np.flatnonzero((self.free + self.growth >= least).all(axis=1))
 
     def _bins(self, asks: Sequence[Ask], apart: list[Avoidance], rows: Ints) -> Bins:
-        marks = np.array([self._places_left(group)[rows] for group in apart]).reshape(len(apart), len(rows)).T
+        marks = np.array([self._places_left(group)[rows] for group in apart], dtype=np.int64)
+        marks = marks.reshape(len(apart), len(rows)).T
         growth = np.hstack([self.growth[rows], np.zeros_like(marks)])
         allowed = _allowed(asks, [self.bin_labels[row] for row in rows])
         free = np.hstack([self.free[rows], marks])
         return Bins(free, allowed, self.tier[rows], growth if growth.any() else None)
 
-    def _places_left(self, group: Avoidance) -> Floats:
+    def _places_left(self, group: Avoidance) -> Ints:
         closed = self.carried.get((group.label, group.value), ())
-        places = [0.0 if carries(labels, group) else float(group.most) for labels in self.bin_labels]
+        places = [0 if carries(labels, group) else group.most for labels in self.bin_labels]
         for row in closed:
-            places[row] = 0.0
-        return np.array(places)
+            places[row] = 0
+        return np.array(places, dtype=np.int64)
 
     def _market(self, asks: Sequence[Ask], apart: list[Avoidance]) -> PurchasableTypes:
         marks = np.array(
-            [[0.0 if carries(labels, a) else float(a.most) for a in apart] for labels in self.type_labels]
+            [[0 if carries(labels, a) else a.most for a in apart] for labels in self.type_labels],
+            dtype=np.int64,
         ).reshape(len(self.type_labels), len(apart))
         allowed = _allowed(asks, self.type_labels)
         if allowed is None:
@@ -228,6 +251,29 @@ class Inventory:
             np.array(types, dtype=np.int64),
             layout.cost,
         )
+
+
+FEWEST_CLASSES = 16
+MOST_OF_EACH = (
+    128  # requests per class, on average: with more of each, rounding a linear program loses little
+)
+MOST_COLUMNS = 12
+THOROUGH = 100  # classes up to which both methods are tried
+
+
+def _lay_out(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats) -> BinLayout:
+    """Chooses the method by the number of classes and by how much there is of each."""
+    classes = int(np.count_nonzero(wanted))
+    few_of_each = classes >= FEWEST_CLASSES and float(wanted.sum()) <= MOST_OF_EACH * classes
+    if items.size.shape[1] > MOST_COLUMNS or not (few_of_each or classes > LARGEST_MASTER):
+        return lay_out(items, bins, market, wanted)
+    from muster.cluster.binpack.cost.many_shapes import lay_out_many
+
+    layout = lay_out_many(items, bins, market, wanted)
+    if classes > THOROUGH and not layout.unserved.any():
+        return layout
+    other = lay_out(items, bins, market, wanted)
+    return min(layout, other, key=lambda each: (float(each.unserved.sum()), round(each.cost, 9)))
 
 
 def _allowed(asks: Sequence[Ask], labels: Sequence[Mapping[str, str]]) -> Bools | None:
@@ -275,7 +321,7 @@ def grow(inventory: Inventory, grown: Sequence[int]) -> None:
     """Applies the growth of nodes that the other kind of demand resizes."""
     rows = list(grown)
     inventory.free[rows] += inventory.growth[rows]
-    inventory.growth[rows] = 0.0
+    inventory.growth[rows] = 0
 
 
 def free_of(node: PackNode, kind: DemandKind) -> Resources:
@@ -297,9 +343,9 @@ def growth_limit(node: PackNode, limits: Mapping[str, NodeType]) -> Resources:
     return _at_least(limit, Resources({name: node.total.units(name) for name in limit})) if grows else EMPTY
 
 
-def _growth(problem: PackProblem, kind: DemandKind, scale: Quantization) -> Floats:
+def _growth(problem: PackProblem, kind: DemandKind, scale: Quantization) -> Ints:
     """Returns how much more each node would offer at its full size."""
-    growth = np.zeros((len(problem.nodes), len(scale.names)))
+    growth: Ints = np.zeros((len(problem.nodes), len(scale.names)), dtype=np.int64)
     limits = {offer.node_type.name: offer.node_type for offer in problem.offers}
     for row, node in enumerate(problem.nodes):
         limit = EMPTY if node.resize is None else growth_limit(node, limits)

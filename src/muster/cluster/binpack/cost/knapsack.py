@@ -15,7 +15,9 @@ import numpy as np
 from muster.cluster.binpack.cost.problem import Bools, Floats, Ints, Items, group_columns
 
 TINY = 1e-12
+ENDLESS = 2**62
 MOST_WEIGHED_GROUPS = 16
+FANCY = 8  # how much dearer it is to compare chosen classes than all of them
 
 
 class KnapsackItems(NamedTuple):
@@ -48,11 +50,11 @@ def weightings(real: int, groups: int, most: int) -> Floats:
 
 
 def best_fill(
-    free: Floats, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats
+    free: Ints, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats
 ) -> Floats:
     """Returns per row of `free` the most valuable of its fills, one per weighting: rows x classes."""
     rows, tries = len(free), len(weights)
-    columns = np.flatnonzero((knapsack.limit > 0) & (items.size <= free.max(axis=0, initial=0.0)).all(axis=1))
+    columns = np.flatnonzero((knapsack.limit > 0) & (items.size <= free.max(axis=0, initial=0)).all(axis=1))
     result = np.zeros((rows, len(items.size)))
     if not rows or not len(columns):
         return result
@@ -67,9 +69,7 @@ def best_fill(
     return result
 
 
-def fill(
-    free: Floats, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats
-) -> Floats:
+def fill(free: Ints, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats) -> Floats:
     """Returns one fill per row, along the row's own weights."""
     state = _Filling(free, items, allowed, knapsack, weights)
     while state.step():
@@ -81,20 +81,22 @@ class _Filling:
     """The rows that still take something; finished rows leave the arrays."""
 
     def __init__(
-        self, free: Floats, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats
+        self, free: Ints, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats
     ) -> None:
         self.items = items
         self.knapsack = knapsack
+        self.value = np.maximum(knapsack.value, TINY)
         self.loads = np.zeros((len(free), len(items.size)))
         self.rows: Ints = np.arange(len(free))
         self.free = free.copy()
         self.weights = weights
         self.weighed = items.size.shape[1] if weights[:, items.real :].any() else items.real
-        self.by_column = np.ascontiguousarray(items.size[:, : self.weighed].T)
+        self.by_column = np.ascontiguousarray(items.size[:, : self.weighed].T, dtype=np.float64)
         real = items.size[:, : items.real]
-        # What an item does not take never runs out: such a column counts infinity.
-        self.divisor = np.where(real > 0, real, 1.0)
-        self.unbounded = np.where(real > 0, 0.0, np.inf)
+        # What an item does not take never runs out: such a column counts as good as infinity.
+        self.divisor = np.maximum(real, 1)
+        self.unbounded = np.where(real > 0, 0, ENDLESS)
+        self.columns = np.ascontiguousarray(real.T)
         self.users = [np.flatnonzero(column) for column in real.T]
         self.grouped, self.group = group_columns(items)
         self.fits = np.ones(self.loads.shape, dtype=bool) if allowed is None else allowed.copy()
@@ -108,13 +110,14 @@ class _Filling:
             return False
         chosen = self._best_item()
         real = self.items.real
-        held = (np.floor(self.free[:, :real] / self.divisor[chosen]) + self.unbounded[chosen]).min(axis=1)
+        held = np.maximum(self.free[:, :real] // self.divisor[chosen], self.unbounded[chosen]).min(axis=1)
         here = np.arange(len(self.rows))
         marked = np.flatnonzero(self.group[chosen])
         places = (marked, self.group[chosen[marked]])
         held[marked] = np.minimum(held[marked], self.free[places])
         at = (self.rows, chosen)
-        amount = np.minimum(np.ceil(held / 2), self.knapsack.limit[chosen] - self.loads[at])
+        wanted = np.minimum(self.knapsack.limit[chosen] - self.loads[at], ENDLESS).astype(np.int64)
+        amount = np.minimum((held + 1) // 2, wanted)
         self.loads[at] += amount
         self.free[:, :real] -= amount[:, None] * self.items.size[chosen, :real]
         self.free[places] -= amount[marked]
@@ -124,18 +127,18 @@ class _Filling:
 
     def _best_item(self) -> Ints:
         left = self.free[:, : self.weighed]
-        scarcity = np.divide(self.weights[:, : self.weighed], left, out=np.zeros_like(left), where=left > 0)
+        scarcity = np.divide(self.weights[:, : self.weighed], left, out=np.zeros(left.shape), where=left > 0)
         share = np.einsum("ik,kj->ij", scarcity, self.by_column)
         np.maximum(share, TINY, out=share)
-        np.divide(self.knapsack.value, share, out=share)
-        share[~self.fits] = -1.0
+        np.divide(self.value, share, out=share)
+        np.multiply(share, self.fits, out=share)  # values are above 0, and every row here takes something
         best: Ints = share.argmax(axis=1)
         return best
 
     def _drop_what_no_longer_fits(self) -> None:
         for column, users in enumerate(self.users):
-            if len(users) == self.fits.shape[1]:
-                self.fits &= self.free[:, column, None] >= self.items.size[:, column]
+            if FANCY * len(users) >= self.fits.shape[1]:
+                self.fits &= self.columns[column] <= self.free[:, column, None]
             elif len(users):
                 self.fits[:, users] &= self.free[:, column, None] >= self.items.size[users, column]
         if len(self.grouped):
@@ -146,3 +149,45 @@ class _Filling:
         if not going.all():
             self.rows, self.free = self.rows[going], self.free[going]
             self.fits, self.weights = self.fits[going], self.weights[going]
+
+
+class FillRows(NamedTuple):
+    """FillRows are machines to fill, one per row; each sees the classes of its own group."""
+
+    free: Ints  # rows x columns
+    sizes: list[Ints]  # per column: rows x classes of the group
+    limit: Floats  # rows x classes
+    value: Floats  # rows x classes; 0: must not be used
+    weights: Floats  # rows x columns
+
+
+def fill_rows(rows: FillRows) -> Floats:
+    """Returns one fill per row: the best value per weighted share of what is left, by halves of what fits."""
+    free, sizes, limit, weights = rows.free.copy(), rows.sizes, rows.limit.copy(), rows.weights
+    value = rows.value * (limit > 0)
+    loads = np.zeros(value.shape)
+    live: Ints = np.arange(len(free))
+    while True:
+        for column, size in enumerate(sizes):
+            value *= size <= free[:, column, None]
+        going = value.any(axis=1)
+        if not going.all():
+            live, free, limit, value = live[going], free[going], limit[going], value[going]
+            sizes, weights = [size[going] for size in sizes], weights[going]
+        if not len(live):
+            return loads
+        scarcity = np.divide(weights, free, out=np.zeros(free.shape), where=free > 0)
+        share = sizes[0] * scarcity[:, :1]
+        for column, size in enumerate(sizes[1:], 1):
+            share += size * scarcity[:, column, None]
+        np.maximum(share, TINY, out=share)
+        np.divide(value, share, out=share)
+        chosen = share.argmax(axis=1)
+        at = (np.arange(len(live)), chosen)
+        need = np.stack([size[at] for size in sizes], axis=1)
+        held = np.where(need > 0, free // np.maximum(need, 1), ENDLESS).min(axis=1)
+        amount = np.minimum((held + 1) // 2, np.minimum(limit[at], ENDLESS).astype(np.int64))
+        loads[live, chosen] += amount
+        limit[at] -= amount
+        free -= amount[:, None] * need
+        value[at] *= limit[at] > 0

@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.column_generation import Fractional, generate, start_values, weightings_for
+from muster.cluster.binpack.cost.column_generation import (
+    UNSERVED,
+    Fractional,
+    generate,
+    start_values,
+    weightings_for,
+)
 from muster.cluster.binpack.cost.knapsack import TINY, KnapsackItems, best_fill
 from muster.cluster.binpack.cost.problem import (
     BinLayout,
@@ -26,6 +32,7 @@ from muster.cluster.binpack.cost.problem import (
     load_size,
 )
 
+LARGEST = 2.0**63 * (1 - 2.0**-40)  # below the end of int64 by more than a sum in float64 can be wrong
 BLOCKS = 4
 REFILLS = 12
 
@@ -89,7 +96,7 @@ def _fill_block(rows: Ints, bins: Bins, items: Items, tally: tuple[Floats, Float
         rows = rows[(kept < taken).any(axis=1)]
 
 
-def _fill_alike(free: Floats, allowed: Bools | None, items: Items, knapsack: KnapsackItems) -> Floats:
+def _fill_alike(free: Ints, allowed: Bools | None, items: Items, knapsack: KnapsackItems) -> Floats:
     """Computes one fill per distinct bin."""
     key = free if allowed is None else np.hstack([free, allowed])
     _, first, same = np.unique(key, axis=0, return_index=True, return_inverse=True)
@@ -141,7 +148,10 @@ class PurchaseState:
     def last_machine(self) -> int | None:
         """Returns the cheapest type of which one machine holds all that is still wanted."""
         used = self.left > 0
-        need = (self.left[used, None] * self.items.size[used]).sum(axis=0)
+        left, size = self.left[used, None], self.items.size[used]
+        if (left * size).sum(axis=0).max(initial=0.0) > LARGEST:  # not in int64, and on no machine either
+            return None
+        need = (left.astype(np.int64) * size).sum(axis=0)
         able = self.open_types() & (self.market.size >= need).all(axis=1)
         able &= self.market.allowed[:, used].all(axis=1)
         types = np.flatnonzero(able)
@@ -340,11 +350,11 @@ _ROUND_CELLS = 60_000  # bins x classes, over all rounds
 
 def lay_out(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats) -> BinLayout:
     """Serves the most of `wanted`, then pays the least."""
-    useful = _useful_types(items, market, wanted)
+    useful = useful_types(items, market, wanted)
     market = market.only(useful)
     prices = start_values(items, market, wanted)
     dearest = float(market.cost.max(initial=1.0))
-    prices = np.where(np.isfinite(prices), prices, dearest)  # only nodes can hold these
+    prices = np.where(np.isfinite(prices), prices, UNSERVED * dearest)  # only nodes can hold these
     best: tuple[BinLayout, Fractional] | None = None
     plan: Fractional | None = None
     for _ in range(_rounds(bins, wanted)):
@@ -404,7 +414,7 @@ def _layout(filled: Filled, purchase: PurchaseState, buyable: Floats) -> BinLayo
     return BinLayout(filled.loads, tuple(purchase.bought), unserved, purchase.spent)
 
 
-def _useful_types(items: Items, market: PurchasableTypes, wanted: Floats) -> Ints:
+def useful_types(items: Items, market: PurchasableTypes, wanted: Floats) -> Ints:
     """Returns types on sale, without those that another type replaces: as large, as open, no dearer."""
     alone = np.minimum(counts_that_fit(market.size, items.size), np.maximum(wanted, 1.0))
     alone[~market.allowed] = 0

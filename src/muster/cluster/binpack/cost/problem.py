@@ -1,7 +1,8 @@
 """Describes the problem of the cost objective as arrays: item classes, what can be bought, what exists.
 
-Quantities are whole numbers held in float64 (scaled so that they stay exact); infinity means "no limit".
-Column r < `real` is a resource; later columns count members of a group that exclude each other on a node.
+Quantities are whole numbers in int64, so that what fits is counted exactly. Counts of items and machines are
+float64, where infinity means "no limit". Column r < `real` is a resource; later columns count members of a
+group that exclude each other on a node.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Bools = NDArray[np.bool_]
 class Items(NamedTuple):
     """Items are classes of equal requests: what one takes of each column."""
 
-    size: Floats  # classes x columns
+    size: Ints  # classes x columns
     real: int  # how many of the columns are resources
 
 
 class PurchasableTypes(NamedTuple):
     """PurchasableTypes are the machine types that can be bought."""
 
-    size: Floats  # types x columns
+    size: Ints  # types x columns
     cost: Floats  # per machine; always > 0
     allowed: Bools  # types x classes
     room: Floats  # how many machines of each type
@@ -47,10 +48,10 @@ class PurchasableTypes(NamedTuple):
 class Bins(NamedTuple):
     """Bins are nodes that exist, are on their way, or were bought earlier; using them costs nothing."""
 
-    free: Floats  # bins x columns
+    free: Ints  # bins x columns
     allowed: Bools | None  # bins x classes; None: everything
     tier: Ints  # lower tiers are filled first
-    growth: Floats | None = None  # by how much each could grow in place, free of charge
+    growth: Ints | None = None  # by how much each could grow in place, free of charge
 
 
 class MachinePurchase(NamedTuple):
@@ -70,13 +71,13 @@ class BinLayout(NamedTuple):
     cost: float
 
 
-def counts_that_fit(free: Floats, size: Floats) -> Floats:
+def counts_that_fit(free: Ints, size: Ints) -> Floats:
     """Returns how many of each item fit alone on each row: rows x items."""
     fits = np.full((len(free), len(size)), np.inf)
     for column in range(size.shape[1]):
         users = np.flatnonzero(size[:, column])
         if len(users):
-            held = np.floor(free[:, column, None] / size[users, column])
+            held = free[:, column, None] // size[users, column]
             fits[:, users] = np.minimum(fits[:, users], held)
     return fits
 
@@ -93,18 +94,28 @@ def group_columns(items: Items) -> tuple[Ints, Ints]:
     return np.flatnonzero(grouped), np.where(grouped, items.real + marks.argmax(axis=1), 0)
 
 
-def load_size(loads: Floats, items: Items) -> Floats:
+def load_size(loads: Floats, items: Items) -> Ints:
     """Returns what each row of loads takes of each column; loads are mostly zeros."""
     rows, classes = np.nonzero(loads)
-    amounts = loads[rows, classes]
-    taken: Floats = np.zeros((len(loads), items.size.shape[1]))
-    for column in range(items.real):
-        taken[:, column] = np.bincount(rows, amounts * items.size[classes, column], minlength=len(loads))
+    amounts = loads[rows, classes].astype(np.int64)
+    taken: Ints = np.zeros((len(loads), items.size.shape[1]), dtype=np.int64)
+    taken[:, : items.real] = sums_by_row(
+        rows, amounts[:, None] * items.size[classes, : items.real], len(loads)
+    )
     grouped, group = group_columns(items)
     if len(grouped):
         marked = np.flatnonzero(group[classes])
         np.add.at(taken, (rows[marked], group[classes[marked]]), amounts[marked])
     return taken
+
+
+def sums_by_row(rows: Ints, parts: Ints, count: int) -> Ints:
+    """Returns the sum of the parts of each of `count` rows; `rows`, one per part, are sorted."""
+    sums: Ints = np.zeros((count, parts.shape[1]), dtype=np.int64)
+    if len(rows):
+        starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        sums[rows[starts]] = np.add.reduceat(parts, starts, axis=0)
+    return sums
 
 
 class Avoidance(NamedTuple):

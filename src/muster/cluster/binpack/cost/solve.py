@@ -14,11 +14,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from muster.base.resources import ItemKey
-from muster.cluster.binpack.cost.allocate import GangRequest, Served, serve
-from muster.cluster.binpack.cost.gangs import variants_of
+from muster.cluster.binpack.cost.allocate import BinEntry, GangRequest, Served, serve
+from muster.cluster.binpack.cost.gangs import GangPart, variants_of
 from muster.cluster.binpack.cost.inventory import Inventory, grow, growth_limit, inventory_of
 from muster.cluster.binpack.cost.problem import Ask, ask_of, machine_costs, selectors_of
 from muster.cluster.binpack.demand_classes import gang_size
+from muster.cluster.binpack.feasible import names_of_no_type
 from muster.cluster.binpack.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
 from muster.cluster.model import Demand, Gang, Strategy
 
@@ -145,20 +146,47 @@ SAME_COST = 1e-6  # relative: two plans this close cost the same
 
 def solve_cost(problem: PackProblem) -> PackSolution:
     """Returns where the demand goes at the least cost."""
-    return solution_of(problem, _best(problem))
+    return solution_of(problem, _outcome(problem))
 
 
 def solve_detailed(problem: PackProblem) -> Detail:
     """Returns the same with the load of every single node and new machine."""
-    return detail_of(problem, _best(problem))
+    return detail_of(problem, _outcome(problem))
+
+
+def _outcome(problem: PackProblem) -> CostOutcome:
+    """Returns the plan; what only one node can hold is placed before everything else."""
+    asked = {
+        name
+        for ask in _asks((*problem.demands, *problem.constraints), problem.gangs)
+        for name, _ in ask.shape
+    }
+    names = names_of_no_type(sorted(asked), problem.offers)
+    if not names:
+        return _best(problem)
+    from muster.cluster.binpack.pinned import place_pinned
+
+    pinned = place_pinned(problem, names)
+    outcome = _best(pinned.problem)
+    served = {kind: outcome.served.get(kind, Served([], {}, [])) for kind in DemandKind}
+    for (kind, is_gang, item, node, _, amount), shape, bundles in pinned.pieces:
+        part = GangPart(Ask(shape), 1, bundles) if is_gang else None
+        served[kind].entries.append(BinEntry(is_gang, item, node, amount, part))
+    for kind, is_gang, item, amount in pinned.unplaced:
+        if not is_gang:  # a gang without options has failed already
+            served[kind].short[item] = amount
+    placed = {piece.placement.item for piece in pinned.pieces if piece.placement.is_gang}
+    gangs = served[DemandKind.DEMAND].failed
+    gangs[:] = [gang for gang in gangs if gang not in placed]
+    return outcome._replace(served=served)
 
 
 def _best(problem: PackProblem) -> CostOutcome:
     """Returns the plain plan, unless one that also respects every preference is as good."""
-    plain = _cheaper_order(problem, preferences=False)
+    plain = _cheaper_order(problem)
     if not _has_preferences(problem):
         return plain
-    preferred = _cheaper_order(problem, preferences=True)
+    preferred = _cheaper_order(problem, plain)
     as_good = preferred.unserved(problem) <= plain.unserved(problem)
     return preferred if as_good and preferred.cost <= plain.cost * (1 + SAME_COST) else plain
 
@@ -173,18 +201,19 @@ def _has_preferences(problem: PackProblem) -> bool:
     return choosy or any(gang.strategy is Strategy.SPREAD for gang in problem.gangs)
 
 
-def _cheaper_order(problem: PackProblem, preferences: bool) -> CostOutcome:
-    first = _in_order(problem, (DemandKind.DEMAND, DemandKind.CONSTRAINT), preferences)
+def _cheaper_order(problem: PackProblem, plain: CostOutcome | None = None) -> CostOutcome:
+    """Returns the better of both orders; with a plain plan, one that respects every preference."""
+    first = _in_order(problem, (DemandKind.DEMAND, DemandKind.CONSTRAINT), plain)
     if len(first.buyers) < 2 and not first.unserved(problem):
         return first  # at most one kind buys, and that for itself: the other order buys no less
     if len(first.served) < 2:
         return first
-    second = _in_order(problem, (DemandKind.CONSTRAINT, DemandKind.DEMAND), preferences)
+    second = _in_order(problem, (DemandKind.CONSTRAINT, DemandKind.DEMAND), plain)
     ranks = [(outcome.unserved(problem), outcome.cost) for outcome in (first, second)]
     return first if ranks[0] <= ranks[1] else second
 
 
-def _in_order(problem: PackProblem, order: Sequence[DemandKind], preferences: bool) -> CostOutcome:
+def _in_order(problem: PackProblem, order: Sequence[DemandKind], plain: CostOutcome | None) -> CostOutcome:
     """Machines and growth of the first kind of demand are available to the second."""
     served: dict[DemandKind, Served] = {}
     machines: list[int] = []
@@ -193,16 +222,17 @@ def _in_order(problem: PackProblem, order: Sequence[DemandKind], preferences: bo
     for kind in order:
         demands = problem.demands if kind is DemandKind.DEMAND else problem.constraints
         gangs = problem.gangs if kind is DemandKind.DEMAND else ()
-        if not demands and not gangs:
+        if not any(demand.count for demand in demands) and not gangs:
             continue
         inventory = inventory_of(problem, kind, _asks(demands, gangs))
         grow(inventory, grown)
         inventory.add_machines(np.array(machines, dtype=np.int64))
-        if preferences:
+        if plain is not None:
             demands = tuple(narrowed(demand, inventory) for demand in demands)
             gangs = tuple(narrowed_gang(gang, inventory) for gang in gangs)
-        variants = [variants_of(gang, _values(problem, gang), preferences) for gang in gangs]
-        served[kind], inventory = serve(inventory, GangRequest(demands, gangs, variants))
+        variants = [variants_of(gang, _values(problem, gang), plain is not None) for gang in gangs]
+        rival = None if plain is None else plain.served.get(kind)
+        served[kind], inventory = serve(inventory, GangRequest(demands, gangs, variants), rival)
         if len(inventory.machines) > len(machines):
             buyers.append(kind)
         machines, grown = inventory.machines, grown + inventory.grown
@@ -213,7 +243,7 @@ def _in_order(problem: PackProblem, order: Sequence[DemandKind], preferences: bo
 def _asks(demands: Sequence[Demand], gangs: Sequence[Gang]) -> list[Ask]:
     """Returns every class that is asked for; strictly packed bundles also as one."""
     bundles = (demand for gang in gangs for option in gang.options for demand in option)
-    return list(dict.fromkeys(map(ask_of, (*demands, *bundles))))
+    return list(dict.fromkeys(ask_of(demand) for demand in (*demands, *bundles) if demand.count > 0))
 
 
 def _values(problem: PackProblem, gang: Gang) -> list[str]:

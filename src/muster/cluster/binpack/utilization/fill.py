@@ -40,7 +40,9 @@ class Filler:
         self.entangled = columns.entangled
         self.longest = max((len(run.selectors) for run in runs), default=0)
         wanted = [_wanted(run, columns) for run in runs]
-        self._tables = [_table(wanted, column) for column in range(len(columns.index))]
+        used = sorted({column for units in wanted for column in units})  # of a gang: few of all columns
+        self._tables = {column: _table(wanted, column) for column in used}
+        self._pinned, self._by_pin = _by_pin(runs, columns)
         self._needs = [self._ready(run, units, columns) for run, units in zip(runs, wanted, strict=True)]
         self._picky = [s for s, run in enumerate(runs) if _is_picky(run)]
         self._label_masks: dict[Labels, int] = {}
@@ -48,7 +50,7 @@ class Filler:
         self.gpu_mark = columns.gpu_mark
         self.users = [  # per column, and for the GPU mark: its bit, and the runs that use it
             (1 << column, sum(1 << s for s, needs in enumerate(self._needs) if needs.columns >> column & 1))
-            for column in range(len(columns.index) + 1)
+            for column in (*used, columns.width)
         ]
         self.selecting = sum(1 << s for s, run in enumerate(runs) if run.selectors)
         self.renew()
@@ -66,11 +68,15 @@ class Filler:
         steps = tuple((column, quantity, *self._tables[column]) for column, quantity in units.items())
         return Needs(steps, used, run if run.selectors or run.avoid is not None else None)
 
-    def fitting(self, free: Sequence[int]) -> int:
+    def fitting(self, free: Sequence[int], pins: Sequence[str] = ()) -> int:
         """Returns the runs whose shape fits, whether requests of them are left or not."""
-        mask = -1
-        for (cuts, masks), units in zip(self._tables, free, strict=True):
-            mask &= masks[bisect_right(cuts, units)]
+        mask = ~self._pinned
+        for name in pins if self._pinned else ():
+            for others, runs in self._by_pin.get(name, {}).items():
+                if all(other in pins for other in others):
+                    mask |= runs
+        for column, (cuts, masks) in self._tables.items():
+            mask &= masks[bisect_right(cuts, free[column])]
         return mask & (1 << len(self.runs)) - 1
 
     def allowed(self, labels: Labels) -> int:
@@ -127,11 +133,15 @@ class Filler:
             takes.append((s, amount))
             if run is None or (lead and not watchful and run.avoid is None):
                 continue
-            lead, labels, mask = self._noted(run, (lead, labels), free, (s, mask))
+            lead, labels, mask = self._noted(run, (lead, labels), (free, state.frame.pins), (s, mask))
         return Fill(tuple(takes), tuple(free), used, lead, labels)
 
     def _noted(
-        self, run: NodeRun, so_far: tuple[Lead, Labels], free: Sequence[int], at: tuple[int, int]
+        self,
+        run: NodeRun,
+        so_far: tuple[Lead, Labels],
+        left: tuple[Sequence[int], Sequence[str]],
+        at: tuple[int, int],
     ) -> tuple[Lead, Labels, int]:
         """Returns the selectors, the labels with the new one, and the runs that may still follow."""
         lead, labels = so_far
@@ -141,12 +151,27 @@ class Filler:
         if run.avoid is None:
             return lead, labels, mask
         labels = tuple(sorted({**dict(labels), run.avoid[0]: run.avoid[1]}.items()))
-        later = self.alive & self.fitting(free) & self.allowed(labels)
+        later = self.alive & self.fitting(*left) & self.allowed(labels)
         return lead, labels, later >> (s + 1) << (s + 1)
 
 
 def _wanted(run: NodeRun, columns: RelevantColumns) -> dict[int, int]:
     return {columns.index[name]: value for name, value in run.shape.key if value > 0}
+
+
+def _by_pin(
+    runs: Sequence[NodeRun], columns: RelevantColumns
+) -> tuple[int, dict[str, dict[tuple[str, ...], int]]]:
+    """Returns the runs that ask for resources in shared columns; then by the first of these, and by all."""
+    pinned = 0
+    found: dict[str, dict[tuple[str, ...], int]] = {}
+    for s, run in enumerate(runs):
+        pins = columns.pins_of(name for name, value in run.shape.key if value > 0)
+        if pins:
+            pinned |= 1 << s
+            mine = found.setdefault(pins[0], {})
+            mine[pins] = mine.get(pins, 0) | 1 << s
+    return pinned, found
 
 
 def _table(wanted: Sequence[dict[int, int]], column: int) -> tuple[list[int], list[int]]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from typing import NamedTuple
 
 from muster.base.resources import SCALE, Resources, implicit_units
 from muster.cluster.binpack.demand_classes import gang_size
+from muster.cluster.binpack.feasible import names_of_no_type, nodes_by_name
 from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, NodeType, Selector, Strategy
 
@@ -99,6 +100,7 @@ class NodeShape:
     late: int  # columns in its total that are not listed as free until they are used
     saves_gpu: bool  # has GPUs that should be saved for requests that mention them
     set_aside: bool  # a running node: skipped, and moved back in the list, when no shape fits
+    pins: tuple[str, ...] = ()  # resources in a shared column: which of them the node has
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -119,9 +121,13 @@ class RelevantColumns:
         bundles = (bundle for gang in problem.gangs for option in gang.options for bundle in option)
         demands = [*problem.constraints, *bundles, *problem.demands]
         names = sorted({name for demand in demands for name, value in demand.shape.key if value > 0})
-        self.index = {name: column for column, name in enumerate(names)}
-        self.defaults = tuple((name, implicit_units(name)) for name in names)
-        self.gpu_mark = 1 << len(names)  # set in State.used by every request that mentions GPU
+        self.pins = _pins(problem, names)
+        wide = [name for name in names if name not in self.pins]
+        self.defaults = tuple((name, implicit_units(name)) for name in wide)
+        self.index = {name: column for column, name in enumerate(wide)}
+        self.index.update((name, len(wide) + column) for name, column in self.pins.items())
+        self.width = max(self.index.values(), default=-1) + 1
+        self.gpu_mark = 1 << self.width  # set in State.used by every request that mentions GPU
         selected = {m.key for d in demands for selector in d.selectors for m in selector}
         avoided = {d.avoid[0] for d in demands if d.avoid is not None}
         strict = Counter(gang.label for gang in problem.gangs if gang.strategy is Strategy.STRICT_SPREAD)
@@ -139,7 +145,35 @@ class RelevantColumns:
         return tuple(sorted((key, value) for key, value in labels.items() if key in self.labels))
 
     def free_of(self, free: Mapping[str, int]) -> tuple[int, ...]:
-        return tuple(free.get(name, default) for name, default in self.defaults)
+        units = [free.get(name, default) for name, default in self.defaults]
+        if self.pins:
+            units += [0] * (self.width - len(units))
+            for name in self.pins_of(free):
+                units[self.index[name]] = free[name]
+        return tuple(units)
+
+    def pins_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name in self.pins) if self.pins else ()
+
+
+def _pins(problem: PackProblem, names: Sequence[str]) -> dict[str, int]:
+    """Returns resources that no type has (`node:<ip>`) with their columns; shared where no node has both.
+
+    A gang's resources are never among them.
+    """
+    bundles = (bundle for gang in problem.gangs for option in gang.options for bundle in option)
+    of_gangs = {name for bundle in bundles for name in bundle.shape}
+    rare = names_of_no_type((name for name in names if name not in of_gangs), problem.offers)
+    if len(rare) < 2:
+        return {}
+    columns: dict[str, int] = {}
+    taken: dict[int, set[int]] = {}  # per node
+    for name, numbers in nodes_by_name(rare, problem.nodes).items():
+        used = set().union(*(taken.setdefault(number, set()) for number in numbers))
+        column = columns[name] = next(column for column in count() if column not in used)
+        for number in numbers:
+            taken[number].add(column)
+    return columns
 
 
 class States:
@@ -148,7 +182,9 @@ class States:
     def __init__(self, columns: RelevantColumns, conserve_gpus: bool) -> None:
         self.columns = columns
         self._conserve_gpus = conserve_gpus
-        self._frames: dict[tuple[tuple[Term, ...], int, int, int, bool, bool], NodeShape] = {}
+        self._frames: dict[
+            tuple[tuple[Term, ...], int, int, int, bool, bool, tuple[str, ...]], NodeShape
+        ] = {}
         self._states: dict[tuple[object, ...], State] = {}
 
     def state(self, frame: NodeShape, labels: Labels, free: tuple[int, ...], used: int, lead: Lead) -> State:
@@ -175,7 +211,8 @@ class States:
                 late |= 1 << column
                 terms.append(Term(column, units / SCALE, 0.0))
         saves_gpu = self._conserve_gpus and sizes.total.get("GPU", 0) > 0
-        key = (tuple(terms), tail, columns, late, saves_gpu, runs)
+        pins = self.columns.pins_of({**sizes.total, **free})
+        key = (tuple(terms), tail, columns, late, saves_gpu, runs, pins)
         found = self._frames.get(key)
         if found is None:
             found = self._frames[key] = NodeShape(*key)
@@ -265,12 +302,19 @@ def gang_requests(item: int, gang: Gang, option: Sequence[Demand], locality: str
     """Returns one way to ask for the gang: this alternative, where the locality label has this value."""
     avoid = (gang.label, "") if gang.strategy is Strategy.STRICT_SPREAD else None
     match = None if locality is None else LabelMatch(gang.locality_label, LabelOperator.IN, (locality,))
-    requests = []
+    kinds: list[tuple[Resources, tuple[Selector, ...], Avoid | None]] = []
+    counts: list[int] = []
     for bundle in option:
         selectors = bundle.selectors
         if match is not None:
             selectors = tuple((*selector, match) for selector in selectors or ((),))
-        requests.append(Request(bundle.shape, selectors, avoid or bundle.avoid, item, bundle.count))
+        kind = (bundle.shape, selectors, avoid or bundle.avoid)
+        if kinds and kinds[-1] == kind:  # many bundles of a gang are often equal
+            counts[-1] += bundle.count
+        else:
+            kinds.append(kind)
+            counts.append(bundle.count)
+    requests = [Request(*kind, item, count) for kind, count in zip(kinds, counts, strict=True)]
     return _merged(requests) if gang.strategy is Strategy.STRICT_PACK else requests
 
 

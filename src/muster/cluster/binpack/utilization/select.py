@@ -17,7 +17,7 @@ from muster.cluster.binpack.utilization.fill import Fill, Filler
 from muster.cluster.binpack.utilization.grouping import NodeShape, State, worth
 
 Key = tuple[int, float, float, int]
-_TYPES = 20  # bits for the number of resource types
+TYPE_BITS = 20  # bits for the number of resource types
 
 
 class Bound(NamedTuple):
@@ -103,7 +103,7 @@ def _label_bound(state: State, filler: Filler, mask: int) -> int:
 
 def _head(label: int, used: int, frame: NodeShape, gpu_mark: int) -> int:
     gpu_ok = not frame.saves_gpu or bool(used & gpu_mark)
-    return -((label * 2 + gpu_ok) << _TYPES | (used & frame.columns).bit_count())
+    return -((label * 2 + gpu_ok) << TYPE_BITS | (used & frame.columns).bit_count())
 
 
 Ranked = tuple[int, float, float, int, int, int, int]  # key, place in the list, entry, stamp
@@ -146,7 +146,7 @@ class FillCache:
         if answer is None:
             if len(self._first) >= _REMEMBERED:
                 self._first.clear()
-            fitting = self.filler.fitting(state.free)
+            fitting = self.filler.fitting(state.free, state.frame.pins)
             fill = self.filler.fill(state, fitting)
             key = _NOTHING if fill is None else key_of(state, fill, self.filler)
             answer = self._first[state] = (fitting, fill, key)
@@ -172,7 +172,7 @@ class CandidateQueue:
             if self._filler.fresh:
                 entry.fitting, entry.fill, entry.key = self._cache.first_fill(state)
             else:
-                entry.fitting = self._filler.fitting(state.free)
+                entry.fitting = self._filler.fitting(state.free, state.frame.pins)
                 self._update_fill(entry)
             if entry.fill is not None:
                 self._ready.append((*entry.key, place, entry.number, entry.stamp))

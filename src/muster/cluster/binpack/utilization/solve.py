@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.demand_classes import gang_size
@@ -28,6 +28,15 @@ from muster.cluster.binpack.utilization.select import (
     choose_offers,
 )
 from muster.cluster.model import Gang
+
+if TYPE_CHECKING:
+    from muster.cluster.binpack.utilization.gang_table import GangTable
+
+# Choosing one by one takes time for every different node or type, and a little for every other one; from
+# these on, for each gang and for all of them together, all are scored at once, which loads numpy.
+TABLE_FROM, TABLE_FROM_IN_ALL = 150, 5_000
+_EQUAL_NODE = 1 / 32
+_FEW_BUNDLES = 64  # of a larger gang, nodes are chosen one by one
 
 
 class PlacementLog:
@@ -96,6 +105,9 @@ class Fleet:
         self._offers = grouping.offer_states()
         self._caches: dict[tuple[object, ...], FillCache] = {}  # asked by gangs so far
         self._refused: set[tuple[object, ...]] = set()  # by the fleet as it stands
+        self._table: GangTable | None = None  # in use: has the order of the nodes
+        self._may_table: bool | None = None  # None: not enough nodes yet
+        self._looks_from = 0  # so many nodes
         self.grown: set[int] = before.grown if before else set()
         self.bought: list[int] = before.bought if before else []  # the offer of each new machine
         self.rooms: list[int] = before.rooms if before else [offer.room for offer in problem.offers]
@@ -116,6 +128,7 @@ class Fleet:
 
     def place(self, runs: Sequence[NodeRun]) -> None:
         """Places what fits."""
+        self._leave_table()
         if runs:
             self._commit(self._attempt(FillCache(Filler(runs, self._grouping.columns))), runs, False)
 
@@ -130,13 +143,61 @@ class Fleet:
         if cache is None:
             cache = self._caches[signature] = FillCache(Filler(runs, self._grouping.columns))
         cache.filler.renew()
-        outcome = self._attempt(cache)
+        table = self._gang_table(runs)
+        outcome = self._attempt(cache) if table is None else self._attempt_in(table, cache.filler)
         if cache.filler.alive:
             self._refused.add(signature)
+            if table is not None:
+                table.undo()
             return False
         self._commit(outcome, runs, True)
+        if table is not None:
+            table.commit(cache.filler, self.states)
         self._refused.clear()
         return True
+
+    def _gang_table(self, runs: Sequence[NodeRun]) -> GangTable | None:
+        """Returns the table, if it is worth having one and it can place this gang."""
+        suits = len({run.avoid for run in runs}) == 1
+        few = sum(run.amount for run in runs) <= max(_FEW_BUNDLES, len(self.states) // 16)
+        if not suits or not few or not self._wants_table():
+            self._leave_table()
+            return None
+        if self._table is None:
+            from muster.cluster.binpack.utilization.gang_rows import GangColumns
+            from muster.cluster.binpack.utilization.gang_table import GangTable
+
+            columns = GangColumns(self._grouping, [*dict.fromkeys(self.states), *self._offers])
+            self._table = GangTable(columns, self._offers)
+            self._table.load(self.states, self.order)
+            if not self._table.is_usable:
+                self._table, self._may_table = None, False
+        return self._table
+
+    def _wants_table(self) -> bool:
+        """Returns whether there are candidates enough; looks again when there are twice as many nodes."""
+        if self._grouping.largest or self._grouping.columns.entangled or self._may_table is False:
+            return False
+        if not self._may_table and len(self.states) >= self._looks_from:
+            self._may_table = self._has_many_candidates() or None
+            self._looks_from = 2 * len(self.states) + 1
+        return bool(self._may_table)
+
+    def _has_many_candidates(self) -> bool:
+        kinds = len(set(self.states)) + len(self._offers)
+        weight = kinds + len(self.states) * _EQUAL_NODE
+        return weight >= TABLE_FROM and weight * len(self._grouping.problem.gangs) >= TABLE_FROM_IN_ALL
+
+    def _leave_table(self) -> None:
+        """Takes the order back; placing by any other way changes it."""
+        if self._table is not None:
+            self.order = self._table.order()
+            self._table = None
+
+    def _attempt_in(self, table: GangTable, filler: Filler) -> AttemptOutcome:
+        picks = table.choose_nodes(filler, self.states)
+        purchases = table.choose_offers(filler, self.rooms, self.room) if filler.alive else []
+        return AttemptOutcome(self.order, picks, [], purchases)
 
     def _signature(self, runs: Sequence[NodeRun]) -> tuple[object, ...]:
         """Gangs with the same signature have equal requests; labels that no node has are interchangeable."""
@@ -249,26 +310,28 @@ def solve_utilization(problem: PackProblem) -> PackSolution:
         before = Fleet(grouping, log, DemandKind.CONSTRAINT)
         before.place(runs_of(demand_requests(problem.constraints)))
     fleet = Fleet(grouping, log, DemandKind.DEMAND, before)
+    labels = {gang.locality_label for gang in problem.gangs if gang.locality_label}
+    places = {label: _locality_values(problem, label) for label in labels}
     for item in gang_order(problem.gangs):
-        _place_gang(fleet, log, problem, item)
+        _place_gang(fleet, log, problem.gangs[item], item, places)
     fleet.place(runs_of(demand_requests(problem.demands)))
     return _solution(grouping, log, fleet)
 
 
-def _place_gang(fleet: Fleet, log: PlacementLog, problem: PackProblem, item: int) -> None:
-    gang = problem.gangs[item]
-    for requests in _ways(problem, item, gang):
+Places = dict[str, tuple[str, ...]]  # the values of each locality label
+
+
+def _place_gang(fleet: Fleet, log: PlacementLog, gang: Gang, item: int, places: Places) -> None:
+    for requests in _ways(item, gang, places):
         if fleet.place_gang(runs_of(requests)):
             return
     if gang_size(gang):
         log.unplaced.append(Unplaced(DemandKind.DEMAND, True, item, gang_size(gang)))
 
 
-def _ways(problem: PackProblem, item: int, gang: Gang) -> Iterator[Sequence[Request]]:
+def _ways(item: int, gang: Gang, places: Places) -> Iterator[Sequence[Request]]:
     """Yields alternatives in order; with a locality, each of them in one place after the other."""
-    values: tuple[str | None, ...] = (None,)
-    if gang.locality_label:
-        values = _locality_values(problem, gang.locality_label)
+    values: tuple[str | None, ...] = places[gang.locality_label] if gang.locality_label else (None,)
     for option in gang.options:
         for value in values:
             yield gang_requests(item, gang, option, value)
