@@ -74,18 +74,24 @@ class FakeProvider(Scripted):
 
 
 class FakeRuntime(Scripted):
-    """A runtime with the head's node and what is put into `nodes` and `demands`."""
+    """A runtime with the head's node and what is put into `nodes`, `demands` and `gangs`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.version = 0
         self.nodes = [HEAD_NODE]
         self.demands = []
+        self.gangs = []
         self.answers["read"] = self._report
 
     def _report(self):
         self.version += 1
-        return RuntimeReport(version=self.version, nodes=tuple(self.nodes), demands=tuple(self.demands))
+        return RuntimeReport(
+            version=self.version,
+            nodes=tuple(self.nodes),
+            demands=tuple(self.demands),
+            gangs=tuple(self.gangs),
+        )
 
     def read(self):
         return self.reply("read")

@@ -39,6 +39,7 @@ from muster.testing.builders import NOW
 S = InstanceState
 LIVE = [s for s in S if s not in TERMINAL and s is not S.UNKNOWN]
 TYPES = ["cpu", "gpu", "head", "removed"]
+IPS = ("", "10.0.0.1", "10.0.0.2", "10.0.0.3")
 CLOUD_IDS = [f"c-{i}" for i in range(8)]
 NODE_IDS = [f"n-{i}" for i in range(8)]
 REQUEST_IDS = ["r-1", "r-2", "r-1~2.t-0", "r-2~2.t-0"]
@@ -97,6 +98,8 @@ class WorldMaker:
             cancelled=state is S.REQUESTED and pick(RARELY),
             stop_cause=pick([None, StopCause.IDLE, StopCause.MAX_NODES]),
             missing_since=pick([None, NOW - 10.0, NOW - 100.0]),
+            provisional=state in RUNNING | {S.RAY_STOPPED} and pick(RARELY),
+            internal_ip=pick(IPS),
             price_per_hour=pick([None, 1.0]),
             history=self.history(state),
         )
@@ -121,6 +124,7 @@ class WorldMaker:
             kind=NodeKind.UNMANAGED if pick(RARELY) else NodeKind.WORKER,
             is_running=pick([True, False]),
             request_id=pick([None, *REQUEST_IDS]),
+            internal_ip=pick(IPS),
         )
 
     def node(self) -> NodeReport:
@@ -133,6 +137,7 @@ class WorldMaker:
             total=pick(SIZES),
             available=pick(SIZES),
             idle_s=pick([0.0, 10.0, 1e4]),
+            ip=pick(IPS),
         )
 
     def demand(self) -> Demand:
@@ -158,10 +163,10 @@ class WorldMaker:
         return ClusterSpec(
             node_types=(
                 NodeType(name="head", resources=Resources.of(CPU=1), max_nodes=1),
-                NodeType(name="cpu", resources=few, min_nodes=pick([0, 0, 2]), max_nodes=pick([0, 2, 6])),
-                NodeType(name="gpu", resources=roomy, max_nodes=pick([0, 2, 6])),
+                NodeType(name="cpu", resources=few, min_nodes=pick([0, 0, 2]), max_nodes=pick([0, 2, 6, 20])),
+                NodeType(name="gpu", resources=roomy, max_nodes=pick([0, 2, 6, 20])),
             ),
-            max_nodes=pick([None, 0, 1, 4, 10]),
+            max_nodes=pick([None, 0, 1, 4, 10, 30]),
             idle_timeout_s=pick([None, 0.0, 300.0]),
             install_runtime=pick([True, False]),
             limits=LaunchLimits(upscaling_speed=speed, max_concurrent=pick([0, 2, 10])),
@@ -205,7 +210,11 @@ class WorldMaker:
             drain_failures=tuple(self.some(lambda: DrainFailure(instance_id=pick(names)), 2)),
             install_failures=tuple(self.some(lambda: InstallFailure(instance_id=pick(names)), 1)),
             traits=ProviderTraits(read_only=pick(RARELY), installs_runtime=pick([True, False])),
-            memory=Memory(health=pick([{}, {"cpu": mishap}]), ended_nodes={"n-7": 1.0}),
+            memory=Memory(
+                health=pick([{}, {"cpu": mishap}]),
+                ended_nodes={"n-7": 1.0},
+                ended_machines=pick([{}, {"c-1": NOW}]),
+            ),
         )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.cluster.worlds import (
     CPU,
     HEAD,
     HEAD_MACHINE,
+    HEAD_NODE,
     S,
     after,
     created,
+    following,
     machine,
     node,
     record,
@@ -97,9 +100,12 @@ def test_rc05_two_refusals_fail_exactly_two_of_three():
 
 
 def test_rc06_vanished_refused_to_terminate_and_terminated():
-    """The refused termination is tried again in the same tick; TERMINATED records are out of sight here."""
+    """The refused termination is tried again in the same tick; TERMINATED records are out of sight here.
+
+    Ours waits for a booting machine that a list lacks; this one has been missing for longer than that.
+    """
     seen = world(
-        [record("gone", S.ALLOCATED), record("kept", S.TERMINATING)],
+        [record("gone", S.ALLOCATED, missing_since=NOW - 31.0), record("kept", S.TERMINATING)],
         machines=[machine("kept")],
         terminate_failures=(TerminateFailure(cloud_id="c-kept", message="busy"),),
     )
@@ -186,14 +192,18 @@ def test_rc12_a_failed_installation_is_terminated():
 
 
 def test_rc13_running_records_whose_machines_are_gone_end():
+    """Ours terminates first (the list may be wrong), and waits while the node lives (it drains)."""
     seen = world(
         [record("a", S.RAY_RUNNING), record("b", S.RAY_RUNNING)],
         machines=[],
         nodes=[node("a", DEAD), node("b", DRAINING)],
     )
     states, plan = tick(seen)
-    assert states == {"a": "TERMINATED", "b": "TERMINATED"}
-    assert plan.actions == ()
+    assert states == {"a": "TERMINATING", "b": "RAY_STOPPING"}
+    later = following(seen, plan, runtime=replace(seen.runtime, nodes=(HEAD_NODE, node("b", DEAD))))
+    states, plan = tick(later)
+    assert states == {"a": "TERMINATED", "b": "TERMINATING"}
+    assert tick(following(later, plan))[0] == {"b": "TERMINATED"}
 
 
 @pytest.mark.parametrize("state", [S.RAY_RUNNING, S.RAY_STOP_REQUESTED, S.RAY_STOPPING])

@@ -242,7 +242,7 @@ def test_an_effect_that_may_have_happened_is_repeated_under_the_same_id(stage, m
 
 
 def test_a_controller_killed_between_commit_and_effect_is_continued_by_the_next(stage, loop):
-    class Killed(BaseException):
+    class Killed(KeyboardInterrupt):
         pass
 
     stage.runtime.demands = [demand()]

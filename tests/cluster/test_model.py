@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.cluster.worlds import S, past, record
 
 from muster.cluster.model import (
     NEEDS_USER_ACTION,
@@ -11,6 +12,9 @@ from muster.cluster.model import (
     NodeStatus,
     StopCause,
 )
+from muster.cluster.ports import Ledger
+from muster.cluster.snapshot import Memory
+from muster.stores.ledger.close import closing
 from muster.testing.builders import cluster_spec, gang, instance, node_type
 
 
@@ -49,3 +53,36 @@ def test_records_cannot_be_changed_in_place():
 
 def test_only_quota_permission_and_config_need_a_person():
     assert {FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG} == NEEDS_USER_ACTION
+
+
+@pytest.mark.parametrize(
+    ("steps", "changes", "lost_as"),
+    [
+        ((S.ALLOCATED, S.RAY_RUNNING, S.RAY_STOPPED, S.TERMINATING), {}, S.RAY_STOPPED),
+        ((S.ALLOCATED, S.RAY_RUNNING, S.TERMINATED), {}, S.TERMINATED),
+        ((S.REQUESTED, S.ALLOCATED, S.TERMINATED), {}, S.TERMINATED),
+        ((S.ALLOCATED, S.RAY_STOPPED), {}, S.RAY_STOPPED),
+        ((S.RAY_RUNNING, S.RAY_STOP_REQUESTED, S.RAY_RUNNING, S.RAY_STOPPED), {}, S.RAY_STOPPED),
+        # what the autoscaler or somebody else asked for
+        ((S.RAY_RUNNING, S.RAY_STOP_REQUESTED, S.RAY_STOPPED), {"stop_cause": StopCause.IDLE}, None),
+        ((S.RAY_RUNNING, S.RAY_STOPPING, S.RAY_STOPPED), {}, None),
+        ((S.REQUESTED, S.ALLOCATED, S.TERMINATED), {"cancelled": True}, None),
+        ((S.ALLOCATED, S.TERMINATED), {"stop_cause": StopCause.MAX_NODES}, None),
+        ((S.ALLOCATED, S.ALLOCATION_TIMEOUT, S.TERMINATING), {}, None),
+        ((S.QUEUED, S.TERMINATED), {}, None),
+        ((S.ALLOCATED, S.RAY_RUNNING), {}, None),
+    ],
+)
+def test_a_machine_is_lost_when_it_goes_and_nobody_asked_for_it(steps, changes, lost_as):
+    history = past(*((state, at) for at, state in enumerate(steps)))
+    loss = record("a", steps[-1], history=history, **changes).loss
+    assert (loss.state if loss else None) is lost_as
+
+
+def test_a_machine_that_muster_down_ended_is_not_lost():
+    running = record("a", S.RAY_RUNNING, history=past((S.RAY_RUNNING, 1)))
+    ledger = Ledger(
+        version=1, instances={"a": running}, memory=Memory(), outbox=(), recent_failures=(), newest_at=1.0
+    )
+    (ended,) = closing(ledger, "t", 2.0).writes
+    assert (ended.state, ended.loss) == (S.TERMINATED, None)

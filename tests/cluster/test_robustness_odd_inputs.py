@@ -44,7 +44,7 @@ def test_a_node_reported_twice_counts_once_and_is_said():
 
 def test_two_records_on_one_vanished_machine_both_end():
     """10 S2: the reference ends one per loop."""
-    seen = fine_world([record(name, S.ALLOCATED, cloud_id="c-x") for name in "ab"], machines=[])
+    seen = fine_world([record(name, S.TERMINATING, cloud_id="c-x") for name in "ab"], machines=[])
     assert tick(seen)[0] == {"a": "TERMINATED", "b": "TERMINATED", "fine": "RAY_RUNNING"}
 
 

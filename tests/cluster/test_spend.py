@@ -42,7 +42,7 @@ def test_the_sum_has_the_dead_and_the_living():
 
 def test_what_a_machine_cost_is_remembered_in_the_tick_that_ends_it():
     priced = spec(node_type("cpu", price_per_hour=3.6))
-    gone = record("a", S.RAY_STOPPED, history=LIFE, price_per_hour=3.6)
+    gone = record("a", S.TERMINATING, history=(*LIFE, *past((S.TERMINATING, 900))), price_per_hour=3.6)
     seen = world([gone, record("b", S.ALLOCATED, price_per_hour=3.6)], machines=[machine("b")], spec=priced)
     plan = reconcile(seen)
     assert plan.memory.spent == pytest.approx(3.6 * (NOW - 200.0) / 3600.0)

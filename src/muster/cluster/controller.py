@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from muster.base.ambient import Ambient
+from muster.base.foreign import error_text, message_text, shielded
 from muster.base.ids import InstanceId, RequestId
 from muster.base.log import OnChange, fields
 from muster.cluster.model import (
@@ -62,15 +63,15 @@ class Executor:
     def _hand_over(self, action: Action) -> bool:
         """Returns whether the effect is over. A refused one leaves the outbox with its record."""
         try:
-            self._call(action)
-            return not self._is_under_way(action)
+            shielded(lambda: self._call(action))
+            return not shielded(lambda: self._is_under_way(action))
         except ProviderError as error:
             self.errors[type(action)] += 1
-            self._refuse(action, _kind(error), str(error))
+            self._refuse(action, _kind(error), message_text(error))
             return isinstance(action, Resize)  # no record waits for a resize: the planner asks again
         except Exception as error:  # noqa: BLE001 - unknown outcome: repeated with the same request id
             self.errors[type(action)] += 1
-            text = f"{type(action).__name__} {action.request_id}: {type(error).__name__}: {error}"
+            text = f"{type(action).__name__} {action.request_id}: {error_text(error)}"
             self._changes.log(logging.WARNING, type(action).__name__, text)
             return False
 
@@ -137,7 +138,7 @@ def _kind(error: ProviderError) -> FailureKind:
     """An adapter may raise an error class of its own."""
     try:
         return FailureKind(error.kind)
-    except ValueError:
+    except Exception:  # noqa: BLE001 - an unknown kind, or one that cannot be read
         return FailureKind.UNKNOWN
 
 
@@ -242,18 +243,16 @@ class ClusterController:
         )
 
     def _without_ledger(self, error: Exception) -> Plan:
-        self._changes.log(logging.ERROR, "store", f"the ledger could not be used: {error}")
-        note = Quarantined(source=LEDGER_SOURCE, message=f"{type(error).__name__}: {error}")
+        self._changes.log(logging.ERROR, "store", f"the ledger could not be used: {message_text(error)}")
+        note = Quarantined(source=LEDGER_SOURCE, message=error_text(error))
         now = self._ambient.clock.now()
         return Plan(tick_id=self._ambient.ids.fresh("t"), at=now, quarantined=(note,))
 
     def _publish(self, version: int, plan: Plan) -> None:
         try:
-            self._ports.nodes.publish(version, plan.report)
+            shielded(lambda: self._ports.nodes.publish(version, plan.report))
         except Exception as error:  # noqa: BLE001 - a runtime that cannot listen must not stop the loop
-            self._changes.log(
-                logging.WARNING, "publish", f"report not delivered: {type(error).__name__}: {error}"
-            )
+            self._changes.log(logging.WARNING, "publish", f"report not delivered: {error_text(error)}")
 
     def _log(self, plan: Plan) -> None:
         if plan.writes or plan.actions:

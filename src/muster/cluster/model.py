@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from itertools import pairwise
 
 from msgspec import Struct, field
 
@@ -62,7 +63,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     stop_requested_s: float = 300.0
     stopping_s: float = 900.0  # not Ray's: a drain by muster ends in termination this long past its deadline
     warn_s: float = 90.0
-    listing_grace_s: float = 30.0  # not Ray's: how long a machine whose node is alive may be missing
+    listing_grace_s: float = 30.0  # not Ray's: how long lists may lack a machine without a live node
     pending_idle_s: float | None = None  # unneeded machines on their way: None keeps them
     drain_deadline_s: float = 60.0  # not Ray's: time for running work before a machine is taken
 
@@ -123,6 +124,11 @@ class StatusChange(Struct, frozen=True, array_like=True):
     details: str = ""
 
 
+_WANTED = frozenset({InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING})
+_GONE = frozenset({InstanceState.RAY_STOPPED, InstanceState.TERMINATED})
+_ENDED_BY_USER = "ended by muster down"
+
+
 class Instance(Struct, frozen=True, kw_only=True):
     """An Instance is the record of one machine, from the decision to buy it to its end."""
 
@@ -137,7 +143,8 @@ class Instance(Struct, frozen=True, kw_only=True):
     price_per_hour: float | None = None  # fixed when bought, so that spend can be added up later
     stop_cause: StopCause | None = None  # set while a removal is under way
     cancelled: bool = False  # requested, no longer wanted: terminate on arrival
-    missing_since: float | None = None  # the cloud stopped listing it while its node lives
+    missing_since: float | None = None  # since when the cloud does not list its machine
+    provisional: bool = False  # has a node, but no list has ever shown its machine: never terminated
     internal_ip: str = ""
     external_ip: str = ""
     history: tuple[StatusChange, ...] = ()
@@ -159,6 +166,16 @@ class Instance(Struct, frozen=True, kw_only=True):
     def entered(self, state: InstanceState) -> tuple[float, ...]:
         """Returns every time at which the record entered `state`, oldest first."""
         return tuple(change.at for change in self.history if change.state is state)
+
+    @property
+    def loss(self) -> StatusChange | None:
+        """Returns the change with which the machine was lost; None when it serves or was asked to go."""
+        if self.cancelled or self.stop_cause is not None:
+            return None
+        for before, change in pairwise(self.history):
+            if before.state in _WANTED and change.state in _GONE and change.details != _ENDED_BY_USER:
+                return change
+        return None
 
 
 def merged_records(

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
+from muster.base.foreign import error_text, shielded, shown
 from muster.base.ids import CloudId
 from muster.cluster.model import (
     CloudInstance,
@@ -119,11 +120,11 @@ class Observer:
 
     def _ask(self, source: str, question: Callable[[], T]) -> T | None:
         try:
-            return question()
+            return shielded(question)
         except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the loop
             if source == _RUNTIME:
                 self.errors = replace(self.errors, runtime=error)
-            self._note(source, f"{type(error).__name__}: {error}")
+            self._note(source, error_text(error))
             return None
 
     def _note(self, source: str, message: str) -> None:
@@ -139,7 +140,7 @@ class Observer:
             case None:
                 pass
             case _:
-                self._note("config", f"not a spec, the last good one stays: {answer!r:.100}")
+                self._note("config", f"not a spec, the last good one stays: {shown(answer)}")
         return self._spec
 
     def _read_traits(self) -> ProviderTraits:
@@ -148,14 +149,14 @@ class Observer:
         if isinstance(answer, ProviderTraits):
             self._traits = answer
         elif answer is not None:
-            self._note("provider traits", f"not usable: {answer!r:.100}")
+            self._note("provider traits", f"not usable: {shown(answer)}")
         return self._traits
 
     def _read_cloud(self) -> Mapping[CloudId, CloudInstance] | None:
         listed: object = self._ask("provider list", self._ports.provider.list_instances)
         if not isinstance(listed, Mapping):
             if listed is not None:
-                self._note("provider list", f"not a mapping: {listed!r:.100}")
+                self._note("provider list", f"not a mapping: {shown(listed)}")
             return None
         if all(is_sound_machine(key, machine) for key, machine in listed.items()):
             return listed
@@ -165,7 +166,7 @@ class Observer:
         """An entry that cannot be read still shows that the machine exists: its record must not end."""
         if isinstance(machine, CloudInstance) and is_sound_machine(key, machine):
             return machine
-        self._note(f"machine {key}", f"the provider's entry is not usable: {machine!r:.100}")
+        self._note(f"machine {key}", f"the provider's entry is not usable: {shown(machine)}")
         return CloudInstance(cloud_id=CloudId(key), node_type="", kind=NodeKind.UNMANAGED, is_running=False)
 
     def _read_runtime(self, now: float) -> RuntimeReport | None:
@@ -173,7 +174,7 @@ class Observer:
         if report is None:
             return None
         if not isinstance(report, RuntimeReport) or not isinstance(report.version, int):
-            self._note(_RUNTIME, f"not a report: {report!r:.100}")
+            self._note(_RUNTIME, f"not a report: {shown(report)}")
             return None
         # A report older than one already seen would make living nodes look gone. A runtime that restarted
         # counts from zero again, so after a while the lower number is accepted.
@@ -200,7 +201,7 @@ class Observer:
                 if isinstance(failure, _FAILURES):
                     polled.append(failure)
                 else:
-                    self._note(source, f"not usable: {failure!r:.100}")
+                    self._note(source, f"not usable: {shown(failure)}")
         for failure in polled:
             self._inbox.put(failure)
         self.errors = replace(

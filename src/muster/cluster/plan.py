@@ -104,6 +104,7 @@ class Reason(Enum):
     REMOVED_MAX_NODES_PER_TYPE = "removed-max-nodes-per-type"
     REMOVED_FAILED = "removed-failed"  # timed out, not installable, dead
     LEAVING = "leaving"  # removal is under way
+    LOST = "lost"  # its node or machine went, and nobody had asked for it
     # node type
     TYPE_CHOSEN = "type-chosen"
     TYPE_NOT_BEST = "type-not-best"  # would do, another was better
@@ -125,7 +126,7 @@ SERVED = frozenset(
 )
 
 
-_NOTHING: Mapping[str, float] = {}  # shared by the thousands of verdicts that lack nothing
+NOTHING: Mapping[str, float] = {}  # shared by the thousands of verdicts that lack nothing
 
 
 class Verdict(Struct, frozen=True, kw_only=True, gc=False):
@@ -137,7 +138,7 @@ class Verdict(Struct, frozen=True, kw_only=True, gc=False):
     count: int = 1  # how many of the subject's requests this is about
     detail: str = ""  # for users
     target: str = ""  # the node, instance or node type meant
-    lacks: Mapping[str, float] = field(default_factory=lambda: _NOTHING)  # what the nearest type is short of
+    lacks: Mapping[str, float] = field(default_factory=lambda: NOTHING)  # what the nearest type is short of
     since: float | None = None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from muster.base.foreign import error_text
 from muster.cluster.plan import Plan
 from muster.cluster.rules.backoff import backoff
 from muster.cluster.rules.capacity import capacity
@@ -65,7 +66,7 @@ def _attempt(rule: Rule, draft: Draft) -> Draft:
     try:
         rule(trial)
     except Exception as error:  # noqa: BLE001 - one rule's bug must not stop the loop
-        draft.quarantine(f"rule {rule.__name__}", f"{type(error).__name__}: {error}")
+        draft.quarantine(f"rule {rule.__name__}", error_text(error))
         unseen = _OBSERVES.get(rule.__name__)
         if unseen is not None:
             draft.seen = replace(draft.seen, **{unseen: None})

@@ -56,6 +56,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     spent: float = 0.0  # $ of machines that are gone; live ones are added by `spend.spend_so_far`
     # Nodes of ended records that the runtime still lists: never adopted anew. Value: when the record ended.
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
+    # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
+    ended_machines: Mapping[str, float] = field(default_factory=dict)
     # Since when each verdict holds: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from muster.base.foreign import error_text, shielded, shown
 from muster.base.resources import Resources
 from muster.cluster.model import (
     CloudInstance,
@@ -95,12 +96,12 @@ def listed(what: str, items: object, note: Note) -> tuple[object, ...]:
     """Returns the items up to the first error: a poll reports each failure once, so none may be lost."""
     found: list[object] = []
     if not isinstance(items, Iterable) or isinstance(items, str | bytes):
-        note(what, f"not a list: {items!r:.100}")
+        note(what, f"not a list: {shown(items)}")
         return ()
     try:
-        found.extend(items)
+        shielded(lambda: found.extend(items))
     except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the loop
-        note(what, f"{type(error).__name__}: {error}")
+        note(what, error_text(error))
     return tuple(found)
 
 
@@ -110,7 +111,7 @@ def _usable_nodes(items: object, note: Note) -> tuple[NodeReport, ...]:
     named = [n if is_sound_node(n) or not isinstance(n, NodeReport) else bare_node(n) for n in given]
     for node, kept in zip(given, named, strict=True):
         if kept is not node:
-            note("node", f"not usable: {node!r:.100}")
+            note("node", f"not usable: {shown(node)}")
     return _usable("node", named, is_sound_node, note)
 
 
@@ -120,5 +121,5 @@ def _usable(what: str, items: object, is_sound: Callable[[object], bool], note: 
         return result
     for item in result:
         if not is_sound(item):
-            note(what, f"not usable: {item!r:.100}")
+            note(what, f"not usable: {shown(item)}")
     return tuple(item for item in result if is_sound(item))

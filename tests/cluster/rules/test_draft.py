@@ -70,13 +70,29 @@ def test_dropping_a_fork_undoes_everything():
     fork.create(S.QUEUED, "cpu", "new")
     fork.health.clear()
     fork.ended_nodes["m"] = 2.0
-    fork.nodes["n"] = None
+    fork.nodes = {"n": None}
     fork.quarantine("x", "y")
     fork.add_cluster_verdict(Reason.READ_ONLY, "z")
     fork.may_scale = False
     assert draft.plan() == before
     assert (draft.count(S.ALLOCATED), draft.count(S.QUEUED), draft.nodes, draft.may_scale) == (1, 0, {}, True)
     assert draft.fresh("i") == "t-1-i1"
+
+
+def test_records_are_copied_at_the_first_change_and_neither_the_snapshot_nor_the_original_sees_it():
+    seen = world([record("a", S.ALLOCATED), record("b", S.ALLOCATED)])
+    draft = Draft(seen)
+    assert [i.instance_id for i in draft.in_state(S.ALLOCATED)] == ["a", "b"]
+    fork = draft.fork()
+    assert fork.instances is seen.instances
+    fork.move(fork.instances["a"], S.TERMINATING)
+    fork.amend(fork.instances["b"], internal_ip="1.1.1.1")
+    assert [i.internal_ip for i in fork.in_state(S.TERMINATING, S.ALLOCATED)] == ["", "1.1.1.1"]
+    assert [i.internal_ip for i in draft.in_state(S.TERMINATING, S.ALLOCATED)] == ["", ""]
+    assert seen.instances["a"].state is S.ALLOCATED
+    again = fork.fork()
+    again.set_aside(again.instances["b"], "odd")
+    assert (again.in_state(S.ALLOCATED), fork.count(S.ALLOCATED), "b" in fork.instances) == ([], 1, True)
 
 
 def test_verdicts_are_dated_from_when_they_were_first_given():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.cluster.worlds import S, after, following, machine, past, record, spec, tick, world
+from tests.cluster.worlds import S, after, created, following, machine, node, past, record, spec, tick, world
 
-from muster.cluster.model import LaunchLimits, Timeouts
+from muster.cluster.model import LaunchFailure, LaunchLimits, Timeouts
 from muster.cluster.plan import Launch
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import ProviderTraits
-from muster.testing.builders import NOW, node_type
+from muster.testing.builders import NOW, demand, node_type
 
 CPU, GPU = node_type("cpu", {"CPU": 1}), node_type("gpu", {"GPU": 1})
 FAST = LaunchLimits(upscaling_speed=10.0)
@@ -93,3 +93,31 @@ def test_the_hash_is_the_one_of_the_config_the_launch_is_made_with():
     seen = world([record("q", S.QUEUED, launch_hash="old")], spec=spec(node_type("cpu", launch_hash="new")))
     (bought,) = reconcile(seen).writes
     assert (bought.state, bought.launch_hash) == (S.REQUESTED, "new")
+
+
+def test_a_request_that_was_called_back_keeps_its_place_until_it_is_resolved():
+    """It cannot be called back: bought beside it, a machine of the new type would be one too many."""
+    lowered = spec(node_type("cpu", max_nodes=0), node_type("gpu", {"GPU": 1}, max_nodes=5), max_nodes=2)
+    seen = world([record("old", S.REQUESTED)], demands=[demand({"GPU": 1})], spec=lowered)
+    states, plan = tick(seen)
+    (new,) = created(seen, plan)
+    assert (states["old"], new.node_type, new.state, plan.actions) == ("REQUESTED", "gpu", S.QUEUED, ())
+    assert after(seen, plan)["old"].cancelled
+    failure = LaunchFailure(request_id="r-1", node_type="cpu")
+    later = following(seen, plan, launch_failures=(failure,))
+    assert [dict(action.shape) for action in reconcile(later).actions] == [{"gpu": 1}]
+
+
+def test_a_node_that_may_not_be_ended_yet_keeps_its_place_when_its_type_is_no_longer_wanted():
+    unseen = record("a", S.RAY_RUNNING, provisional=True, missing_since=NOW, launch_request_id="r-1")
+    lowered = spec(node_type("cpu", max_nodes=0), node_type("gpu", {"GPU": 1}, max_nodes=5), max_nodes=2)
+    seen = world([unseen], machines=[], demands=[demand({"GPU": 1})], spec=lowered)
+    plan = reconcile(seen)
+    assert (created(seen, plan), plan.actions) == ([], ())
+
+
+def test_somebodys_own_node_takes_no_place_of_ours():
+    theirs = record("x", S.RAY_RUNNING, provisional=True, missing_since=NOW)
+    one = spec(node_type("cpu", {"CPU": 1}, max_nodes=1), limits=FAST)
+    seen = world([theirs, record("q", S.QUEUED)], machines=[], nodes=[node("x")], spec=one)
+    assert tick(seen)[0]["q"] == "REQUESTED"

@@ -25,6 +25,7 @@ from tests.cluster.worlds import (
 from muster.cluster.model import FailureKind, LaunchFailure, NodeKind, NodeStatus, TerminateFailure, Timeouts
 from muster.cluster.plan import Reason
 from muster.cluster.reconcile import reconcile
+from muster.cluster.snapshot import Memory
 from muster.testing.builders import NOW, node_type
 
 
@@ -174,31 +175,109 @@ def test_a_machine_missing_from_one_list_whose_node_lives_is_waited_for():
     assert after(back, plan)["a"].missing_since is None
 
 
-def test_the_wait_ends_strictly_after_the_grace():
-    waiting = record("a", S.RAY_RUNNING, missing_since=NOW - 30.0)
-    assert tick(world([waiting], machines=[], nodes=[node("a")]))[0] == {"a": "RAY_RUNNING"}
+@pytest.mark.parametrize("state", [S.ALLOCATED, S.RAY_INSTALLING])
+def test_the_wait_for_a_booting_machine_ends_strictly_after_the_grace(state):
+    waiting = record("a", state, missing_since=NOW - 30.0)
+    assert tick(world([waiting], machines=[]))[0] == {"a": state.name}
     waiting = replace(waiting, missing_since=NOW - 30.1)
-    assert tick(world([waiting], machines=[], nodes=[node("a")]))[0] == {"a": "TERMINATED"}
+    assert tick(world([waiting], machines=[]))[0] == {"a": "TERMINATED"}
+
+
+@pytest.mark.parametrize("status", [NodeStatus.RUNNING, NodeStatus.IDLE, NodeStatus.DRAINING])
+def test_a_machine_whose_node_lives_is_never_taken_for_gone(status):
+    waiting = record("a", S.RAY_RUNNING, missing_since=0.0)
+    seen = world([waiting], machines=[], nodes=[node("a", status)])
+    assert tick(seen)[0]["a"] in ("RAY_RUNNING", "RAY_STOPPING")
+
+
+def test_a_node_that_has_just_come_shows_that_its_missing_machine_exists():
+    waiting = record("a", S.ALLOCATED, missing_since=0.0)
+    assert tick(world([waiting], machines=[], nodes=[node("a")]))[0] == {"a": "RAY_RUNNING"}
 
 
 def test_without_grace_a_missing_machine_is_gone_at_once():
     hasty = spec(timeouts=Timeouts(listing_grace_s=0.0))
-    seen = world([record("a", S.RAY_RUNNING)], machines=[], nodes=[node("a")], spec=hasty)
+    seen = world([record("a", S.ALLOCATED)], machines=[], spec=hasty)
     assert tick(seen)[0] == {"a": "TERMINATED"}
 
 
 @pytest.mark.parametrize("nodes", [[], [node("a", NodeStatus.DEAD)]])
-def test_a_missing_machine_whose_node_does_not_live_is_gone_at_once(nodes):
-    assert tick(world([record("a", S.RAY_RUNNING)], machines=[], nodes=nodes))[0] == {"a": "TERMINATED"}
-
-
-def test_without_a_report_a_missing_machine_gets_its_grace():
-    """Its node may live; nothing may be concluded from not having looked."""
-    seen = replace(world([record("a", S.RAY_RUNNING)], machines=[]), runtime=None)
+def test_a_missing_machine_whose_node_does_not_live_is_terminated_and_then_gone(nodes):
+    """Only the list may be wrong: then the machine would run on, and be paid for."""
+    seen = world([record("a", S.RAY_RUNNING)], machines=[], nodes=nodes)
     states, plan = tick(seen)
-    assert states == {"a": "RAY_RUNNING"}
-    late = following(seen, plan, seconds=31.0)
-    assert tick(late)[0] == {"a": "TERMINATED"}
+    assert states == {"a": "TERMINATING"}
+    assert after(seen, plan)["a"].details.endswith(", and the cloud no longer lists its machine")
+    assert [action.cloud_ids for action in plan.actions] == [("c-a",)]
+    later = following(seen, plan)
+    assert tick(later)[0] == {"a": "TERMINATED"}
+
+
+def test_without_a_report_no_running_machine_is_given_up():
+    """Its node may live; nothing may be concluded from not having looked."""
+    seen = replace(world([record("a", S.RAY_RUNNING, missing_since=0.0)], machines=[]), runtime=None)
+    assert tick(seen)[0] == {"a": "RAY_RUNNING"}
+
+
+def test_a_machine_that_is_listed_again_after_it_was_given_back_is_given_back_again():
+    """The list lacked it once, or the call was lost: adopted as new it would be paid for until a timeout."""
+    seen = world([record("a", S.TERMINATING)], machines=[])
+    states, plan = tick(seen)
+    assert (states, plan.memory.ended_machines) == ({"a": "TERMINATED"}, {"c-a": NOW})
+    back = following(seen, plan, cloud={**seen.cloud, "c-a": machine("a")})
+    plan = reconcile(back)
+    assert [(r.cloud_id, r.state) for r in plan.writes] == [("c-a", S.TERMINATING)]
+    assert [action.cloud_ids for action in plan.actions] == [("c-a",)]
+
+
+def test_a_machine_that_is_being_terminated_and_whose_node_lives_is_not_gone_yet():
+    leaving = record("a", S.TERMINATING, node_id="n-a")
+    assert tick(world([leaving], machines=[], nodes=[node("a", NodeStatus.DRAINING)]))[0] == {
+        "a": "TERMINATING"
+    }
+    assert tick(replace(world([leaving], machines=[]), runtime=None))[0] == {"a": "TERMINATED"}
+
+
+def test_a_machine_that_came_back_while_it_drains_is_ended_when_the_drain_is_past_its_deadline():
+    memory = Memory(ended_machines={"c-a": NOW})
+    seen = world(machines=[machine("a")], nodes=[node("a", NodeStatus.DRAINING)], memory=memory)
+    plan = reconcile(seen)
+    (back,) = plan.writes
+    assert back.state is S.RAY_STOPPING
+    late = following(seen, plan, seconds=961.0)
+    assert after(late, reconcile(late))[back.instance_id].state is S.TERMINATING
+
+
+def test_a_machine_that_came_back_with_a_node_or_long_after_is_adopted():
+    for memory, nodes, state in (
+        ({"c-a": NOW}, [node("a")], S.RAY_RUNNING),
+        ({"c-a": NOW - 301.0}, [], S.ALLOCATED),
+    ):
+        seen = world(machines=[machine("a")], nodes=nodes, memory=Memory(ended_machines=memory))
+        plan = reconcile(seen)
+        assert ([r.state for r in plan.writes], plan.actions) == ([state], ())
+
+
+def test_an_id_that_is_used_again_for_a_new_request_is_a_new_machine():
+    seen = world(
+        [record("b", S.REQUESTED)],
+        machines=[machine("a", request_id="r-1")],
+        memory=Memory(ended_machines={"c-a": NOW - 5.0}),
+    )
+    assert tick(seen)[0] == {"b": "ALLOCATED"}
+    older = replace(seen, memory=Memory(ended_machines={"c-a": NOW + 1.0}))
+    assert tick(older)[0]["b"] == "REQUESTED"  # the machine was given back after this was asked for
+
+
+def test_a_machine_that_came_while_its_request_waits_to_be_repeated_is_not_bought_again():
+    again = past((S.REQUESTED, 1), (S.QUEUED, 2))
+    for tag in ("r-1", None):
+        waiting = record("q", S.QUEUED, history=again, launch_request_id="r-1")
+        seen = world([waiting], machines=[machine("x", request_id=tag)])
+        states, plan = tick(seen)
+        (new,) = created(seen, plan)
+        assert (states["q"], new.state, new.launch_request_id) == ("TERMINATED", S.ALLOCATED, "r-1")
+        assert plan.actions == ()
 
 
 def test_the_head_is_waited_for_as_long_as_its_node_lives():
@@ -211,8 +290,8 @@ def test_the_head_is_waited_for_as_long_as_its_node_lives():
     assert plan.actions == ()
 
 
-@pytest.mark.parametrize("state", [S.ALLOCATED, S.RAY_INSTALLING, S.TERMINATING, S.TERMINATION_FAILED])
-def test_machines_that_serve_nothing_are_gone_when_they_are_not_listed(state):
+@pytest.mark.parametrize("state", [S.TERMINATING, S.TERMINATION_FAILED])
+def test_machines_that_were_given_back_are_gone_when_they_are_not_listed(state):
     assert tick(world([record("a", state)], machines=[]))[0] == {"a": "TERMINATED"}
 
 

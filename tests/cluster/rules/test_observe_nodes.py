@@ -98,8 +98,8 @@ def test_a_dead_node_known_to_have_ended_does_not_end_the_next_record():
 
 
 def test_a_live_node_known_to_have_ended_is_not_adopted_without_its_machine():
-    """Its machine was missing for longer than the grace and its record ended: it is not bought back."""
-    waiting = record("a", S.RAY_RUNNING, missing_since=NOW - 31.0)
+    """Nobody listed its machine for longer than the grace and its record ended: it is somebody's own."""
+    waiting = record("a", S.RAY_RUNNING, missing_since=NOW - 31.0, provisional=True)
     seen = world([waiting], machines=[], nodes=[node("a")])
     states, plan = tick(seen)
     assert states == {"a": "TERMINATED"}
@@ -166,6 +166,171 @@ def test_a_head_whose_node_died_closes_the_gate_and_stays():
     assert after(seen, plan)["head"].state is S.RAY_STOPPED
     assert plan.actions == ()
     assert reconcile(following(seen, plan)).actions == ()
+
+
+# Nodes whose machines no list shows.
+
+
+def test_a_node_before_its_machine_is_taken_for_the_oldest_request_of_its_type_until_it_is_listed():
+    seen = world(
+        [
+            record("new", S.REQUESTED, since=NOW - 5, launch_request_id="r-2"),
+            record("old", S.REQUESTED, since=NOW - 50, launch_request_id="r-1"),
+            record("gpu", S.REQUESTED, since=NOW - 99, node_type="gpu"),
+        ],
+        nodes=[node("x")],
+        spec=spec(node_type("cpu"), node_type("gpu")),
+    )
+    states, plan = tick(seen)
+    assert states == {"new": "REQUESTED", "old": "RAY_RUNNING", "gpu": "REQUESTED"}
+    old = after(seen, plan)["old"]
+    assert (old.cloud_id, old.node_id, old.provisional, old.missing_since) == ("c-x", "n-x", True, NOW)
+    listed = following(seen, plan, cloud={**seen.cloud, "c-x": machine("x", request_id="r-1")})
+    old = after(listed, reconcile(listed))["old"]
+    assert (old.provisional, old.missing_since) == (False, None)
+
+
+def test_a_node_on_a_machine_that_was_given_up_a_moment_ago_answers_no_request():
+    seen = world([record("a", S.REQUESTED)], nodes=[node("x")], memory=Memory(ended_machines={"c-x": NOW}))
+    assert tick(seen)[0]["a"] == "REQUESTED"
+
+
+@pytest.mark.parametrize("tag", ["r-1", None])
+def test_the_requests_own_machine_takes_it_over_from_a_node_that_was_not_its_own(tag):
+    mistaken = record("a", S.RAY_RUNNING, launch_request_id="r-1", provisional=True, missing_since=NOW - 5.0)
+    seen = world([mistaken], machines=[machine("real", request_id=tag)])
+    states, plan = tick(seen)
+    (new,) = created(seen, plan)
+    assert (new.state, new.cloud_id, new.launch_request_id) == (S.ALLOCATED, "c-real", "r-1")
+    assert (states["a"], after(seen, plan)["a"].launch_request_id, plan.actions) == ("RAY_RUNNING", None, ())
+    foreign = following(seen, plan, seconds=30.0)
+    assert tick(foreign)[0]["a"] == "TERMINATED"
+    assert reconcile(foreign).actions == ()
+
+
+def test_a_listed_machine_goes_to_the_request_that_its_tag_names():
+    """Its node was taken for the answer to another request, which has its own machine by now, or waits."""
+    for theirs, ends in ((None, ("TERMINATED", "RAY_RUNNING")), ("r-9", ("RAY_RUNNING", "REQUESTED"))):
+        taken = record(
+            "a", S.RAY_RUNNING, provisional=True, missing_since=NOW - 5.0, launch_request_id=theirs
+        )
+        waits = record("b", S.REQUESTED)
+        seen = world([taken, waits], machines=[machine("a", request_id="r-1")])
+        states, plan = tick(seen)
+        assert ((states["a"], states["b"]), plan.actions) == (ends, ())
+        end = after(seen, plan)
+        owner = end["b"] if theirs is None else end["a"]
+        assert (owner.cloud_id, owner.node_id, owner.launch_request_id) == ("c-a", "n-a", "r-1")
+        assert end["b"].launch_request_id == (theirs or "r-1")
+
+
+def test_a_request_that_changed_places_gets_its_own_machine_in_the_same_tick():
+    """Request r-9 also waits for another type: its machine would not be given away by type."""
+    taken = record("a", S.RAY_RUNNING, provisional=True, missing_since=NOW - 5.0, launch_request_id="r-9")
+    waits = [record("b", S.REQUESTED), record("g", S.REQUESTED, launch_request_id="r-9", node_type="gpu")]
+    listed = [machine("a", request_id="r-1"), machine("x", request_id="r-9")]
+    seen = world([taken, *waits], machines=listed, spec=spec(node_type("cpu"), node_type("gpu")))
+    states, plan = tick(seen)
+    assert (states, created(seen, plan)) == ({"a": "RAY_RUNNING", "b": "ALLOCATED", "g": "REQUESTED"}, [])
+
+
+def test_a_node_whose_request_got_its_own_machine_is_taken_for_the_next_requests_answer():
+    """Request r-9 also waits for another type: its machine would not be given away by type."""
+    taken = record("a", S.RAY_RUNNING, provisional=True, missing_since=NOW - 5.0, launch_request_id="r-9")
+    waits = [record("b", S.REQUESTED), record("g", S.REQUESTED, launch_request_id="r-9", node_type="gpu")]
+    types = spec(node_type("cpu"), node_type("gpu"))
+    seen = world([taken, *waits], machines=[machine("x", request_id="r-9")], spec=types)
+    states, plan = tick(seen)
+    assert (states, created(seen, plan)) == ({"a": "RAY_RUNNING", "b": "ALLOCATED", "g": "REQUESTED"}, [])
+    end = after(seen, plan)
+    assert (end["a"].launch_request_id, end["b"].launch_request_id) == ("r-1", "r-9")
+
+
+@pytest.mark.parametrize(("request_id", "patience"), [("r-1", 3600.0), (None, 30.0)])
+def test_a_node_that_is_never_listed_is_let_go_of_without_a_call(request_id, patience):
+    waiting = record("a", S.RAY_RUNNING, provisional=True, launch_request_id=request_id)
+    late = [replace(waiting, missing_since=NOW - patience - more) for more in (0.0, 0.1)]
+    ends = [tick(world([one], machines=[])) for one in late]
+    assert [states["a"] for states, _ in ends] == ["RAY_RUNNING", "TERMINATED"]
+    assert [plan.actions for _, plan in ends] == [(), ()]
+
+
+def test_a_runtime_that_restarts_before_its_machine_is_listed_is_as_provisional_as_before():
+    waiting = record("a", S.RAY_RUNNING, provisional=True, missing_since=NOW - 5.0, launch_request_id="r-1")
+    seen = world([waiting], machines=[], nodes=[node("a", DEAD), node("b", cloud_id="c-a")])
+    (new,) = created(seen, reconcile(seen))
+    assert (new.provisional, new.missing_since, new.launch_request_id) == (True, NOW - 5.0, "r-1")
+
+
+@pytest.mark.parametrize(("cause", "end"), [(None, "RAY_STOPPED"), (StopCause.IDLE, "TERMINATING")])
+def test_a_machine_that_lost_its_node_is_kept_while_one_without_an_id_may_run_there(cause, end):
+    lost = record("a", S.RAY_RUNNING if cause is None else S.RAY_STOP_REQUESTED, stop_cause=cause)
+    assert tick(world([lost], nodes=[node("new", cloud_id=None)]))[0] == {"a": end}
+    missing = replace(lost, missing_since=0.0)
+    assert tick(world([missing], machines=[], nodes=[node("new", cloud_id=None)]))[0] == {"a": end}
+
+
+def test_a_machine_that_was_kept_after_it_lost_its_node_is_not_ended_without_a_report():
+    kept = record("a", S.RAY_STOPPED, since=NOW - 5.0)
+    assert tick(replace(world([kept]), runtime=None))[0] == {"a": "RAY_STOPPED"}
+    assert tick(world([kept], nodes=[]))[0] == {"a": "TERMINATING"}
+
+
+def test_nothing_of_a_provisional_record_is_drained_or_terminated():
+    idle = node("a", IDLE, idle_s=1e6)
+    seen = world([record("a", S.RAY_RUNNING, provisional=True, missing_since=NOW)], machines=[], nodes=[idle])
+    assert unchanged(reconcile(seen))
+    dead = replace(seen, runtime=replace(seen.runtime, nodes=(HEAD_NODE, node("a", DEAD))))
+    plan = reconcile(dead)
+    assert (trail(dead, plan, "a"), plan.actions) == (["RAY_STOPPED"], ())
+
+
+def test_a_node_without_a_cloud_id_is_found_by_its_ip():
+    for booting in (record("a", S.ALLOCATED, internal_ip="10.0.0.7"), record("a", S.ALLOCATED)):
+        listed = [machine("a", internal_ip="10.0.0.7"), machine("b", internal_ip="10.0.0.8")]
+        seen = world([booting, record("b", S.ALLOCATED)], machines=listed, nodes=[NAMELESS])
+        assert tick(seen)[0] == {"a": "RAY_RUNNING", "b": "ALLOCATED"}
+
+
+NAMELESS = node("x", cloud_id=None, ip="10.0.0.7")
+
+
+def test_an_ip_that_several_machines_have_or_another_type_has_matches_nothing():
+    pairs = [record(name, S.ALLOCATED, internal_ip="10.0.0.7") for name in "ab"]
+    plan = reconcile(world(pairs, nodes=[NAMELESS]))
+    assert ([q.source for q in plan.quarantined], plan.writes) == (["node n-x"], ())
+    other = record("a", S.ALLOCATED, internal_ip="10.0.0.7", node_type="gpu")
+    types = spec(node_type("cpu"), node_type("gpu"))
+    assert reconcile(world([other], nodes=[NAMELESS], spec=types)).writes == ()
+
+
+def test_a_dead_node_is_not_matched_by_its_ip():
+    """Ips are used again: it died on an earlier machine."""
+    booting = record("a", S.ALLOCATED, internal_ip="10.0.0.7")
+    assert unchanged(reconcile(world([booting], nodes=[replace(NAMELESS, status=DEAD)])))
+
+
+@pytest.mark.parametrize("limit", ["allocate", "cancelled"])
+@pytest.mark.parametrize(
+    ("fields", "ended"),
+    [
+        ({"cloud_id": None}, False),
+        ({"cloud_id": None, "ip": "10.9.9.9"}, False),
+        ({"cloud_id": None, "node_type": ""}, False),
+        ({"cloud_id": None, "status": NodeStatus.UNSPECIFIED}, False),
+        ({"cloud_id": "c-a", "status": NodeStatus.UNSPECIFIED, "ip": "10.9.9.9", "node_type": ""}, False),
+        ({"cloud_id": None, "node_type": "", "ip": "10.9.9.9"}, True),
+        ({"cloud_id": "c-else", "ip": "10.9.9.9"}, True),
+        ({"cloud_id": "c-else"}, False),
+        ({"cloud_id": "c-head", "status": NodeStatus.UNSPECIFIED}, True),
+        ({"cloud_id": None, "node_type": "gpu"}, True),
+    ],
+)
+def test_no_machine_is_ended_on_which_an_unmatched_node_may_work(fields, ended, limit):
+    since = NOW - 3601.0 if limit == "allocate" else NOW
+    booting = record("a", S.ALLOCATED, since=since, cancelled=limit == "cancelled", internal_ip="10.0.0.1")
+    seen = world([booting], nodes=[node("x", **fields)], spec=spec(node_type("cpu"), node_type("gpu")))
+    assert (tick(seen)[0]["a"] == "TERMINATING") is ended
 
 
 # What failed to start or to stop.

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, node, record, spec, world
 
-from muster.cluster.model import LaunchLimits, NodeStatus
+from muster.cluster.model import LaunchLimits, NodeStatus, StopCause
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.reconcile import reconcile
 from muster.testing.builders import amounts, demand, node_type
@@ -39,6 +39,18 @@ def test_each_machine_has_one_reason(state, reason):
 
 def test_a_machine_given_back_in_this_tick_is_leaving():
     assert of_nodes(reconcile(world([record("a", S.RAY_STOPPED)])))["a"] is Reason.LEAVING
+
+
+def test_a_lost_machine_is_told_apart_from_one_that_was_drained():
+    dead = [node("lost", NodeStatus.DEAD), node("drained", NodeStatus.DEAD)]
+    records = [
+        record("lost", S.RAY_RUNNING),
+        record("drained", S.RAY_STOP_REQUESTED, stop_cause=StopCause.IDLE),
+    ]
+    plan = reconcile(world(records, nodes=dead))
+    told = {v.subject_id: (v.reason, v.detail) for v in plan.verdicts if v.subject is Subject.NODE}
+    assert told["lost"] == (Reason.LOST, "its node is dead")
+    assert told["drained"][0] is Reason.LEAVING
 
 
 def test_a_removed_node_says_why():

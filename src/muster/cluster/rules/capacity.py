@@ -27,6 +27,7 @@ from muster.cluster.states import InstanceState
 from muster.cluster.what_if import PlannedDemand, offers_of, request_of
 
 _S = InstanceState
+_IDLE = NodeStatus.IDLE
 _COMING = (_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING)
 _MAX_COUNT = 1_000_000_000  # more equal requests than this are a mistake
 
@@ -38,7 +39,7 @@ def capacity(draft: Draft) -> None:
         return
     draft.pack_request = _request(draft, runtime)
     draft.packing = pack(draft.pack_request)
-    if not any(is_head(instance) for instance in draft.in_state(_S.RAY_RUNNING)):
+    if not any(is_head(i) and i.state is _S.RAY_RUNNING for i in draft.instances.values()):
         draft.add_cluster_verdict(
             Reason.WAITING_FOR_HEAD, "nothing is launched or removed before the head node runs"
         )
@@ -51,41 +52,83 @@ def capacity(draft: Draft) -> None:
 
 
 def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
+    nodes, surplus = _nodes(draft)
     wanted = PlannedDemand(
         demands=_sane(draft, runtime.demands, "demand"),
         gangs=_sane_gangs(draft, runtime.gangs),
         constraints=tuple(
             Constraint(demands=_sane(draft, c.demands, "constraint")) for c in runtime.constraints
         ),
-        nodes=_nodes(draft),
+        nodes=nodes,
     )
     return request_of(
         draft.spec,
         wanted,
         offers_of(draft.spec, draft.health, draft.now),
         now=draft.now,
-        leaving=_leaving(draft),
+        leaving=_leaving(draft) + surplus,
         pending_idle=draft.seen.memory.pending_idle,
     )
 
 
-def _nodes(draft: Draft) -> tuple[PackNode, ...]:
-    """Returns every record that may serve work, in the order of the ledger. Draining ones offer nothing."""
-    result = []
+def _nodes(draft: Draft) -> tuple[tuple[PackNode, ...], Counter[str]]:
+    """Returns every record that may serve work, in the order of the ledger. Draining ones offer nothing.
+
+    The second value counts machines by type that are left out and may not be ended yet.
+    """
+    result: list[PackNode] = []
+    unlisted: list[tuple[Instance, NodeReport]] = []
     reports, running, dead = draft.nodes, _S.RAY_RUNNING, NodeStatus.DEAD
     for instance in draft.instances.values():
         if instance.state is running:
             report = reports.get(instance.node_id or "")
             if report is None:  # unreadable or late: it counts, but nothing on it is known to be free
                 result.append(replace(_coming(draft, instance), available=EMPTY))
+            elif instance.provisional:
+                unlisted.append((instance, report))
             elif report.status is not dead:
                 result.append(_running(draft, instance, report))
         elif instance.state in _COMING and not instance.cancelled:
             result.append(_coming(draft, instance))
-    return tuple(result)
+    kept, surplus = _unlisted(draft, result, unlisted) if unlisted else ((), Counter[str]())
+    return (*result, *kept), surplus
+
+
+def _unlisted(
+    draft: Draft, ours: list[PackNode], unlisted: list[tuple[Instance, NodeReport]]
+) -> tuple[list[PackNode], Counter[str]]:
+    """Nodes whose machines no list has shown serve, and are neither idle nor outdated: none may be ended yet.
+
+    One that is over a limit is left out, so that none of ours goes for it, and counts as leaving when it came
+    for a request; one that came for none may be somebody's own.
+    """
+    count, most = Counter(node.node_type for node in ours), draft.spec.max_nodes
+    kept, surplus = list[PackNode](), Counter[str]()
+    for instance, report in unlisted:
+        known = draft.types.get(instance.node_type)
+        fits = known is not None and count[known.name] < known.max_nodes
+        if fits and (most is None or count.total() < most):
+            count[instance.node_type] += 1
+            node = _running(draft, instance, report)
+            kept.append(replace(node, idle_s=0.0, launch_hash=_todays_hash(draft, instance)))
+        elif instance.launch_request_id:
+            surplus[instance.node_type] += 1
+    return kept, surplus
 
 
 def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
+    launch_hash = instance.launch_hash
+    is_plain = report.status is not _IDLE and not draft.seen.traits.resizable
+    if is_plain:  # nearly all: fewer fields take half the time
+        return PackNode(
+            key=instance.instance_id,
+            node_type=instance.node_type,
+            total=report.total,
+            available=report.available,
+            kind=instance.kind,
+            labels=report.labels,
+            launch_hash=launch_hash,
+        )
     return PackNode(
         key=instance.instance_id,
         node_type=instance.node_type,
@@ -93,8 +136,8 @@ def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
         available=report.available,
         kind=instance.kind,
         labels=report.labels,
-        idle_s=_idle_s(draft, instance, report) if report.status is NodeStatus.IDLE else 0.0,
-        launch_hash=instance.launch_hash,
+        idle_s=_idle_s(draft, instance, report) if report.status is _IDLE else 0.0,
+        launch_hash=launch_hash,
         resize=_resize_of(draft, instance) if draft.seen.traits.resizable else None,
     )
 
@@ -108,17 +151,25 @@ def _idle_s(draft: Draft, instance: Instance, report: NodeReport) -> float:
 def _coming(draft: Draft, instance: Instance) -> PackNode:
     known = draft.types.get(instance.node_type)
     size = known.resources if known else EMPTY
+    is_kept = instance.state is _S.ALLOCATED and draft.may_work_unseen(instance)
+    overdue = is_kept and draft.now - instance.since > draft.spec.timeouts.allocate_s
     return PackNode(
         key=instance.instance_id,
         node_type=instance.node_type,
         total=size,
-        available=size,
+        available=EMPTY if overdue else size,  # its node is there and cannot be matched: nothing is free
         state=instance.state,
         kind=instance.kind,
         labels=known.labels if known else {},
-        launch_hash=instance.launch_hash,
+        launch_hash=_todays_hash(draft, instance) if is_kept else instance.launch_hash,
         resize=_resize_of(draft, instance) if draft.seen.traits.resizable else None,
     )
+
+
+def _todays_hash(draft: Draft, instance: Instance) -> str:
+    """What may not be ended yet is not planned as outdated: its replacement would be one too many."""
+    known = draft.types.get(instance.node_type)
+    return known.launch_hash if known else instance.launch_hash
 
 
 def _leaving(draft: Draft) -> Counter[str]:

@@ -12,9 +12,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.base.ids import InstanceId
+from muster.base.ids import CloudId, InstanceId
 from muster.cluster.binpack.request import Packing, PackRequest
-from muster.cluster.model import Instance, NodeKind, NodeReport, NodeType, StatusChange
+from muster.cluster.model import (
+    CloudInstance,
+    Instance,
+    NodeKind,
+    NodeReport,
+    NodeStatus,
+    NodeType,
+    StatusChange,
+)
 from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict
 from muster.cluster.snapshot import Memory, Quarantined, Snapshot, TypeHealth
 from muster.cluster.spend import cost_of
@@ -29,10 +37,11 @@ class Draft:
         self.now = snapshot.now
         self.spec = snapshot.spec
         self.types: dict[str, NodeType] = {t.name: t for t in snapshot.spec.node_types}
-        self.instances: dict[InstanceId, Instance] = dict(snapshot.instances)
-        self.nodes: dict[str, NodeReport] = {}  # readable node reports by node id; filled by observe_nodes
+        self.instances: Mapping[InstanceId, Instance] = snapshot.instances
+        self.nodes: Mapping[str, NodeReport] = {}  # readable node reports by node id; filled by observe_nodes
         self.health: dict[str, TypeHealth] = dict(snapshot.memory.health)
         self.ended_nodes: dict[str, float] = dict(snapshot.memory.ended_nodes)
+        self.ended_machines: dict[str, float] = dict(snapshot.memory.ended_machines)
         self.pack_request: PackRequest | None = None
         self.packing: Packing | None = None
         self.may_scale = True  # False: plan and explain, but launch and remove nothing
@@ -42,28 +51,60 @@ class Draft:
         self._verdicts: list[Verdict] = []
         self._quarantined: list[Quarantined] = list(snapshot.quarantined)
         self._fresh = 0
+        self.unplaced: list[NodeReport] | None = None  # live nodes of no known machine; None: not worked out
         self._by_state: dict[InstanceState, dict[InstanceId, None]] = {state: {} for state in InstanceState}
-        for instance in self.instances.values():
-            self._by_state[instance.state][instance.instance_id] = None
+        self._listed: dict[InstanceState, list[Instance]] = {}  # answers of `in_state` that still hold
+        self._own: dict[InstanceId, Instance] | None = None  # `instances`, once this draft has changed them
+        state = None
+        for key, instance in self.instances.items():
+            if instance.state is not state:  # neighbours mostly have the same
+                state = instance.state
+                alike = self._by_state[state]
+            alike[key] = None
 
     def fork(self) -> Draft:
         """Returns a copy to try a rule on; dropping the copy undoes everything the rule did."""
         twin = copy(self)
-        twin.instances, twin._changed = dict(self.instances), dict(self._changed)
-        twin.nodes, twin.health = dict(self.nodes), dict(self.health)
-        twin.ended_nodes = dict(self.ended_nodes)
+        twin._own = None  # records are copied at the first change: most rules change none
+        twin._changed, twin.health, twin._listed = dict(self._changed), dict(self.health), dict(self._listed)
+        twin.ended_nodes, twin.ended_machines = dict(self.ended_nodes), dict(self.ended_machines)
         twin._actions, twin._verdicts = list(self._actions), list(self._verdicts)
         twin._quarantined = list(self._quarantined)
-        twin._by_state = {state: dict(ids) for state, ids in self._by_state.items()}
         return twin
+
+    def _owned(self) -> dict[InstanceId, Instance]:
+        """Returns the records as a copy that only this draft has."""
+        if self._own is None:
+            self.instances = self._own = dict(self.instances)
+            self._by_state = {state: dict(ids) for state, ids in self._by_state.items()}
+        return self._own
 
     def in_state(self, *states: InstanceState) -> list[Instance]:
         """Returns the records in these states: state by state as listed, then in the order of the ledger."""
-        return [self.instances[i] for state in states for i in self._by_state[state]]
+        found: list[Instance] = []
+        for state in states:
+            known = self._listed.get(state)
+            if known is None:
+                records = self.instances
+                known = self._listed[state] = [records[key] for key in self._by_state[state]]
+            found += known
+        return found
 
     def count(self, state: InstanceState) -> int:
         """Returns the number of records in a state."""
         return len(self._by_state[state])
+
+    def may_work_unseen(self, instance: Instance) -> bool:
+        """Returns whether a live node that is on no known machine may be on this record's machine.
+
+        Such a node lacks its machine's id, or has another one, and is not taken for the answer to a request.
+        """
+        if self.unplaced is None:
+            known = (i for i in self.instances.values() if i.launch_request_id or not i.provisional)
+            placed = {i.node_id for i in known if i.node_id}
+            nodes = self.seen.runtime.nodes if self.seen.runtime else ()  # unusable reports too
+            self.unplaced = [n for n in nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
+        return any(_may_be_on(node, instance, self.seen.cloud or {}) for node in self.unplaced)
 
     def fresh(self, prefix: str) -> str:
         """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
@@ -109,8 +150,9 @@ class Draft:
 
     def set_aside(self, instance: Instance, message: str) -> None:
         """Leaves a record out of this tick: it stays in the ledger as it is, and is reported."""
-        self.instances.pop(instance.instance_id)
+        self._owned().pop(instance.instance_id)
         self._by_state[instance.state].pop(instance.instance_id)
+        self._listed.clear()
         self.quarantine(f"record {instance.instance_id}", message)
 
     def act(self, action: Action) -> None:
@@ -131,7 +173,8 @@ class Draft:
         """Returns the plan that this draft amounts to."""
         since = self.seen.memory.verdict_since
         # Nodes change too often to be worth dating, and there may be thousands; a record has its history.
-        dated = tuple(v if v.subject is Subject.NODE else _dated(v, since, self.now) for v in self._verdicts)
+        node, now = Subject.NODE, self.now
+        dated = tuple([v if v.subject is node else _dated(v, since, now) for v in self._verdicts])
         ended = [i for i in self._changed.values() if i.state is InstanceState.TERMINATED]
         return Plan(
             tick_id=self.seen.tick_id,
@@ -147,15 +190,18 @@ class Draft:
                 spent=self.seen.memory.spent + sum(cost_of(i, self.now) for i in ended),
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
+                ended_machines=self.ended_machines,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
         )
 
     def _put(self, instance: Instance, previous: InstanceState | None) -> Instance:
+        records = self._owned()
+        self._listed.clear()
         if previous is not None and previous is not instance.state:
             self._by_state[previous].pop(instance.instance_id, None)
         self._by_state[instance.state][instance.instance_id] = None
-        self.instances[instance.instance_id] = instance
+        records[instance.instance_id] = instance
         self._changed[instance.instance_id] = instance
         return instance
 
@@ -173,6 +219,16 @@ def _dated(verdict: Verdict, since: Mapping[str, float], now: float) -> Verdict:
     if verdict.reason is Reason.PLACED:
         return verdict  # changes with every task: not worth remembering
     return replace(verdict, since=since.get(_verdict_key(verdict), now))
+
+
+def _may_be_on(node: NodeReport, instance: Instance, cloud: Mapping[CloudId, CloudInstance]) -> bool:
+    """Two of three things speak for another machine: the node's id, its ip, and that it has no type."""
+    if node.cloud_id and (node.cloud_id == instance.cloud_id or node.cloud_id in cloud):
+        return node.cloud_id == instance.cloud_id
+    machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+    ip = (machine.internal_ip if machine else "") or instance.internal_ip
+    doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
+    return node.node_type in ("", instance.node_type) and doubts < 2
 
 
 def is_head(instance: Instance) -> bool:

@@ -21,6 +21,8 @@ def install(draft: Draft) -> None:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is None or not machine.is_running or is_head(instance):
             continue
+        if not instance.entered(_S.REQUESTED) and draft.may_work_unseen(instance):
+            continue  # adopted: a node that cannot be matched may run there
         if draft.move(instance, _S.RAY_INSTALLING, "the machine is up"):
             draft.act(
                 Install(

@@ -1,20 +1,19 @@
-"""Matches machines to records: arrived, refused, gone, not terminated, and those without a record."""
+"""Matches machines to records: arrived, refused, missing, gone, not terminated, or without a record."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.backoff import after_failure
-from muster.cluster.model import CloudInstance, Instance, LaunchFailure, NodeKind, NodeStatus
+from muster.cluster.model import CloudInstance, Instance, LaunchFailure, NodeKind, NodeStatus, StopCause
 from muster.cluster.plan import Reason, attempt_of, base_id
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState
 
 _S = InstanceState
-_ALIVE = frozenset({NodeStatus.RUNNING, NodeStatus.IDLE})
 
 
 def observe_cloud(draft: Draft) -> None:
@@ -27,18 +26,36 @@ def observe_cloud(draft: Draft) -> None:
         _fail_refused(draft)
         _note_terminate_failures(draft)
         return
+    _end_reused(draft, cloud)
+    known = draft.in_state(*_ON_CLOUD_ORDERED)
+    unusual = [i for i in known if i.missing_since is not None or i.cloud_id not in cloud]
+    _confirm_listed(draft, cloud, unusual)  # first: the tags show which requests still wait
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
+    _bind_returned(draft, unowned)
     _fail_refused(draft)
-    _note_vanished(draft, cloud)
+    _note_vanished(draft, cloud, unusual)
     _note_terminate_failures(draft)
     _adopt(draft, unowned.values())
+
+
+def _end_reused(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> None:
+    """Ends records that were given back and whose cloud id is listed for a request of another record."""
+    leaving = draft.in_state(_S.TERMINATING, _S.TERMINATION_FAILED)
+    waiting = {i.launch_request_id for i in draft.in_state(_S.REQUESTED)} if leaving else set()
+    for instance in leaving:
+        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+        request = base_id(machine.request_id) if machine is not None and machine.request_id else None
+        if request in waiting and request not in (None, instance.launch_request_id):
+            draft.move(instance, _S.TERMINATED, "its cloud id is used again, for another request")
 
 
 def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[CloudId, CloudInstance]:
     """Machines that no live record holds, without unusable and unmanaged ones."""
     owned = {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD}
-    result = {}
+    result: dict[CloudId, CloudInstance] = {}
+    if cloud.keys() <= owned:
+        return result
     for cloud_id, machine in cloud.items():
         if cloud_id in owned:
             continue
@@ -52,12 +69,33 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
 
 
 def _bind_arrivals(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
-    """REQUESTED records get their machines: first by request id, then by type, oldest request first."""
-    waiting = sorted(draft.in_state(_S.REQUESTED), key=lambda i: i.entered(_S.REQUESTED))
-    if not waiting or not unowned:
-        return
+    """REQUESTED records get their machines; one that was given back a moment ago is not an answer."""
+    waiting = draft.in_state(_S.REQUESTED)
+    fresh = {c: m for c, m in unowned.items() if c not in draft.ended_machines} if waiting else {}
+    if fresh:
+        _match(draft, waiting, fresh, unowned)
+
+
+def _bind_returned(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
+    """An id that was given back answers a request that was made later: the provider uses ids again."""
+    known = draft.ended_machines
+    returned = {c: m for c, m in unowned.items() if c in known} if known else {}
+    if returned:
+        since = max(known[c] for c in returned)
+        waiting = [i for i in draft.in_state(_S.REQUESTED) if i.since > since]
+        _match(draft, waiting, returned, unowned)
+
+
+def _match(
+    draft: Draft,
+    requested: Sequence[Instance],
+    machines: Mapping[CloudId, CloudInstance],
+    unowned: dict[CloudId, CloudInstance],
+) -> None:
+    """Binds machines first by request id, then by type, oldest request first."""
+    waiting = sorted(requested, key=lambda i: i.entered(_S.REQUESTED))
     by_request: dict[tuple[RequestId, str], deque[CloudInstance]] = {}
-    for machine in unowned.values():
+    for machine in machines.values():
         if machine.request_id:
             by_request.setdefault((base_id(machine.request_id), machine.node_type), deque()).append(machine)
     left = []
@@ -70,7 +108,9 @@ def _bind_arrivals(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
     # A tagged machine whose own request still waits must not be given to another record.
     open_requests = {i.launch_request_id for i in left}
     by_type: dict[str, deque[CloudInstance]] = {}
-    for machine in unowned.values():
+    for machine in machines.values():
+        if machine.cloud_id not in unowned:
+            continue
         if not machine.request_id or base_id(machine.request_id) not in open_requests:
             by_type.setdefault(machine.node_type, deque()).append(machine)
     for instance in left:
@@ -121,44 +161,96 @@ def _fail_refused(draft: Draft) -> None:
         )
 
 
-def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> None:
-    """A machine that the cloud no longer lists is gone, unless its node reports otherwise: then wait.
+def _confirm_listed(
+    draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual: Iterable[Instance]
+) -> None:
+    for instance in unusual:
+        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+        if machine is not None:
+            _confirm(draft, instance, machine)
 
-    Lists are eventually consistent. One missing line must not end a machine whose node is alive, and the
-    head is alive as long as its node is: we may be running on it. Nodes that could not be read may live.
+
+def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual: Sequence[Instance]) -> None:
+    """Notes which machines the list lacks, and ends the records of those that are gone for good.
+
+    Lists are eventually consistent: in every state a machine may be late, or left out for a while.
     """
-    is_blind = draft.seen.runtime is None
-    alive: set[str] | None = None
-    for instance in draft.in_state(*_ON_CLOUD_ORDERED):
-        if instance.cloud_id in cloud:
-            if instance.missing_since is not None:
-                draft.amend(instance, missing_since=None)
-            continue
-        if alive is None:
-            alive = _alive_nodes(draft)
-        may_live = instance.state in _MAY_BE_LATE and (is_blind or instance.node_id in alive)
-        if may_live and _wait_for(draft, instance):
-            continue
-        draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
+    missing = [i for i in unusual if i.cloud_id not in cloud]
+    alive = _alive(draft) if missing else set()
+    for instance in missing:
+        lives = None in alive or instance.node_id in alive or instance.cloud_id in alive
+        if _is_gone(draft, instance, lives):
+            draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
+            if instance.cloud_id and (instance.state in _GIVEN_BACK or (instance.provisional and not lives)):
+                draft.ended_machines[instance.cloud_id] = draft.now
+        elif instance.missing_since is None:
+            draft.amend(instance, missing_since=draft.now)
 
 
+def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
+    """The machine is listed. When its tag names a request that still waits, it is that request's answer.
+
+    A record that was taken for the answer to another request changes places with the one that waits; one
+    that waits for nothing hands the machine over.
+    """
+    draft.amend(instance, missing_since=None, provisional=False)
+    tag = base_id(machine.request_id) if instance.provisional and machine.request_id else None
+    if tag is None or tag == instance.launch_request_id:
+        return
+    asked = (i for i in draft.in_state(_S.REQUESTED, _S.QUEUED) if i.launch_request_id == tag)
+    waiting = next((i for i in asked if i.node_type == machine.node_type), None)
+    if waiting is None:
+        return
+    if instance.launch_request_id:
+        draft.amend(waiting, launch_request_id=instance.launch_request_id)
+        draft.amend(instance, launch_request_id=tag)
+    elif waiting.state is _S.QUEUED:
+        draft.move(waiting, _S.TERMINATED, _CAME_LATE)
+        draft.amend(instance, launch_request_id=tag)
+    else:
+        draft.move(instance, _S.TERMINATED, "its machine is the answer to another record", node_id=None)
+        _bind(draft, waiting, machine, {machine.cloud_id: machine})
+
+
+_CAME_LATE = "its machine came late, and has a record of its own"
 _ON_CLOUD_ORDERED = tuple(state for state in InstanceState if state in ON_CLOUD)
-_MAY_BE_LATE = frozenset({_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED})
+_GIVEN_BACK = frozenset({_S.TERMINATING, _S.TERMINATION_FAILED})
+_BOOTING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING})
 
 
-def _alive_nodes(draft: Draft) -> set[str]:
+def _alive(draft: Draft) -> set[str | None]:
+    """Returns the nodes that are not dead, and their machines. None stands for "any": no report was read."""
     runtime = draft.seen.runtime
-    return {n.node_id for n in runtime.nodes if n.status in _ALIVE} if runtime else set()
+    if runtime is None:
+        return {None}
+    live = [n for n in runtime.nodes if n.status is not NodeStatus.DEAD]
+    return {*(n.node_id for n in live), *(n.cloud_id for n in live if n.cloud_id)}
 
 
-def _wait_for(draft: Draft, instance: Instance) -> bool:
-    if is_head(instance):
-        return True
-    since = instance.missing_since
-    if since is None:
-        draft.amend(instance, missing_since=draft.now)
-        return draft.spec.timeouts.listing_grace_s > 0
-    return draft.now - since <= draft.spec.timeouts.listing_grace_s
+def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:
+    """Returns whether a machine that the list lacks is gone for good; `lives` is about its node.
+
+    One whose node lives exists, whatever the list shows; without a report any node may live. One whose node
+    is gone too is terminated first: that is idempotent, and right also when only the list was wrong. One
+    that was given back is gone, and still known if it is listed again. The rest gets its grace; a live node
+    that came for a request, as long as a machine may take to come up.
+    """
+    limits = draft.spec.timeouts
+    if instance.state in _GIVEN_BACK:
+        return not lives or draft.seen.runtime is None
+    if instance.provisional:
+        longest_s = max(limits.request_s, limits.allocate_s)  # it serves meanwhile: there is no hurry
+        came_for_it = lives and instance.launch_request_id is not None
+        return _waited(draft, instance, longest_s if came_for_it else limits.listing_grace_s)
+    is_terminated_first = instance.state not in _BOOTING and not is_head(instance)
+    if lives or (is_terminated_first and not draft.seen.traits.read_only):
+        return False
+    return _waited(draft, instance, limits.listing_grace_s) and not draft.may_work_unseen(instance)
+
+
+def _waited(draft: Draft, instance: Instance, limit_s: float) -> bool:
+    since = draft.now if instance.missing_since is None else instance.missing_since
+    return limit_s <= 0 or draft.now - since > limit_s
 
 
 def _note_terminate_failures(draft: Draft) -> None:
@@ -170,19 +262,79 @@ def _note_terminate_failures(draft: Draft) -> None:
             draft.move(instance, _S.TERMINATION_FAILED, messages[instance.cloud_id])
 
 
-def _adopt(draft: Draft, machines: Iterable[CloudInstance]) -> None:
+def _adopt(draft: Draft, machines: Collection[CloudInstance]) -> None:
     """Machines without a record get one: the head, machines started by hand, and leaks.
 
-    From there the ordinary rules decide: useful ones stay, surplus and silent ones go.
+    From there the ordinary rules decide: useful ones stay, surplus and silent ones go. One that was given
+    back a moment ago goes again, unless a node works on it.
     """
+    known = draft.ended_machines
+    if known:
+        draft.ended_machines = {c: at for c, at in known.items() if draft.now - at <= _REMEMBERED_S}
+    claims = _claims(draft) if machines else []
     for machine in machines:
+        is_back = machine.cloud_id in draft.ended_machines
+        if not is_back and _pass_on(draft, claims, machine):
+            continue
         draft.create(
             _S.ALLOCATED,
             machine.node_type,
-            "found in the cloud without a record: adopted",
+            "listed after it had been given up"
+            if is_back
+            else "found in the cloud without a record: adopted",
             kind=machine.kind,
             cloud_id=machine.cloud_id,
+            cancelled=is_back,
+            stop_cause=StopCause.UNKNOWN if is_back else None,
+            launch_request_id=None if is_back else _claim(draft, claims, machine),
             internal_ip=machine.internal_ip,
             external_ip=machine.external_ip,
             **({"launch_hash": machine.launch_hash} if machine.launch_hash else {}),
         )
+
+
+_REMEMBERED_S = 300.0  # no list lacks a machine for longer; ids may be used again
+
+
+def _claims(draft: Draft) -> list[Instance]:
+    """Returns the records whose request a machine without a record may be the answer to.
+
+    Either the request is about to be repeated, or a node that no list shows was taken for the answer.
+    """
+    coming = (i for i in draft.in_state(_S.QUEUED, *_ON_CLOUD_ORDERED) if i.launch_request_id)
+    return [i for i in coming if i.provisional or i.state is _S.QUEUED]
+
+
+def _pass_on(draft: Draft, claims: list[Instance], machine: CloudInstance) -> bool:
+    """The node that was taken for this machine's may be the answer to the next request of its type.
+
+    Then those two records change places, and the one that waits gets the machine.
+    """
+    taken = next((i for i in claims if i.provisional and _is_answer(machine, i)), None)
+    asked = (i for i in draft.in_state(_S.REQUESTED) if i.node_type == machine.node_type)
+    waiting = next(asked, None) if taken is not None else None
+    if taken is None or waiting is None:
+        return False
+    claims[claims.index(taken)] = draft.amend(taken, launch_request_id=waiting.launch_request_id)
+    draft.amend(waiting, launch_request_id=taken.launch_request_id)
+    _bind(draft, waiting, machine, {machine.cloud_id: machine})
+    return True
+
+
+def _is_answer(machine: CloudInstance, record: Instance) -> bool:
+    tag = base_id(machine.request_id) if machine.request_id else None
+    return record.node_type == machine.node_type and tag in (None, record.launch_request_id)
+
+
+def _claim(draft: Draft, claims: list[Instance], machine: CloudInstance) -> RequestId | None:
+    """The machine takes over the request that it answers, so that no second one is bought for it."""
+    for record in claims:
+        if not _is_answer(machine, record):
+            continue
+        claims.remove(record)
+        if record.state is _S.QUEUED:
+            draft.move(record, _S.TERMINATED, _CAME_LATE)
+        else:
+            draft.amend(record, launch_request_id=None)
+        return record.launch_request_id
+    return None

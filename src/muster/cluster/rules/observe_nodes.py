@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from muster.base.ids import CloudId
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus
@@ -45,6 +48,7 @@ def observe_nodes(draft: Draft) -> None:
     _note_install_failures(draft)  # after the nodes: one that runs was installed, whatever was reported
     _note_stop_failures(draft)
     _note_missing(draft, listed, unclear)
+    draft.unplaced = None  # records have got their nodes
 
 
 def _readable(
@@ -62,11 +66,25 @@ def _readable(
             continue
         if node.node_id in result:
             draft.quarantine(f"node {node.node_id}", "reported twice: the last report counts")
-        result[node.node_id] = node
+        result[node.node_id] = _named(draft, node) if node.is_head else node
     if unclear:
         dead = NodeStatus.DEAD
         result = {k: n for k, n in result.items() if n.status is not dead or n.cloud_id not in unclear}
     return result, unclear
+
+
+def _named(draft: Draft, head: NodeReport) -> NodeReport:
+    """A head that was started by hand reports neither machine nor type.
+
+    Its type is the cluster file's; its machine is the one listed as the head, else it has the node's name.
+    """
+    cloud, cloud_id = draft.seen.cloud, head.cloud_id
+    if draft.seen.traits.read_only or (cloud_id and head.node_type) or cloud is None:
+        return head
+    if not cloud_id:
+        listed = [machine.cloud_id for machine in cloud.values() if machine.kind is NodeKind.HEAD]
+        cloud_id = listed[0] if len(listed) == 1 else CloudId(head.node_id)
+    return replace(head, cloud_id=cloud_id, node_type=head.node_type or draft.spec.head_node_type)
 
 
 def _follow_known(draft: Draft) -> list[NodeReport]:
@@ -99,9 +117,14 @@ def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
         return
     # The runtime knows its head best; a provider may list it as one machine among others.
     kind = NodeKind.HEAD if node.is_head else known.kind
-    draft.move(instance, target, _SAID[target], node_id=node.node_id, kind=kind)
+    details = _SAID[target] if target is not _S.RAY_STOPPED else _lost(known, _SAID[target])
+    draft.move(instance, target, details, node_id=node.node_id, kind=kind)
     if target is _S.RAY_RUNNING:
         _forgive(draft, instance)
+
+
+def _lost(instance: Instance, node: str) -> str:
+    return node if instance.missing_since is None else f"{node}, and the cloud no longer lists its machine"
 
 
 def _forgive(draft: Draft, instance: Instance) -> None:
@@ -122,9 +145,13 @@ def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
     for instance in draft.instances.values():
         if instance.cloud_id and instance.state in ON_CLOUD:
             by_cloud[instance.cloud_id] = instance
+    ips: dict[str, list[Instance]] | None = None
     for node in strangers:
         cloud_id = node.cloud_id or (CloudId(node.node_id) if draft.seen.traits.read_only else None)
         owner = by_cloud.get(cloud_id) if cloud_id else None
+        if owner is None and node.ip and node.status is not NodeStatus.DEAD:
+            ips = ips if ips is not None else _ips(draft, by_cloud.values())
+            owner = _by_ip(draft, node, ips)
         heir: Instance | None = None
         if owner is None:
             heir = _meet_unowned(draft, node, cloud_id)
@@ -146,21 +173,96 @@ def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
     return owner.node_id is not None or node.node_id in draft.ended_nodes
 
 
+def _ips(draft: Draft, owners: Iterable[Instance]) -> dict[str, list[Instance]]:
+    """Returns the records by every ip that is known of their machines."""
+    listed, found = draft.seen.cloud or {}, defaultdict[str, list[Instance]](list)
+    for owner in owners:
+        machine = listed.get(owner.cloud_id) if owner.cloud_id else None
+        known = (owner.internal_ip, owner.external_ip)
+        for ip in {*known, *((machine.internal_ip, machine.external_ip) if machine else ())}:
+            found[ip].append(owner)
+    return found
+
+
+def _by_ip(draft: Draft, node: NodeReport, ips: Mapping[str, list[Instance]]) -> Instance | None:
+    """Returns the one record whose machine has the node's ip and no other live node.
+
+    A node that names a machine which no list shows is matched to a listed machine only: ips are used again.
+    """
+    listed = draft.seen.cloud or {}
+    if node.cloud_id is not None and node.cloud_id in listed:
+        return None
+    current = (draft.instances[i.instance_id] for i in ips.get(node.ip, ()))
+    same = (i for i in current if node.cloud_id is None or i.cloud_id in listed)
+    free = [i for i in same if node.node_type in ("", i.node_type) and not _has_live_node(draft, i)]
+    return free[0] if len(free) == 1 else None
+
+
+def _has_live_node(draft: Draft, instance: Instance) -> bool:
+    node = draft.nodes.get(instance.node_id or "")
+    return node is not None and node.status is not NodeStatus.DEAD
+
+
 def _meet_unowned(draft: Draft, node: NodeReport, cloud_id: CloudId | None) -> Instance | None:
-    """A live node on a machine without a record is adopted; the list gets a while to show the machine."""
+    """A live node on a machine without a record: the answer to a request, or adopted until it is listed."""
     if node.status is NodeStatus.DEAD or node.node_id in draft.ended_nodes:
         return None
     if cloud_id is None or not node.node_type:
-        draft.quarantine(
-            f"node {node.node_id}", f"cloud id {cloud_id!r}, type {node.node_type!r}: cannot be managed"
-        )
+        draft.quarantine(f"node {node.node_id}", _unmatched(node))
         return None
     machine = draft.seen.cloud.get(cloud_id) if draft.seen.cloud is not None else None
     if machine is not None and machine.kind is NodeKind.UNMANAGED:
         return None  # the provider lists this machine as unmanaged
-    missing_since = draft.now if draft.seen.cloud is not None and machine is None else None
     details = "a node runs on a machine without a record: adopted"
-    return _adopt_node(draft, node, cloud_id, details, missing_since=missing_since)
+    if node.is_head or draft.seen.traits.read_only:
+        missing_since = draft.now if draft.seen.cloud is not None and machine is None else None
+        return _adopt_node(draft, node, cloud_id, details, missing_since=missing_since)
+    return _take_for_answer(draft, node, cloud_id, details)
+
+
+def _take_for_answer(draft: Draft, node: NodeReport, cloud_id: CloudId, details: str) -> Instance:
+    """A node that comes before its machine is listed answers a request of its type, until a list shows more.
+
+    Without a waiting request it gets a record all the same: it may be ours, and may be somebody's own.
+    """
+    unseen = {"internal_ip": node.ip, "provisional": True, "missing_since": draft.now}
+    waiting = _waiting(draft, node)
+    if waiting is not None and waiting.state is _S.REQUESTED:
+        text = "a node of its type joined before a machine was listed"
+        draft.move(waiting, _S.ALLOCATED, text, cloud_id=cloud_id, **unseen)
+        _follow(draft, waiting, node)
+        return draft.instances[waiting.instance_id]
+    if waiting is not None:
+        draft.move(waiting, _S.TERMINATED, "a node of its type joined, and has a record of its own")
+        unseen["launch_request_id"] = waiting.launch_request_id
+    return _adopt_node(draft, node, cloud_id, details, **unseen)
+
+
+def _unmatched(node: NodeReport) -> str:
+    return (
+        f"type {node.node_type!r}, cloud id {node.cloud_id!r}, ip {node.ip!r}: matches no machine, so it is "
+        "not managed, and no machine that may be its own is given up; start it with RAY_CLOUD_INSTANCE_ID "
+        "(the id that the provider lists) and RAY_NODE_TYPE_NAME in its environment"
+    )
+
+
+def _waiting(draft: Draft, node: NodeReport) -> Instance | None:
+    """Returns the oldest request of the node's type without a machine, or one about to be repeated.
+
+    A node that leaves, or that is on a machine which was given up a moment ago, answers none.
+    """
+    if node.status is NodeStatus.DRAINING or node.cloud_id in draft.ended_machines:
+        return None
+    asked = [
+        i
+        for i in draft.in_state(_S.REQUESTED, _S.QUEUED)
+        if i.node_type == node.node_type and i.launch_request_id
+    ]
+    return min(asked, key=_rank, default=None)
+
+
+def _rank(instance: Instance) -> tuple[bool, bool, tuple[float, ...]]:
+    return instance.state is _S.QUEUED, instance.cancelled, instance.entered(_S.REQUESTED)
 
 
 def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> Instance | None:
@@ -184,9 +286,20 @@ def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> Instance
         details,
         node_type=owner.node_type,  # the machine is still what it was bought as
         kind=NodeKind.HEAD if node.is_head else owner.kind,
-        price_per_hour=owner.price_per_hour,
-        launch_hash=owner.launch_hash,
+        **{name: getattr(owner, name) for name in _OF_THE_MACHINE},
     )
+
+
+# What a record that takes a machine over keeps of the record before it.
+_OF_THE_MACHINE = (
+    "price_per_hour",
+    "launch_hash",
+    "launch_request_id",
+    "internal_ip",
+    "external_ip",
+    "missing_since",
+    "provisional",
+)
 
 
 def _adopt_node(
@@ -232,14 +345,16 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
     A node that is listed with unusable data is not missing: it may be working. A report without the head's
     own node is incomplete (the runtime has just restarted): nothing is concluded from what it lacks.
     """
-    if any(is_head(i) and i.node_id not in listed for i in draft.in_state(_S.RAY_RUNNING)):
+    serving = draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
+    missing = [instance for instance in serving if instance.node_id not in listed]
+    if any(is_head(i) and i.state is _S.RAY_RUNNING for i in missing):
         draft.quarantine("runtime", "the report lacks the head's own node, so no node counts as missing")
         return
-    for instance in draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
-        if instance.node_id not in listed and instance.cloud_id not in unclear and not is_head(instance):
+    for instance in missing:
+        if instance.cloud_id not in unclear and not is_head(instance):
             if not instance.node_id:
                 draft.quarantine(
                     f"record {instance.instance_id}",
                     f"{instance.state.name} without a node id, and no node is on its machine",
                 )
-            draft.move(instance, _S.RAY_STOPPED, "the runtime no longer lists its node")
+            draft.move(instance, _S.RAY_STOPPED, _lost(instance, "the runtime no longer lists its node"))

@@ -11,11 +11,20 @@ _S = InstanceState
 
 def repair(draft: Draft) -> None:
     """Quarantines the records that cannot be used; the rest of the tick continues."""
-    for instance in tuple(draft.instances.values()):
+    on_cloud = ON_CLOUD
+    for instance in [
+        i
+        for i in draft.instances.values()
+        if not (  # nearly all of them are as they should be
+            i.cloud_id
+            and i.node_type
+            and i.history
+            and i.history[-1].state is i.state
+            and i.state in on_cloud
+        )
+    ]:
         history = instance.history
         dated = bool(history) and history[-1].state is instance.state
-        if dated and instance.cloud_id and instance.node_type and instance.state in ON_CLOUD:
-            continue  # nearly all of them
         fault = _fault(instance)
         if fault:
             _close(draft, instance, fault)

@@ -18,7 +18,8 @@ def scale_down(draft: Draft) -> None:
         return
     for removal in draft.packing.removals:
         instance = draft.instances.get(removal.instance_id)
-        if instance is not None and not is_head(instance):
+        # A node whose machine no list has shown may be somebody's own: it is not ended.
+        if instance is not None and not is_head(instance) and not instance.provisional:
             _remove(draft, instance, removal)
 
 

@@ -1,4 +1,4 @@
-"""Gives back machines that serve nothing any more, in one call; never the head."""
+"""Gives back machines that serve nothing any more, in one call; never the head, never one not yet listed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def terminate(draft: Draft) -> None:
         return
     going: dict[str, Instance] = {}
     for instance in (*draft.in_state(*_DONE), *_cancelled(draft)):
-        if is_head(instance) or not _is_due(draft, instance):
+        if is_head(instance) or instance.provisional or not _is_due(draft, instance):
+            continue
+        if instance.state is _S.RAY_STOPPED and _may_be_restarted(draft, instance):
             continue
         moved = draft.move(instance, _S.TERMINATING, _why(instance))
         if moved is not None and moved.cloud_id:
@@ -49,10 +51,17 @@ _HOLDING = ON_CLOUD - frozenset(_DONE)
 
 
 def _cancelled(draft: Draft) -> list[Instance]:
-    """Not wanted when it arrived. Without a report its node may already be at work, so it waits."""
+    """Not wanted when it arrived. It waits while a node that cannot be seen may be at work on it."""
     if draft.seen.runtime is None:
         return []
-    return [i for i in draft.in_state(*_CANCELLED) if i.cancelled]
+    return [i for i in draft.in_state(*_CANCELLED) if i.cancelled and not draft.may_work_unseen(i)]
+
+
+def _may_be_restarted(draft: Draft, instance: Instance) -> bool:
+    """It lost its node; one that cannot be seen may have been started there again."""
+    if draft.seen.runtime is None:
+        return instance.since < draft.now  # it was kept by an earlier tick
+    return instance.stop_cause is None and draft.may_work_unseen(instance)
 
 
 def _is_due(draft: Draft, instance: Instance) -> bool:

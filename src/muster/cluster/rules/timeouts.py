@@ -41,10 +41,15 @@ def timeouts(draft: Draft) -> None:
 def _expire_arrivals(draft: Draft) -> None:
     limits = draft.spec.timeouts
     for instance in _overdue(draft, _S.ALLOCATED, limits.allocate_s):
-        if not is_head(instance):  # the head is never given up
+        if is_head(instance):
+            continue  # never given up
+        if draft.may_work_unseen(instance):
+            _warn(draft, instance)  # a node that cannot be matched may be working there
+        else:
             _expire_allocation(draft, instance)
     for instance in _overdue(draft, _S.RAY_INSTALLING, limits.install_s):
-        draft.move(instance, _S.RAY_INSTALL_FAILED, f"not installed within {limits.install_s:g} s")
+        if not draft.may_work_unseen(instance):
+            draft.move(instance, _S.RAY_INSTALL_FAILED, f"not installed within {limits.install_s:g} s")
 
 
 def _overdue(draft: Draft, state: InstanceState, limit_s: float) -> list[Instance]:

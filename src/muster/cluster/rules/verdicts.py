@@ -33,10 +33,11 @@ def verdicts(draft: Draft) -> None:
 
 
 def _leaving(instance: Instance, reason: Reason) -> Verdict:
+    loss = instance.loss
     return Verdict(
         subject=Subject.NODE,
         subject_id=instance.instance_id,
-        reason=reason,
+        reason=reason if loss is None else Reason.LOST,
         target=instance.node_type,
-        detail=instance.details,
+        detail=instance.details if loss is None else loss.details,
     )
