@@ -6,14 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from muster.cluster import controller, what_if
-from muster.cluster.model import Instance
-from muster.cluster.plan import Plan, Reason, Terminate
+from muster.cluster.model import Instance, StopCause
+from muster.cluster.plan import Drain, Plan, Reason, Terminate
 from muster.cluster.reconcile import RULES, reconcile
-from muster.cluster.rules import draft
+from muster.cluster.rules import draft, observe_cloud, observe_nodes
 from muster.cluster.rules.draft import is_head
 from muster.cluster.states import InstanceState as S
 from muster.sim.cluster.build import CommittedPlan, SimulatedCluster
 from muster.sim.cluster.checkers import VersionsGrow, states_follow_the_table
+from muster.sim.cluster.money import PurchasesAreExplained
 from muster.sim.cluster.run import SeedRun
 from muster.testing.builders import instance
 
@@ -84,6 +85,58 @@ def test_a_machine_without_a_record_is_found(monkeypatch):
     assert is_found("has no owner", 1)
 
 
+def test_a_request_that_is_repeated_although_its_machine_came_is_found(monkeypatch):
+    """A node that joins before its machine is listed gets a record of its own: bought again and again."""
+    monkeypatch.setattr(observe_nodes, "_waiting", lambda draft, node: None)
+    assert is_found("was asked for again, although", 20)
+
+
+def test_a_record_that_ends_because_one_list_lacks_its_machine_is_found(monkeypatch):
+    monkeypatch.setattr(observe_cloud, "_waited", lambda draft, record, limit_s: True)
+    assert is_found("its record ended without a call", 10)
+
+
+def test_somebodys_own_machine_that_is_terminated_is_found(monkeypatch):
+    with_rules(monkeypatch, also=_end_what_joined_by_hand)
+    assert is_found("a machine that somebody joined by hand was terminated", 10)
+
+
+def test_somebodys_own_node_that_is_drained_is_found(monkeypatch):
+    with_rules(monkeypatch, also=_drain_what_joined_by_hand)
+    assert is_found("a node that somebody joined by hand was drained", 10)
+
+
+def test_machines_that_nobody_wanted_are_found():
+    cluster = SeedRun(0).cluster
+    cluster.cloud.create(cluster.spec.spec.node_types[1].name, request="r-1")
+    assert list(PurchasesAreExplained()(cluster)) == ["1 machines bought, 0 wanted, 0 replacements explained"]
+
+
+@pytest.mark.parametrize("over", ["type", "cluster"])
+def test_machines_that_are_paid_for_above_a_limit_are_found(over):
+    cluster = SeedRun(0).cluster
+    cluster.spec.spec, check = (
+        _one_type(cluster.spec.spec, most=2 if over == "type" else 9),
+        PurchasesAreExplained(),
+    )
+    name = cluster.spec.spec.node_types[1].name
+    for number in range(3):
+        machine = cluster.cloud.create(name, request="r-1")
+        held = instance(f"i-{number}", S.ALLOCATED, cloud_id=machine.cloud_id, launch_request_id="r-1")
+        cluster.store.live[held.instance_id] = held
+        wanted = replace(held, history=instance("i", S.REQUESTED).history)
+        cluster.store.commits.append(
+            CommittedPlan({held.instance_id: None}, _plan(wanted), number, number + 1)
+        )
+    text = f"3 machines of {name} are paid for, its maximum is 2"
+    if over == "cluster":
+        text = "4 machines are paid for, the maximum of the cluster is 3"
+    assert list(check(cluster)) == [text]
+    cluster.cloud.terminate("t-1", [machine.cloud_id])
+    cluster.store.commits.clear()
+    assert list(check(cluster)) == []
+
+
 def test_spend_that_is_counted_twice_is_found(monkeypatch):
     cost_of = draft.cost_of
     monkeypatch.setattr(draft, "cost_of", lambda record, now: 2 * cost_of(record, now))
@@ -125,6 +178,34 @@ def _cluster_with(commit: CommittedPlan) -> SimulatedCluster:
 
 def _plan(*writes: Instance) -> Plan:
     return Plan(tick_id="t", at=1.0, writes=writes)
+
+
+def _one_type(spec, most: int):
+    """The head and one type; the cluster may have one machine more than two."""
+    return replace(
+        spec,
+        node_types=(spec.node_types[0], replace(spec.node_types[1], max_nodes=most)),
+        max_nodes=3 if most > 3 else None,
+    )
+
+
+def _by_hand(draft):
+    return [r for r in draft.in_state(S.RAY_RUNNING) if (r.cloud_id or "").startswith("hand")]
+
+
+def _end_what_joined_by_hand(draft) -> None:
+    for record in _by_hand(draft):
+        draft.move(record, S.RAY_STOPPED, "on a whim")
+        moved = draft.move(record, S.TERMINATING, "on a whim")
+        ids = {"cloud_ids": (moved.cloud_id,), "instance_ids": (moved.instance_id,)}
+        draft.act(Terminate(request_id=draft.fresh("t"), **ids))
+
+
+def _drain_what_joined_by_hand(draft) -> None:
+    for record in _by_hand(draft):
+        draft.move(record, S.RAY_STOP_REQUESTED, "on a whim")
+        ids = {"instance_id": record.instance_id, "node_id": record.node_id}
+        draft.act(Drain(request_id=draft.fresh("d"), cause=StopCause.MAX_NODES, deadline_s=1.0, **ids))
 
 
 def _only_a_word(draft) -> None:

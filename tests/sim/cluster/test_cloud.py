@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.base.rng import Seed
-from muster.cluster.model import FailureKind
+from muster.cluster.model import FailureKind, NodeKind
 from muster.errors import ProviderError
 from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.crash_points import CrashPoints
@@ -52,6 +52,49 @@ def test_a_sold_out_type_is_refused_unit_by_unit_and_others_are_not():
     ]
     assert sim.poll_launch_failures() == ()
     assert [m.node_type for m in sim.alive()] == ["cpu-16"]
+
+
+def test_a_dropped_unit_is_neither_made_nor_reported():
+    world, sim = cloud(unit_dropped=1.0)
+    sim.launch("r-1", {"cpu-4": 2})
+    world.advance(10.0)
+    assert (sim.alive(), sim.poll_launch_failures()) == ([], ())
+
+
+def test_a_machine_may_come_up_before_it_is_listed():
+    world, sim = cloud(joins_first=1.0)
+    came: list[tuple[bool, float]] = []
+    sim.on_up = lambda machine: came.append((machine.is_listed(world.time), machine.listed_from - world.time))
+    sim.launch("r-1", {"cpu-4": 1})
+    world.advance(120.0)
+    ((was_listed, later_s),) = came
+    assert (was_listed, 5.0 <= later_s <= 90.0) == (False, True)
+    world.advance(60.0)
+    assert len(sim.list_instances()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "shown"), [("list_only_head", ["m-0001"]), ("list_omits_passing", ["m-0001"])]
+)
+def test_one_list_may_lack_what_boots_or_everything_but_the_head(fault, shown):
+    world, sim = cloud(**{fault: 1.0})
+    sim.create("head", NodeKind.HEAD).up = True
+    sim.launch("r-1", {"cpu-4": 1})
+    world.advance(1.0)
+    assert list(sim.list_instances()) == shown
+    sim._faults.stop()
+    assert list(sim.list_instances()) == ["m-0001", "m-0002"]
+
+
+def test_for_a_while_two_of_three_lists_may_fail():
+    _, sim = cloud(list_fails_often=1.0)
+    answers = []
+    for _ in range(6):
+        try:
+            answers.append(len(sim.list_instances()))
+        except ConnectionError:
+            answers.append(None)
+    assert answers == [None, None, 0, None, None, 0]
 
 
 def test_a_lost_reply_is_an_error_although_the_machine_comes():

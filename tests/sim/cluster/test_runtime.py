@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import NodeKind, NodeStatus, StopCause, Strategy
@@ -22,8 +24,8 @@ ONE = TaskClass(Resources.of(CPU=1), name="one")
 class Stage:
     """Machines of type cpu-4 (4 CPU), each with its node."""
 
-    def __init__(self, machines: int = 1) -> None:
-        self.world, crash_points, faults = World(), CrashPoints(), Faults.none()
+    def __init__(self, machines: int = 1, **rates: float) -> None:
+        self.world, crash_points, faults = World(), CrashPoints(), Faults(Seed(1), rates)
         draw, sells = Seed(1).derive("c"), catalogue_for(cluster_spec())
         self.cloud = SimCloud(self.world, crash_points, faults, draw, sells)
         self.runtime = SimRuntime(self.world, crash_points, faults)
@@ -48,6 +50,19 @@ def test_what_does_not_fit_is_pending_demand_and_starts_when_room_comes():
     assert [(d.name, d.count) for d in stage.runtime.read().demands] == [("one", 2)]
     stage.world.advance(10.0)
     assert (stage.runtime.read().demands, stage.runtime.finished) == ((), 4)
+
+
+@pytest.mark.parametrize(
+    ("fault", "shown"),
+    [
+        ("none", ("m-0001", "10.0.0.1")),
+        ("node_without_id", (None, "10.0.0.1")),
+        ("node_without_ip", (None, "")),
+    ],
+)
+def test_a_node_may_lack_its_cloud_id_and_its_ip(fault, shown):
+    node = Stage(**{fault: 1.0}).runtime.read().nodes[0]
+    assert (node.cloud_id, node.ip) == shown
 
 
 def test_a_node_is_idle_from_the_end_of_its_last_task():

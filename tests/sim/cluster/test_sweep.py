@@ -89,3 +89,11 @@ def test_a_failing_seed_exits_with_one_and_prints_its_replay_command(monkeypatch
     assert result.exit_code == 1
     assert "it broke" in result.output
     assert "replay: muster sim replay --seed 5 --until-tick 1" in result.output
+
+
+def test_the_printed_replay_of_a_run_that_never_rests_shows_that(monkeypatch):
+    monkeypatch.setattr("muster.sim.cluster.run.unsettled", lambda cluster: iter(["it moves on"]))
+    report = simulate(5)
+    assert report.violations == ["not at rest: it moves on"]
+    result = CliRunner().invoke(cli, report.replay.split()[1:])
+    assert "not at rest: it moves on" in result.output

@@ -105,6 +105,7 @@ LEFT_OUT = {
     "test_returned_values_are_reported",
     "test_threads_of_the_trial_may_report",
     "test_what_a_trial_forked_ends_with_it",
+    "test_what_has_left_its_session_ends_with_it",
     "test_without_reuse_every_trial_has_a_fresh_process",
     "test_yielded_values_are_reported_one_by_one",
 }

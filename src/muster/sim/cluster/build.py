@@ -284,6 +284,7 @@ class SimulatedCluster:
         self.lives = 0  # how many controllers there have been
         self.plan: Plan | None = None  # of this tick; None when the controller died in it or is down
         self.problem = ""  # an exception that reached the simulator
+        self.joined_by_hand: list[CloudMachine] = []  # never in the cloud's list, and not ours
         self._anchor = self.world.wall_shift  # the wall clock as the running controller took it
         self._time_set_until = 0.0
         self._connect()
@@ -295,6 +296,7 @@ class SimulatedCluster:
         self.cloud.installs_runtime = not self.options.spec.install_runtime
         self.cloud.on_up = self._came_up
         self.cloud.on_gone = self._went
+        self.cloud.is_passing = self._is_passing
         head = self.cloud.create(HEAD_TYPE, NodeKind.HEAD)
         head.up = True
         self.world.after(self.options.head_late_s, lambda: self.join(head))
@@ -369,6 +371,26 @@ class SimulatedCluster:
             return  # the installer brings the node, or nothing does
         late = self.faults.between("join_late", 20, 150) if self.faults.hit("join_late") else 0.0
         self.world.after(late, lambda: self.join(machine))
+
+    def join_by_hand(self, draw: Stream, for_s: float) -> None:
+        """Lets somebody join a node of their own for a while, with or without a type and a cloud id."""
+        number = len(self.joined_by_hand) + 1
+        name = draw.choice(("", *sorted(self.cloud.sells.types)))
+        machine = CloudMachine(CloudId(f"hand-{number}"), name, 0.0, self.world.time, up=True)
+        self.joined_by_hand.append(machine)
+        node = self.runtime.join(machine, self.cloud.sells.types.get(name))
+        if node is not None:
+            node.hides_id, node.ip = draw.random() < 0.5, draw.choice(("", f"192.168.0.{number}"))
+            self.world.after(for_s, lambda: self._leave(node))
+
+    def _leave(self, node: SimNode) -> None:
+        self.runtime.kill_node(node)
+        node.machine.ended_at = self.world.time
+
+    def _is_passing(self, machine: CloudMachine) -> bool:
+        """Returns whether a machine boots, drains or has no node any more."""
+        node = self.runtime.node_on(machine)
+        return machine.kind is NodeKind.WORKER and (node is None or not node.serves)
 
     def _went(self, machine: CloudMachine) -> None:
         """A machine that is shut down is noticed at once; one that vanishes, after a while."""

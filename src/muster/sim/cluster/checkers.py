@@ -1,7 +1,7 @@
 """Checks safety: properties that hold after every tick, whatever went wrong. One property each.
 
 A check takes the cluster and yields what is wrong with it, as text. Those that must remember something from
-tick to tick are objects. `safety_checks()` makes a fresh set for one run.
+tick to tick are objects. `safety_checks()` makes a fresh set for one run; `money.py` has those about money.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from muster.base.ids import CloudId, InstanceId
+from muster.base.ids import InstanceId
 from muster.cluster.model import Instance, NodeKind
 from muster.cluster.plan import Launch, Subject, base_id
-from muster.cluster.spend import spend_so_far
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
 from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.tasks import SimNode
 
 WINDOW_S = 300.0
@@ -80,97 +78,13 @@ class NoHotLoop:
                     self._refused_at.pop(record.node_type, None)
 
 
-CENT_FRACTION = 1e-5
-
-
-class SpendAddsUp:
-    """SpendAddsUp follows every machine through the listings that could show it."""
-
-    def __init__(self) -> None:
-        self._first_seen: dict[CloudId, float] = {}
-        self._missed: dict[CloudId, float] = {}  # ended machines: the first listing without them
-        self._last_listing = 0.0  # the time of the committed listing before this one
-
-    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
-        has_listing = cluster.store.committed is not None and cluster.cloud.listed is not None
-        if has_listing:
-            self._record_listing(cluster)
-        for commit in cluster.store.commits:
-            for record in commit.plan.writes:
-                machine = cluster.cloud.machines.get(record.cloud_id) if record.cloud_id else None
-                if machine is not None:
-                    yield from self._began_in_time(
-                        cluster, commit.before[record.instance_id], record, machine
-                    )
-                    yield from self._ended_in_time(cluster, record, machine)
-        if cluster.store.committed is not None:
-            yield from _total(cluster)
-        if has_listing:
-            self._last_listing = cluster.world.time
-
-    def _record_listing(self, cluster: SimulatedCluster) -> None:
-        now, listed = cluster.world.time, cluster.cloud.listed or {}
-        for cloud_id in listed:
-            self._first_seen.setdefault(cloud_id, now)
-        for machine in cluster.cloud.machines.values():
-            if not machine.exists and machine.cloud_id not in listed:
-                self._missed.setdefault(machine.cloud_id, now)
-
-    def _began_in_time(
-        self, cluster: SimulatedCluster, before: Instance | None, after: Instance, machine: CloudMachine
-    ) -> Iterator[str]:
-        """A record starts to cost in the tick that first sees its machine, not sooner and not later."""
-        if _begun(after) is None or (before is not None and _begun(before) is not None):
-            return
-        now = cluster.world.time
-        if now < machine.created_at:
-            yield f"{machine.cloud_id}: paid for {machine.created_at - now:g} s before it was bought"
-        first_seen = self._first_seen.get(machine.cloud_id)
-        owners = sum(record.cloud_id == machine.cloud_id for record in cluster.store.records.values())
-        if owners == 1 and first_seen is not None and now > first_seen:
-            yield f"{machine.cloud_id}: seen at {first_seen:g} s, paid for from {now:g} s on"
-
-    def _ended_in_time(
-        self, cluster: SimulatedCluster, record: Instance, machine: CloudMachine
-    ) -> Iterator[str]:
-        missed = self._missed.get(machine.cloud_id)
-        if missed is None or record.state is not InstanceState.TERMINATED:
-            return
-        due = missed + cluster.spec.spec.timeouts.listing_grace_s
-        if self._last_listing > due:  # an earlier listing already had to close it
-            yield f"{machine.cloud_id}: closed {cluster.world.time - due:g} s too late after its end"
-
-
-def _total(cluster: SimulatedCluster) -> Iterator[str]:
-    """The spend of the ledger is the sum over all records ever, each counted once."""
-    plan = cluster.store.committed
-    if plan is None:
-        return
-    recorded = spend_so_far(cluster.store.live.values(), plan.memory, plan.at)
-    due = sum(_cost(record, plan.at) for record in cluster.store.records.values())
-    if abs(recorded - due) > CENT_FRACTION:
-        yield f"the ledger has ${recorded:.5f} as spent, its records sum up to ${due:.5f}"
-
-
-def _begun(record: Instance) -> float | None:
-    return next((change.at for change in record.history if change.state in ON_CLOUD), None)
-
-
-def _cost(record: Instance, now: float) -> float:
-    begun = _begun(record)
-    if begun is None:
-        return 0.0
-    end = record.history[-1].at if record.state is InstanceState.TERMINATED else now
-    return (end - begun) * (record.price_per_hour or 0.0) / 3600
-
-
 _S = InstanceState
 Check = Callable[[SimulatedCluster], Iterator[str]]
 STAYING = frozenset({_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
 
 
 def safety_checks() -> tuple[Check, ...]:
-    """Returns every safety property, for one run."""
+    """Returns every safety property but those about money, for one run."""
     return (
         the_loop_lives,
         no_machine_has_two_owners,
@@ -180,12 +94,12 @@ def safety_checks() -> tuple[Check, ...]:
         OnlyWhatIsLeavingIsTerminated(),
         BusyNodesAreNotInstalledOver(),
         the_head_is_left_alone,
+        nodes_joined_by_hand_are_left_alone,
         states_follow_the_table,
         VersionsGrow(),
         requests_are_resolved_in_time,
         verdicts_add_up,
         NoHotLoop(),
-        SpendAddsUp(),
     )
 
 
@@ -225,7 +139,7 @@ def no_launch_goes_over_a_limit(cluster: SimulatedCluster) -> Iterator[str]:
         }
         if not added:
             continue
-        staying = [i for i in cluster.store.live.values() if i.state in STAYING and not i.cancelled]
+        staying = [i for i in cluster.store.live.values() if i.state in STAYING and _is_ours(i)]
         per_type = Counter(i.node_type for i in staying)
         for name in sorted(added):
             known = cluster.spec.spec.node_type(name)
@@ -235,6 +149,11 @@ def no_launch_goes_over_a_limit(cluster: SimulatedCluster) -> Iterator[str]:
         limit = cluster.spec.spec.max_nodes
         if limit is not None and len(staying) > limit:
             yield f"{len(staying)} machines were wanted, the cluster's maximum is {limit}"
+
+
+def _is_ours(instance: Instance) -> bool:
+    """Returns whether the machine stays, and is not that of a node which may be somebody's own."""
+    return not instance.cancelled and not (instance.provisional and instance.launch_request_id is None)
 
 
 def _is_request(instance: Instance) -> bool:
@@ -319,6 +238,20 @@ def the_head_is_left_alone(cluster: SimulatedCluster) -> Iterator[str]:
     head_nodes = {node.node_id for node in cluster.runtime.nodes.values() if node.is_head}
     if any(drain.node_id in head_nodes for drain in cluster.drains.requested):
         yield "the head was drained"
+
+
+def nodes_joined_by_hand_are_left_alone(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that a node that somebody joined by hand is never drained, nor its machine terminated."""
+    theirs = {machine.cloud_id for machine in cluster.joined_by_hand}
+    if theirs and any(cloud_id in theirs for _, cloud_id in cluster.cloud.terminated):
+        yield "a machine that somebody joined by hand was terminated"
+    nodes = (
+        {n.node_id for n in cluster.runtime.nodes.values() if n.machine.cloud_id in theirs}
+        if theirs
+        else set()
+    )
+    if nodes and any(drain.node_id in nodes for drain in cluster.drains.requested):
+        yield "a node that somebody joined by hand was drained"
 
 
 def states_follow_the_table(cluster: SimulatedCluster) -> Iterator[str]:

@@ -55,6 +55,11 @@ class CloudMachine:
     listed_until: float = 0.0  # an ended machine may stay on the list for a while
 
     @property
+    def ip(self) -> str:
+        number = self.cloud_id.rpartition("-")[2]
+        return f"10.0.{int(number) // 256}.{int(number) % 256}"
+
+    @property
     def exists(self) -> bool:
         return self.ended_at is None
 
@@ -76,7 +81,7 @@ class CloudMachine:
             is_running=self.up and self.exists,
             request_id=self.request_id,
             launch_hash=self.launch_hash,
-            internal_ip=f"10.0.{int(self.cloud_id[2:]) // 256}.{int(self.cloud_id[2:]) % 256}",
+            internal_ip=self.ip,
         )
 
 
@@ -122,6 +127,8 @@ class SimCloud:
         self.listed: Mapping[CloudId, CloudInstance] | None = None  # the last answer; None: it failed
         self.failures_reported: list[LaunchFailure] = []  # every unit failure ever handed out
         self.installs_runtime = True
+        self.is_passing: Callable[[CloudMachine], bool] = lambda machine: not machine.up
+        self._looks, self._flaky_until = 0, 0.0
         self._world, self._faults, self._draw = world, faults, draw
         self._seen: set[RequestId] = set()
         self._sold_out_until: dict[str, float] = {}
@@ -146,7 +153,10 @@ class SimCloud:
     def list_now(self) -> dict[CloudId, CloudInstance]:
         """Returns what the cloud lists now, faults included."""
         now, faults = self._world.time, self._faults
-        if faults.hit("list_fails"):
+        if faults.hit("list_fails_often"):
+            self._flaky_until = now + faults.between("list_fails_often", 20, 150)
+        self._looks += 1
+        if faults.hit("list_fails") or (now < self._flaky_until and self._looks % 3 and not faults.stopped):
             raise ConnectionError("simulated: the cloud's list cannot be read")
         if faults.hit("list_omits"):
             self._hide_one(faults.between("list_omits", 5, 90))
@@ -157,6 +167,7 @@ class SimCloud:
             kind = NodeKind.UNMANAGED if is_unmanaged else NodeKind.WORKER
             self._add_ghost("list_garbage", "cpu-4" if is_unmanaged else "", kind)
         shown = {m.cloud_id: m.shown() for m in self.machines.values() if m.is_listed(now)}
+        self._omit_once(shown)
         for cloud_id, (until, ghost) in self._ghosts.items():
             if now < until:
                 shown[cloud_id] = ghost
@@ -262,7 +273,8 @@ class SimCloud:
                 LaunchFailure(request_id=request_id, node_type=node_type, kind=refused, message=message)
             )
             return
-        self.deliver(node_type, request_id)
+        if not self._faults.hit("unit_dropped"):
+            self.deliver(node_type, request_id)
 
     def refusal(self, node_type: str) -> FailureKind | None:
         """Returns why one machine is refused, by a shortage or a fault; None when it is sold."""
@@ -276,7 +288,10 @@ class SimCloud:
         machine = self.create(node_type, request=request_id)
         if self._faults.hit("list_late"):
             machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
-        self.boot(machine, round(self._draw.uniform(*self.sells.boot_s), 1))
+        boot_s = round(self._draw.uniform(*self.sells.boot_s), 1)
+        if self._faults.hit("joins_first"):
+            machine.listed_from = self._world.time + boot_s + self._faults.between("joins_first", 5, 90)
+        self.boot(machine, boot_s)
         return machine
 
     def _why_not(self, node_type: str) -> FailureKind | None:
@@ -319,6 +334,16 @@ class SimCloud:
         alive = self.alive()
         if alive:
             self._faults.stream("list_omits").choice(alive).hidden_until = self._world.time + for_s
+
+    def _omit_once(self, shown: dict[CloudId, CloudInstance]) -> None:
+        """Leaves out of this one list all but the head, or one that boots, drains or has no node."""
+        faults = self._faults
+        if faults.hit("list_only_head"):
+            for cloud_id in [c for c, machine in shown.items() if machine.kind is not NodeKind.HEAD]:
+                del shown[cloud_id]
+        passing = [c for c in shown if c in self.machines and self.is_passing(self.machines[c])]
+        if passing and faults.hit("list_omits_passing"):
+            del shown[faults.stream("list_omits_passing").choice(passing)]
 
     def _add_ghost(self, fault: str, node_type: str, kind: NodeKind) -> None:
         cloud_id = CloudId(f"ghost-{len(self._ghosts) + 1}")

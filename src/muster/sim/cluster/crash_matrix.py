@@ -21,6 +21,7 @@ from muster.sim.cluster.checkers import safety_checks
 from muster.sim.cluster.crash_points import CrashPoints, Killed
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.liveness import unsettled
+from muster.sim.cluster.money import money_checks
 from muster.sim.cluster.options import (
     BACKOFF,
     HEAD_TYPE,
@@ -92,7 +93,7 @@ def run_day(fatal: int | None = None, open_store: OpenStore | None = None) -> Cr
     crash_points = CountingCrashPoints(fatal)
     cluster = SimulatedCluster(Seed(1), _options(), Faults.none(), open_store, crash_points)
     _schedule_events(cluster)
-    checks = safety_checks()
+    checks = (*safety_checks(), *money_checks())
     complaints: list[str] = []
     ticks = 0
     while ticks < DAY_TICKS or cluster.plan is None:  # one more when the last tick was the fatal one

@@ -14,7 +14,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):  # the one thing that a port may raise and nobody catches
     """Killed means that the controller's process is gone: not an error, an end."""
 
 

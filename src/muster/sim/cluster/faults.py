@@ -54,7 +54,18 @@ EVERY_TICK: Mapping[str, tuple[float, float]] = {
     "clock_jumps": (0.002, 0.02),  # the wall clock, forwards or backwards
     "config_edited": (0.005, 0.03),
 }
-KINDS = (*EVERY_CALL, *EVERY_TICK)
+# Drawn after the others, so that a seed keeps the rates it had for them.
+ADDED: Mapping[str, tuple[float, float]] = {
+    "joins_first": (0.1, 0.6),  # per machine: its node joins before the cloud lists it
+    "list_only_head": (0.005, 0.03),  # per listing: this one shows only the head
+    "list_omits_passing": (0.02, 0.2),  # per listing: it lacks one that boots, drains or lost its node
+    "list_fails_often": (0.005, 0.03),  # per listing: for a while, two of three cannot be read
+    "unit_dropped": (0.02, 0.2),  # per machine of a batch: not made, and nothing is said
+    "node_without_id": (0.05, 0.4),  # per node that joins: it has its ip, but no cloud id
+    "node_without_ip": (0.02, 0.15),  # per node that joins: neither cloud id nor ip
+    "joined_by_hand": (0.005, 0.03),  # per tick: somebody joins a node of their own for a while
+}
+KINDS = (*EVERY_CALL, *EVERY_TICK, *ADDED)
 
 
 class Faults:
@@ -73,7 +84,7 @@ class Faults:
         draw = seed.derive("sim.faults")
         none_at_all = draw.random() < 1 / 12
         rates = {}
-        for kind, (low, high) in (*EVERY_CALL.items(), *EVERY_TICK.items()):
+        for kind, (low, high) in (*EVERY_CALL.items(), *EVERY_TICK.items(), *ADDED.items()):
             on, rate = draw.random() < 0.5, draw.uniform(low, high)
             if on and not none_at_all:
                 rates[kind] = round(rate, 4)

@@ -21,6 +21,7 @@ from muster.sim.cluster.checkers import safety_checks
 from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.liveness import unsettled
+from muster.sim.cluster.money import money_checks
 from muster.sim.cluster.options import GIB, RunOptions, draw_options
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import FOREVER, GangWork, TaskClass
@@ -152,7 +153,7 @@ class SeedRun:
         self.cluster = self.cluster_class(self.seed, self.options, self.faults)
         self.report = Report(seed=seed)
         self._workload = Workload(self.seed, self.cluster.world, self.cluster.runtime, self.options)
-        self._checks = safety_checks()
+        self._checks = (*safety_checks(), *money_checks())
         self._trace = Trace()
         self._on_line = on_line
         self._down_until = 0.0
@@ -166,11 +167,10 @@ class SeedRun:
         """Runs until something is wrong, the cluster is at rest, or `until_tick`."""
         report, options = self.report, self.options
         budget = options.faulty_ticks + int(options.calm_s / options.tick_s)
-        while report.ok and self._rested < REST_TICKS and report.ticks != until_tick:
-            if report.ticks == budget:
-                report.violations.extend(f"not at rest: {text}" for text in unsettled(self.cluster))
-                break
+        while report.ok and self._rested < REST_TICKS and report.ticks not in (until_tick, budget):
             self.step()
+        if report.ok and self._rested < REST_TICKS and report.ticks == budget:  # also in a replay up to here
+            report.violations.extend(f"not at rest: {text}" for text in unsettled(self.cluster))
         return self._finish()
 
     def step(self) -> None:
@@ -218,6 +218,9 @@ class SeedRun:
             cluster.world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
         if faults.hit("config_edited"):
             cluster.spec.edit(faults.stream("config_edited"))
+        if faults.hit("joined_by_hand"):
+            stays_s = faults.between("joined_by_hand", 30, 300)
+            cluster.join_by_hand(faults.stream("joined_by_hand"), stays_s)
         for kind in ("machine_dies", "node_dies", "node_restarts", "preempted", "preempted_with_notice"):
             workers = [m for m in cluster.cloud.alive() if m.kind is NodeKind.WORKER]
             if workers and faults.hit(kind):

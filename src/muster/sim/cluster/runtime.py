@@ -197,18 +197,23 @@ class SimRuntime:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def join(self, machine: CloudMachine, node_type: NodeType | None) -> None:
-        """Registers the machine's node, under a new id each time."""
+    def join(self, machine: CloudMachine, node_type: NodeType | None) -> SimNode | None:
+        """Registers the machine's node, under a new id each time; None when the machine is gone."""
         if not machine.exists:
-            return
+            return None
         self._joined += 1
         total = node_type.resources if node_type else EMPTY
         labels = dict(node_type.labels) if node_type else {}
         node_id = NodeId(f"n-{self._joined:04d}")
         node = SimNode(node_id, machine, total, labels, is_head=machine.kind is NodeKind.HEAD)
         node.joined_at = node.idle_since = self._world.time
+        if not node.is_head:
+            without_ip = self._faults.hit("node_without_ip")
+            node.hides_id = self._faults.hit("node_without_id") or without_ip
+            node.ip = "" if without_ip else machine.ip
         self.nodes[node_id] = node
         self.schedule()
+        return node
 
     def node_on(self, machine: CloudMachine) -> SimNode | None:
         """Returns the live node on a machine."""
@@ -260,8 +265,10 @@ class SimRuntime:
         dead = not node.alive
         return NodeReport(
             node_id=node.node_id,
-            cloud_id=node.machine.cloud_id,
+            # When the faults stop, somebody has set the ids that were missing.
+            cloud_id=None if node.hides_id and not self._faults.stopped else node.machine.cloud_id,
             node_type=node.machine.node_type,
+            ip=node.ip,
             status=NodeStatus.IDLE if idle else node.status,
             is_head=node.is_head,
             total=EMPTY if dead else node.total,

@@ -65,6 +65,8 @@ class SimNode:
     status: NodeStatus = NodeStatus.RUNNING  # RUNNING, DRAINING or DEAD; idleness is worked out
     died_at: float | None = None
     drain_deadline_at: float | None = None  # when work running here may be ended
+    hides_id: bool = False  # reports no cloud id
+    ip: str = ""
 
     def __post_init__(self) -> None:
         self.free = dict(self.total)

@@ -167,6 +167,8 @@ class V1SimCloud(SimCloud):
                 break  # fewer than requested, without an error
             if refused is not None:
                 raise NodeLaunchException(refused.value, "simulated: no more of these")
+            if faults.hit("unit_dropped"):
+                continue
             request = t.request_of(tags.get(t.TAG_RAY_LAUNCH_REQUEST))
             machine = self.deliver(tags[t.TAG_RAY_USER_NODE_TYPE], request)
             self.written[machine.cloud_id] = dict(tags)

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import yaml
 from msgspec import Struct
 
+from muster.config.document import Document
 from muster.errors import ConfigError
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled
 from muster.sim.tune.experiment import SimulatedExperiment
@@ -98,5 +98,5 @@ def _parameters(spec: str, text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals:
             raise ConfigError(f"--scheduler {spec}: {part!r} is not parameter=value; write it like eta=3")
-        found[_SHORT.get(key.strip(), key.strip())] = yaml.safe_load(value)
+        found[_SHORT.get(key.strip(), key.strip())] = Document(value, f"--scheduler {spec}").data
     return found

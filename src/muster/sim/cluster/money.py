@@ -1,0 +1,247 @@
+"""Checks what is bought and paid for: nothing twice, nothing over a limit, nothing unexplained, to the cent.
+
+`money_checks()` makes a fresh set for one run, beside `safety_checks()`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from muster.base.ids import CloudId, RequestId
+from muster.cluster.model import Instance, NodeStatus, StopCause
+from muster.cluster.plan import base_id
+from muster.cluster.spend import spend_so_far
+from muster.cluster.states import ON_CLOUD, InstanceState
+from muster.sim.cluster.build import CommittedPlan, SimulatedCluster
+from muster.sim.cluster.checkers import Check
+from muster.sim.cluster.cloud import CloudMachine
+
+_S = InstanceState
+_STAYING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
+
+
+def money_checks() -> tuple[Check, ...]:
+    """Returns every property about money, for one run."""
+    return SpendAddsUp(), PurchasesAreExplained()
+
+
+class PurchasesAreExplained:
+    """PurchasesAreExplained checks that machines ever bought <= machines wanted + explained replacements.
+
+    Every record that was requested wants one machine. A repeated request is explained when no machine of
+    that request was known and free; a record that ends, when its machine was given back, is owned by another
+    record, or was missing for longer than the grace. What is paid for and stays is within the limits, not
+    counting machines that came after their request had been given up.
+    """
+
+    def __init__(self) -> None:
+        self._wanted = self._explained = 0
+        self._held: set[CloudId] = set()  # machines that a requested record ever had
+        self._let_go: set[CloudId] = set()  # of these, the ones whose record ended and was explained
+        self._most: dict[str | None, float] = {}  # the highest limit so far of each type; None: the cluster's
+
+    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        given_back = {cloud_id for _, cloud_id in cluster.cloud.terminated}
+        for commit in cluster.store.commits:
+            for record in commit.plan.writes:
+                before = commit.before[record.instance_id]
+                self._wanted += not _requests(before) and bool(_requests(record))
+                yield from self._repeated(cluster, before, record)
+                yield from self._ended(cluster, commit, before, record, given_back)
+        bought = sum(machine.request_id is not None for machine in cluster.cloud.machines.values())
+        if bought > self._wanted + self._explained:
+            yield f"{bought} machines bought, {self._wanted} wanted, {self._explained} replacements explained"
+        yield from self._limits(cluster, given_back)
+
+    def _repeated(self, cluster: SimulatedCluster, before: Instance | None, after: Instance) -> Iterator[str]:
+        again = _requests(after) - max(_requests(before), 1)
+        if again <= 0:
+            return
+        self._explained += again
+        came = (m for m in _unheld(cluster) if _answers(m, after) and m.cloud_id not in self._held)
+        free = [m.cloud_id for m in came if _is_known(cluster, m)]
+        if free:
+            yield f"{after.instance_id} was asked for again, although {free[0]} had come for it"
+
+    def _ended(
+        self,
+        cluster: SimulatedCluster,
+        commit: CommittedPlan,
+        before: Instance | None,
+        after: Instance,
+        given_back: set[CloudId],
+    ) -> Iterator[str]:
+        if after.launch_request_id and after.cloud_id and not after.provisional:
+            self._held.add(after.cloud_id)
+        machine = cluster.cloud.machines.get(after.cloud_id) if after.cloud_id else None
+        if machine is None or after.state is not _S.TERMINATED or not machine.exists:
+            return
+        owned = any(i.cloud_id == after.cloud_id and i.state in ON_CLOUD for i in cluster.store.live.values())
+        remembered = {*given_back, *commit.plan.memory.ended_machines}  # ended as soon as it is listed again
+        if owned or machine.cloud_id in remembered or cluster.clock_was_set:
+            return
+        self._let_go.add(machine.cloud_id)
+        since = before.missing_since if before and before.missing_since is not None else commit.plan.at
+        if commit.plan.at - since <= cluster.spec.spec.timeouts.listing_grace_s:
+            yield f"{machine.cloud_id} exists, and its record ended without a call: {after.details}"
+
+    def _limits(self, cluster: SimulatedCluster, given_back: set[CloudId]) -> Iterator[str]:
+        spec = cluster.spec.spec
+        self._raise_limit(None, float("inf") if spec.max_nodes is None else spec.max_nodes)
+        for known in spec.node_types:
+            self._raise_limit(known.name, known.max_nodes)
+        paid = [m for m in cluster.cloud.alive() if m.cloud_id not in given_back]
+        leaving = {i.cloud_id for i in cluster.store.live.values() if _is_leaving(i)}
+        late = self._late(cluster)
+        paid = [m for m in paid if m.cloud_id not in leaving and m.cloud_id not in late]
+        for name, count in Counter(machine.node_type for machine in paid).items():
+            if count > self._most.get(name, 0):
+                yield f"{count} machines of {name} are paid for, its maximum is {self._most.get(name, 0):g}"
+        if len(paid) > self._most[None]:
+            yield f"{len(paid)} machines are paid for, the maximum of the cluster is {self._most[None]:g}"
+
+    def _raise_limit(self, name: str | None, limit: float) -> None:
+        self._most[name] = max(self._most.get(name, 0), limit)
+
+    def _late(self, cluster: SimulatedCluster) -> set[CloudId]:
+        """Returns the machines that came when their request no longer waited for as many."""
+        waiting: Counter[tuple[RequestId | None, str]] = Counter()
+        for record in cluster.store.live.values():
+            if record.state is _S.REQUESTED:
+                waiting[record.launch_request_id, record.node_type] += 1
+        late = set()
+        for machine in _unheld(cluster):
+            request = base_id(machine.request_id) if machine.request_id else None
+            if waiting[request, machine.node_type] > 0:
+                waiting[request, machine.node_type] -= 1
+            elif machine.cloud_id not in self._held or machine.cloud_id in self._let_go:
+                late.add(machine.cloud_id)
+        return late
+
+
+def _requests(record: Instance | None) -> int:
+    return 0 if record is None else len(record.entered(_S.REQUESTED))
+
+
+def _unheld(cluster: SimulatedCluster) -> list[CloudMachine]:
+    """Returns the machines that were bought and that no record of a request holds."""
+    live = cluster.store.live.values()
+    held = {i.cloud_id for i in live if i.launch_request_id and i.cloud_id and i.state in ON_CLOUD}
+    return [m for m in cluster.cloud.alive() if m.request_id is not None and m.cloud_id not in held]
+
+
+def _answers(machine: CloudMachine, record: Instance) -> bool:
+    wanted = record.launch_request_id, record.node_type
+    return (base_id(machine.request_id or RequestId("")), machine.node_type) == wanted
+
+
+def _is_known(cluster: SimulatedCluster, machine: CloudMachine) -> bool:
+    """Returns whether this tick could see the machine: on the list, or in time by a node that names it."""
+    report = cluster.runtime.report_read
+    age_s, limits = cluster.world.time - machine.created_at, cluster.spec.spec.timeouts
+    nodes = report.nodes if report and age_s <= max(limits.request_s, limits.allocate_s) else ()
+    return machine.cloud_id in (cluster.cloud.listed or {}) or any(
+        node.cloud_id == machine.cloud_id and node.status is not NodeStatus.DEAD for node in nodes
+    )
+
+
+def _is_leaving(record: Instance) -> bool:
+    """Returns whether the machine serves nothing new for good; an idle drain may still be refused."""
+    if record.state is _S.RAY_STOP_REQUESTED:
+        return record.stop_cause not in (None, StopCause.IDLE)
+    return record.state in ON_CLOUD and (record.cancelled or record.state not in _STAYING)
+
+
+CENT_FRACTION = 1e-5
+
+
+class SpendAddsUp:
+    """SpendAddsUp follows every machine through the listings and reports that could show it."""
+
+    def __init__(self) -> None:
+        self._first_seen: dict[CloudId, float] = {}
+        self._missed: dict[CloudId, float] = {}  # ended machines: the first listing and report without them
+        self._last_listing = 0.0  # the time of the committed listing and report before these
+
+    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        has_listing = cluster.store.committed is not None and cluster.cloud.listed is not None
+        if has_listing:
+            self._record_listing(cluster)
+        for commit in cluster.store.commits:
+            for record in commit.plan.writes:
+                machine = cluster.cloud.machines.get(record.cloud_id) if record.cloud_id else None
+                if machine is not None:
+                    yield from self._began_in_time(
+                        cluster, commit.before[record.instance_id], record, machine
+                    )
+                    yield from self._ended_in_time(cluster, record, machine)
+        if cluster.store.committed is not None:
+            yield from _total(cluster)
+        if has_listing and cluster.runtime.report_read is not None:
+            self._last_listing = cluster.world.time
+
+    def _record_listing(self, cluster: SimulatedCluster) -> None:
+        now, listed = cluster.world.time, cluster.cloud.listed or {}
+        for cloud_id in listed:
+            self._first_seen.setdefault(cloud_id, now)
+            self._missed.pop(cloud_id, None)
+        report = cluster.runtime.report_read
+        if report is None:
+            return  # its node may live: without a report no machine is taken for gone
+        live = [node for node in report.nodes if node.status is not NodeStatus.DEAD]
+        if any(node.cloud_id not in cluster.cloud.machines for node in live):
+            self._missed.clear()  # it may run on any machine, as far as anyone can see
+            return
+        nodes = {node.node_id for node in live}
+        alive = {record.cloud_id for record in cluster.store.live.values() if record.node_id in nodes}
+        for machine in cluster.cloud.machines.values():
+            if not machine.exists and machine.cloud_id not in listed and machine.cloud_id not in alive:
+                self._missed.setdefault(machine.cloud_id, now)
+
+    def _began_in_time(
+        self, cluster: SimulatedCluster, before: Instance | None, after: Instance, machine: CloudMachine
+    ) -> Iterator[str]:
+        """A record starts to cost in the tick that first sees its machine, not sooner and not later."""
+        if _begun(after) is None or (before is not None and _begun(before) is not None):
+            return
+        now = cluster.world.time
+        if now < machine.created_at:
+            yield f"{machine.cloud_id}: paid for {machine.created_at - now:g} s before it was bought"
+        first_seen = self._first_seen.get(machine.cloud_id)
+        owners = sum(record.cloud_id == machine.cloud_id for record in cluster.store.records.values())
+        if owners == 1 and first_seen is not None and now > first_seen:
+            yield f"{machine.cloud_id}: seen at {first_seen:g} s, paid for from {now:g} s on"
+
+    def _ended_in_time(
+        self, cluster: SimulatedCluster, record: Instance, machine: CloudMachine
+    ) -> Iterator[str]:
+        missed = self._missed.get(machine.cloud_id)
+        if missed is None or record.state is not InstanceState.TERMINATED:
+            return
+        due = missed + cluster.spec.spec.timeouts.listing_grace_s + cluster.options.tick_s
+        if self._last_listing > due:  # an earlier listing already had to close it
+            yield f"{machine.cloud_id}: closed {cluster.world.time - due:g} s too late after its end"
+
+
+def _total(cluster: SimulatedCluster) -> Iterator[str]:
+    """The spend of the ledger is the sum over all records ever, each counted once."""
+    plan = cluster.store.committed
+    if plan is None:
+        return
+    recorded = spend_so_far(cluster.store.live.values(), plan.memory, plan.at)
+    due = sum(_cost(record, plan.at) for record in cluster.store.records.values())
+    if abs(recorded - due) > CENT_FRACTION:
+        yield f"the ledger has ${recorded:.5f} as spent, its records sum up to ${due:.5f}"
+
+
+def _begun(record: Instance) -> float | None:
+    return next((change.at for change in record.history if change.state in ON_CLOUD), None)
+
+
+def _cost(record: Instance, now: float) -> float:
+    begun = _begun(record)
+    if begun is None:
+        return 0.0
+    end = record.history[-1].at if record.state is InstanceState.TERMINATED else now
+    return (end - begun) * (record.price_per_hour or 0.0) / 3600
