@@ -15,6 +15,7 @@ import pytest
 
 from muster.base.clock import SystemClock
 from muster.errors import StoreError
+from muster.session import publish as publishing
 from muster.session.publish import checkpoint_name
 from muster.stores.checkpoints import (
     MANIFEST,
@@ -75,6 +76,7 @@ def test_publishing_again_replaces_the_whole_directory(tmp_path, source):
 
 def test_a_failed_publish_leaves_the_old_one_and_no_rest(tmp_path, source, monkeypatch):
     ref = made(tmp_path, 1, source)
+    monkeypatch.setattr(publishing, "FULL_DISK_S", 0.0)
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StoreError, match=r"cannot publish checkpoint .*No space left"):
         publish(source, ref.path)
@@ -97,6 +99,14 @@ def test_a_killed_publisher_leaves_nothing_that_looks_published(tmp_path, source
     assert CheckpointStore(Storage(tmp_path)).listed("trial") == ()
     assert (len(os.listdir(tmp_path / "trial")), sweep(tmp_path / "trial")) == (1, 1)
     assert os.listdir(tmp_path / "trial") == []
+
+
+def test_drafts_of_killed_processes_are_swept_and_the_users_files_are_not(tmp_path):
+    for name in (".params.json.27564.partial", "mine.partial", ".mine.partial", ".x.9.deleted.txt"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / ".train_1.27564.deleted").mkdir()
+    assert sweep(tmp_path) == 2
+    assert sorted(os.listdir(tmp_path)) == [".mine.partial", ".x.9.deleted.txt", "mine.partial"]
 
 
 def test_published_checkpoints_are_listed_by_number(tmp_path, source):

@@ -314,6 +314,27 @@ def test_what_was_deleted_here_is_deleted_there_once_the_store_is_up_to_date(mir
     assert remote.files() == [STORE_NAME, "top", "trial/result"]
 
 
+def test_what_a_store_names_that_is_being_copied_stays_here_until_it_is_there(mirror, remote, here, clock):
+    """A checkpoint that is made faster than it is copied would otherwise never be on the storage."""
+    place, asked = here / "trial" / "checkpoint_000000", []
+
+    def put_file(lpath, rpath, **options):
+        if not asked:  # the first file; the store was copied before, and names the checkpoint
+            asked.append(mirror.discard("trial/checkpoint_000000"))
+        put(lpath, rpath, **options)
+
+    put, remote.put_file = remote.put_file, put_file
+    with SqliteTrialStore(here) as store:
+        store.append([created()])
+        mirror.step()
+        assert (asked, remote.files(), place.exists()) == ([False], [STORE_NAME, *ALL], False)
+        store.append([started()])
+        clock.advance(10.0)
+        assert mirror.step() is True
+        assert remote.files() == [STORE_NAME, "top", "trial/result"]
+        assert mirror.discard("trial/checkpoint_000001") is True  # nothing is being copied
+
+
 # Uploader
 
 

@@ -24,6 +24,7 @@ from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef
 
 _NAME = re.compile(r"checkpoint_(\d{6,})")
+_INCOMPLETE = re.compile(r"\..+\.\d+\.(partial|deleted)")  # with the id of the process that made it
 _log = logging.getLogger(__name__)
 
 
@@ -49,11 +50,14 @@ def delete_directory(place: Path) -> None:
             shutil.rmtree(aside)
 
 
-def sweep(trial_dir: str | Path) -> int:
+def sweep(folder: str | Path) -> int:
     """Removes what a killed process left incomplete, and returns how many; only while no trial runs."""
-    remains = [*Path(trial_dir).glob(".checkpoint_*.partial"), *Path(trial_dir).glob(".checkpoint_*.deleted")]
+    remains = [each for each in Path(folder).iterdir() if _INCOMPLETE.fullmatch(each.name)]
     for each in remains:
-        shutil.rmtree(each, ignore_errors=True)
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            each.unlink(missing_ok=True)
     return len(remains)
 
 

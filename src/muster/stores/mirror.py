@@ -22,6 +22,7 @@ from msgspec import Struct
 from muster.base.clock import Clock
 from muster.errors import StoreError
 from muster.session.publish import MANIFEST
+from muster.stores.checkpoints import delete_directory
 from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.stores.storage import Storage, local_sizes
 
@@ -69,6 +70,7 @@ class Mirror:
         self._lock = threading.Lock()
         self._changed: dict[str, None] = {"": None}  # ordered; everything, at first
         self._discarded: dict[str, _Trouble] = {}
+        self._is_copying, self._kept_here = False, list[str]()  # to be deleted here after this pass
         self._copied: dict[str, tuple[Print, float]] = {}  # file -> what was copied, and when
         self._due: dict[str, float] = {}  # files that wait for their time
         self._trouble: dict[str, _Trouble] = {}
@@ -84,10 +86,16 @@ class Mirror:
         with self._lock:
             self._changed[name] = None
 
-    def discard(self, name: str) -> None:
-        """Deletes a directory on the storage that was deleted here, once the store there knows."""
+    def discard(self, name: str) -> bool:
+        """Deletes a directory on the storage, once the store there knows; True: the caller deletes it here.
+
+        False: the store that is being copied may name it, so it is copied as well and deleted here then.
+        """
         with self._lock:
             self._discarded.setdefault(name, _Trouble())
+            if self._is_copying:
+                self._kept_here.append(name)
+            return not self._is_copying
 
     def poll_problems(self) -> tuple[str, ...]:
         """Returns what failed since the last call, one line each; it will be tried again."""
@@ -117,15 +125,26 @@ class Mirror:
         """Copies what changed and is due; with `everything`, all. Returns whether nothing is left."""
         with self._lock:
             discarded = list(self._discarded)  # the store's copy is taken after these were marked
-        with self._store_copy(everything) as store:
-            for name in self._files(everything, with_store=store is not None):
-                self._copy(name, self.source / name, self._print(name))
-            if store is not None:
-                self._copy_store(*store, everything)
+            self._is_copying = True
+        try:
+            with self._store_copy(everything) as store:
+                for name in self._files(everything, with_store=store is not None):
+                    self._copy(name, self.source / name, self._print(name))
+                if store is not None:
+                    self._copy_store(*store, everything)
+        finally:
+            self._delete_here()
         if everything or STORE_NAME not in {**self._due, **self._trouble}:
             self._delete(discarded, everything)
         with self._lock:
             return not (self._due or self._trouble or self._discarded or self._changed)
+
+    def _delete_here(self) -> None:
+        with self._lock:
+            self._is_copying = False
+            names, self._kept_here = self._kept_here, []
+        for name in names:
+            delete_directory(self.source / name)
 
     def _take(self, everything: bool) -> list[str]:
         with self._lock:

@@ -121,13 +121,13 @@ class Storage:
         for relative in local_sizes(source):
             self.upload_file(Path(source, relative), f"{name}/{relative}" if name else relative)
 
-    def download_dir(self, name: str, target: str | Path) -> None:
-        """Copies a directory here. On failure, a target that did not exist before is removed."""
+    def download_dir(self, name: str, target: str | Path, skipped: str = "") -> None:
+        """Copies a directory here, except one file. On failure, a new target is removed."""
         place = Path(target)
         was_there = place.exists()
         try:
             with self._explained("fetch", name):
-                self._download(name, place)
+                self._download(name, place, skipped)
         except BaseException:
             if not was_there:
                 shutil.rmtree(place, ignore_errors=True)
@@ -146,16 +146,16 @@ class Storage:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.rm(path, recursive=True)
 
-    def validate(self) -> None:
+    def validate(self, content: bytes = b"") -> None:
         """Writes Ray's marker file, to find out at the start whether this place can be written."""
         with self._explained("write", MARKER):
             if self.is_local:
                 self.path.mkdir(parents=True, exist_ok=True)
-                (self.path / MARKER).touch()
+                (self.path / MARKER).write_bytes(content)
                 return
             filesystem, path = self._at(MARKER)
             filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-            filesystem.pipe_file(path, b"")
+            filesystem.pipe_file(path, content)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Storage) and (self.uri, self._given) == (other.uri, other._given)
@@ -166,7 +166,7 @@ class Storage:
     def __repr__(self) -> str:
         return f"Storage({self.uri!r})"
 
-    def _download(self, name: str, place: Path) -> None:
+    def _download(self, name: str, place: Path, skipped: str) -> None:
         if self.is_local:
             shutil.copytree(self.join(name), place, dirs_exist_ok=True)
             return
@@ -175,10 +175,16 @@ class Storage:
             raise FileNotFoundError(self.join(name))
         place.mkdir(parents=True, exist_ok=True)
         for relative in found:
+            if relative == skipped:
+                continue
             target = place / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             filesystem, path = self._at(f"{name}/{relative}" if name else relative)
             filesystem.get_file(path, os.fspath(target))
+
+    def opened(self) -> tuple[Any, str]:
+        """Returns the fsspec file system of a remote place and the path in it."""
+        return self._at("")
 
     def _at(self, name: str) -> tuple[Any, str]:
         """Returns the fsspec file system and the path in it."""

@@ -23,18 +23,19 @@ class Uploader:
         self._is_asked = False  # something changed since the last pass
         self._flushes: list[object] = []  # those that are waited for
         self._is_closing = False
+        # Started by the first change or flush: the store may be about to be made.
         self._thread = threading.Thread(target=self._run, name="muster-uploads", daemon=True)
-        self._thread.start()
 
     def changed(self, name: str = "") -> None:
         """Marks this directory or file of the experiment as changed."""
         self._mirror.changed(name)
         self._ask()
 
-    def discard(self, name: str) -> None:
-        """Deletes a directory on the storage that was deleted here."""
-        self._mirror.discard(name)
+    def discard(self, name: str) -> bool:
+        """Deletes a directory on the storage; True: the caller deletes it here, see `Mirror.discard`."""
+        is_free = self._mirror.discard(name)
         self._ask()
+        return is_free
 
     def poll_problems(self) -> tuple[str, ...]:
         """Returns what failed since the last call, as text for users; it is being tried again."""
@@ -50,6 +51,7 @@ class Uploader:
         with self._wake:
             flush = object()
             self._flushes.append(flush)
+            self._start()
             self._wake.notify_all()
             while flush in self._flushes:
                 left = deadline - self._clock.monotonic()
@@ -65,13 +67,20 @@ class Uploader:
         with self._wake:
             self._is_closing = True
             self._wake.notify_all()
+            if self._thread.ident is None:
+                return is_done
         self._thread.join(1.0)  # a transfer that hangs must not hold the program: the thread is a daemon
         return is_done
 
     def _ask(self) -> None:
         with self._wake:
             self._is_asked = True
+            self._start()
             self._wake.notify_all()
+
+    def _start(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
 
     def _run(self) -> None:
         while True:

@@ -1,12 +1,13 @@
 """Encodes facts as bytes, for both experiment stores and their readers. Paths are stored relative.
 
-A batch is one msgpack array of [kind, trial id, body]; a body is an array, its first item the time.
+A batch is one msgpack array of [kind, trial id, body]; a body is an array, its first item the time. Reports
+with the same keys that follow each other are one item of it: the keys once, and the values column by column.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,6 +35,10 @@ REPORTED_SAVED = 7  # a report with a checkpoint
 UNSAVED = 8  # an answer to a save, without a checkpoint
 FAILED = 9  # an exit with a failure
 ADMITTED, ENDED = 10, 11
+RESIZED = 12  # an admission with resources that a scheduler changed
+_REPORTS = 13  # several reports; only in batches
+_FEW, _TWICE = 8, 2  # fewer reports, or fewer of each trial, are stored one by one: that is cheaper
+_ONE, _EACH, _SHARED = range(3)  # forms of a column: a constant, a value per report, objects and their places
 _OF_NUMBERS = frozenset({EXITED, ADMITTED, EXHAUSTED, ENDED})  # nothing of the user's in them
 _ENCODER = msgspec.msgpack.Encoder()
 _BATCH = msgspec.msgpack.Decoder(list[tuple[int, str, Raw]])
@@ -46,6 +51,7 @@ class StoredFact(NamedTuple):
     trial_id: str
     body: bytes
     pickles: bytes | None
+    reports: int = 1  # of the trial, this one the last of them; for a report only
 
 
 class ExperimentLocation:
@@ -70,6 +76,8 @@ class ExperimentLocation:
 
 def pack(fact: Fact, place: ExperimentLocation) -> StoredFact:
     """Encodes a fact; every value of a user can be encoded, see `values`."""
+    if type(fact) is TrialReported and fact.checkpoint is None:  # most facts are such
+        return StoredFact(REPORTED, fact.trial_id, *values.encode([fact.at, fact.result, None]))
     kind, body = _PACKERS[type(fact)](fact, place)
     if kind in _OF_NUMBERS:
         return StoredFact(kind, getattr(fact, "trial_id", ""), _ENCODER.encode(body), None)
@@ -86,18 +94,112 @@ def unpack(stored: StoredFact, place: ExperimentLocation, *, trust: bool = False
         raise ValueError(f"not a fact: {error!r}") from error
 
 
-def pack_batch(facts: Sequence[StoredFact]) -> tuple[bytes, bytes | None]:
-    """Encodes everything that one append writes: the data, and the pickles by position in the batch."""
-    data = _ENCODER.encode([(kind, trial_id, Raw(body)) for kind, trial_id, body, _ in facts])
-    pickles = {position: each.pickles for position, each in enumerate(facts) if each.pickles is not None}
-    return data, _ENCODER.encode(pickles) if pickles else None
+class PackedBatch(NamedTuple):
+    """A PackedBatch is everything that one append writes."""
+
+    data: bytes
+    pickles: bytes | None  # by position in the batch
+    stored: list[StoredFact]  # the same for digests: of the reports of a trial, the last one may be enough
+
+
+def pack_batch(facts: Iterable[Fact], place: ExperimentLocation) -> PackedBatch:
+    """Encodes facts in their order."""
+    items: list[tuple[int, str, Raw]] = []
+    stored: list[StoredFact] = []
+    pickles: dict[int, bytes] = {}
+    for run in _runs(facts):
+        last = {fact.trial_id: fact for fact in run} if len(run) >= _FEW else {}
+        table = _table(run) if 0 < _TWICE * len(last) <= len(run) else None
+        if table is not None:
+            items.append((_REPORTS, "", Raw(table)))
+            counts = Counter([fact.trial_id for fact in run])
+            stored += [pack(fact, place)._replace(reports=counts[each]) for each, fact in last.items()]
+            continue
+        for one in [pack(fact, place) for fact in run]:
+            if one.pickles is not None:
+                pickles[len(items)] = one.pickles
+            items.append((one.kind, one.trial_id, Raw(one.body)))
+            stored.append(one)
+    return PackedBatch(_ENCODER.encode(items), _ENCODER.encode(pickles) if pickles else None, stored)
+
+
+def _runs(facts: Iterable[Fact]) -> Iterator[list[Any]]:
+    """Yields facts in their order: reports with the same keys together, every other fact by itself."""
+    run: list[Fact] = []
+    keys: list[str] = []
+    for fact in facts:
+        if type(fact) is TrialReported and fact.checkpoint is None:
+            names = list(fact.result)
+            if run and names != keys:
+                yield run
+                run = []
+            keys = names
+            run.append(fact)
+            continue
+        if run:
+            yield run
+            run = []
+        yield [fact]
+    if run:
+        yield run
+
+
+def _table(run: Sequence[TrialReported]) -> bytes | None:
+    """Returns reports with the same keys in one piece; None when there is more in them than plain data."""
+    keys = list(run[0].result)
+    columns = zip(*[fact.result.values() for fact in run])  # noqa: B905 - equally long
+    try:
+        if not values.is_plain(dict.fromkeys(keys)):
+            return None
+        packed = [_column(tuple([fact.trial_id for fact in run])), (_EACH, [fact.at for fact in run])]
+        for column in columns:
+            found = _column(column)
+            if found is None:
+                return None
+            packed.append(found)
+        return _ENCODER.encode((len(run), keys, packed))
+    except values.TOO_ODD:
+        return None
+
+
+def _column(column: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    first, kinds = column[0], set(map(type, column))
+    if kinds <= values.SCALARS:
+        # Equal floats may differ in sign (0.0), equal numbers of two types do.
+        is_constant = len(kinds) == 1 and type(first) is not float and column.count(first) == len(column)
+        return (_ONE, first) if is_constant else (_EACH, column)
+    objects = {id(value): value for value in column}  # a config is the same object in many results
+    if not all(map(values.is_plain, objects.values())):
+        return None
+    places = dict(zip(objects, range(len(objects)), strict=True))
+    return (_SHARED, tuple(objects.values()), [places[id(value)] for value in column])
 
 
 def unpack_batch(data: bytes, pickles: bytes | None) -> Iterable[StoredFact]:
     """Decodes a batch; ValueError when the bytes are not a batch."""
     beside: dict[int, bytes] = msgspec.msgpack.decode(pickles) if pickles is not None else {}
     for position, (kind, trial_id, body) in enumerate(_BATCH.decode(data)):
-        yield StoredFact(kind, trial_id, bytes(body), beside.get(position))
+        if kind == _REPORTS:
+            yield from _reports(body)
+        else:
+            yield StoredFact(kind, trial_id, bytes(body), beside.get(position))
+
+
+def _reports(table: bytes | Raw) -> Iterator[StoredFact]:
+    try:
+        count, keys, packed = msgspec.msgpack.decode(table)
+        columns = [_values_of(count, *each) for each in packed]
+        for trial_id, at, *row in zip(*columns, strict=True):
+            body = _ENCODER.encode([at, dict(zip(keys, row, strict=True)), None])
+            yield StoredFact(REPORTED, trial_id, body, None)
+    except (TypeError, IndexError) as error:
+        raise ValueError(f"not reports: {error!r}") from error
+
+
+def _values_of(count: int, form: int, content: Any, places: Sequence[int] = ()) -> Sequence[Any]:  # noqa: ANN401
+    if form == _SHARED:
+        return [content[place] for place in places]
+    return [content] * count if form == _ONE else content
 
 
 def checkpoint_of(value: Sequence[Any] | None, place: ExperimentLocation) -> CheckpointRef | None:
@@ -130,7 +232,8 @@ def _failure(failure: TrialFailure | None) -> list[Any] | None:
 
 def _created(fact: TrialCreated, _: ExperimentLocation) -> tuple[int, list[Any]]:
     texts = (fact.experiment_tag, fact.trial_name, fact.relative_logdir)
-    return CREATED, [fact.at, fact.config, fact.evaluated_params, *texts]
+    extra = [] if fact.resources is None else [fact.resources]
+    return CREATED, [fact.at, fact.config, fact.evaluated_params, *texts, *extra]
 
 
 def _started(fact: TrialStarted, _: ExperimentLocation) -> tuple[int, list[Any]]:
@@ -157,7 +260,7 @@ def _exhausted(fact: SearchExhausted, _: ExperimentLocation) -> tuple[int, list[
 
 
 def _admitted(fact: TrialAdmitted, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return ADMITTED, [fact.at]
+    return (ADMITTED, [fact.at]) if fact.resources is None else (RESIZED, [fact.at, fact.resources])
 
 
 def _ended(fact: ExperimentEnded, _: ExperimentLocation) -> tuple[int, list[Any]]:
@@ -177,7 +280,7 @@ _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]
 
 
 def _read_created(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialCreated:
-    at, config, params, tag, name, logdir = body
+    at, config, params, tag, name, logdir, *resources = body
     return TrialCreated(
         trial_id=trial_id,
         at=at,
@@ -186,6 +289,7 @@ def _read_created(trial_id: str, body: list[Any], _: ExperimentLocation) -> Tria
         experiment_tag=tag,
         trial_name=name,
         relative_logdir=logdir,
+        resources=resources[0] if resources else None,
     )
 
 
@@ -218,7 +322,7 @@ def _read_exhausted(_: str, body: list[Any], __: ExperimentLocation) -> SearchEx
 
 
 def _read_admitted(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialAdmitted:
-    return TrialAdmitted(trial_id=trial_id, at=body[0])
+    return TrialAdmitted(trial_id=trial_id, at=body[0], resources=body[1] if len(body) > 1 else None)
 
 
 def _read_ended(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentEnded:
@@ -236,36 +340,6 @@ _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] =
     FAILED: _read_exited,
     EXHAUSTED: _read_exhausted,
     ADMITTED: _read_admitted,
+    RESIZED: _read_admitted,
     ENDED: _read_ended,
 }
-
-
-_AS_IT_IS, _DEFLATED, _WITH_DICTIONARY = b"\0", b"\1", b"\2"
-_WORTH_IT = 64  # bytes
-DICTIONARY_BYTES = 8192
-
-
-def squeezed(data: bytes, dictionary: bytes | None = None) -> bytes:
-    """Compresses fast rather than well: level 1. A dictionary of similar records helps short ones most."""
-    if len(data) < _WORTH_IT:
-        return _AS_IT_IS + data
-    if dictionary is None:
-        return _DEFLATED + zlib.compress(data, 1)
-    # A window as long as the dictionary, and small tables: making a large packer takes longer than packing.
-    packer = zlib.compressobj(1, zlib.DEFLATED, -13, 5, zlib.Z_DEFAULT_STRATEGY, dictionary)
-    return _WITH_DICTIONARY + packer.compress(data) + packer.flush()
-
-
-def unsqueezed(stored: bytes, dictionary: bytes | None = None) -> bytes:
-    """Decompresses; ValueError when the bytes are damaged."""
-    how, data = stored[:1], stored[1:]
-    try:
-        if how == _AS_IT_IS:
-            return data
-        if how == _DEFLATED:
-            return zlib.decompress(data)
-        if how == _WITH_DICTIONARY and dictionary is not None:
-            return zlib.decompressobj(-15, dictionary).decompress(data)
-    except zlib.error as error:
-        raise ValueError(f"damaged: {error}") from error
-    raise ValueError(f"stored in an unknown way: {how!r}")

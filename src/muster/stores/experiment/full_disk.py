@@ -55,7 +55,7 @@ class FullDiskStore:
         trials: bytes,
         plugins: Mapping[str, bytes],
         statuses: Mapping[str, str] | None = None,
-        ended: bytes = b"",
+        ended: Sequence[bytes] = (),
     ) -> None:
         self._store.snapshot(trials, plugins, statuses, ended)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.stores.experiment import values
-from muster.stores.experiment.codec import ExperimentLocation, StoredFact, pack, unpack
+from muster.stores.experiment.codec import ExperimentLocation, PackedBatch, pack_batch, unpack, unpack_batch
 from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment
 
@@ -24,23 +24,22 @@ class MemoryTrialStore:
         self._snapshot: bytes | None = None
         self._plugins: Mapping[str, bytes] = {}
         self._ended: tuple[bytes, ...] = ()
-        self._facts: list[StoredFact] = []
+        self._batches: list[PackedBatch] = []
         self.appended = 0
 
     def append(self, facts: Sequence[Fact]) -> None:
-        stored = [pack(fact, self._place) for fact in facts]
-        self._facts.extend(stored)
-        self.appended += len(stored)
+        self._batches.append(pack_batch(facts, self._place)._replace(stored=[]))
+        self.appended += len(facts)
 
     def snapshot(
         self,
         trials: bytes,
         plugins: Mapping[str, bytes],
         statuses: Mapping[str, str] | None = None,
-        ended: bytes = b"",
+        ended: Sequence[bytes] = (),
     ) -> None:
-        self._snapshot, self._plugins, self._facts = bytes(trials), dict(plugins), []
-        self._ended += (bytes(ended),) if ended else ()
+        self._snapshot, self._plugins, self._batches = bytes(trials), dict(plugins), []
+        self._ended += tuple(map(bytes, ended))
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
         self._settings = values.encode(dict(settings))
@@ -51,14 +50,18 @@ class MemoryTrialStore:
             snapshot=self._snapshot,
             plugins=dict(self._plugins),
             ended=self._ended,
-            facts=tuple(unpack(fact, self._place, trust=self._trust) for fact in self._facts),
+            facts=tuple(
+                unpack(fact, self._place, trust=self._trust)
+                for data, pickles, _ in self._batches
+                for fact in unpack_batch(data, pickles)
+            ),
         )
 
     def copy(self) -> MemoryTrialStore:
         """Returns an independent store in the same state."""
         other = MemoryTrialStore.__new__(MemoryTrialStore)
         other.__dict__.update(self.__dict__)
-        other._facts = list(self._facts)
+        other._batches = list(self._batches)
         return other
 
     def sync(self) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 from muster.errors import LedgerCorrupt
 from muster.host.file_lock import holder_of
 from muster.stores.experiment import values
-from muster.stores.experiment.codec import ExperimentLocation, StoredFact, unpack, unpack_batch, unsqueezed
+from muster.stores.experiment.codec import ExperimentLocation, StoredFact, unpack, unpack_batch
 from muster.stores.experiment.schema import TRIALS_SCHEMA
 from muster.stores.experiment.summary import TrialSummary
-from muster.stores.experiment.trial_rows import RowBuffer, read_digests
+from muster.stores.experiment.trial_rows import RowBuffer, read_digests, unsqueezed
 from muster.stores.sqlite import Database
 from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment

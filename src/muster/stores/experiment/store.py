@@ -17,10 +17,10 @@ from typing import Any
 from muster.base.clock import Clock, SystemClock
 from muster.errors import StoreError
 from muster.stores.experiment import values
-from muster.stores.experiment.codec import ExperimentLocation, pack, pack_batch, squeezed
+from muster.stores.experiment.codec import ExperimentLocation, pack_batch
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, store_path
 from muster.stores.experiment.schema import TRIALS_SCHEMA
-from muster.stores.experiment.trial_rows import RowBuffer
+from muster.stores.experiment.trial_rows import RowBuffer, squeezed
 from muster.stores.sqlite import Database
 from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment
@@ -78,10 +78,9 @@ class SqliteTrialStore:
         """Stores the facts, all or none; they survive kill -9 once this returns. StoreError: none stored."""
         if not facts:
             return
-        place = self._place
-        stored = [pack(fact, place) for fact in facts]
-        last = self._appended + len(stored)
-        self._database.execute(_APPEND, (last, *pack_batch(stored)))
+        data, pickles, stored = pack_batch(facts, self._place)
+        last = self._appended + len(facts)
+        self._database.execute(_APPEND, (last, data, pickles))
         self._appended = last
         self._fold.note(stored)
 
@@ -90,7 +89,7 @@ class SqliteTrialStore:
         trials: bytes,
         plugins: Mapping[str, bytes],
         statuses: Mapping[str, str] | None = None,
-        ended: bytes = b"",
+        ended: Sequence[bytes] = (),
     ) -> None:
         """Replaces the saved state in one transaction; the facts before it are removed, `ended` is added.
 
@@ -107,8 +106,8 @@ class SqliteTrialStore:
             )
             self._database.execute_many("REPLACE INTO plugins VALUES (?, ?)", rows)
             self._database.execute_many("DELETE FROM plugins WHERE name = ?", [(name,) for name in gone])
-            if ended:
-                self._database.execute("INSERT INTO archives (records) VALUES (?)", (squeezed(ended),))
+            archives = ((squeezed(each),) for each in ended)  # one by one: they are large
+            self._database.execute_many("INSERT INTO archives (records) VALUES (?)", archives)
             fold.write(self._database, statuses or {})
             self._database.execute("DELETE FROM batches")
         self._fold, self._has_inherited = RowBuffer(), False

@@ -20,6 +20,7 @@ from muster.stores.experiment.codec import (
     FAILED,
     REPORTED,
     REPORTED_SAVED,
+    RESIZED,
     SAVED,
     STARTED,
     ExperimentLocation,
@@ -39,8 +40,10 @@ _GROUPS = {
     SAVED: (SAVED,),
     EXITED: (EXITED,),
     FAILED: (EXITED,),
+    RESIZED: (RESIZED,),
 }
 Kept = tuple[bytes, bytes | None]  # the body of a fact, and its pickles
+_MADE_AT = 0  # no kind of fact: where a record keeps `Digest.made_at`
 _ENCODER = msgspec.msgpack.Encoder()
 _RECORD = msgspec.msgpack.Decoder(dict[int, Kept])
 
@@ -65,25 +68,28 @@ class TrialSummary(Struct, frozen=True, kw_only=True):
     started_at: float | None = None  # the last time
     reported_at: float | None = None
     ended_at: float | None = None  # None while it runs
+    made_at: Mapping[int, int] = field(default_factory=dict)  # iterations of checkpoints of a class
+    resources: list[Any] | None = None  # as `PlacementGroupFactory.saved` returns them
 
 
 class Digest:
     """A Digest is the last fact of each kind, and counts."""
 
-    __slots__ = ("failures", "kept", "reports", "starts", "status", "trial_id")
+    __slots__ = ("failures", "kept", "made_at", "reports", "starts", "status", "trial_id")
 
     def __init__(self, trial_id: str) -> None:
         self.trial_id = trial_id
         self.status = ""  # nothing known
         self.starts = self.reports = self.failures = 0
         self.kept: dict[int, Kept] = {}
+        self.made_at: dict[int, int] = {}  # iterations of checkpoints by number, but for reported ones
 
     def note(self, fact: StoredFact) -> None:
         """Adds one more fact."""
-        kind, _, body, pickles = fact
+        kind, _, body, pickles, reports = fact
         if kind in (REPORTED, REPORTED_SAVED):
-            self.reports += 1
-        elif kind in (CREATED, ADMITTED, STARTED):
+            self.reports += reports
+        elif kind in (CREATED, ADMITTED, RESIZED, STARTED):
             self.starts += kind == STARTED
             self.status = "RUNNING" if kind == STARTED else "PENDING"
             self.kept.pop(EXITED, None)
@@ -94,11 +100,17 @@ class Digest:
             self.failures += kind == FAILED
         for group in _GROUPS.get(kind, ()):
             self.kept[group] = (body, pickles)
+        if kind == SAVED:
+            _, index, metrics = values.decode(body, pickles)[1]
+            iteration = metrics.get("training_iteration")
+            if type(iteration) is int:
+                self.made_at[index] = iteration
 
     def after(self, earlier: Digest) -> Digest:
         """Returns this digest with what an earlier part adds."""
         merged = Digest(self.trial_id)
         merged.kept = {**earlier.kept, **self.kept}
+        merged.made_at = {**earlier.made_at, **self.made_at}
         if self.status in ("PENDING", "RUNNING"):
             merged.kept.pop(EXITED, None)
         merged.starts = earlier.starts + self.starts
@@ -109,7 +121,8 @@ class Digest:
 
     def record(self) -> bytes:
         """Returns what a row holds besides the counts."""
-        return _ENCODER.encode(dict(sorted(self.kept.items())))
+        extra = {_MADE_AT: (_ENCODER.encode(self.made_at), None)} if self.made_at else {}
+        return _ENCODER.encode({**extra, **dict(sorted(self.kept.items()))})
 
     @classmethod
     def from_row(cls, trial_id: str, status: str, counts: tuple[int, int, int], record: bytes) -> Digest:
@@ -118,11 +131,13 @@ class Digest:
         digest.status = status
         digest.starts, digest.reports, digest.failures = counts
         digest.kept = _RECORD.decode(record)
+        if _MADE_AT in digest.kept:
+            digest.made_at = msgspec.msgpack.decode(digest.kept.pop(_MADE_AT)[0], type=dict[int, int])
         return digest
 
     def summary(self, place: ExperimentLocation) -> TrialSummary:
         """Returns the summary for users; ValueError when the record is damaged."""
-        made = self._body(CREATED, 6)
+        made = self._body(CREATED, 6, 7)
         reported = self._body(REPORTED, 3)
         exited = self._body(EXITED, 4)
         return TrialSummary(
@@ -143,6 +158,8 @@ class Digest:
             started_at=self._body(STARTED, 3)[0],
             reported_at=reported[0],
             ended_at=exited[0],
+            made_at=self.made_at,
+            resources=self._body(RESIZED, 2)[1] or (made[6] if len(made) > 6 else None),
         )
 
     def _result(self, last: Mapping[str, Any], at: float | None) -> Mapping[str, Any]:
@@ -161,11 +178,11 @@ class Digest:
         # A report holds it last, the answer to a save second.
         return checkpoint_of(body[2] if isinstance(body[1], Mapping) else body[1], place)
 
-    def _body(self, kind: int, length: int) -> list[Any]:
+    def _body(self, kind: int, length: int, most: int = 0) -> list[Any]:
         if kind not in self.kept:
             return [None] * length
         body, pickles = self.kept[kind]
         value = values.decode(body, pickles)
-        if not isinstance(value, list) or len(value) != length:
+        if not isinstance(value, list) or not length <= len(value) <= max(length, most):
             raise ValueError(f"trial {self.trial_id}: a fact of kind {kind} is damaged")
         return value

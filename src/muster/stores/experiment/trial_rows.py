@@ -1,17 +1,14 @@
-"""Keeps one digest per trial for the facts since the last snapshot, until a snapshot writes the rows."""
+"""Keeps one digest per trial for the facts since the last snapshot, until a snapshot writes the rows.
+
+Rows, and the other bytes of a snapshot, are compressed.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping
 
-from muster.stores.experiment.codec import (
-    CREATED,
-    DICTIONARY_BYTES,
-    REPORTED,
-    StoredFact,
-    squeezed,
-    unsqueezed,
-)
+from muster.stores.experiment.codec import CREATED, REPORTED, StoredFact
 from muster.stores.experiment.summary import Digest
 from muster.stores.sqlite import Database, Row
 
@@ -40,12 +37,16 @@ class RowBuffer:
     def _fold(self) -> None:
         facts, self._waiting = self._waiting, []
         for fact in facts:
-            trial_id = fact.trial_id
+            kind, trial_id, body, pickles, reports = fact
             if trial_id:
                 digest = self._digests.get(trial_id)
                 if digest is None:
                     digest = self._digests[trial_id] = Digest(trial_id)
-                digest.note(fact)
+                if kind == REPORTED:  # as `note` does, without a call: most facts are reports
+                    digest.reports += reports
+                    digest.kept[REPORTED] = (body, pickles)
+                else:
+                    digest.note(fact)
 
     def write(self, database: Database, statuses: Mapping[str, str]) -> None:
         """Writes one row per trial, inside the transaction of the caller."""
@@ -102,3 +103,34 @@ def _row(number: int, digest: Digest, statuses: Mapping[str, str], dictionary: b
         digest.failures,
         squeezed(digest.record(), dictionary),
     )
+
+
+_AS_IT_IS, _DEFLATED, _WITH_DICTIONARY = b"\0", b"\1", b"\2"
+_WORTH_IT = 64  # bytes
+DICTIONARY_BYTES = 8192
+
+
+def squeezed(data: bytes, dictionary: bytes | None = None) -> bytes:
+    """Compresses fast rather than well: level 1. A dictionary of similar records helps short ones most."""
+    if len(data) < _WORTH_IT:
+        return _AS_IT_IS + data
+    if dictionary is None:
+        return _DEFLATED + zlib.compress(data, 1)
+    # A window as long as the dictionary, and small tables: making a large packer takes longer than packing.
+    packer = zlib.compressobj(1, zlib.DEFLATED, -13, 5, zlib.Z_DEFAULT_STRATEGY, dictionary)
+    return _WITH_DICTIONARY + packer.compress(data) + packer.flush()
+
+
+def unsqueezed(stored: bytes, dictionary: bytes | None = None) -> bytes:
+    """Decompresses; ValueError when the bytes are damaged."""
+    how, data = stored[:1], stored[1:]
+    try:
+        if how == _AS_IT_IS:
+            return data
+        if how == _DEFLATED:
+            return zlib.decompress(data)
+        if how == _WITH_DICTIONARY and dictionary is not None:
+            return zlib.decompressobj(-15, dictionary).decompress(data)
+    except zlib.error as error:
+        raise ValueError(f"damaged: {error}") from error
+    raise ValueError(f"stored in an unknown way: {how!r}")

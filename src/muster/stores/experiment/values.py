@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.msgpack import Ext
 
-_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 _STR = frozenset({str})
 _TUPLE, _PICKLE, _BIG, _TEXT, _PAIRS = 1, 2, 3, 4, 5  # codes of extension types; never renumber
 _ENCODER = msgspec.msgpack.Encoder()
-_TOO_ODD = (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError)
+TOO_ODD = (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError)
 
 
 class Pickled(Struct, frozen=True):
@@ -40,7 +40,7 @@ def encode(value: object) -> tuple[bytes, bytes | None]:
     try:
         if is_plain(value):
             return _ENCODER.encode(value), None
-    except _TOO_ODD:
+    except TOO_ODD:
         pass  # beyond 64 bits, half of a surrogate pair, a list inside itself: rare, worth the slow way
     packer = _Packer()
     data = _ENCODER.encode(packer.packed(value))
@@ -59,7 +59,7 @@ def decode(data: bytes, pickles: bytes | None = None, *, trust: bool = False) ->
 def is_plain(value: object) -> bool:
     """Returns whether msgpack keeps the value as it is."""
     kind = type(value)
-    if kind in _SCALARS:
+    if kind in SCALARS:
         return True
     if kind is dict:
         return _is_plain_dict(value)  # type: ignore[arg-type]  # mypy does not follow `kind`
@@ -69,10 +69,8 @@ def is_plain(value: object) -> bool:
 def _is_plain_dict(value: dict[Any, Any]) -> bool:
     if not _STR.issuperset(map(type, value)):
         return False
-    for item in value.values():  # noqa: SIM110 - runs for every result, and this is three times as fast
-        if type(item) not in _SCALARS and not is_plain(item):
-            return False
-    return True
+    # Runs for every result: nearly all values are scalars, and a list of the others is quickly made.
+    return all(map(is_plain, [item for item in value.values() if type(item) not in SCALARS]))
 
 
 class _Packer:
@@ -88,7 +86,7 @@ class _Packer:
             return value if -(2**63) <= value < 2**64 else Ext(_BIG, str(value).encode())
         if kind is str:
             return _text(value)
-        if kind in _SCALARS:
+        if kind in SCALARS:
             return value
         if isinstance(value, Mapping | list | tuple) and not _is_special(value):
             return self._container(value)
