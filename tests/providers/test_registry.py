@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from msgspec.structs import replace
 
@@ -175,3 +177,26 @@ def test_process_is_built_from_its_surroundings(tmp_path):
         assert port.list_instances() == {}
     finally:
         port.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("raise SystemExit('no licence')", "importing broken_cloud failed: SystemExit: no licence"),
+        ("import asyncio\nraise asyncio.CancelledError", "importing broken_cloud failed: CancelledError"),
+        ("def __getattr__(name):\n    raise SystemExit(name)", "cannot be read: SystemExit: "),
+        (
+            "class Cloud:\n    def __init__(self, *_):\n        raise SystemExit('no key')\n"
+            "    create_node = external_ip = internal_ip = is_running = node_tags = __init__\n"
+            "    non_terminated_nodes = terminate_node = __init__",
+            r"Cloud\(provider_config, cluster_name\) failed: SystemExit: no key",
+        ),
+    ],
+)
+def test_a_class_that_ends_the_program_is_a_mistake_in_the_file(tmp_path, monkeypatch, source, message):
+    (tmp_path / "broken_cloud.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_cloud", raising=False)
+    with pytest.raises(ConfigError, match=message):
+        build(tmp_path, "type: external, module: broken_cloud.Cloud")
+    sys.modules.pop("broken_cloud", None)

@@ -1,19 +1,20 @@
 """BatchingNodeProvider serves machines that another system manages, and that are requested by number.
 
-Ray's class of this name collects requests until its autoscaler's step is over. This one runs under an adapter
-that has no such moment, so each create or terminate call is submitted at once, as the complete state
-requested.
+Ray's class of this name collects requests until its autoscaler's step is over and `post_process` is called.
+Ours runs under an adapter that has no such moment, so each create or terminate call is submitted at once, as
+the complete state requested; a class that waits for `post_process` is wrapped (`submitting`) to the same end.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.errors import ConfigError
+from muster.cluster.plan import attempt_of
+from muster.errors import ConfigError, Throttled
 from muster.providers.node_provider import NodeProvider
 from muster.providers.v1 import tags as t
 
@@ -52,6 +53,7 @@ class BatchingNodeProvider(NodeProvider):
                 )
         self.node_data_dict: dict[str, NodeData] = {}
         self.scale_request = ScaleRequest()
+        self._coming = ComingWorkers()
         self._lock = threading.RLock()
 
     def get_node_data(self) -> dict[str, NodeData]:
@@ -100,13 +102,13 @@ class BatchingNodeProvider(NodeProvider):
         node_type = tags[t.TAG_RAY_USER_NODE_TYPE]
         with self._lock:
             self._refresh()
-            wanted = self.scale_request.desired_num_workers
-            wanted[node_type] = wanted.get(node_type, 0) + count
-            try:
-                self.submit_scale_request(self._copy())
-            except BaseException:
-                wanted[node_type] -= count
-                raise
+            already = self._coming.repeated(tags, count)
+            request = self._copy()
+            present = request.desired_num_workers.get(node_type, 0)
+            request.desired_num_workers[node_type] = present + count - already
+            self.submit_scale_request(request)
+            self.scale_request.desired_num_workers[node_type] = present + count - already
+            self._coming.counts[node_type] += count - already
 
     def terminate_node(self, node_id: str) -> None:
         self.terminate_nodes([node_id])
@@ -142,15 +144,123 @@ class BatchingNodeProvider(NodeProvider):
         self.node_data_dict = dict(self.get_node_data())
         request = self.scale_request
         request.workers_to_delete &= set(self.node_data_dict)
+        workers = {n: data.type for n, data in self.node_data_dict.items() if data.kind == t.NODE_KIND_WORKER}
+        self._coming.note(workers)
         present = Counter(
-            data.type
-            for node_id, data in self.node_data_dict.items()
-            if data.kind == t.NODE_KIND_WORKER and node_id not in request.workers_to_delete
+            node_type for node_id, node_type in workers.items() if node_id not in request.workers_to_delete
         )
-        for node_type, count in present.items():
-            wanted = request.desired_num_workers
-            wanted[node_type] = max(wanted.get(node_type, 0), count)
+        known = dict.fromkeys([*request.desired_num_workers, *present, *self._coming.counts])
+        request.desired_num_workers = {one: present[one] + self._coming.counts[one] for one in known}
 
     def _copy(self) -> ScaleRequest:
         request = self.scale_request
         return ScaleRequest(dict(request.desired_num_workers), set(request.workers_to_delete))
+
+
+def submitting(node_provider: Any) -> Any:  # noqa: ANN401 - duck typed
+    """Returns the provider, wrapped where its class collects changes until `post_process` is called."""
+    classes = type(node_provider).__mro__
+    owner = next((one for one in classes if "post_process" in vars(one)), None)
+    if owner is None or owner.__module__ in _NOT_COLLECTING:
+        return node_provider
+    return SubmittingProvider(node_provider)
+
+
+# Where `post_process` does nothing: the two base classes.
+_NOT_COLLECTING = ("ray.autoscaler.node_provider", NodeProvider.__module__)
+
+
+class SubmittingProvider:
+    """A SubmittingProvider calls `post_process` after each change, one change at a time.
+
+    A class like Ray's BatchingNodeProvider counts from its newest list and forgets at every list what it was
+    asked before: machines that are still to come, and those that are still to go, are requested again here.
+    """
+
+    def __init__(self, node_provider: Any) -> None:  # noqa: ANN401 - duck typed
+        self._provider = node_provider
+        self._lock = threading.RLock()
+        self._coming = ComingWorkers()
+        self._leaving: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - duck typed
+        return getattr(self._provider, name)
+
+    def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
+        with self._lock:
+            return list(self._provider.non_terminated_nodes(tag_filters))
+
+    def create_node(self, node_config: dict[str, Any], tags: dict[str, str], count: int) -> object:
+        return self._change(lambda: self._provider.create_node(node_config, tags, count), tags, count)
+
+    def create_node_with_resources_and_labels(self, *terms: Any) -> object:  # noqa: ANN401 - Ray's five
+        newest = getattr(self._provider, "create_node_with_resources_and_labels", None)
+        if newest is None:
+            return self.create_node(*terms[:3])
+        return self._change(lambda: newest(*terms), terms[1], terms[2])
+
+    def terminate_node(self, node_id: str) -> None:
+        self.terminate_nodes([node_id])
+
+    def terminate_nodes(self, node_ids: Sequence[str]) -> None:
+        with self._lock:
+            new = [node_id for node_id in node_ids if node_id not in self._leaving]
+            if new:
+                self._change(lambda: self._mark(new))
+                self._leaving |= set(new)
+
+    def _mark(self, node_ids: Sequence[str]) -> None:
+        for node_id in node_ids:
+            self._provider.terminate_node(node_id)
+
+    def _change(
+        self, change: Callable[[], object], tags: dict[str, str] | None = None, count: int = 0
+    ) -> object:
+        """Requests what was requested before and is not there yet, makes the change, and submits both."""
+        with self._lock:
+            self._look()
+            node_type = (tags or {}).get(t.TAG_RAY_USER_NODE_TYPE, "")
+            added = count - self._coming.repeated(tags or {}, count)
+            desired = getattr(getattr(self._provider, "scale_request", None), "desired_num_workers", {})
+            for one, coming in self._coming.counts.items():
+                repeated = count - added if one == node_type else 0  # the call itself requests them again
+                if coming > repeated:
+                    desired[one] = desired.get(one, 0) + coming - repeated
+            made = change()
+            self._provider.post_process()
+            self._coming.counts[node_type] += added
+            return made
+
+    def _look(self) -> None:
+        """Lists anew, as the class counts from its newest list, and marks again what is to go."""
+        listed = sorted(self._provider.non_terminated_nodes({}))
+        is_ready = getattr(self._provider, "safe_to_scale", None)
+        if is_ready is not None and not is_ready():
+            raise Throttled(f"{type(self._provider).__name__}.safe_to_scale() is False: tried again later")
+        tags = {node_id: self._provider.node_tags(node_id) for node_id in listed}
+        workers = {n: one for n, one in tags.items() if one.get(t.TAG_RAY_NODE_KIND) == t.NODE_KIND_WORKER}
+        self._coming.note({n: one.get(t.TAG_RAY_USER_NODE_TYPE, "") for n, one in workers.items()})
+        self._leaving &= set(listed)
+        self._mark(sorted(self._leaving))
+
+
+class ComingWorkers:
+    """A ComingWorkers counts the workers that were requested and have not been listed yet, by type."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._known: set[str] = set()
+
+    def note(self, workers: dict[str, str]) -> None:
+        """Takes a list, node to type: each new node is one that was to come. One that died is not."""
+        for node_id, node_type in workers.items():
+            if node_id not in self._known:
+                self.counts[node_type] = max(0, self.counts[node_type] - 1)
+        self._known = set(workers)
+
+    def repeated(self, tags: dict[str, str], count: int) -> int:
+        """Returns how many of a create call are still to come, because it repeats an earlier attempt."""
+        request_id = t.request_of(tags.get(t.TAG_RAY_LAUNCH_REQUEST))
+        if request_id is None or attempt_of(request_id) <= 1:
+            return 0
+        return min(count, self.counts[tags[t.TAG_RAY_USER_NODE_TYPE]])

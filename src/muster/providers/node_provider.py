@@ -30,7 +30,8 @@ class NodeProvider:
     What every implementation promises (`muster.testing.ProviderContract` checks it):
 
     - a node is listed as soon as the create call returns, and not any more once terminate has returned;
-    - ids are never used twice, and no two living nodes have the same address;
+    - an id may be used again once its node is terminated: the node then has the tags of its new launch;
+    - no two living nodes have the same address;
     - tags are read as they were written, at once, and writing some leaves the others as they are;
     - only nodes of `cluster_name` are ever seen;
     - methods may be called from several threads at a time;
@@ -181,11 +182,11 @@ class NodeProvider:
         )
 
     def safe_to_scale(self) -> bool:
-        """Returns True; older autoscalers ask before each step, this one does not."""
+        """Returns True; a class that collects changes until `post_process` is asked before each of them."""
         return True
 
     def post_process(self) -> None:
-        """Does nothing; older autoscalers call it after each step, this one does not."""
+        """Does nothing; a class that overrides it has it called after each create and terminate call."""
 
     def _missing(self, method: str) -> NotImplementedError:
         return NotImplementedError(f"{type(self).__name__} must define {method}")

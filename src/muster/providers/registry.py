@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from muster.base.clock import Clock
+from muster.base.foreign import error_text
 from muster.base.ids import CloudId, IdSource, RequestId
 from muster.cluster.model import (
     CloudInstance,
@@ -30,8 +31,9 @@ from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
 from muster.config.schema import PROVIDERS, ClusterConfig
 from muster.errors import ConfigError
+from muster.providers.batching import submitting
 from muster.providers.v1.adapter import ReadOnlyRefusal
-from muster.providers.v1.failures import BROKEN
+from muster.providers.v1.failures import provider_call
 
 NEEDED = (
     "create_node",
@@ -45,8 +47,19 @@ NEEDED = (
 _KEY = "provider.module"
 
 
-def make_external(provider_config: Mapping[str, Any], cluster_name: str) -> Any:  # noqa: ANN401 - duck typed
-    """Returns the provider object; ConfigError names the wrong key and the fix."""
+def check_provider(config: ClusterConfig, file: str = "") -> None:
+    """Raises ConfigError for a provider that can never be built; nothing is made and no cloud is asked."""
+    try:
+        if config.provider.type not in _BUILDERS:
+            raise ConfigError(_why_not(config.provider.type), path="provider.type")
+        if config.provider.type == "external":
+            usable_class(config.provider.settings())
+    except ConfigError as error:
+        raise ConfigError(error.message, path=error.path, file=file) from error
+
+
+def usable_class(provider_config: Mapping[str, Any]) -> type[Any]:
+    """Returns the class of an external provider; ConfigError when it is not there or lacks methods."""
     found = external_class(provider_config.get("module"))
     missing = [name for name in NEEDED if not callable(getattr(found, name, None))]
     if missing:
@@ -55,13 +68,19 @@ def make_external(provider_config: Mapping[str, Any], cluster_name: str) -> Any:
             " and define them (docs/providers.md)",
             path=_KEY,
         )
+    return found
+
+
+def make_external(provider_config: Mapping[str, Any], cluster_name: str) -> Any:  # noqa: ANN401 - duck typed
+    """Returns the provider object; ConfigError names the wrong key and the fix."""
+    found = usable_class(provider_config)
     try:
-        return found(dict(provider_config), cluster_name)
+        return provider_call(lambda: found(dict(provider_config), cluster_name))
     except ConfigError:
         raise
-    except BROKEN as error:
+    except Exception as error:
         raise ConfigError(
-            f"{found.__name__}(provider_config, cluster_name) failed: {type(error).__name__}: {error}",
+            f"{found.__name__}(provider_config, cluster_name) failed: {error_text(error)}",
             path="provider",
         ) from error
 
@@ -78,7 +97,10 @@ def external_class(module: object) -> type[Any]:
             f"{module!r} must be a dotted path to a class, like my_package.my_module.MyProvider", path=_KEY
         )
     loaded = _load(package, module)
-    found = getattr(loaded, name, None)
+    try:
+        found = provider_call(lambda: getattr(loaded, name, None))
+    except Exception as error:
+        raise ConfigError(f"{module!r} cannot be read: {error_text(error)}", path=_KEY) from error
     if not isinstance(found, type):
         raise ConfigError(_no_class(loaded, package, name), path=_KEY)
     return found
@@ -86,7 +108,7 @@ def external_class(module: object) -> type[Any]:
 
 def _load(package: str, module: str) -> Any:  # noqa: ANN401 - a module of the user
     try:
-        return importlib.import_module(package)
+        return provider_call(lambda: importlib.import_module(package))
     except ModuleNotFoundError as error:
         if error.name is not None and (package == error.name or package.startswith(f"{error.name}.")):
             message = (
@@ -96,9 +118,9 @@ def _load(package: str, module: str) -> Any:  # noqa: ANN401 - a module of the u
         else:
             message = f"{module!r}: {package} needs {error.name!r}, which is not installed here"
         raise ConfigError(message, path=_KEY) from error
-    except BROKEN as error:
+    except Exception as error:
         raise ConfigError(
-            f"{module!r}: importing {package} failed: {type(error).__name__}: {error}", path=_KEY
+            f"{module!r}: importing {package} failed: {error_text(error)}", path=_KEY
         ) from error
 
 
@@ -142,11 +164,8 @@ def build_provider(
     context: ProviderContext,
 ) -> ManagedProvider:
     """Returns the provider of a cluster file; ConfigError names the key and the fix."""
-    kind = config.provider.type
-    build = _BUILDERS.get(kind)
-    if build is None:
-        raise ConfigError(_why_not(kind), path="provider.type")
-    return build(config, launches, context)
+    check_provider(config)
+    return _BUILDERS[config.provider.type](config, launches, context)
 
 
 Build = Callable[[ClusterConfig, Launches, ProviderContext], ManagedProvider]
@@ -160,7 +179,7 @@ def _process(config: ClusterConfig, launches: Launches, context: ProviderContext
 
 
 def _external(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
-    made = make_external(config.provider.settings(), context.cluster_name)
+    made = submitting(make_external(config.provider.settings(), context.cluster_name))
     if not config.provider.disable_node_updaters:
         logger.warning(
             "provider.disable_node_updaters is not true, but muster does not set machines up over SSH yet:"

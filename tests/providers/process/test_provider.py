@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -137,10 +138,14 @@ def test_a_node_that_dies_by_itself_is_not_listed_and_its_words_are_kept(provide
     assert until(lambda: provider.non_terminated_nodes({}) == [])
     assert (provider.is_running(node), provider.is_terminated(node)) == (False, True)
     assert directory.find(node).reason == "its process has ended; its last output: no room"
+    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert told == [f"node {node} did not come up: its process has ended; its last output: no room"]
     assert until(lambda: ended(directory, node))
 
 
-def test_a_node_whose_heart_stops_is_ended_though_its_command_stays(provide, directory) -> None:
+def test_a_node_whose_heart_stops_is_ended_though_its_command_stays(provide, directory, caplog) -> None:
+    """A drained node ends the same way, so this is no warning; the ledger knows which of the two it is."""
+    caplog.set_level(logging.INFO)
     provider = provide(shell("sh -c 'sleep 600; :' & sleep 601; sleep 602", main_process="sleep"))
     (node,) = create(provider)
     assert until(
@@ -151,6 +156,8 @@ def test_a_node_whose_heart_stops_is_ended_though_its_command_stays(provide, dir
     assert directory.find(node).reason == "its sleep has ended"
     assert until(lambda: ended(directory, node))
     assert of_node(node) == []
+    told = [(r.levelname, r.getMessage()) for r in caplog.records if node in r.getMessage()]
+    assert told == [("INFO", f"node {node} has ended: its sleep has ended")]
 
 
 def test_a_node_without_a_heart_is_given_time_to_get_one_and_no_more(provide, directory) -> None:

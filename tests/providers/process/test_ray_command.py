@@ -67,6 +67,7 @@ def test_a_node_takes_identity_and_token_from_us_and_no_cluster_from_its_parent(
         "PATH": "/bin",
         **auth,
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": "ab",
+        "RAY_gcs_pull_resource_loads_period_milliseconds": "200",
         "RAY_enable_autoscaler_v2": "1",
         "RAY_CLOUD_INSTANCE_ID": "node-1",
         "RAY_NODE_TYPE_NAME": "small",
@@ -82,3 +83,9 @@ def test_without_a_name_of_ours_ray_chooses_the_id() -> None:
     inherited = {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": "our parent's"}
     made = node_environment(inherited, NodeIdentity(cloud_id="node-1", node_type="small"), {})
     assert "RAY_OVERRIDE_NODE_ID_FOR_TESTING" not in made
+
+
+def test_how_often_demand_is_collected_is_the_users_where_it_is_set():
+    name = "RAY_gcs_pull_resource_loads_period_milliseconds"
+    identity = NodeIdentity(cloud_id="node-1", node_type="small")
+    assert node_environment({name: "1000"}, identity, {})[name] == "1000"

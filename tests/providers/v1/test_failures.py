@@ -12,6 +12,16 @@ from muster.errors import CapacityExhausted, ProviderError
 from muster.providers.v1.failures import MAX_MESSAGE, kind_of, message_of
 
 K = FailureKind
+PRICE_TOO_LOW = (
+    "Your Spot request price of 0.01 is lower than the minimum required Spot request fulfillment price"
+)
+NOT_IN_THIS_ZONE = (
+    "Your requested instance type (p5.48xlarge) is not supported in your requested Availability Zone (eu-1a)"
+)
+FRESH_PROFILE = (
+    "Value (ray-head) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+)
+TOO_RESTRICTIVE = "VM(s) cannot be allocated, because the condition is too restrictive"
 
 
 class ClientError(Exception):
@@ -41,6 +51,24 @@ class HttpError(Exception):
         (ClientError("AuthFailure"), K.PERMISSION),
         (ClientError("InvalidAMIID.NotFound"), K.CONFIG),
         (ClientError("InvalidParameterValue"), K.CONFIG),
+        (ClientError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"), K.QUOTA),
+        (ClientError("MaxFleetCountExceeded"), K.QUOTA),
+        (ClientError("SpotMaxPriceTooLow", PRICE_TOO_LOW), K.CAPACITY),
+        (RuntimeError(PRICE_TOO_LOW), K.CAPACITY),
+        (ClientError("Unsupported", NOT_IN_THIS_ZONE), K.CAPACITY),
+        (ClientError("UnfulfillableCapacity"), K.CAPACITY),
+        (ClientError("ReservationCapacityExceeded"), K.CAPACITY),
+        (ClientError("InsufficientFreeAddressesInSubnet"), K.CAPACITY),
+        (ClientError("PendingVerification", "Your account is currently being verified."), K.PERMISSION),
+        (ClientError("OptInRequired", "You are not subscribed to this service."), K.PERMISSION),
+        (ClientError("Blocked", "Your account is currently blocked."), K.PERMISSION),
+        (ClientError("AuthFailure.ServiceLinkedRoleCreationNotPermitted"), K.PERMISSION),
+        (ClientError("InvalidLaunchTemplateId.Malformed"), K.CONFIG),
+        (ClientError("InvalidParameterValue", FRESH_PROFILE), K.UNKNOWN),  # known everywhere in a moment
+        (ClientError("UnsupportedOperation", "not supported by this AMI"), K.CONFIG),
+        (HttpError(409, f"(OverconstrainedAllocationRequest) {TOO_RESTRICTIVE}"), K.CAPACITY),
+        (HttpError(409, "Code: OverconstrainedZonalAllocationRequest"), K.CAPACITY),
+        (RuntimeError("OverconstrainedAllocationRequest"), K.CAPACITY),
         (HttpError(429), K.THROTTLED),
         (HttpError(403, "Quota 'CPUS' exceeded. Limit: 24.0"), K.QUOTA),
         (HttpError(403), K.PERMISSION),

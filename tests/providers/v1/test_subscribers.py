@@ -112,7 +112,9 @@ def test_sb_8_and_sb_11_machines_count_as_stopped_when_they_are_gone_and_not_bef
     scene = Scene(wishes=spec(cpu, idle_timeout_s=None, max_nodes=3), outlets=[metrics], metrics=metrics)
 
     def stopped():
-        return metrics.registry.get_sample_value("autoscaler_stopped_nodes_total", {"SessionName": "s"})
+        return metrics.registry.get_sample_value(
+            "autoscaler_stopped_nodes_total", {"SessionName": "s", "ClusterName": ""}
+        )
 
     scene.tick()
     machines = scene.stage.provider.machines

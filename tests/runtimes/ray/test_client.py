@@ -67,7 +67,7 @@ def test_without_ray_the_message_says_how_to_install_it() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.startswith("Ray is not installed (")
-    assert done.stdout.endswith("): install it with: pip install 'muster[ray]'\n")
+    assert done.stdout.endswith("): install it with: pip install 'muster-ml[ray]'\n")
 
 
 def test_another_line_of_ray_is_refused_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_another_line_of_ray_is_refused_by_its_version(monkeypatch: pytest.Monke
     with pytest.raises(EngineMissing) as caught:
         check_ray()
     assert str(caught.value) == (
-        "Ray 2.61.0 is installed, this works with 2.60.*: install it with: pip install 'muster[ray]'"
+        "Ray 2.61.0 is installed, this works with 2.60.*: install it with: pip install 'muster-ml[ray]'"
     )
 
 
@@ -130,3 +130,11 @@ def test_importing_the_package_does_not_import_ray() -> None:
         "assert 'ray' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True, env=dict(os.environ))
+
+
+@pytest.mark.parametrize("change", ["kv_put", "drain_node", "report_state", "call"])
+def test_a_client_that_only_reads_refuses_every_change_before_it_connects(change):
+    client = GcsClient("127.0.0.1:1", read_only=True)  # nobody answers there: it must not even be tried
+    arguments = {"kv_put": ("k", b"v"), "drain_node": ("ab", 1, "", 0), "report_state": (b"",)}
+    with pytest.raises(EngineDenied, match="would change the cluster"):
+        getattr(client, change)(*arguments.get(change, ("internal_kv_del", b"k", False, b"")))

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.errors import ProviderMisconfigured
-from muster.host.machine import cpu_count
+from muster.host.machine import cpu_count, memory_bytes
 from muster.host.ports import free_ports, new_ray_node_id, session_name, write_agent_port
 from muster.host.processes import (
     ProcessInfo,
@@ -28,7 +28,6 @@ from muster.host.processes import (
     is_busy,
     lives,
     mark_of,
-    physical_memory,
     table,
 )
 from muster.providers.node_provider import NodeProvider
@@ -383,8 +382,12 @@ class ProcessNodeProvider(NodeProvider):
             for one in records
             if one.state == "running" and (cause := health.problem(one))
         }
-        for cloud_id, cause in causes.items():
-            logger.warning("node %s is gone: %s", cloud_id, cause)
+        for one in records:
+            # A drained node ends like a lost one. The ledger knows which it is, and warns of a loss.
+            if one.cloud_id in causes and one.main_process is not None:
+                logger.info("node %s has ended: %s", one.cloud_id, causes[one.cloud_id])
+            elif one.cloud_id in causes:
+                logger.warning("node %s did not come up: %s", one.cloud_id, causes[one.cloud_id])
         terminated = [self._terminated(cloud_id, cause) for cloud_id, cause in causes.items()]
         self._end([record for record in terminated if record is not None])
         return [one for one in records if one.state != "terminated" and one.cloud_id not in causes]
@@ -422,7 +425,7 @@ def fits_this_computer(node_type: str, size: NodeSize) -> None:
 
     CPUs and GPUs are only numbers to Ray; memory that does not exist makes the kernel kill processes.
     """
-    wanted, there = size.resources.get("memory", 0.0), physical_memory()
+    wanted, there = size.resources.get("memory", 0.0), memory_bytes()
     if there and wanted > there:
         raise ProviderMisconfigured(
             f"node type {node_type!r} asks for {wanted / 1e9:.1f} GB of memory, this computer has"

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 _OWN_FLAGS = {"CPU": "--num-cpus", "GPU": "--num-gpus", "memory": "--memory"}
 _NODE_ID = "RAY_OVERRIDE_NODE_ID_FOR_TESTING"  # Ray's own simulated nodes are named with it
+_LOAD_PERIOD = "RAY_gcs_pull_resource_loads_period_milliseconds"  # how often a GCS collects the demand
 RAY_MODULE = "ray.scripts.scripts"  # what the command `ray` runs
 OBJECT_STORE_BYTES = 100_000_000  # the least Ray takes is 75 MB; laptop nodes hold little
 
@@ -88,6 +89,7 @@ def node_environment(
         **kept,
         **auth,
         **({_NODE_ID: identity.ray_node_id} if identity.ray_node_id else {}),
+        _LOAD_PERIOD: inherited.get(_LOAD_PERIOD, "200"),  # Ray's own is a second: so late is a demand seen
         "RAY_enable_autoscaler_v2": "1",
         "RAY_CLOUD_INSTANCE_ID": identity.cloud_id,
         "RAY_NODE_TYPE_NAME": identity.node_type,

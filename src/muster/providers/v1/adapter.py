@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from muster.base.clock import Clock, SystemClock
+from muster.base.foreign import error_text
 from muster.base.ids import CloudId, RequestId
 from muster.base.log import OnChange
 from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, TerminateFailure
@@ -23,7 +24,7 @@ from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
 from muster.errors import MusterError, ProviderMisconfigured
 from muster.providers.v1.calls import Requests, V1Calls
-from muster.providers.v1.failures import BROKEN, kind_of, message_of
+from muster.providers.v1.failures import kind_of, message_of, provider_call
 from muster.providers.v1.launches import V1LaunchQueue
 from muster.providers.v1.thread_pools import InlinePool, Pool, ThreadPool
 
@@ -46,7 +47,7 @@ class _ListCall:
         self.answered_at = asked_at
         self.machines: dict[CloudId, CloudInstance] = {}
         self.problems: dict[str, str] = {}
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.future: Future[None] | None = None
 
 
@@ -72,7 +73,7 @@ class InstanceLister:
             raise ListingLate(f"the provider has been listing its machines for {waited_s:.0f} s")
         self._call = None
         if call.error is not None:
-            raise call.error if isinstance(call.error, Exception) else RuntimeError(repr(call.error))
+            raise call.error
         for node_id, problem in call.problems.items():
             self._changes.log(logging.WARNING, node_id, f"machine {node_id}: {problem}")
         return call.machines
@@ -98,7 +99,7 @@ class InstanceLister:
     def _finish_call(self, call: _ListCall) -> None:
         try:
             call.machines, call.problems = self._calls.listed()
-        except BROKEN as error:
+        except Exception as error:  # noqa: BLE001 - raised where the list is read
             call.error = error
         call.answered_at = self._clock.monotonic()
 
@@ -124,7 +125,7 @@ class TerminationQueue:
         try:
             if ids:
                 self._calls.terminate(ids)
-        except BROKEN as error:
+        except Exception as error:  # noqa: BLE001 - comes back as failures
             self._sort_out(request_id, ids, error)
         finally:
             self._forget(ids)
@@ -153,7 +154,7 @@ class TerminationQueue:
         for cloud_id in ids:
             try:
                 self._calls.terminate([cloud_id])
-            except BROKEN as error:
+            except Exception as error:  # noqa: BLE001 - comes back as a failure
                 failed[cloud_id] = error
         return failed
 
@@ -164,7 +165,7 @@ class TerminationQueue:
             return []
         try:
             living = self._calls.living(asked)
-        except BROKEN:
+        except Exception:  # noqa: BLE001 - not known to be gone
             return asked
         return [cloud_id for cloud_id in asked if cloud_id in living]
 
@@ -200,13 +201,15 @@ class AdapterPools:
     launch: Pool
     terminate: Pool
     new_listing: Callable[[], Pool]  # called again when a listing hangs: its thread is lost
+    pause: Callable[[float], object] = lambda seconds: None  # waits on a thread of `launch`
 
 
-def thread_pools(limits: AdapterLimits) -> AdapterPools:
+def thread_pools(limits: AdapterLimits, clock: Clock) -> AdapterPools:
     return AdapterPools(
         launch=ThreadPool("v1-launch", limits.launch_threads),
         terminate=ThreadPool("v1-terminate", TERMINATE_THREADS),
         new_listing=lambda: ThreadPool("v1-list", 1),
+        pause=clock.sleep,
     )
 
 
@@ -238,8 +241,10 @@ class V1Adapter:
         limits, clock = limits or AdapterLimits(), clock or SystemClock()
         self.v1 = node_provider
         self._calls = calls = V1Calls(node_provider, cluster_name)
-        self._pools = pools or thread_pools(limits)
-        self._launches = V1LaunchQueue(calls, launches, self._pools.launch, limits.max_launch_batch)
+        self._pools = pools or thread_pools(limits, clock)
+        self._launches = V1LaunchQueue(
+            calls, launches, self._pools.launch, limits.max_launch_batch, self._pools.pause
+        )
         self._terminations = TerminationQueue(calls, self._pools.terminate, clock, limits.given_up_s)
         self._listing = InstanceLister(
             calls, self._pools.new_listing, clock, limits.list_wait_s, limits.given_up_s
@@ -259,7 +264,9 @@ class V1Adapter:
         return self._traits
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
-        return self._listing.read()
+        machines = self._listing.read()
+        self._launches.note_listed(machines.values())
+        return machines
 
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
         self._refuse_if_read_only("launch")
@@ -289,8 +296,11 @@ class V1Adapter:
         self._pools.terminate.close(wait_s)
         self._listing.close(0.0)
         close = getattr(self.v1, "close", None)  # not Ray's; providers with threads of their own have it
-        if callable(close):
-            close()
+        try:
+            if callable(close):
+                provider_call(close)
+        except Exception as error:  # noqa: BLE001 - what it held is lost with the process
+            logger.warning("closing %s failed: %s", type(self.v1).__name__, error_text(error))
 
     def _refuse_if_read_only(self, what: str) -> None:
         if self.traits().read_only:

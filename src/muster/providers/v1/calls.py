@@ -9,13 +9,15 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
+from muster.base.foreign import error_text
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import CloudInstance, NodeKind
 from muster.config.node_launch import NodeLaunch
 from muster.providers.v1 import tags as t
-from muster.providers.v1.failures import BROKEN
+from muster.providers.v1.failures import ShieldedProvider, provider_call
 from muster.providers.v1.thread_pools import Job, Pool
 
 _KINDS = {t.NODE_KIND_HEAD: NodeKind.HEAD, t.NODE_KIND_WORKER: NodeKind.WORKER}
@@ -26,7 +28,8 @@ class V1Calls:
     """A V1Calls translates the calls to one v1 provider."""
 
     def __init__(self, node_provider: Any, cluster_name: str) -> None:  # noqa: ANN401 - duck typed
-        self._v1 = node_provider
+        self._v1 = ShieldedProvider(node_provider)
+        self._bare = node_provider  # for a list of thousands, where one shield per machine is enough
         self._cluster_name = cluster_name
 
     # -- creating ---------------------------------------------------------------------------------
@@ -55,8 +58,13 @@ class V1Calls:
         exist already, and nothing would ever be bought.
         """
         wanted = {t.TAG_RAY_LAUNCH_REQUEST: t.request_tag(request_id), t.TAG_RAY_USER_NODE_TYPE: node_type}
-        found = self._v1.non_terminated_nodes(dict(wanted))
-        return {node_id for node_id in found if wanted.items() <= self._v1.node_tags(node_id).items()}
+        return {
+            node_id for node_id in self._ids(wanted) if wanted.items() <= self._v1.node_tags(node_id).items()
+        }
+
+    def keeps_request_tags(self) -> bool:
+        """Returns whether any listed node carries the tag of its launch: then others would, too."""
+        return any(self._v1.node_tags(node_id).get(t.TAG_RAY_LAUNCH_REQUEST) for node_id in self._ids({}))
 
     # -- terminating ------------------------------------------------------------------------------
 
@@ -76,7 +84,10 @@ class V1Calls:
 
     def living(self, node_ids: Iterable[str]) -> set[str]:
         """Returns those that are still listed."""
-        return set(node_ids) & set(self._v1.non_terminated_nodes({}))
+        return set(node_ids) & set(self._ids({}))
+
+    def _ids(self, filters: Mapping[str, str]) -> list[str]:
+        return provider_call(lambda: list(self._v1.non_terminated_nodes(dict(filters))))
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -97,11 +108,11 @@ class V1Calls:
         """
         machines: dict[CloudId, CloudInstance] = {}
         problems: dict[str, str] = {}
-        for node_id in self._v1.non_terminated_nodes({}):
+        for node_id in self._ids({}):
             try:
-                machine = self._machine(node_id, self._v1.node_tags(node_id))
-            except BROKEN as error:
-                problems[node_id] = f"its tags cannot be read: {type(error).__name__}: {error}"
+                machine = provider_call(partial(self._machine, node_id))
+            except Exception as error:  # noqa: BLE001 - the others are still listed
+                problems[node_id] = f"its tags cannot be read: {error_text(error)}"
                 machine = _strange(node_id, "")
             if machine is None:
                 continue
@@ -110,8 +121,9 @@ class V1Calls:
                 problems.setdefault(node_id, "its kind is neither head, worker nor unmanaged: left alone")
         return machines, problems
 
-    def _machine(self, node_id: str, tags: Mapping[str, str]) -> CloudInstance | None:
+    def _machine(self, node_id: str) -> CloudInstance | None:
         """Returns a machine of the cluster; None for others."""
+        tags: Mapping[str, str] = self._bare.node_tags(node_id)
         kind, node_type = tags.get(t.TAG_RAY_NODE_KIND), tags.get(t.TAG_RAY_USER_NODE_TYPE, "")
         if kind in _NOT_OURS:
             return None
@@ -131,9 +143,12 @@ class V1Calls:
     def _ask(self, question: str, node_id: str) -> object:
         """Returns a detail of a machine; None when the call fails, which is no reason to miss the machine."""
         try:
-            return getattr(self._v1, question)(node_id)
-        except BROKEN:
+            found: object = getattr(self._bare, question)(node_id)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - the machine is listed without this detail
             return None
+        return found
 
 
 def _strange(node_id: str, node_type: str) -> CloudInstance:

@@ -7,30 +7,63 @@ what is not recognised is UNKNOWN, and is tried again later.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+from muster.base.foreign import ForeignExit, error_text, message_text, shielded
 from muster.cluster.model import FailureKind
 from muster.errors import ProviderError
 
 MAX_MESSAGE = 500
-BROKEN = (Exception, SystemExit)  # providers made for a command line may end with sys.exit
+T = TypeVar("T")
+
+
+def provider_call(call: Callable[[], T]) -> T:
+    """Calls a provider: whatever it raises is an Exception, but for Ctrl-C in the main thread."""
+    try:
+        return shielded(call)
+    except KeyboardInterrupt as error:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        raise ForeignExit(error_text(error)) from error
+
+
+class ShieldedProvider:
+    """A ShieldedProvider passes on what it is asked for; its methods raise nothing but Exceptions."""
+
+    def __init__(self, node_provider: Any) -> None:  # noqa: ANN401 - duck typed
+        self._provider = node_provider
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - duck typed
+        found = provider_call(lambda: getattr(self._provider, name))
+        if not callable(found):
+            return found
+        return lambda *arguments: provider_call(lambda: found(*arguments))
+
 
 # The first that matches counts: RequestLimitExceeded is a rate, InstanceLimitExceeded a quota.
 _TEXTS: tuple[tuple[FailureKind, str], ...] = (
+    (FailureKind.UNKNOWN, r"iam ?instance ?profile.* invalid"),  # a fresh one is not known everywhere yet
     (
         FailureKind.THROTTLED,
         r"throttl|too ?many ?requests|rate ?(limit|exceeded)|requestlimit|slow ?down|\b429\b",
     ),
-    (FailureKind.QUOTA, r"quota|limit ?exceeded|exceed\w* (\w+ )*limit|vcpu ?limit|too many instances"),
+    (
+        FailureKind.QUOTA,
+        r"quota|(limit|count) ?exceeded|exceed\w* (\w+ )*limit|vcpu ?limit|too many instances",
+    ),
     (
         FailureKind.CAPACITY,
         r"capacity|sold ?out|stock ?out|out of stock|resource_?pool_?exhausted|resource_?exhausted"
-        r"|sku ?not ?available|allocation ?failed|insufficient|not enough (\w+ )*available|no spot",
+        r"|sku ?not ?available|allocation ?failed|insufficient|not enough (\w+ )*available|no spot"
+        r"|over-?constrained|price ?too ?low|lower than the minimum required spot"  # sold out at this price
+        r"|not supported in your requested availability zone",
     ),
     (
         FailureKind.PERMISSION,
         r"permission|unauthori[sz]ed|not authori[sz]ed|forbidden|access ?denied|auth ?failure|credential"
-        r"|authenticat|expired ?token|invalid ?token|\b40[13]\b",
+        r"|authenticat|expired ?token|invalid ?token|pending ?verification|opt-?in ?required|\b40[13]\b",
     ),
     (
         FailureKind.CONFIG,
@@ -39,6 +72,10 @@ _TEXTS: tuple[tuple[FailureKind, str], ...] = (
     ),
 )
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _TEXTS)
+_CODE_KINDS = {  # codes of AWS that are ordinary words elsewhere
+    "Unsupported": FailureKind.CAPACITY,  # not in this zone: another may have it
+    "Blocked": FailureKind.PERMISSION,  # the account
+}
 _STATUS_KINDS = {
     400: FailureKind.CONFIG,
     401: FailureKind.PERMISSION,
@@ -59,13 +96,13 @@ def kind_of(error: BaseException) -> FailureKind:
 
 def message_of(error: BaseException) -> str:
     """Returns one line of bounded length; the category first, where the provider gave one."""
-    category, description = getattr(error, "category", None), getattr(error, "description", None)
+    category, description = _attribute(error, "category"), _attribute(error, "description")
     if isinstance(category, str) and isinstance(description, str):
         text = f"{category}: {description}"
     elif isinstance(error, ProviderError):
-        text = str(error)
+        text = message_text(error)
     else:
-        text = f"{type(error).__name__}: {error}"
+        text = error_text(error)
     line = " ".join(text.split())
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 3]}..."
 
@@ -77,15 +114,21 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         if current is None:
             return
         yield current
-        source = getattr(current, "src_exc_info", None)
+        source = _attribute(current, "src_exc_info")
         caught = source[1] if isinstance(source, tuple) and len(source) > 1 else None
         current = caught if isinstance(caught, BaseException) else current.__cause__ or current.__context__
 
 
 def _kind_of_one(error: BaseException) -> FailureKind:
     if isinstance(error, ProviderError):
-        return next((kind for kind in FailureKind if kind.value == error.kind), FailureKind.UNKNOWN)
-    text = f"{type(error).__name__} {getattr(error, 'category', '')} {_code(error)} {error}"
+        return next(
+            (kind for kind in FailureKind if kind.value == _attribute(error, "kind")), FailureKind.UNKNOWN
+        )
+    code = _code(error)
+    if code in _CODE_KINDS:
+        return _CODE_KINDS[code]
+    category = _attribute(error, "category") or ""
+    text = f"{type(error).__name__} {category} {code} {message_text(error)}"
     by_text = next((kind for kind, pattern in _PATTERNS if pattern.search(text)), None)
     if by_text is not None:
         return by_text
@@ -96,18 +139,26 @@ def _kind_of_one(error: BaseException) -> FailureKind:
 
 def _code(error: BaseException) -> str:
     """Returns the cloud's own code, as its library keeps it (`response` of AWS, `code`, `reason`)."""
-    response = getattr(error, "response", None)
+    response = _attribute(error, "response")
     inner = response.get("Error") if isinstance(response, dict) else None
     if isinstance(inner, dict) and "Code" in inner:
         return str(inner["Code"])
-    words = (getattr(error, name, "") for name in ("code", "error_code", "reason"))
+    words = (_attribute(error, name) for name in ("code", "error_code", "reason"))
     return " ".join(word for word in words if isinstance(word, str))
 
 
 def _status(error: BaseException) -> int:
     """Returns the HTTP status, where the error carries one; 0 otherwise."""
     for name in ("status", "status_code", "code"):
-        value = getattr(error, name, None)
+        value = _attribute(error, name)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
     return 0
+
+
+def _attribute(error: BaseException, name: str) -> object:
+    """Returns what an error carries; None where it carries nothing, or nothing that can be read."""
+    try:
+        return shielded(lambda: getattr(error, name, None))
+    except Exception:  # noqa: BLE001 - an error that is itself broken is still an error of the provider
+        return None

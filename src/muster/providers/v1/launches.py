@@ -1,29 +1,36 @@
 """V1LaunchQueue turns launch requests of the port into create calls of a v1 provider; used by V1Adapter only.
 
 An order is one node type of one request. It is filled in batches on a pool and closed once, when its last
-batch is done: only then do the tags show which machines came and which units failed.
+batch is done: only then do the tags show which machines came and which units failed. A provider that reports
+neither ids nor an error is believed by its list: what two looks at the tags do not show has failed.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from muster.base.ids import RequestId
-from muster.cluster.model import LaunchFailure
+from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure
 from muster.config.node_launch import NodeLaunch
 from muster.errors import ProviderError, ProviderMisconfigured
 from muster.providers.v1.calls import Requests, V1Calls
-from muster.providers.v1.failures import BROKEN, kind_of, message_of
+from muster.providers.v1.failures import kind_of, message_of
 from muster.providers.v1.thread_pools import Pool
+
+SECOND_LOOK_S = 2.0  # a list may be late: what it lacks right after a create call is looked for again
 
 
 class ShortBatch(ProviderError):
     """A ShortBatch is a create call that returned fewer machines than requested, without a reason."""
 
     kind = "capacity"
+
+
+class UnreportedBatch(ShortBatch):
+    """An UnreportedBatch is a create call that returned None: only the list shows how many it made."""
 
 
 @dataclass
@@ -56,9 +63,14 @@ class V1LaunchQueue:
         launches: Callable[[], Mapping[str, NodeLaunch]],
         pool: Pool,
         max_batch: int,
+        pause: Callable[[float], object],
     ) -> None:
         self.requests: Requests[LaunchFailure] = Requests()
         self._calls, self._launches, self._pool, self._max_batch = calls, launches, pool, max_batch
+        self._pause = pause
+        # Request and type of an order counted as short -> the machines that were listed for it.
+        self._short: dict[tuple[RequestId | None, str], set[str]] = {}
+        self._lists_late = False
 
     def take(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
         """Takes a request; an id that was taken before changes nothing."""
@@ -70,7 +82,7 @@ class V1LaunchQueue:
         try:
             launch = self._launch_of(order)
             order.made = self._calls.made_for(order.request_id, order.node_type)
-        except BROKEN as error:
+        except Exception as error:  # noqa: BLE001 - comes back as failures
             self._close(order, [error] * order.count)
             return
         sizes = _split(order.count - len(order.made), self._max_batch)
@@ -97,24 +109,52 @@ class V1LaunchQueue:
     def _fill(self, order: _Order, launch: NodeLaunch, size: int) -> None:
         try:
             made = self._calls.create(launch, order.request_id, size)
-        except BROKEN as error:
+        except Exception as error:  # noqa: BLE001 - comes back as failures
             self._done(order, set(), [error] * size)
             return
-        short = 0 if made is None else size - len(made)
-        message = f"the provider made {size - short} of {size} {order.node_type} and gave no reason"
-        self._done(order, made or set(), [ShortBatch(message)] * short)
+        if made is None:
+            self._done(order, set(), [UnreportedBatch(_text(order, 0, size))] * size)
+            return
+        self._done(order, made, [ShortBatch(_text(order, len(made), size))] * (size - len(made)))
 
     def _done(self, order: _Order, made: set[str], unfilled: list[BaseException]) -> None:
         if order.batch_done(made, unfilled):
-            self._close(order, order.unfilled[: self._missing(order)] if order.unfilled else [])
+            self._close(order, self._failed_units(order) if order.unfilled else [])
 
-    def _missing(self, order: _Order) -> int:
-        """Returns how many machines of the order do not exist; without a list, those not known to exist."""
+    def _failed_units(self, order: _Order) -> list[BaseException]:
+        """Returns an error for each machine that does not exist; errors with a reason come first."""
+        told = [error for error in order.unfilled if not isinstance(error, UnreportedBatch)]
+        silent = len(order.unfilled) - len(told)
+        missing, is_known = self._missing(order)
+        if missing and (silent or any(kind_of(error) is FailureKind.UNKNOWN for error in told)):
+            self._pause(SECOND_LOOK_S)
+            missing, is_known = self._missing(order)
+        short = min(silent, max(0, missing - len(told)))
+        if not short or not is_known:
+            return told[:missing]
+        self._short[order.request_id, order.node_type] = set(order.made)
+        return [*told, *([ShortBatch(_text(order, order.count - missing, order.count))] * short)]
+
+    def _missing(self, order: _Order) -> tuple[int, bool]:
+        """Returns how many machines of the order are not known to exist, and whether to believe the list.
+
+        It is believed when it shows launch tags, of whichever request, and has not been late before: a
+        provider that keeps no such tags never shows what it makes for a request.
+        """
         try:
-            living = self._calls.made_for(order.request_id, order.node_type)
-        except BROKEN:
-            living = set()
-        return max(0, order.count - len(living | order.made))
+            order.made |= self._calls.made_for(order.request_id, order.node_type)
+            is_known = not self._lists_late and (bool(order.made) or self._calls.keeps_request_tags())
+        except Exception:  # noqa: BLE001 - without a list, those count that create calls have returned
+            is_known = False
+        return max(0, order.count - len(order.made)), is_known
+
+    def note_listed(self, machines: Iterable[CloudInstance]) -> None:
+        """Notes a machine that is listed although its request was counted as short: that list was late."""
+        if self._short and not self._lists_late:
+            self._lists_late = any(
+                one.cloud_id not in self._short.get((one.request_id, one.node_type), (one.cloud_id,))
+                for one in machines
+            )
 
     def _close(self, order: _Order, failed_units: list[BaseException]) -> None:
         for error in failed_units:
@@ -126,6 +166,10 @@ class V1LaunchQueue:
             )
             self.requests.fail(order.request_id, failure)
         self.requests.job_done(order.request_id)
+
+
+def _text(order: _Order, made: int, asked: int) -> str:
+    return f"the provider made {made} of {asked} {order.node_type} and gave no reason"
 
 
 def _split(count: int, largest: int) -> list[int]:

@@ -95,7 +95,9 @@ class InlinePool:
 def _run(job: Job, future: Future[None]) -> None:
     try:
         job()
-    except Exception as error:
+    except KeyboardInterrupt:  # a user's, in the caller's own thread
+        raise
+    except BaseException as error:  # a thread that ends would keep every later job waiting
         logger.exception("a call to a provider raised an unexpected error")
         future.set_exception(error)
     else:

@@ -20,6 +20,9 @@ T = TypeVar("T")
 CALL_S = 5.0
 PROBE_S = 2.0
 _ANOTHER_CLUSTER = "WrongClusterID"
+_READS = frozenset(
+    {"get_cluster_resource_state", "get_cluster_status", "get_draining_nodes", "internal_kv_get"}
+)
 _CODES_OF_DENIAL = frozenset({7, 16})  # gRPC: PERMISSION_DENIED, UNAUTHENTICATED
 
 
@@ -31,9 +34,14 @@ class GcsClient:
     """
 
     def __init__(
-        self, address: str, auth: Mapping[str, str] | None = None, *, call_timeout_s: float = CALL_S
+        self,
+        address: str,
+        auth: Mapping[str, str] | None = None,
+        *,
+        call_timeout_s: float = CALL_S,
+        read_only: bool = False,
     ) -> None:
-        self.address = address
+        self.address, self._read_only = address, read_only
         self.generation = 0  # how many clusters were met at the address; each gets all reports anew
         self._auth = dict(auth or {})
         self._timeout_s = call_timeout_s
@@ -48,6 +56,8 @@ class GcsClient:
 
     def call(self, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401
         """Calls a method of Ray's native client. `options` should hold the call's timeout."""
+        if self._read_only and method not in _READS:
+            raise EngineDenied(f"{method} would change the cluster at {self.address}, which is only read")
         return self._guarded(lambda client: getattr(client, method)(*arguments, **options))
 
     # -- the calls that are made ------------------------------------------------------------------

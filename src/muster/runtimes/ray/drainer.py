@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from muster.base.clock import Clock, SystemClock
+from muster.base.foreign import message_text, shielded
 from muster.base.ids import NodeId, RequestId
 from muster.cluster.model import DrainFailure
 from muster.cluster.plan import Drain
@@ -60,16 +61,19 @@ class GcsDrainer:
         """Waits for what was sent; what was not is dropped, or sent first."""
         self._threads.shutdown(wait=True, cancel_futures=drop)
 
+    def _send(self, action: Drain) -> tuple[bool, str]:
+        return self._client.drain_node(
+            _hex(action.node_id),
+            _IDLE_TERMINATION if action.may_be_refused else _PREEMPTION,
+            action.message or f"removed by the autoscaler: {action.cause.name.lower()}",
+            round((self._clock.now() + max(action.deadline_s, SHORTEST_S)) * 1000),
+        )
+
     def _ask(self, action: Drain) -> None:
         try:
-            accepted, why = self._client.drain_node(
-                _hex(action.node_id),
-                _IDLE_TERMINATION if action.may_be_refused else _PREEMPTION,
-                action.message or f"removed by the autoscaler: {action.cause.name.lower()}",
-                round((self._clock.now() + max(action.deadline_s, SHORTEST_S)) * 1000),
-            )
+            accepted, why = shielded(lambda: self._send(action))
         except Exception as error:  # noqa: BLE001 - it must come back as a failure, not end in a thread
-            accepted, why = False, str(error)
+            accepted, why = False, message_text(error)
         with self._lock:
             if accepted:
                 self._is_open[action.request_id] = False

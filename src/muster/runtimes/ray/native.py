@@ -18,7 +18,7 @@ from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
 from muster.host.machine import environment
 
 RAY_LINE = "2.60."  # the wire format and the native client are not promised beyond a minor version
-INSTALL = "install it with: pip install 'muster[ray]'"
+INSTALL = "install it with: pip install 'muster-ml[ray]'"
 
 _AUTH_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 

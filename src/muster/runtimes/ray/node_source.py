@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from muster.cluster.model import RuntimeReport
+from muster.base.clock import Clock, SystemClock
+from muster.base.ids import NodeId
+from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import ScalingReport
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.parse import parse_state
+
+# The GCS asks each node for its requests once a second. One that has just moved from another node to a new
+# one is part of the new node's use already and of the other's requests still: it would be bought for twice.
+FRESH_S = 2.5
 
 
 class GcsNodeSource:
     """A GcsNodeSource raises an EngineError within seconds when the GCS is away, and tries again later."""
 
-    def __init__(self, client: GcsClient) -> None:
-        self._client = client
+    def __init__(self, client: GcsClient, clock: Clock | None = None) -> None:
+        self._client, self._clock = client, clock or SystemClock()
+        self._joined: dict[NodeId, float] | None = None  # when each node was first seen; None: none was read
         self._floor = 0  # the version the GCS remembers of an earlier monitor
         self._floor_of = 0  # the generation of the client it was read from
         self._newest = 0  # the version of the last reading
@@ -25,7 +32,23 @@ class GcsNodeSource:
         from ray.core.generated import autoscaler_pb2  # after the client, which reports that Ray is missing
 
         state = autoscaler_pb2.GetClusterResourceStateReply.FromString(reply).cluster_resource_state
-        return replace(parse_state(state), version=self._onward(state.cluster_resource_state_version))
+        report = parse_state(state)
+        version = self._onward(state.cluster_resource_state_version)
+        return replace(report, version=version, nodes=self._with_room_on_fresh(report.nodes))
+
+    def _with_room_on_fresh(self, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
+        """Returns the nodes as reported, but those that have just joined as free as they came."""
+        now, known = self._clock.monotonic(), self._joined
+        at_first = now if known is not None else now - FRESH_S  # nodes of the first reading are old
+        self._joined = {
+            node.node_id: (known or {}).get(node.node_id, at_first)
+            for node in nodes
+            if node.status is not NodeStatus.DEAD
+        }
+        fresh = {node_id for node_id, at in self._joined.items() if now - at < FRESH_S}
+        if not fresh:
+            return nodes
+        return tuple(replace(node, available=node.total) if node.node_id in fresh else node for node in nodes)
 
     def _onward(self, version: int) -> int:
         """Returns a version that never falls: a lower one is a restarted GCS, as one GCS answers in order."""

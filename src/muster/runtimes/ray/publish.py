@@ -12,6 +12,7 @@ AUTOSCALER_SPACE = "__autoscaler"
 V2_FLAG = "__autoscaler_v2_enabled"
 CLUSTER_CONFIG = "__autoscaler_cluster_config"
 METRICS_ADDRESS = "AutoscalerMetricsAddress"
+RAY_STATUS = "__autoscaling_status"  # of Ray's first autoscaler
 USAGE_SPACE = "usage_stats"
 USAGE_VERSION = "extra_usage_tag_autoscaler_version"
 
@@ -47,6 +48,21 @@ class StatePublisher:
         """Reads the flag each time: a head that is still starting writes its own value over it."""
         if self._client.kv_get(V2_FLAG, AUTOSCALER_SPACE) != b"1":
             self._client.kv_put(V2_FLAG, b"1", AUTOSCALER_SPACE)
+
+
+def autoscaler_reports(client: GcsClient, above: int = 0) -> tuple[object, ...]:
+    """Returns what autoscalers last wrote, to compare with a later look; () when there is nothing.
+
+    Ray's first autoscaler replaces a key every five seconds, which muster never writes; its second reports a
+    state, as muster does, whose versions up to `above` are muster's own.
+    """
+    first = client.kv_get(RAY_STATUS)
+    from ray.core.generated import autoscaler_pb2
+
+    state = autoscaler_pb2.GetClusterStatusReply.FromString(client.cluster_status()).autoscaling_state
+    version, seen = state.autoscaler_state_version, state.last_seen_cluster_resource_state_version
+    second = (version, seen) if version > above else None
+    return (first, second) if first or second else ()
 
 
 def max_resources(client: GcsClient) -> dict[str, int] | None:
