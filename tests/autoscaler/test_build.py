@@ -11,10 +11,10 @@ from muster.autoscaler.build import MonitorOptions, StartCancelled, build_monito
 from muster.autoscaler.connect import HeadAddress, find_head_address
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, write_record
-from muster.base.clock import SystemClock
+from muster.base.clock import ManualClock, SystemClock
 from muster.errors import ClusterError, ConfigError, EngineUnreachable, LedgerLocked
 from muster.runtimes.ray.client import GcsClient
-from muster.runtimes.ray.node_source import GcsNodeSource
+from muster.runtimes.ray.node_source import FRESH_S, GcsNodeSource
 from muster.stores.ledger.store import SqliteInstanceStore
 
 CONFIG = """
@@ -91,6 +91,23 @@ def test_what_was_opened_is_closed_when_a_later_step_fails(config, home):
             build_monitor(options(config, home), {}, stop)
 
 
+def test_a_provider_that_cannot_be_built_is_refused_before_the_head_is_waited_for(config, home):
+    config.write_text(CONFIG.replace("readonly", "aws, region: r"), encoding="utf-8")
+    stop = threading.Event()
+    stop.set()  # were the head waited for first, the start would be cancelled
+    with pytest.raises(ConfigError, match="'aws' is not built yet"):
+        build_monitor(options(config, home), {}, stop)
+
+
+def test_the_process_that_starts_nodes_imports_ray_while_the_head_is_waited_for(config, home):
+    config.write_text(CONFIG.replace("readonly", "process"), encoding="utf-8")
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(StartCancelled):
+        build_monitor(options(config, home), {}, stop)
+    assert (home.nodes / "fork_server.log").exists()
+
+
 def test_an_address_that_cannot_be_one_is_not_waited_for(config, home):
     with pytest.raises(EngineUnreachable, match="'auto' is not the address of a GCS"):
         build_monitor(options(config, home, "auto"), {}, threading.Event())
@@ -151,3 +168,47 @@ def test_a_gcs_that_restarted_and_counts_from_zero_is_believed_at_once():
 
     nodes = GcsNodeSource(Counting("127.0.0.1:1"))
     assert [nodes.read().version for _ in range(6)] == [7, 8, 9, 10, 11, 12]
+
+
+def test_a_request_that_has_just_moved_to_a_new_node_is_not_bought_for_twice():
+    """As seen on Ray: the new node is full, and the head still reports the request that it passed on."""
+    clock = ManualClock(100.0)
+    states = iter(
+        [
+            [("head", 0.0, 0.0)],
+            [("head", 0.0, 0.0), ("new", 1.0, 1.0)],  # it joins, free
+            [("head", 0.0, 0.0), ("new", 1.0, 0.0)],  # the request is on both
+            [("head", 0.0, 0.0), ("new", 1.0, 0.0)],  # and now it is not
+        ]
+    )
+
+    class Moving(GcsClient):
+        def resource_state(self):
+            from ray.core.generated import autoscaler_pb2
+
+            reply = autoscaler_pb2.GetClusterResourceStateReply()
+            for name, total, free in next(states):
+                node = reply.cluster_resource_state.node_states.add(node_id=name.encode(), status=1)
+                node.total_resources["CPU"], node.available_resources["CPU"] = total, free
+            return reply.SerializeToString()
+
+    nodes = GcsNodeSource(Moving("127.0.0.1:1"), clock)
+    free = []
+    for wait_s in (0.2, 0.2, 0.2, FRESH_S):
+        clock.advance(wait_s)
+        free.append([node.available.to_floats().get("CPU", 0) for node in nodes.read().nodes])
+    assert free == [[0], [0, 1], [0, 1], [0, 0]]
+
+
+def test_nodes_that_were_there_before_the_monitor_are_as_full_as_they_report():
+    from ray.core.generated import autoscaler_pb2
+
+    class Full(GcsClient):
+        def resource_state(self):
+            reply = autoscaler_pb2.GetClusterResourceStateReply()
+            node = reply.cluster_resource_state.node_states.add(node_id=b"old", status=1)
+            node.total_resources["CPU"], node.available_resources["CPU"] = 1.0, 0.0
+            return reply.SerializeToString()
+
+    (node,) = GcsNodeSource(Full("127.0.0.1:1"), ManualClock(100.0)).read().nodes
+    assert node.available.to_floats().get("CPU", 0) == 0

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from muster.autoscaler.launcher import close_ledger
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.cluster.model import StatusChange
 from muster.cluster.plan import Launch, Plan
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, TERMINAL, InstanceState
+from muster.stores.ledger.close import close_ledger
 from muster.stores.ledger.history import Spend, open_history
 from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.builders import instance

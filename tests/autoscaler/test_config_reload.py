@@ -35,6 +35,7 @@ class Desk:
         self.write()
         self._source = FileSpecSource(self._file)
         self.interval, self.events, self.server = TickInterval(1.0, 5.0), EventLog(), server
+        self.metrics = Metrics("session", "c1")
         self._reload = ConfigReload(
             config=lambda: self._source.config,
             given=CommandLineOverrides(**given),
@@ -43,6 +44,7 @@ class Desk:
             server=server,
             events=self.events,
             clock=ManualClock(),
+            metrics=self.metrics,
         )
 
     def write(self, **changes):
@@ -106,6 +108,15 @@ def test_what_counts_only_at_a_start_is_said_once(tmp_path, store):
         "muster.monitor.metrics_port: no metrics are served; 9 takes effect when the monitor is restarted."
     ]
     assert {event.level for event in desk.events.newest} == {"warning"}
+
+
+def test_the_metrics_know_while_a_part_of_the_file_waits_for_a_restart(tmp_path, store):
+    desk = Desk(tmp_path, store, interval_s=2.0)
+    told = []
+    for changes in ({"interval": 3}, {"name": "c2"}, {"name": "c2", "records": 3}, {}):
+        desk.edit(**changes)
+        told.append(desk.metrics.restart_needed)
+    assert told == [False, True, True, False]
 
 
 @pytest.mark.slow

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
+from msgspec import structs
 from tests.autoscaler.scenes import Scene
 from tests.cluster.worlds import HEAD_NODE, node, spec
 
-from muster.autoscaler.events import EventLog, events_of
-from muster.cluster.model import Constraint, LaunchLimits, NodeStatus, Objective, RuntimeReport, Strategy
+from muster.autoscaler.events import Event, EventLog, events_of, losses_of
+from muster.cluster.model import (
+    Constraint,
+    LaunchLimits,
+    NodeStatus,
+    Objective,
+    RuntimeReport,
+    StatusChange,
+    Strategy,
+)
 from muster.cluster.snapshot import ProviderTraits
+from muster.cluster.states import InstanceState
 from muster.errors import EngineUnreachable, QuotaExceeded
 from muster.testing.builders import amounts, demand, gang, node_type, selector
 
@@ -61,6 +72,54 @@ def test_idle_machines_are_removed():
     assert texts(tick) == ["Removing 2 nodes of type cpu (idle).", "Resized to 0 CPUs."]
     assert texts(tick, levels=("debug",)) == ["Current cluster resources: {}."]
     assert texts(scene.tick()) == []
+
+
+def test_what_ray_adds_to_resources_for_itself_is_no_size_of_the_cluster():
+    scene = Scene(wishes=spec(max_nodes=None, limits=FAST))
+    running(scene, 1)
+    scene.stage.runtime.nodes[1] = node(
+        "w0", total=amounts({"CPU": 1, "CPU_group_4f": 1, "node:10.0.0.1": 1})
+    )
+    scene.stage.runtime.demands = [demand()]
+    assert texts(scene.tick(), levels=("debug",)) == ["Current cluster resources: {CPU: 2}."]
+
+
+def test_lost_machines_are_told_with_their_reason_and_drained_ones_are_not():
+    scene = Scene(wishes=spec(idle_timeout_s=60.0, max_nodes=None, limits=FAST))
+    running(scene, 3)
+    scene.stage.runtime.nodes = [
+        HEAD_NODE,
+        node("w0"),
+        node("w1", NodeStatus.DEAD),
+        node("w2", NodeStatus.DEAD),
+    ]
+    assert events_of(NOBODY, scene.tick())[0][:2] == (
+        Event(
+            at=scene.heard.ticks[-1].plan.at,
+            level="warning",
+            message="Lost 2 node(s) of type cpu (its node is dead).",
+        ),
+        Event(at=scene.heard.ticks[-1].plan.at, level="info", message="Resized to 1 CPUs."),
+    )
+    idle_now = node("w0", NodeStatus.IDLE, idle_s=61.0, available=amounts({"CPU": 1}))
+    scene.stage.runtime.nodes = [HEAD_NODE, idle_now]
+    assert "Removing 1 nodes of type cpu (idle)." in texts(scene.tick())
+    scene.stage.runtime.nodes = [HEAD_NODE, node("w0", NodeStatus.DEAD)]
+    assert texts(scene.tick()) == []
+
+
+def test_a_record_whose_machine_has_another_one_is_not_lost():
+    scene = Scene(wishes=spec(max_nodes=None, limits=FAST))
+    running(scene, 1)
+    tick = scene.tick()
+    (record,) = [one for one in tick.ledger.instances.values() if one.node_type == "cpu"]
+    gone = StatusChange(InstanceState.TERMINATED, tick.plan.at, "its machine is the answer to another record")
+    ended = structs.replace(record, state=gone.state, history=(*record.history, gone))
+    plan = structs.replace(tick.plan, writes=(ended,))
+    heir = structs.replace(record, instance_id="heir")
+    for others, lost in (({}, 1), ({"heir": heir}, 0)):
+        ledger = structs.replace(tick.ledger, instances=others)
+        assert sum(losses_of(dataclasses.replace(tick, plan=plan, ledger=ledger)).values()) == lost
 
 
 def test_machines_above_a_limit_are_removed():

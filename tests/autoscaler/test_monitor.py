@@ -12,7 +12,7 @@ from tests.cluster.worlds import HEAD_NODE, spec
 
 from muster.autoscaler.monitor import state_of, urgent_state
 from muster.cluster.model import NodeStatus, RuntimeReport
-from muster.cluster.plan import Drain
+from muster.cluster.plan import Drain, Launch
 from muster.errors import EngineDenied, EngineUnreachable, StoreError
 from muster.testing.builders import amounts, demand, node_report, node_type
 
@@ -66,6 +66,60 @@ def test_a_slow_tick_is_not_repeated_at_every_look(monkeypatch):
     times = scene.run(8, more)
     pauses = [round(later - earlier - 0.2, 2) for earlier, later in itertools.pairwise(times)]
     assert min(pauses) >= 0.99  # the base interval, not a tick per look
+
+
+def polls_taking(scene, seconds):
+    """Lets polls take so many seconds, one after another, and the last one for ever after."""
+    read, times = scene.loop.poll, iter(seconds)
+    last = 0.0
+
+    def slowly():
+        nonlocal last
+        last = next(times, last)
+        scene.stage.clock.advance(last)
+        return read()
+
+    object.__setattr__(scene.loop, "poll", slowly)
+
+
+def test_one_slow_poll_on_a_busy_computer_does_not_make_the_next_ones_rare():
+    scene = Scene(looks=True)
+    polls_taking(scene, [0.001, 0.001, 0.05, 0.001])
+    scene.monitor.round()
+    stop = Countdown(scene.stage.clock, 4)
+    scene.monitor.run(stop)
+    assert max(stop.waits) == pytest.approx(0.2)
+
+
+def test_polls_that_are_always_slow_take_a_fiftieth_of_the_time():
+    scene = Scene(looks=True)
+    polls_taking(scene, [0.05])
+    scene.monitor.round()
+    stop = Countdown(scene.stage.clock, 60)
+    scene.monitor.run(stop)
+    assert max(stop.waits) == pytest.approx(2.5)
+    assert scene.looked * 0.05 <= 60 / 50 + 0.5
+
+
+def test_one_slow_tick_does_not_hold_up_the_demand_that_comes_after_it():
+    scene = Scene(looks=True)
+    scene.run(20)
+    read, slow = scene.stage.provider.answers["list_instances"], iter([0.4])
+
+    def slowly():
+        scene.stage.clock.advance(next(slow, 0.0))
+        return read()
+
+    scene.stage.provider.answers["list_instances"] = slowly
+    began = scene.stage.clock.monotonic()
+
+    def soon():
+        if scene.stage.clock.monotonic() - began > 0.5:
+            scene.stage.runtime.demands = [demand()]
+
+    scene.run(6, soon)
+    (asked,) = [t.plan.at for t in scene.heard.ticks if any(isinstance(a, Launch) for a in t.plan.actions)]
+    assert asked - scene.heard.ticks[0].plan.at <= 1.0
 
 
 def test_an_idle_node_is_drained_when_its_time_is_up_although_nothing_else_moves():

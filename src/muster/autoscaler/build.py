@@ -7,16 +7,18 @@ the monitor itself when it ends.
 from __future__ import annotations
 
 import logging
+import math
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.autoscaler.connect import HeadAddress
+from muster.autoscaler.connect import CompanyWatch, HeadAddress, company, foreign_autoscaler
 from muster.autoscaler.events import Event, EventLog
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
-from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer, host_for
+from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer, host_for, start_metrics_server
 from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickInterval, TickListener
 from muster.autoscaler.publish import (
     Announcement,
@@ -26,8 +28,11 @@ from muster.autoscaler.publish import (
     TimelineFile,
     VerdictBoard,
 )
+from muster.autoscaler.shadow import BOOT_S, ShadowReport, ShadowWorld
+from muster.autoscaler.status_files import ClusterRecord, read_record, write_record
 from muster.base.ambient import Ambient
 from muster.base.clock import Clock, SystemClock
+from muster.base.foreign import error_text, shielded
 from muster.base.ids import IdSource, RandomIds
 from muster.base.rng import Seed
 from muster.cluster.controller import ClusterController
@@ -37,7 +42,9 @@ from muster.config.schema import ClusterConfig, MonitorConfig
 from muster.config.source import FileSpecSource
 from muster.config.to_spec import retention_of
 from muster.errors import EngineUnreachable
-from muster.providers.registry import ProviderContext, build_provider
+from muster.host.processes import mark_of
+from muster.providers.bootstrap import completed
+from muster.providers.registry import ProviderContext, build_provider, check_provider
 from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
@@ -95,6 +102,7 @@ class ConfigReload:
     server: MetricsServer | None
     events: EventLog
     clock: Clock
+    metrics: Metrics | None = None
 
     def __post_init__(self) -> None:
         self._started = self._current = self.config()
@@ -129,7 +137,13 @@ class ConfigReload:
 
     def _log_ignored(self, before: ClusterConfig, now: ClusterConfig) -> None:
         known, started = ignored_keys(before, self.given), ignored_keys(self._started, self.given)
-        for key, (value, why) in ignored_keys(now, self.given).items():
+        ignored = ignored_keys(now, self.given)
+        if self.metrics is not None:
+            waiting = {
+                key for key, (value, why) in ignored.items() if why == _AT_START and value != started[key][0]
+            }
+            self.metrics.restart_needed = bool(waiting)
+        for key, (value, why) in ignored.items():
             if value != known[key][0] and value != started[key][0]:
                 self._warn(f"{key} was changed in the cluster file; it {why}.")
 
@@ -152,6 +166,11 @@ class MonitorOptions:
     head: HeadAddress
     interval_s: float | None = None
     metrics_port: int | None = None
+    head_wait_s: float = math.inf  # how long a head that does not answer is waited for
+    metrics_host: str | None = None  # None: the head's address
+    metrics_token: Path | None = None  # the file of the bearer token; None: that of the home, if it is there
+    shadow: bool = False  # plan beside the cluster's own autoscaler, and only say what would be done
+    boot_s: float = BOOT_S  # of a machine, in the shadow's bill
 
 
 class StartCancelled(Exception):
@@ -191,22 +210,67 @@ class _Parts:
         self._given = CommandLineOverrides(interval_s=options.interval_s, metrics_port=options.metrics_port)
         self._events = EventLog()
         self._source = FileSpecSource(options.config, environment)
+        if not options.shadow:  # which asks no provider
+            check_provider(self._source.config, str(options.config))
         options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         retention = Retention(**retention_of(self._source.config))
         self._store = stack.enter_context(
             SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
         )
         host_and_port(options.head.address)  # an address that cannot be parsed fails at once
-        self._link = GcsClient(options.head.address, options.head.auth)
-        self._nodes = GcsNodeSource(self._link)
+        self._link = GcsClient(options.head.address, options.head.auth, read_only=options.shadow)
+        self._nodes = GcsNodeSource(self._link, clock)
 
     def monitor(self, stop: StopSignal, close: Callable[[], None]) -> Monitor:
-        session = reach_head(self._link, stop)
+        if self._options.shadow:
+            return self._shadow(self._reach_head(stop), close)
+        # The process provider comes before the head: it imports Ray meanwhile. Others come after it: their
+        # bootstrap completes the configuration. Either is closed before the lease is released.
+        held = self._stack.enter_context(ExitStack())
+        early = self._ports() if self._source.config.provider.type == "process" else None
+        session = self._reach_head(stop)
+        self._refuse_company(stop)
         lease = Lease(LeaseKey(self._link), self._clock, self._ids)
         lease.take(lambda seconds: _pause(stop, seconds))
-        self._stack.callback(_quietly, lease.release)
+        held.callback(_quietly, lease.release)
         self._store.raise_version(self._nodes.published_version())
+        self._source.complete_with(completed(self._source.config).apply)
+        self._write_record()
+        ports = early or self._ports()
         metrics, server = self._metrics(session)
+        return self._assembled(ports, self._listeners(lease, metrics, server), metrics, server, close)
+
+    def _reach_head(self, stop: StopSignal) -> str:
+        return reach_head(self._link, stop, limit_s=self._options.head_wait_s, clock=self._clock)
+
+    def _shadow(self, session: str, close: Callable[[], None]) -> Monitor:
+        """Nothing of the shadow may reach the cluster: no lease, board, report or drain, and no provider."""
+        home = self._options.home
+        world = ShadowWorld(self._nodes.read, self._source, home.shadow, self._clock)
+        world.boot_s = self._options.boot_s
+        self._events = report = ShadowReport(world)
+        self._stack.callback(_quietly, report.close)
+        metrics, server = (None, None) if self._options.metrics_port is None else self._metrics(session)
+        ports = Ports(
+            provider=world, nodes=world, drainer=world, installer=None, store=self._store, spec=world
+        )
+        status = StatusFile(
+            home,
+            lambda: report.newest,
+            lambda: server.port if server is not None else None,
+            lambda: world.book.summary,
+        )
+        listeners: list[TickListener] = [report, status, *([] if metrics is None else [metrics])]
+        return self._assembled(ports, listeners, metrics, server, close)
+
+    def _assembled(
+        self,
+        ports: Ports,
+        listeners: list[TickListener],
+        metrics: Metrics | None,
+        server: MetricsServer | None,
+        close: Callable[[], None],
+    ) -> Monitor:
         interval = TickInterval(*self._given.bounds(self._source.config.muster.monitor))
         reload = ConfigReload(
             config=lambda: self._source.config,
@@ -216,9 +280,10 @@ class _Parts:
             server=server,
             events=self._events,
             clock=self._clock,
+            metrics=metrics,
         )
         loop = Loop(
-            controller=ClusterController(self._ports(), Ambient(self._clock, self._ids, Seed(0))),
+            controller=ClusterController(ports, Ambient(self._clock, self._ids, Seed(0))),
             poll=self._nodes.read,
             stamp=self._stamp,
             reload=reload.apply,
@@ -227,10 +292,38 @@ class _Parts:
             loop,
             interval,
             clock=self._clock,
-            listeners=self._listeners(lease, metrics, server),
+            listeners=listeners,
             problems=metrics,
             close=close,
         )
+
+    def _write_record(self) -> None:
+        """Leaves for `muster down` what this monitor runs, unless `muster up` has done so."""
+        home, config, known = self._options.home, self._source.config, read_record(self._options.home)
+        mark = mark_of(os.getpid())
+        if mark is None or (known is not None and config.provider.type == "process"):
+            return
+        auth = {key: value for key, value in self._options.head.auth.items() if key != "RAY_AUTH_TOKEN"}
+        record = ClusterRecord(
+            cluster_name=config.cluster_name,
+            config=str(self._options.config.resolve()),
+            address=self._options.head.address,
+            auth=auth if "RAY_AUTH_TOKEN_PATH" in auth else {},
+            monitor_pid=mark.pid,
+            monitor=mark,
+            provider=config.provider.settings(),
+        )
+        write_record(home, record)
+
+    def _refuse_company(self, stop: StopSignal) -> None:
+        found = foreign_autoscaler(
+            self._link,
+            lambda seconds: _pause(stop, seconds),
+            self._clock,
+            own_version=self._store.load().version,
+        )
+        if found:
+            raise company(self._link.address, found)
 
     def _stamp(self) -> object:
         try:
@@ -268,21 +361,22 @@ class _Parts:
     def _metrics(self, session: str) -> tuple[Metrics | None, MetricsServer | None]:
         port = self._given.port(self._source.config.muster.monitor)
         try:
-            metrics = Metrics(session)
-            server = MetricsServer(metrics, host_for(self._options.head.address), port)
+            metrics = Metrics(session, self._source.config.cluster_name)
         except ImportError:
             logger.warning("no metrics: prometheus-client is not installed (pip install prometheus-client)")
             return None, None
-        except OSError as error:
-            logger.warning("metrics are not served: %s", error)
-            return metrics, None
-        self._stack.callback(_quietly, server.close)
+        token, own = self._options.metrics_token, self._options.home.metrics_token
+        token = own if token is None and own.is_file() else token
+        host = self._options.metrics_host or host_for(self._options.head.address)
+        server = start_metrics_server(metrics, host, port, token)
+        if server is not None:
+            self._stack.callback(_quietly, server.close)
         return metrics, server
 
     def _listeners(
         self, lease: Lease, metrics: Metrics | None, server: MetricsServer | None
     ) -> list[TickListener]:
-        home, events, host = self._options.home, self._events, host_and_port(self._link.address)[0]
+        home, events = self._options.home, self._events
         listeners: list[TickListener] = [] if metrics is None else [metrics]
         return [
             *listeners,
@@ -290,16 +384,22 @@ class _Parts:
             VerdictBoard(VerdictWriter(self._link)),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
             TimelineFile(home.timeline),
-            Announcement(
-                StatePublisher(self._link), lambda: f"{host}:{server.port}" if server is not None else ""
-            ),
+            Announcement(StatePublisher(self._link), lambda: server.address if server is not None else ""),
             LeaseRenewal(lease),
+            CompanyWatch(self._link, self._clock),
         ]
 
 
-def reach_head(link: GcsClient, stop: StopSignal) -> str:
-    """Returns the name of the head's session once the head is up; a wait is logged once."""
+def reach_head(
+    link: GcsClient, stop: StopSignal, *, limit_s: float = math.inf, clock: Clock | None = None
+) -> str:
+    """Returns the name of the head's session once the head is up; a wait is logged once.
+
+    Raises EngineUnreachable when the head is not up within `limit_s`.
+    """
     pause_s, longest_s = HEAD_RETRY_S
+    time = clock or SystemClock()
+    give_up = time.monotonic() + limit_s
     is_logged = False
     while True:
         try:
@@ -310,6 +410,8 @@ def reach_head(link: GcsClient, stop: StopSignal) -> str:
             why = f"the head at {link.address} is still starting"
         except EngineUnreachable as error:
             why = str(error)
+        if time.monotonic() + pause_s > give_up:
+            raise EngineUnreachable(f"{why}; it was waited for {limit_s:g} s")
         if not is_logged:
             logger.warning("waiting for the head: %s", why)
             is_logged = True
@@ -325,6 +427,6 @@ def _pause(stop: StopSignal, seconds: float) -> None:
 def _quietly(close: Callable[[], object]) -> None:
     """A resource that cannot be closed is logged and must not keep the others open."""
     try:
-        close()
+        shielded(close)
     except Exception as error:  # noqa: BLE001 - logged; the others are still to be closed
-        logger.warning("while closing: %s: %s", type(error).__name__, error)
+        logger.warning("while closing: %s", error_text(error))

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
+from muster.base.text import is_internal
 from muster.cluster.model import Demand, Gang, Instance, StopCause
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.states import RUNNING_REACHABLE, InstanceState
@@ -21,7 +22,7 @@ from muster.cluster.states import RUNNING_REACHABLE, InstanceState
 logger = logging.getLogger("muster.events")
 
 _S = InstanceState
-_REMOVED_BECAUSE = {
+REMOVED_BECAUSE = {
     StopCause.OUTDATED: "outdated",
     StopCause.MAX_NODES: "max number of worker nodes reached",
     StopCause.MAX_NODES_PER_TYPE: "max number of worker nodes per type reached",
@@ -90,15 +91,35 @@ def _shape_events(tick: Tick) -> Iterator[Event]:
     for node_type, count in added.items():
         yield Event(at=at, level="info", message=f"Adding {count} node(s) of type {node_type}.")
     for (cause, node_type), count in removed.items():
-        why = _REMOVED_BECAUSE.get(cause, "") if cause else ""
+        why = REMOVED_BECAUSE.get(cause, "") if cause else ""
         if why:
             text = f"Removing {count} nodes of type {node_type} ({why})."
             yield Event(at=at, level="info", message=text)
-    if added or removed:
+    lost = losses_of(tick)
+    for (node_type, why), count in lost.items():
+        text = f"Lost {count} node(s) of type {node_type} ({why})."
+        yield Event(at=at, level="warning", message=text)
+    if added or removed or lost:
         size = size_after(tick)
         yield Event(at=at, level="info", message=f"Resized to {_shown_size(size)}.")
-        yield Event(at=at, level="debug", message=f"Current cluster resources: {{{size}}}.")
+        shown = Resources({name: units for name, units in size.items() if not is_internal(name)})
+        yield Event(at=at, level="debug", message=f"Current cluster resources: {{{shown}}}.")
     yield from _failed_launches(tick)
+
+
+def losses_of(tick: Tick) -> Counter[tuple[str, str]]:
+    """Counts the machines that were lost in this tick, by type and reason."""
+    if tick.snapshot.traits.read_only:
+        return Counter()
+    losses = [(record, record.loss) for record in tick.plan.writes]
+    fresh = [(record, loss) for record, loss in losses if loss is not None and loss.at == tick.plan.at]
+    # A record may end because its machine has another one: then only the record is gone.
+    held = {record.cloud_id for record in tick.ledger.instances.values()} if fresh else set()
+    return Counter(
+        (record.node_type, loss.details)
+        for record, loss in fresh
+        if loss.state is not _S.TERMINATED or record.cloud_id not in held
+    )
 
 
 def _is_new(record: Instance, at: float) -> bool:
@@ -155,7 +176,7 @@ def _warnings(tick: Tick) -> dict[str, str]:
     if tick.runtime is None:
         return {}
     found: dict[str, str] = {}
-    demands = _infeasible(tick, Subject.DEMAND, _by_id(tick.runtime.demands))
+    demands = _infeasible(tick, Subject.DEMAND, requests_by_id(tick.runtime.demands))
     if demands:
         listed = ", ".join(f"{_shown(demand)}*{count}" for demand, count in demands)
         key = "requests " + ", ".join(sorted(_shown(demand) for demand, _ in demands))
@@ -164,7 +185,9 @@ def _warnings(tick: Tick) -> dict[str, str]:
     for gang, _ in _infeasible(tick, Subject.GANG, gangs):
         text = f"No available node types can fulfill placement group requests {_shown_gang(gang)}. {_ADVICE}"
         found[f"gang {gang.gang_id}"] = text
-    bundles = _by_id(bundle for constraint in tick.runtime.constraints for bundle in constraint.demands)
+    bundles = requests_by_id(
+        bundle for constraint in tick.runtime.constraints for bundle in constraint.demands
+    )
     for bundle, count in _infeasible(tick, Subject.CONSTRAINT, bundles):
         shown = _shown(bundle)
         text = f"No available node types can fulfill cluster constraint {shown}*{count}. {_ADVICE}"
@@ -181,8 +204,8 @@ def _infeasible(tick: Tick, subject: Subject, items: Mapping[str, T]) -> list[tu
     ]
 
 
-def _by_id(demands: Iterable[Demand]) -> dict[str, Demand]:
-    """The planner names a demand by its own name, or by its position among those with a usable count."""
+def requests_by_id(demands: Iterable[Demand]) -> dict[str, Demand]:
+    """Returns demands by the planner's name: their own, or the position among those with a usable count."""
     sane = [demand for demand in demands if demand.count > 0]
     return {demand.name or str(position): demand for position, demand in enumerate(sane)}
 

@@ -43,6 +43,11 @@ class ClusterHome:
         return self.path / "auth_token"
 
     @property
+    def metrics_token(self) -> Path:
+        """Returns the file of the token that the metrics ask for, where a user has written one."""
+        return self.path / "metrics_token"
+
+    @property
     def monitor_log(self) -> Path:
         return self.path / "monitor.log"
 
@@ -50,6 +55,11 @@ class ClusterHome:
     def timeline(self) -> Path:
         """Returns the file with one JSON line per change of demand, nodes or spend; the demo draws it."""
         return self.path / "timeline.jsonl"
+
+    @property
+    def shadow(self) -> Path:
+        """Returns the file of the ShadowBook of `muster monitor --shadow`."""
+        return self.path / "shadow.json"
 
     @property
     def nodes(self) -> Path:

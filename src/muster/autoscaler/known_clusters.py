@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from muster.autoscaler.home import DEFAULT_ROOT, ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, PublishedStatus, read_record, read_status
 from muster.base.text import short_duration
-from muster.config.load import load_config
+from muster.config.load import NAME_RULE, is_cluster_name, load_config
 from muster.errors import ClusterError, ConfigError
 from muster.host.processes import lives
 from muster.providers.process.head import running_head
@@ -51,7 +52,8 @@ class KnownCluster:
 
     def _gone(self, record: ClusterRecord, log: str) -> str:
         """Names the processes of `muster up` that are gone."""
-        again = f"`muster up {record.config}` starts"
+        command = "monitor" if record.provider.get("type", "process") != "process" else "up"
+        again = f"`muster {command} {record.config}` starts"
         if not lives(record.monitor):
             who = "the monitor" if record.monitor is None else f"the monitor (pid {record.monitor.pid})"
             return f"{who} is gone, so nothing scales: {again} a new one; {log}"
@@ -89,10 +91,12 @@ def find_cluster(word: str | None, root: Path) -> KnownCluster:
     known = known_clusters(root)
     if word is None:
         return _the_only_one(known, root)
+    found = {cluster.name: cluster for cluster in known}
+    if word in found:  # names from before there was a rule included
+        return found[word]
     name = cluster_name(word)
-    for cluster in known:
-        if cluster.name == name:
-            return cluster
+    if name in found:
+        return found[name]
     close = difflib.get_close_matches(name, [cluster.name for cluster in known], n=1)
     hint = f"did you mean {close[0]!r}?" if close else _choices(known)
     raise ClusterError(f"no cluster {name!r} in {root}; {hint}")
@@ -100,9 +104,19 @@ def find_cluster(word: str | None, root: Path) -> KnownCluster:
 
 def cluster_name(word: str) -> str:
     """Returns the name of the cluster; a word that names a file stands for the cluster of that file."""
-    path = Path(word).expanduser()
-    is_file = path.suffix in (".yaml", ".yml", ".json") or path.is_file() or len(path.parts) > 1
-    return load_config(path).cluster_name if is_file else word
+    path = cluster_file(word)
+    if path is not None:
+        return load_config(path).cluster_name
+    if not is_cluster_name(word):
+        raise ClusterError(f"{word!r} is neither a file nor the name of a cluster; {NAME_RULE}")
+    return word
+
+
+def cluster_file(word: str) -> Path | None:
+    """Returns the cluster file that a word names; None for the name of a cluster."""
+    file = os.path.expanduser(word)  # these two of os.path never raise
+    is_file = file.endswith((".yaml", ".yml", ".json")) or os.path.isfile(file)
+    return Path(file) if is_file else None
 
 
 def _the_only_one(known: list[KnownCluster], root: Path) -> KnownCluster:

@@ -24,16 +24,13 @@ from muster.autoscaler.status_files import (
     write_record,
 )
 from muster.base.clock import Clock
-from muster.base.ids import IdSource
-from muster.cluster.model import Instance, NodeKind, StatusChange
-from muster.cluster.plan import Plan
-from muster.cluster.ports import Ledger
-from muster.cluster.spend import cost_of
+from muster.base.ids import CloudId, IdSource
+from muster.cluster.model import NodeKind
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.config.load import load_config
 from muster.config.node_launch import node_launches
-from muster.config.schema import ClusterConfig
-from muster.errors import ClusterError, ProviderError, ProviderMisconfigured
+from muster.config.schema import ClusterConfig, ProviderConfig
+from muster.errors import ClusterError, ConfigError, ProviderError, ProviderMisconfigured
 from muster.host import daemon
 from muster.host.processes import ProcessMark, lives, mark_of
 from muster.providers.process.head import (
@@ -46,47 +43,17 @@ from muster.providers.process.head import (
 )
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.ray_command import NodeSize
+from muster.providers.registry import ManagedProvider, ProviderContext, build_provider, check_provider
+from muster.providers.teardown import NO_MACHINES, QUIET_S, EndedMachines, WorkerTeardown
 from muster.providers.v1.tags import TAG_RAY_LAUNCH_CONFIG
 from muster.runtimes.ray.native import check_ray
-from muster.stores.ledger.history import Spend
+from muster.stores.ledger.close import close_ledger
+from muster.stores.ledger.history import Spend, open_history
 from muster.stores.ledger.store import SqliteInstanceStore
 
-DETAILS = "ended by muster down"
-
-
-def close_ledger(path: Path, clock: Clock, ids: IdSource) -> Spend | None:
-    """Ends every record and returns the cluster's total cost; None when no ledger was written. Idempotent."""
-    if not path.is_file():
-        return None
-    with SqliteInstanceStore(path, clock=clock) as store:
-        ledger = store.load()
-        # No process is left that could carry the effects out.
-        store.handed_over([action.request_id for action in ledger.outbox])
-        if ledger.instances:
-            store.commit(ledger.version, closing(ledger, ids.fresh("t"), clock.now()))
-        return store.history.spend(clock.now())
-
-
-def closing(ledger: Ledger, tick_id: str, now: float) -> Plan:
-    """Returns the plan that ends every record; pure."""
-    at = max(now, ledger.newest_at)
-    live = tuple(ledger.instances.values())
-    spent = sum(cost_of(record, at) for record in live if record.state in ON_CLOUD)
-    return Plan(
-        tick_id=tick_id,
-        at=at,
-        writes=tuple(_ended(record, at) for record in live),
-        memory=replace(ledger.memory, spent=ledger.memory.spent + spent),
-    )
-
-
-def _ended(record: Instance, at: float) -> Instance:
-    asked = record.state is InstanceState.REQUESTED  # the machine never arrived
-    state = InstanceState.ALLOCATION_FAILED if asked else InstanceState.TERMINATED
-    return replace(record, state=state, history=(*record.history, StatusChange(state, at, DETAILS)))
-
-
 READY_S = 120.0  # the monitor imports Ray and connects, the head's own node starts: slow on a busy computer
+MACHINES_STOP_S = 180.0  # clouds take a minute or two
+COMING_S = 10.0  # a machine that was requested and not seen yet may turn up for so long
 MONITOR_STOP_S = 20.0  # a tick under way is finished
 POLL_S = 0.1
 _LOG_TAIL_BYTES = 1500
@@ -116,10 +83,11 @@ class EndedCluster:
     nodes: tuple[str, ...]
     left: Mapping[str, list[int]]  # processes that did not end
     spend: Spend | None
+    machines: EndedMachines = NO_MACHINES  # of a provider that is not this computer
 
     @property
     def nothing(self) -> bool:
-        return self.monitor_pid is None and not self.nodes
+        return self.monitor_pid is None and not self.nodes and not self.machines.ended
 
 
 @dataclass(frozen=True)
@@ -150,7 +118,7 @@ class Launcher:
     def up(self, config_file: Path, *, port: int | None = None) -> LaunchedCluster:
         """Starts what is missing and keeps what runs. `port` is the head's; None: a free one."""
         config = load_config(config_file, self._environment)
-        _check_provider(config)
+        check_up(config, config_file)
         check_ray()
         home = ClusterHome.of(config.cluster_name, self._root)
         self._check_file(home, config_file)
@@ -177,30 +145,99 @@ class Launcher:
             record=record, home=home, head_started=not head.already, monitor_started=running is None
         )
 
-    def down(self, home: ClusterHome, *, purge: bool = False) -> EndedCluster:
+    def down(
+        self, home: ClusterHome, *, config_file: Path | None = None, purge: bool = False
+    ) -> EndedCluster:
         """Stops the monitor, then workers, head and temporary files. Idempotent.
 
-        The monitor goes first: a running one would start new nodes.
+        The monitor goes first: a running one would start new nodes. Machines of a provider are ended through
+        it, and only when none is listed any more is the ledger closed. `config_file` names the provider where
+        no monitor has left it. Raises ClusterError, before anything is done, when it cannot be used.
         """
+        config = self._machines_config(home, config_file)
+        provider = None if config is None else self._provider(home, config)
         monitor = _running_monitor(home)
         if monitor is not None:
             self._report("stopping the monitor")
             daemon.end(monitor, clock=self._clock, patience_s=MONITOR_STOP_S)
         self._report("stopping the nodes")
         stopped = stop_everything(home.nodes, self._clock)
+        machines = NO_MACHINES if provider is None else self._end_machines(home, provider)
         spend = None
-        if not stopped.left:
+        is_down = not stopped.left and not machines.left
+        if is_down:
             spend = close_ledger(home.ledger, self._clock, self._ids)
-            for file in (home.cluster, home.token, home.status):
+            tokens = (home.token,) if provider is None else ()  # of a head by hand it is the user's
+            for file in (home.cluster, home.status, *tokens):
                 file.unlink(missing_ok=True)
-        if purge and not stopped.left:
+        if purge and is_down:
             shutil.rmtree(home.path, ignore_errors=True)
         return EndedCluster(
             monitor_pid=None if monitor is None else monitor.pid,
             nodes=stopped.nodes,
             left=stopped.left,
             spend=spend,
+            machines=machines,
         )
+
+    # -- parts of down ---------------------------------------------------------------------------------
+
+    def _machines_config(self, home: ClusterHome, config_file: Path | None) -> ClusterConfig | None:
+        """Returns the config of the provider whose machines must be ended; None when there are none."""
+        if home.shadow.exists():
+            return None  # its ledger names what muster would have bought; the machines are somebody else's
+        record = read_record(home)
+        if record is not None and record.provider:
+            config = _config_of(record)
+        else:
+            written = config_file or (Path(record.config) if record is not None else None)
+            try:
+                if written is None:
+                    raise ConfigError("no monitor has left it")
+                config = load_config(written, self._environment)
+            except ConfigError as error:
+                left = [] if home.nodes.is_dir() else _machines_of(home)
+                if not left:
+                    return None
+                raise ClusterError(
+                    f"these machines may still run, and which provider ends them is not known ({error}): "
+                    f"{', '.join(left)}; name the cluster's file: `muster down FILE`"
+                ) from error
+        return None if config.provider.type in ("process", "readonly") else config
+
+    def _provider(self, home: ClusterHome, config: ClusterConfig) -> ManagedProvider:
+        context = ProviderContext(
+            cluster_name=config.cluster_name,
+            home=home.path,
+            address="",
+            clock=self._clock,
+            ids=self._ids,
+            environment=self._environment,
+        )
+        try:
+            return build_provider(config, dict, context)
+        except ConfigError as error:
+            left = _machines_of(home)
+            shown = f"these machines may still run: {', '.join(left)}" if left else "the ledger names none"
+            raise ClusterError(
+                f"nothing was stopped: the provider that must end them cannot be used; {shown}; {error}"
+            ) from error
+
+    def _end_machines(self, home: ClusterHome, provider: ManagedProvider) -> EndedMachines:
+        """The ledger is held meanwhile, so that no monitor buys anew."""
+        with ExitStack() as held:
+            held.callback(provider.close)
+            known: list[CloudId] = []
+            is_coming = False
+            if home.ledger.is_file():
+                store = held.enter_context(SqliteInstanceStore(home.ledger, clock=self._clock))
+                records = store.load().instances.values()
+                known = [i.cloud_id for i in records if i.cloud_id and i.kind is not NodeKind.HEAD]
+                is_coming = any(i.state is InstanceState.REQUESTED for i in records)
+            teardown = WorkerTeardown(
+                provider, self._clock, self._ids, known=known, patience_s=MACHINES_STOP_S
+            )
+            return teardown.run(self._report, COMING_S if is_coming else QUIET_S)
 
     # -- parts of up -----------------------------------------------------------------------------------
 
@@ -290,12 +327,38 @@ class Launcher:
         raise ClusterError(f"the head's node did not come up within {READY_S:.0f} s; see {home.monitor_log}")
 
 
-def _check_provider(config: ClusterConfig) -> None:
+def _config_of(record: ClusterRecord) -> ClusterConfig:
+    """Returns what a provider is built from, as the monitor that ran it has left it."""
+    section = dict(record.provider)
+    return ClusterConfig(
+        cluster_name=record.cluster_name,
+        provider=ProviderConfig(
+            type=str(section.get("type", "")),
+            module=section.get("module"),
+            disable_node_updaters=bool(section.get("disable_node_updaters")),
+            written=section,
+        ),
+    )
+
+
+def _machines_of(home: ClusterHome) -> list[str]:
+    """Returns the machines that the ledger holds as bought; the head is not one of them."""
+    if not home.ledger.is_file():
+        return []
+    with open_history(home.ledger) as history:
+        records = history.find(states=ON_CLOUD)
+    return [i.cloud_id for i in records if i.cloud_id and i.kind is not NodeKind.HEAD]
+
+
+def check_up(config: ClusterConfig, file: Path) -> None:
+    """Raises ConfigError or ClusterError for a cluster that `muster up` cannot start."""
+    check_provider(config, str(file))
     kind = config.provider.type
     if kind != "process":
         raise ClusterError(
             f"`muster up` starts clusters of provider type 'process' (this computer), not {kind!r} yet; for "
-            f"others start the head yourself with `ray start --head --no-monitor`, and there `muster monitor`"
+            "others start the head yourself with `ray start --head --no-monitor`, and there `muster monitor "
+            f"{file}`; `muster down` ends the machines that it bought"
         )
 
 

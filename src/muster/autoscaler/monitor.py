@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from muster.autoscaler.lease import AlreadyMonitored
 from muster.base.clock import Clock
+from muster.base.foreign import error_text, shielded
 from muster.base.log import OnChange
 from muster.cluster.controller import LEDGER_SOURCE, ClusterController
 from muster.cluster.model import ClusterSpec, NodeStatus, RuntimeReport
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.2  # between ticks: how often the runtime and the config are checked for urgent changes
 _TICK_DUTY = 10.0  # urgent changes are acted on at once, but ticks take at most a tenth of the time
 _POLL_DUTY = 50.0  # and polls, which grow with the cluster, a fiftieth
+_NEWEST = 5  # of which the shortest stands for the cost of a tick or a poll
 _FATAL = (EngineDenied, EngineMissing, AlreadyMonitored)
 _SETTLED = frozenset({InstanceState.RAY_RUNNING})
 _AFTER_S = 0.1  # a limit must be passed, not only reached
@@ -117,10 +120,11 @@ class Monitor:
         self._loop, self._interval, self._clock = loop, interval, clock
         self._listeners, self._problems, self._close = tuple(listeners), problems, close
         self._changes = OnChange(logger)
-        self._newest: Tick | None = None
         self._urgent: object = None
         self._stamp: object = None
-        self._poll_took_s = 0.0
+        # The shortest of the newest counts: a busy computer makes single ones slow, a large cluster all.
+        self._ticks_took_s: deque[float] = deque(maxlen=_NEWEST)
+        self._polls_took_s: deque[float] = deque(maxlen=_NEWEST)
         self._ended_at = clock.monotonic()
         self._config_problem = ""
         self._is_away = False
@@ -140,13 +144,13 @@ class Monitor:
     def round(self) -> float:
         """Runs one tick, passes it to every listener, and returns the seconds until the next."""
         self._stamp = self._loop.stamp()
-        self._newest = self._urgent = None
+        self._urgent = None
         started = self._clock.monotonic()
         tick = self._tick(started)
         self._ended_at = self._clock.monotonic()
         if tick is None:
             return self._interval.max_s
-        self._newest = tick
+        self._ticks_took_s.append(tick.took_s)
         if tick.runtime is not None:
             self._urgent = urgent_state(tick.runtime)
         self._reload()
@@ -166,7 +170,7 @@ class Monitor:
         except _FATAL:
             raise
         except Exception as error:
-            self._changes.log(logging.ERROR, "tick", f"a tick failed: {type(error).__name__}: {error}")
+            self._changes.log(logging.ERROR, "tick", f"a tick failed: {error_text(error)}")
             logger.debug("a tick failed", exc_info=True)
             self._count_failed_tick()
             return None
@@ -197,11 +201,11 @@ class Monitor:
         """A listener that fails does not keep the others from being called."""
         name = type(listener).__name__
         try:
-            listener.on_tick(tick)
+            shielded(lambda: listener.on_tick(tick))
         except _FATAL:
             raise
         except Exception as error:  # noqa: BLE001 - logged once, tried again after the next tick
-            self._changes.log(logging.WARNING, name, f"{name}: {type(error).__name__}: {error}")
+            self._changes.log(logging.WARNING, name, f"{name}: {error_text(error)}")
         else:
             self._changes.forget(name)
 
@@ -230,11 +234,13 @@ class Monitor:
                 due = min(due, self._ended_at + self._least_pause_s())
 
     def _poll_pause_s(self) -> float:
-        return min(max(POLL_S, _POLL_DUTY * self._poll_took_s), self._interval.max_s)
+        return self._pause_s(_POLL_DUTY, self._polls_took_s)
 
     def _least_pause_s(self) -> float:
-        took_s = self._newest.took_s if self._newest is not None else 0.0
-        return min(max(POLL_S, _TICK_DUTY * took_s), self._interval.max_s)
+        return self._pause_s(_TICK_DUTY, self._ticks_took_s)
+
+    def _pause_s(self, duty: float, took_s: Collection[float]) -> float:
+        return min(max(POLL_S, duty * min(took_s, default=0.0)), self._interval.max_s)
 
     def _has_changed(self) -> bool:
         """Returns whether the config, demand or nodes differ from what the last tick saw."""
@@ -244,7 +250,7 @@ class Monitor:
             return False
         began = self._clock.monotonic()
         try:
-            report: object = self._loop.poll()
+            report: object = shielded(self._loop.poll)
             if not isinstance(report, RuntimeReport):
                 return False
             state = urgent_state(usable_report(report, lambda source, message: None))
@@ -252,7 +258,7 @@ class Monitor:
             raise
         except Exception:  # noqa: BLE001 - the next tick meets the same error and reports it
             return True
-        self._poll_took_s = self._clock.monotonic() - began
+        self._polls_took_s.append(self._clock.monotonic() - began)
         return state != self._urgent
 
 

@@ -18,6 +18,7 @@ from muster.autoscaler.events import Event
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.monitor import Tick, state_of
+from muster.autoscaler.shadow_book import ShadowSummary
 from muster.autoscaler.status_files import PublishedStatus, write_status
 from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Subject
@@ -90,8 +91,9 @@ class StatusFile:
         home: ClusterHome,
         events: Callable[[], tuple[Event, ...]],
         metrics_port: Callable[[], int | None] = lambda: None,
+        shadow: Callable[[], ShadowSummary | None] = lambda: None,
     ) -> None:
-        self._home, self._events, self._metrics_port = home, events, metrics_port
+        self._home, self._events, self._metrics_port, self._shadow = home, events, metrics_port, shadow
         self._written: object = None
         self._written_at = float("-inf")
 
@@ -101,7 +103,7 @@ class StatusFile:
         content = (state_of(tick), verdicts, events, port, tick.interval_s)
         if content == self._written and tick.plan.at - self._written_at < REFRESH_S:
             return
-        write_status(self._home, published(tick, events, port))
+        write_status(self._home, replace(published(tick, events, port), shadow=self._shadow()))
         self._written, self._written_at = content, tick.plan.at
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from muster.errors import public
+
 if TYPE_CHECKING:
     from muster.runtimes.ray.client import GcsClient
     from muster.runtimes.ray.status import ClusterStatus
@@ -17,6 +19,7 @@ __all__ = ["get_cluster_status", "request_resources"]
 TIMEOUT_S = 10.0
 
 
+@public
 def request_resources(
     num_cpus: int | None = None,
     bundles: Sequence[Mapping[str, float]] | None = None,
@@ -45,6 +48,7 @@ def request_resources(
     request(_link(None, TIMEOUT_S), counts, TIMEOUT_S)
 
 
+@public
 def get_cluster_status(gcs_address: str | None = None, timeout: float = TIMEOUT_S) -> ClusterStatus:
     """Returns nodes, launches under way, failures, and the requests that wait or can never be placed.
 

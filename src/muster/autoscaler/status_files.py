@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
 from muster.autoscaler.events import Event
 from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.shadow_book import ShadowSummary
 from muster.base import codec
 from muster.cluster.model import Instance, RuntimeReport
 from muster.cluster.snapshot import FailedLaunch, Quarantined
@@ -24,7 +25,10 @@ from muster.host.processes import ProcessMark
 
 
 class ClusterRecord(Struct, frozen=True, kw_only=True):
-    """A ClusterRecord is how to reach a cluster that `muster up` made, and which processes belong to it."""
+    """A ClusterRecord is how to reach a cluster, and what `muster down` must end.
+
+    `muster up` writes it; where a provider buys the machines, the monitor does.
+    """
 
     cluster_name: str
     config: str  # path of the cluster file, re-read while running
@@ -33,6 +37,7 @@ class ClusterRecord(Struct, frozen=True, kw_only=True):
     monitor_pid: int | None = None  # for other programs
     monitor: ProcessMark | None = None  # the same, with its start time: an id alone may be another's by now
     temp_dir: str = ""
+    provider: Mapping[str, Any] = field(default_factory=dict)  # its section, as the monitor runs with it
 
 
 class PublishedStatus(Struct, frozen=True, kw_only=True):
@@ -52,6 +57,7 @@ class PublishedStatus(Struct, frozen=True, kw_only=True):
     config_problem: str = ""  # what is wrong with the newest edit of the config
     metrics_port: int | None = None
     events: tuple[Event, ...] = ()  # the newest, oldest first
+    shadow: ShadowSummary | None = None  # of a monitor that only plans, beside another autoscaler
 
 
 T = TypeVar("T")
@@ -68,7 +74,7 @@ def write_status(home: ClusterHome, status: PublishedStatus) -> None:
 
 
 def read_record(home: ClusterHome) -> ClusterRecord | None:
-    """Returns None before `muster up` has written the file and after `muster down`."""
+    """Returns None before `muster up` or a monitor has written the file, and after `muster down`."""
     return _read(home.cluster, ClusterRecord)
 
 
