@@ -8,6 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from muster.session import publish as publishing
 from muster.session.checkpoint import Checkpoint
 from muster.session.publish import MANIFEST, checkpoint_name, publish_copy, publish_staged
 
@@ -135,6 +136,7 @@ def test_a_failed_publish_leaves_nothing(folder, tmp_path, monkeypatch):
     def full(fd):
         raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr(publishing, "FULL_DISK_S", 0.0)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         publish_copy(str(folder), str(trial), "checkpoint_000000")

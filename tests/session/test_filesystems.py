@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from muster.session.checkpoint import Checkpoint
-from muster.session.filesystems import as_fsspec
+from muster.session.filesystems import as_arrow, as_fsspec
 from muster.stores.storage import Storage
 
 
@@ -54,3 +55,19 @@ def test_pyarrows_own_file_systems_keep_directories(tmp_path):
         assert Path(directory, "b", "file").read_text() == "hello"
     storage.delete_dir("a")
     assert storage.listing("a") == ()
+
+
+def test_without_pyarrow_users_get_fsspecs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    memory = MemoryFileSystem()
+    assert (type(as_arrow(None)), as_arrow(memory)) == (LocalFileSystem, memory)
+
+
+def test_with_pyarrow_users_get_its_own_or_a_wrapped_one(tmp_path):
+    arrow = pytest.importorskip("pyarrow.fs")
+    memory, inner = MemoryFileSystem(), arrow.SubTreeFileSystem(str(tmp_path), arrow.LocalFileSystem())
+    assert isinstance(as_arrow(None), arrow.LocalFileSystem)
+    assert as_arrow(as_fsspec(inner)) == inner
+    memory.pipe_file("/as-arrow/file", b"hello")
+    wrapped = as_arrow(memory)
+    assert (wrapped.open_input_stream("/as-arrow/file").read(), as_fsspec(wrapped)) == (b"hello", memory)

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import threading
 import warnings
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from muster.session import get_checkpoint, get_context, report
 from muster.session import report as report_module_name
 from muster.session.context import TuneContext
+from muster.session.filesystems import as_fsspec
 from muster.session.session import TrialStopped, current, install, uninstall
 
 assert callable(report_module_name)
@@ -72,12 +76,37 @@ def test_the_context_answers_rays_getters(session):
         context.get_trial_id(),
         context.get_trial_dir(),
         context.get_trial_resources(),
-        context.get_storage(),
-    ] == ["e", "n", "i", "/d", "pgf", None]
+    ] == ["e", "n", "i", "/d", "pgf"]
     with pytest.raises(DeprecationWarning):
         context.get_metadata()
     with pytest.warns(DeprecationWarning, match="one process"):
         assert (context.get_world_size(), context.get_world_rank()) == (1, 0)
+
+
+def test_the_storage_names_the_places_of_a_trial():
+    storage = TuneContext(trial_dir="/results/mine/trial_1").get_storage()
+    assert (storage.storage_fs_path, storage.experiment_dir_name) == ("/results", "mine")
+    assert (storage.experiment_fs_path, storage.trial_dir_name) == ("/results/mine", "trial_1")
+    assert storage.trial_fs_path == storage.trial_working_directory == "/results/mine/trial_1"
+    assert isinstance(as_fsspec(storage.storage_filesystem), LocalFileSystem)
+    assert TuneContext().get_storage() is None
+
+
+def test_the_storage_of_remote_results_names_the_places_there():
+    remote = pickle.dumps(("bucket/results/mine", MemoryFileSystem()))
+    storage = TuneContext(trial_dir="/cache/1f/trial_1", storage=remote).get_storage()
+    assert (storage.storage_fs_path, storage.experiment_dir_name) == ("bucket/results", "mine")
+    assert storage.experiment_fs_path == "bucket/results/mine"
+    assert storage.trial_fs_path == "bucket/results/mine/trial_1"
+    assert storage.trial_working_directory == "/cache/1f/trial_1"
+    assert isinstance(as_fsspec(storage.storage_filesystem), MemoryFileSystem)
+
+
+def test_a_file_system_that_trials_do_not_have_is_not_replaced_by_another():
+    storage = TuneContext(trial_dir="/c/t", storage=pickle.dumps(("bucket/mine", None))).get_storage()
+    assert storage.trial_fs_path == "bucket/mine/t"
+    with pytest.raises(RuntimeError, match="cannot be pickled"):
+        _ = storage.storage_filesystem
 
 
 def test_outside_a_trial_the_context_is_empty():

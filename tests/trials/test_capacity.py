@@ -79,4 +79,4 @@ def test_a_searcher_that_is_asked_one_by_one_fills_the_engine_without_waiting_in
     for _ in range(7):
         controller.step(0.1)
     assert engine.asked == ["t0", "t1", "t2", "t3"]
-    assert engine.waits == [0.1, 0.0, 0.0, 0.0, 0.0, 0.1, 0.1]
+    assert engine.waits == [0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.1]

@@ -30,7 +30,7 @@ class Journal:
         self.did.append([type(fact).__name__ for fact in facts])
         self.store.append(facts)
 
-    def snapshot(self, trials, plugins, statuses=None, ended=b"") -> None:
+    def snapshot(self, trials, plugins, statuses=None, ended=()) -> None:
         self.did.append("snapshot")
         self.store.snapshot(trials, plugins, statuses, ended)
 
@@ -95,13 +95,13 @@ def test_a_fact_waits_no_longer_than_it_may_and_a_poll_does_not_outlast_it():
     journal = Journal(steps(5), batch_delay_s=BATCH_DELAY_S)
     journal.controller.step()
     journal.controller.step(1.0)
-    journal.clock.advance(0.004)
+    journal.clock.advance(BATCH_DELAY_S - 0.001)
     journal.controller.step(1.0)
     written = journal.store.appended
     journal.clock.advance(0.001)
     journal.controller.step(1.0)
     assert (written, journal.store.appended) == (3, 6)
-    assert journal.waits == [0.1, 1.0, pytest.approx(0.001), 0.0]
+    assert journal.waits == [0.0, 1.0, pytest.approx(0.001), 0.0]
     journal.controller.step(1.0)
     assert journal.waits[-1] == 1.0
 
@@ -144,3 +144,9 @@ def test_a_checkpoint_is_given_up_only_when_the_facts_that_replace_it_are_durabl
     journal.controller.flush()
     assert [ref.index for ref in journal.controller.take_deletable()] == [0]
     assert journal.store.appended == held
+
+
+def test_the_first_trial_starts_without_a_wait_for_events_that_nothing_can_cause_yet():
+    journal = Journal(steps(1))
+    journal.controller.step(1.0)
+    assert (journal.waits, journal.did[-1]) == ([0.0], "StartTrial")

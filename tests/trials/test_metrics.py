@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 import pytest
 
-from muster.trials.metrics import Statistics
+from muster.trials.metrics import Statistics, flatten, flatten_result
 
 
 def one_by_one(rows):
@@ -94,6 +94,19 @@ def test_a_metric_seen_once_is_kept_as_its_value():
     }
 
 
+def test_parameters_are_no_metrics():
+    rows = [flatten({"a": 1.0, "config": {"lr": 0.1, "net": {"width": 4}}})] * 3
+    assert list(noted(rows[:1]).analysis()) == list(noted(rows).analysis()) == ["a"]
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 3.0, 0.1, True, 2**52 + 1, math.inf])
+def test_a_value_that_does_not_change_has_the_average_of_adding_one_by_one(value):
+    rows = [{"a": value, "training_iteration": step} for step in range(1, 130)]
+    rows += [{"a": -value, "training_iteration": 130}, {"a": value, "training_iteration": 131}]
+    assert repr(noted(rows).analysis()) == repr(one_by_one(rows))
+    assert repr(noted(rows, 1).analysis()) == repr(one_by_one(rows))
+
+
 def test_windows_hold_the_last_five_and_ten():
     statistics = noted([{"a": float(i), "training_iteration": i} for i in range(1, 13)])
     assert statistics.windows()["a"] == {
@@ -111,3 +124,22 @@ def test_arrays_and_objects_are_no_metrics_and_are_not_kept_alive():
 
 def test_a_number_too_large_for_a_float_is_left_out():
     assert noted([{"huge": 10**400, "a": 1.0}]).saved() == {"a": 1.0}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"loss": 1.0, "config": {"x": 1, "net": {"layers": 2, "none": {}}}, "done": False},
+        {"loss": 1.0, "inner": {"a": {"b": 2}}, "config": {"x": 1}, "done": False},
+        {"config": {}, "loss": 1.0},
+        {"loss": 1.0},
+        {"loss": object(), "config": {"x": [1, 2]}},
+    ],
+)
+def test_a_result_with_known_leaves_is_flattened_like_any_other(result):
+    first, first_light, known = flatten_result(result)
+    again, light, _ = flatten_result(result, known)
+    assert list(first.items()) == list(again.items()) == list(flatten(result).items())
+    assert first_light == light == (type(result["loss"]) is float)
+    other, _, _ = flatten_result({**result, "config": {"x": 7}}, known)
+    assert other["config/x"] == 7

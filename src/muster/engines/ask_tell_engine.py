@@ -17,7 +17,7 @@ from muster.base.clock import Clock
 from muster.base.framing import is_plain, portable, unpickle
 from muster.engines.worker.exit_report import failed_exit
 from muster.engines.worker.failures import reported_failure
-from muster.engines.worker.session import refuse_tensors
+from muster.engines.worker.session import refuse_endless, refuse_tensors
 from muster.host.machine import hostname, node_ip
 from muster.session.checkpoint import Checkpoint
 from muster.session.progress import Progress, Signature, fill_result
@@ -167,6 +167,7 @@ class RunningTrial:
 
 def _own_copy(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a copy that the loop cannot change later; raises TypeError for what cannot be stored."""
+    refuse_endless(metrics)
     if is_plain(metrics):
         return copy.deepcopy(dict(metrics))
     refuse_tensors(metrics)

@@ -6,6 +6,7 @@ pool carries bytes to and from processes. One thread, one poller, and no call th
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from abc import ABC, abstractmethod
@@ -67,6 +68,7 @@ class StartQueue:
                 return  # nearly every trial wants some: do not go through thousands
 
 
+_log = logging.getLogger(__name__)
 _CONTINUE = frame(FrameKind.CONTINUE)
 _SAVE = frame(FrameKind.SAVE)
 _STOP = {keep: frame(FrameKind.STOP, pack(keep)) for keep in (False, True)}
@@ -78,6 +80,7 @@ class EngineTimeouts(Struct, frozen=True, kw_only=True):
 
     beat_s: float = 5.0  # how often a trial's process sends a heartbeat
     silent_after_s: float = 60.0  # without heartbeat and processor time for so long, a trial is lost
+    warn_after_s: float = 10.0  # stopped by a signal for so long, a process is worth a warning
     kill_after_s: float = 2.0  # between SIGTERM and SIGKILL
     leave_within_s: float = 10.0  # a process that reported its exit is gone by then, or killed
 
@@ -88,8 +91,8 @@ W = TypeVar("W", bound=WorkerHandle)
 class ProcessPool(ABC, Generic[W]):
     """A ProcessPool holds the processes of an engine, and the channels to them."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, timeouts: EngineTimeouts) -> None:
+        self._clock, self._timeouts = clock, timeouts
         self._poller, self._spinner = Poller(), SpinThenWait()
         self._is_closed = False
         self.idle: list[W] = []
@@ -105,12 +108,20 @@ class ProcessPool(ABC, Generic[W]):
     def kill(self, worker: W, number: signal.Signals) -> None: ...
 
     @abstractmethod
-    def is_silent(self, worker: W, now: float) -> bool:
-        """Returns whether a process has shown no activity for too long."""
+    def is_of_this_machine(self, worker: W) -> bool:
+        """Returns whether the process can be looked at from here."""
 
     @abstractmethod
     def close(self) -> None:
         """Ends every process, and waits for that."""
+
+    def is_silent(self, worker: W, now: float) -> bool:
+        """Returns whether a process has been inactive for too long; notes whether a signal has stopped it."""
+        worker.is_stopped = False
+        if now - worker.last_seen_at < self._timeouts.beat_s or not self.is_of_this_machine(worker):
+            return False
+        worker.look(now)
+        return now - worker.last_seen_at >= self._timeouts.silent_after_s
 
     def find_idle(self, command: StartTrial) -> W | None:
         """Returns an idle process that served the same trainable with the same resources."""
@@ -388,6 +399,12 @@ class ProcessEngine:
 
     def _check_deadlines(self, now: float) -> None:
         """Checks deadlines and heartbeats, a few times per second at most."""
+        missed_s = now - self._next_check - self._timeouts.beat_s
+        for run in self._trials.values() if missed_s > 0 else ():
+            if (
+                run.worker is not None
+            ):  # the time in which the driver itself was stopped, or busy, does not count
+                run.worker.last_seen_at = min(now, run.worker.last_seen_at + missed_s)
         self._next_check = now + self._timeouts.beat_s
         for run in list(self._trials.values()):
             worker = run.worker
@@ -406,7 +423,15 @@ class ProcessEngine:
             run.limit_at = None
             self._kill(run, failures.time_limit_failure(run.command.time_limit_s or 0.0))
         elif self._pool.is_silent(worker, now):
-            self._kill(run, failures.silence_failure(self._timeouts.silent_after_s))
+            limit_s = self._timeouts.silent_after_s
+            self._kill(run, failures.silence_failure(limit_s, worker.pid, is_stopped=worker.is_stopped))
+        elif worker.is_stopped and not run.has_warned:
+            warn_at = worker.last_seen_at + self._timeouts.warn_after_s
+            self.wake_at(max(warn_at, now + 0.001))
+            if now >= warn_at:
+                run.has_warned = True
+                left_s = worker.last_seen_at + self._timeouts.silent_after_s - now
+                _log.warning(failures.STOPPED, run.command.trial_id, worker.pid, left_s, worker.pid)
         for when in (run.kill_at, run.due_at, run.limit_at):
             if when is not None:
                 self.wake_at(max(when, now + 0.001))
@@ -422,7 +447,7 @@ def units_of(request: PlacementGroupFactory) -> Mapping[str, int]:
     return units
 
 
-def order_of(command: StartTrial, env: Mapping[str, str]) -> StartOrder:
+def order_of(command: StartTrial, env: Mapping[str, str], storage: bytes | None) -> StartOrder:
     """Returns the order for the process of a trial."""
     checkpoint = command.checkpoint
     return StartOrder(
@@ -440,4 +465,5 @@ def order_of(command: StartTrial, env: Mapping[str, str]) -> StartOrder:
         stays_when_done=command.may_reuse,
         buffering=command.buffering,
         env=env,
+        storage=storage,
     )

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from muster.errors import public
 from muster.host.atomic_write import atomic_write
 from muster.session.filesystems import as_fsspec
 
@@ -39,12 +40,14 @@ def _removed(name: str) -> str:
 
 
 class _ExplainRemoved(type):
+    @public
     def __getattr__(cls, name: str) -> Any:  # noqa: ANN401
         if name in _REMOVED:
             raise AttributeError(_removed(name))
         raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
 
 
+@public
 class Checkpoint(metaclass=_ExplainRemoved):
     """A Checkpoint is a directory that holds the state of a trial.
 
@@ -64,6 +67,8 @@ class Checkpoint(metaclass=_ExplainRemoved):
         self._token = os.urandom(16).hex()  # travels with pickles: copies of a handle share one download
         if filesystem is None and "://" in self.path:
             self._open_url(self.path)
+        elif filesystem is None and os.path.isfile(self.path):
+            raise ValueError(f"Checkpoint({self.path!r}): is a file, and {_ASK_DIRECTORY}")
 
     def _open_url(self, url: str) -> None:
         if url.startswith("file://"):
@@ -102,6 +107,8 @@ class Checkpoint(metaclass=_ExplainRemoved):
     def _fetch(self, target: str) -> None:
         import shutil
 
+        if self._is_local and not os.path.isdir(self.path):
+            raise FileNotFoundError(f"{self!r}: there is no such directory (any more)")
         existed = os.path.isdir(target)
         partial = target if existed else f"{target}.{os.getpid()}.partial"
         try:
@@ -170,9 +177,11 @@ class Checkpoint(metaclass=_ExplainRemoved):
     def _metadata_path(self) -> str:
         return f"{self.path.rstrip('/')}/{METADATA_FILE}"
 
+    @public
     def __fspath__(self) -> str:
         raise TypeError(f"a Checkpoint is no path; {_READ_DIRECTORY}")
 
+    @public
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name in _REMOVED:
             raise AttributeError(_removed(name))

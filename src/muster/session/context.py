@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import warnings
 from typing import Any
+
+
+class TrialStorage:
+    """A TrialStorage names the places of a trial's results, with the names of Ray's storage context.
+
+    `trial_working_directory` is on the machine of the trial, the other paths are on `storage_filesystem`.
+    """
+
+    def __init__(self, trial_dir: str, remote: bytes | None = None) -> None:
+        """`remote` is a pickle of the experiment's path on a remote storage and its fsspec file system."""
+        self.trial_working_directory = trial_dir
+        here, self.trial_dir_name = os.path.split(trial_dir)
+        self._remote = None if remote is None else pickle.loads(remote)
+        self.experiment_fs_path: str = here if self._remote is None else self._remote[0]
+        self.storage_fs_path, self.experiment_dir_name = os.path.split(self.experiment_fs_path)
+        self.trial_fs_path = f"{self.experiment_fs_path}/{self.trial_dir_name}"
+
+    @property
+    def storage_filesystem(self) -> Any:  # noqa: ANN401
+        """The file system of these paths: pyarrow's where it is installed, else fsspec's."""
+        from muster.session.filesystems import as_arrow
+
+        if self._remote is not None and self._remote[1] is None:
+            raise RuntimeError(
+                "the storage_filesystem of the experiment cannot be pickled, so trials do not have it: "
+                "make it in the trial, or use one that can be pickled"
+            )
+        return as_arrow(None if self._remote is None else self._remote[1])
 
 
 class TuneContext:
@@ -17,12 +47,14 @@ class TuneContext:
         trial_id: str | None = None,
         trial_dir: str | None = None,
         resources: Any = None,  # noqa: ANN401 - a PlacementGroupFactory; this layer does not know it
+        storage: bytes | None = None,  # of a remote storage, see TrialStorage
     ) -> None:
         self._experiment_name = experiment_name
         self._trial_name = trial_name
         self._trial_id = trial_id
         self._trial_dir = trial_dir
         self._resources = resources
+        self._storage = storage
 
     def get_experiment_name(self) -> str | None:
         """Returns the name of the experiment this trial belongs to."""
@@ -42,9 +74,9 @@ class TuneContext:
         """Returns the directory that holds the files of this trial."""
         return self._trial_dir
 
-    def get_storage(self) -> Any:  # noqa: ANN401
-        """Returns None: results and checkpoints are written below `get_trial_dir()`."""
-        return None
+    def get_storage(self) -> TrialStorage | None:
+        """Returns the places of the trial's files; None outside of a trial."""
+        return None if self._trial_dir is None else TrialStorage(self._trial_dir, self._storage)
 
     def get_metadata(self) -> dict[str, Any]:
         raise DeprecationWarning("get_metadata belongs to Ray Train; a trial has no such metadata")

@@ -1,4 +1,4 @@
-"""Converts the file systems that users pass, fsspec's or pyarrow's, to fsspec, which our own code uses."""
+"""Converts file systems: those that users pass to fsspec, which our own code uses, and back to pyarrow."""
 
 from __future__ import annotations
 
@@ -20,11 +20,25 @@ def as_fsspec(given: Any) -> Any:  # noqa: ANN401 - neither library has types
     )
 
 
+def as_arrow(given: Any) -> Any:  # noqa: ANN401
+    """Returns a file system of fsspec, None for this machine's, as pyarrow's; without pyarrow, as it is."""
+    from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+
+    try:
+        from pyarrow import fs  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        return LocalFileSystem() if given is None else given
+    if given is None or isinstance(given, LocalFileSystem):
+        return fs.LocalFileSystem()
+    is_wrapped = isinstance(given, _arrow_class())  # one of pyarrow's own: the user's
+    return given.fs if is_wrapped else fs.PyFileSystem(fs.FSSpecHandler(given))
+
+
 def _wrapped(given: Any) -> Any:  # noqa: ANN401
     from pyarrow.fs import LocalFileSystem  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     if isinstance(given, LocalFileSystem):
-        from fsspec.implementations.local import (  # type: ignore[import-untyped]
+        from fsspec.implementations.local import (
             LocalFileSystem as Local,
         )
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import errno
 import os
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from muster.base.clock import Clock, SystemClock
+
+T = TypeVar("T")
 
 MANIFEST = ".muster_manifest.json"  # the names and sizes of the files beside it
 CHECKPOINT_NAME = "checkpoint_{index:06d}"
+FULL_DISK_S, FULL_DISK_PAUSE_S = 60.0, 0.5
+LEFT_FREE = 1 << 20  # what a checkpoint leaves on a disk: results and logs of all trials need little, but now
 
 
 def checkpoint_name(index: int) -> str:
@@ -19,22 +28,112 @@ def staging_path(trial_dir: str, name: str) -> str:
     return os.path.join(trial_dir, f".{name}.{os.getpid()}.partial")
 
 
-def publish_copy(source: str, trial_dir: str, name: str) -> str:
-    """Copies `source` to `trial_dir/name` without changing the source. Leaves nothing behind on failure."""
+def publish_copy(source: str, trial_dir: str, name: str, clock: Clock | None = None) -> str:
+    """Copies `source` to `trial_dir/name` without changing the source. Leaves nothing behind on failure.
+
+    On a full disk it waits for room, as the store of the experiment does.
+    """
+    partial = staging_path(trial_dir, name)
+
+    def copy() -> str:
+        with deleted_on_failure(partial):
+            _copy_tree(source, partial)
+            return publish_staged(partial, trial_dir, name)
+
+    try:
+        return when_there_is_room(copy, trial_dir, _size(source), clock)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(
+            error.errno, f"checkpoint {name} could not be kept: {reason}", error.filename or source
+        ) from error
+
+
+@contextlib.contextmanager
+def deleted_on_failure(place: str) -> Iterator[None]:
+    """Deletes a file or directory when the body fails.
+
+    Nothing incomplete may take the room for which it and the store of the experiment wait.
+    """
+    try:
+        yield
+    except BaseException:
+        import shutil
+
+        with contextlib.suppress(OSError):
+            os.unlink(place)
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def when_there_is_room(action: Callable[[], T], folder: str, size: int = 0, clock: Clock | None = None) -> T:
+    """Returns what `action` returns; on a full disk it is called again, for `FULL_DISK_S` at most.
+
+    `size` bytes are about to be written in `folder`: before there is room for them it is not called.
+    """
+    deadline: float | None = None
+    while True:
+        try:
+            _require_room(folder, size)
+            return action()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            clock = clock or SystemClock()
+            deadline = clock.monotonic() + FULL_DISK_S if deadline is None else deadline
+            if clock.monotonic() >= deadline:
+                raise
+            clock.sleep(FULL_DISK_PAUSE_S)
+
+
+def _require_room(folder: str, size: int) -> None:
+    try:
+        disk = os.statvfs(folder)
+    except (OSError, AttributeError):  # a directory that is not there yet; no such call on Windows
+        return
+    # Some network file systems say 0 because they do not know: writing tells.
+    if 0 < disk.f_bavail * disk.f_frsize < size + LEFT_FREE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
+
+
+def _size(directory: str) -> int:
+    """Returns the bytes of the files in it; what cannot be read is found when it is copied."""
+    total = 0
+    for folder, _, files in os.walk(directory):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(folder, name)).st_size
+    return total
+
+
+def _copy_tree(source: str, target: str, above: tuple[str, ...] = ()) -> None:
+    """Copies files and what links lead to; OSError names a link that leads nowhere or around in a circle.
+
+    `above` are the true paths of the directories that are being copied.
+    """
     import shutil
 
-    partial = staging_path(trial_dir, name)
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(source, partial)
-        return publish_staged(partial, trial_dir, name)
-    except shutil.Error as error:  # its text is a list of everything that failed
-        shutil.rmtree(partial, ignore_errors=True)
-        _, _, reason = error.args[0][0]
-        raise OSError(f"checkpoint {name} could not be kept: {str(reason).partition(': ')[0]}") from error
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    above = (*above, os.path.realpath(source))
+    os.makedirs(target)  # a trial may have deleted its own directory
+    with os.scandir(source) as found:
+        entries = list(found)
+    for entry in entries:
+        place = os.path.join(target, entry.name)
+        if entry.is_symlink():
+            _check_link(entry.path, above)
+        if entry.is_dir():
+            _copy_tree(entry.path, place, above)
+        else:
+            shutil.copy2(entry.path, place)
+    shutil.copystat(source, target)
+
+
+def _check_link(link: str, above: tuple[str, ...]) -> None:
+    if not os.path.exists(link):
+        raise OSError(errno.ENOENT, "a link in it leads nowhere: remove it", link)
+    leads_to = os.path.realpath(link)
+    if any(os.path.commonpath([folder, leads_to]) == leads_to for folder in above):
+        raise OSError(errno.ELOOP, "a link in it leads to a directory that it is in: remove it", link)
 
 
 def publish_staged(partial: str, trial_dir: str, name: str) -> str:
@@ -73,6 +172,8 @@ def set_aside(place: str) -> str | None:
 
 
 def _write_manifest(directory: str) -> None:
+    import json  # here, because most trials make no checkpoint, and each fork pays for its modules
+
     sizes: dict[str, int] = {}
     for folder, _, files in os.walk(directory):
         for name in files:
@@ -94,8 +195,6 @@ def _sync(path: str) -> None:
         os.fsync(fd)
     except OSError as error:
         # Some filesystems refuse fsync (EINVAL); a full or broken disk (ENOSPC, EIO) must be reported.
-        import errno
-
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
             raise
     finally:

@@ -29,7 +29,22 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
     if session is None:
         _warn_once("report")
         return
-    session.report(metrics, checkpoint)
+    try:  # costs nothing while all is well
+        try:
+            session.report(metrics, checkpoint)
+        except (AttributeError, TypeError):
+            given: object = metrics
+            if isinstance(given, Mapping):
+                raise
+            example = f"report({{'loss': {metrics!r}}})"
+            raise TypeError(
+                f"report({metrics!r}): needs a dict with a name per value, e.g. {example}"
+            ) from None
+    except Exception as error:
+        from muster.errors import before_raise
+
+        before_raise(error)
+        raise
 
 
 def get_checkpoint() -> Checkpoint | None:

@@ -31,6 +31,9 @@ def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ..
 
     TypeError when its score cannot be compared with the others'; the trial is then unchanged.
     """
+    # A directory that is reported again was made when it was reported first.
+    same = next((known for known in trial.checkpoints if known.path == checkpoint.path), None)
+    checkpoint = replace(checkpoint, rows=trial.num_rows if same is None else same.rows)
     kept, dropped = retained(trial.checkpoints, checkpoint, trial.checkpoint_policy)
     trial.checkpoints = kept
     trial.adopted = None
@@ -47,7 +50,7 @@ def adopt(trial: Trial, checkpoint: CheckpointRef) -> None:
     metrics = dict(checkpoint.metrics)
     if "trial_id" in metrics:  # they will be shown as this trial's last result
         metrics["trial_id"] = trial.trial_id
-    trial.adopted = replace(checkpoint, metrics=metrics)
+    trial.adopted = replace(checkpoint, metrics=metrics, rows=trial.num_rows)
 
 
 def retained(

@@ -20,7 +20,9 @@ from muster.trials.model import CheckpointRef
 from muster.trials.ports import CheckpointFiles, Engine, Saver, TrialStore
 
 logger = logging.getLogger(__name__)
-BATCH_DELAY_S = 0.005  # a commit costs as much as handling a result: results that follow each other share one
+# A commit costs as much as handling ten results: those that follow each other share one. Nothing is lost by
+# waiting: the process of a trial that continued ends with this one, and the step is repeated.
+BATCH_DELAY_S = 0.02
 _MAX_BUFFERED = 512  # facts
 
 
@@ -46,7 +48,7 @@ class TrialController:
         self._durable = self._noted = 0  # facts, of those ever noted
         # How long facts may wait for others when nothing but ContinueTrial follows from them.
         self.batch_delay_s = 0.0
-        self._is_filling = False  # trials are being started, and more may follow
+        self._is_filling = True  # trials are being started, and more may follow; also before the first
         self._buffered: list[Fact] = []  # of completed steps; not durable yet
         self._flush_at = float("inf")  # when the first of them has waited long enough
 
@@ -69,13 +71,14 @@ class TrialController:
         Without `admits` no trial is suggested or started: an ask-and-tell loop requests that separately.
         """
         plugins, facts = self._state.plugins, self._state.facts
-        plugins.fire("on_step_begin")
+        fire, trials = plugins.hooks.fire, plugins.trials
+        fire("on_step_begin", iteration=plugins.iteration, trials=trials)
         self._handle_events(timeout_s, admits)
         plugins.iteration += 1
         if facts.warnings:
             self._log_warnings()
         continues = not self._state.is_finished
-        plugins.fire("on_step_end")
+        fire("on_step_end", iteration=plugins.iteration, trials=trials)
         if facts.checkpoints_to_delete:
             self._discard_checkpoints()
         if continues and self._saver is not None and self._saver.is_due():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from muster.errors import MusterError, TuneError
 from muster.trials.controller_view import ControllerView
 from muster.trials.events import TrialReported
-from muster.trials.metrics import DEFAULT_METRIC, flatten, missing_metric
+from muster.trials.metrics import DEFAULT_METRIC, flatten_result, missing_metric
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, Plugins
 from muster.trials.template import Settings
@@ -26,11 +26,11 @@ class PluginCalls:
         self.hooks = plugins.hooks  # replaced while facts are handled again after a crash
         self.view = ControllerView(index, plugins.search)
         self.iteration = 0  # steps of the controller so far
-        self._trials = index.order
+        self.trials = index.order
 
     def fire(self, hook: str, **info: Any) -> None:  # noqa: ANN401 - whatever the hook takes
         """Calls one hook of every callback."""
-        self.hooks.fire(hook, iteration=self.iteration, trials=self._trials, **info)
+        self.hooks.fire(hook, iteration=self.iteration, trials=self.trials, **info)
 
     def decision(self, trial: Trial, flat: dict[str, Any]) -> str:
         """Returns the decision of the scheduler on a result."""
@@ -49,8 +49,7 @@ class PluginCalls:
 
     def stopper_stops(self, trial: Trial, result: dict[str, Any]) -> bool:
         """Returns whether the stopper ends the trial that reported this result."""
-        if self.stopper is None:
-            return False
+        assert self.stopper is not None  # ensured by the caller
         try:
             return bool(self.stopper(trial.trial_id, result))
         except MusterError:
@@ -93,6 +92,8 @@ def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
     """
     if flat.get("done"):
         return True
+    if not trial.stopping_criterion:
+        return False
     for key, threshold in trial.stopping_criterion.items():
         if key not in flat:
             continue
@@ -115,13 +116,18 @@ class TrialDecision(NamedTuple):
     checkpoint: CheckpointRef | None  # made by the report itself
 
 
+_ONLY_CONTINUE = TrialDecision(CONTINUE, save=False, checkpoint=None)  # nearly every decision
+
+
 def decide(plugins: PluginCalls, settings: Settings, trial: Trial, event: TrialReported) -> TrialDecision:
     """Decides on one result, in Ray's order: the searcher sees the last result only at completion."""
-    result = dict(event.result)  # the event is a fact: what we and the callbacks add does not belong to it
+    result = event.result.copy()  # it is a fact: what we and the callbacks add does not belong to it
     result["trial_id"] = trial.trial_id
-    flat = flatten(result)
-    _check_metrics(plugins, settings, trial, flat)
-    if plugins.stopper_stops(trial, result) or reached_criterion(trial, flat):
+    flat, is_light, trial.config_leaves = flatten_result(result, trial.config_leaves)
+    if settings.strict_metrics:
+        _check_metrics(plugins, settings, trial, flat)
+    stops = plugins.stopper is not None and plugins.stopper_stops(trial, result)
+    if stops or reached_criterion(trial, flat):
         decision = STOP
     else:
         decision = plugins.decision(trial, flat)
@@ -129,37 +135,47 @@ def decide(plugins: PluginCalls, settings: Settings, trial: Trial, event: TrialR
         result["done"] = True
     else:
         plugins.search.on_trial_result(trial.trial_id, flat)
-    plugins.fire("on_trial_result", trial=trial, result=result)
-    trial.note_result(result, flat, event.at)
+    hooks = plugins.hooks  # directly, as this happens for every result
+    hooks.fire(
+        "on_trial_result", iteration=plugins.iteration, trials=plugins.trials, trial=trial, result=result
+    )
+    trial.note_result(result, flat, event.at, is_light=is_light)
     due = decision != PAUSE and _save_is_due(trial, result)
+    if decision == CONTINUE and not due and event.checkpoint is None:
+        return _ONLY_CONTINUE
     return TrialDecision(decision, due and event.checkpoint is None, event.checkpoint)
 
 
 def _check_metrics(plugins: PluginCalls, settings: Settings, trial: Trial, flat: dict[str, Any]) -> None:
     # Runs for every result, and nearly always nothing is wrong.
     scheduler, search = plugins.scheduler, plugins.search
-    names = (settings.metric, scheduler.metric, search.metric)
-    if not settings.strict_metrics or all(_is_present(name, flat) for name in names):
+    metric, theirs, its = settings.metric, scheduler.metric, search.metric
+    if (
+        _is_present(metric, flat)
+        and (theirs is metric or _is_present(theirs, flat))
+        and (its is metric or _is_present(its, flat))
+    ):
         return
     wanted = (
         ("experiment (TuneConfig.metric)", settings.metric),
         (f"scheduler {type(scheduler).__name__}", scheduler.metric),
         (f"searcher {type(getattr(search, 'searcher', search)).__name__}", search.metric),
     )
-    fault = missing_metric(flat, wanted)
+    fault = missing_metric(flat, wanted, is_first=not trial.has_reported_at_least_once)
     if fault:
         raise TuneError(f"trial {trial.trial_id}: {fault}")
 
 
 def _is_present(name: object, flat: dict[str, Any]) -> bool:
-    return name is None or (type(name) is str and (name in flat or name == DEFAULT_METRIC))
+    if name is None or name == DEFAULT_METRIC:
+        return True
+    return type(name) is str and name in flat and type(flat[name]) is not str
 
 
 def _save_is_due(trial: Trial, result: dict[str, Any]) -> bool:
     policy = trial.checkpoint_policy
-    if result.get("done") and policy.at_end:
+    if policy.at_end and result.get("done"):
         return True
-    iteration = result.get("training_iteration", 0)
-    if policy.frequency > 0 and iteration % policy.frequency == 0:
+    if policy.frequency > 0 and result.get("training_iteration", 0) % policy.frequency == 0:
         return True
     return bool(result.get("should_checkpoint"))

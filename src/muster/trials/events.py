@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -101,6 +101,7 @@ class TrialCreated(Struct, frozen=True, kw_only=True, tag="created"):
     experiment_tag: str
     trial_name: str
     relative_logdir: str
+    resources: Sequence[Any] | None = None  # as `PlacementGroupFactory.saved` returns them
 
 
 class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
@@ -111,6 +112,7 @@ class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
 
     trial_id: str
     at: float
+    resources: Sequence[Any] | None = None  # where a scheduler changed those it was created with
 
 
 class ExperimentEnded(Struct, frozen=True, kw_only=True, tag="ended"):

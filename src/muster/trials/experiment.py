@@ -76,13 +76,12 @@ class ExperimentState:
 
     def handle(self, event: Event) -> list[EngineCommand]:
         """Handles one event and returns the commands that follow; events of unknown trials are ignored."""
+        if isinstance(event, TrialReported):  # nearly every event
+            return self._handle_report(event)
         match event:
-            case TrialReported() | TrialStarted() | TrialExited() | CheckpointSaved():
+            case TrialStarted() | TrialExited() | CheckpointSaved():
                 trial = self.index.trials.get(event.trial_id)
                 if trial is None or trial.state in FINISHED:
-                    return []
-                if isinstance(event, TrialReported) and self.lifecycle.is_to_stop(trial):
-                    self._drop(trial, event)
                     return []
                 self.facts.note(event)
                 self._dispatch(trial, event)
@@ -94,6 +93,18 @@ class ExperimentState:
                 return []
             case _:
                 assert_never(event)
+
+    def _handle_report(self, event: TrialReported) -> list[EngineCommand]:
+        trial = self.index.trials.get(event.trial_id)
+        if trial is None or trial.state in FINISHED:
+            return []
+        if trial.state is not TrialState.RUNNING and self.lifecycle.is_to_stop(trial):
+            self._drop(trial, event)
+            return []
+        self.facts.note(event)
+        decided = decide(self.plugins, self.settings, trial, event)
+        self.lifecycle.apply(trial, decided, event.at)
+        return self.take_commands()
 
     def advance(self, at: float, *, admits: bool = True) -> list[EngineCommand]:
         """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
@@ -151,13 +162,8 @@ class ExperimentState:
             trial.checkpoint_index = max(trial.checkpoint_index, event.checkpoint.index)
             self.facts.schedule_deletion([event.checkpoint])
 
-    def _dispatch(
-        self, trial: Trial, event: TrialStarted | TrialReported | CheckpointSaved | TrialExited
-    ) -> None:
+    def _dispatch(self, trial: Trial, event: TrialStarted | CheckpointSaved | TrialExited) -> None:
         match event:
-            case TrialReported():
-                decided = decide(self.plugins, self.settings, trial, event)
-                self.lifecycle.apply(trial, decided, event.at)
             case TrialStarted():
                 self.lifecycle.started(trial, event)
             case CheckpointSaved():
@@ -174,6 +180,8 @@ class ExperimentState:
 
         A few at a time, as that costs less for each; not all at once, because the first ones could start.
         """
+        if self.is_exhausted:
+            return
         search = self.plugins.search
         most, waiting = self.settings.max_pending, len(self.index.pending)
         batch = max(1, min(_BATCH, most // 8))

@@ -97,7 +97,7 @@ class Lifecycle:
     ) -> None:
         """`directory_for` returns the directory of a trial below the experiment's; called once per trial."""
         self._index, self._plugins, self._facts, self._commands = index, plugins, facts, commands
-        self._settings, self._directory_for = settings, directory_for
+        self._settings, self.directory_for = settings, directory_for
         self.is_stopping = False  # no new trials; the running ones are being ended
         self.first_failure: Trial | None = None
         self.after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is saved
@@ -108,7 +108,7 @@ class Lifecycle:
         """Adds a trial that the searcher has just suggested."""
         self._index.add(trial)
         if trial.relative_logdir is None:
-            trial.relative_logdir = self._directory_for(trial)
+            trial.relative_logdir = self.directory_for(trial)
         self._facts.note(
             TrialCreated(
                 trial_id=trial.trial_id,
@@ -118,6 +118,7 @@ class Lifecycle:
                 experiment_tag=trial.experiment_tag,
                 trial_name=str(trial),
                 relative_logdir=trial.relative_logdir or "",
+                resources=trial.placement_group_factory.saved(),
             )
         )
         self._plugins.scheduler.on_trial_add(self._plugins.view, trial)
@@ -126,7 +127,8 @@ class Lifecycle:
     def start(self, trial: Trial, at: float) -> None:
         """Hands a trial to the engine, from its newest checkpoint when it has one."""
         settings, index = self._settings, self._index
-        self._facts.note(TrialAdmitted(trial_id=trial.trial_id, at=at))
+        changed = trial.placement_group_factory.saved() if trial.has_new_resources else None
+        self._facts.note(TrialAdmitted(trial_id=trial.trial_id, at=at, resources=changed))
         if trial.state is _S.PAUSED:
             index.move(trial, _S.PENDING)
         index.move(trial, _S.STARTING)
@@ -182,6 +184,11 @@ class Lifecycle:
 
     def apply(self, trial: Trial, decided: TrialDecision, at: float) -> None:
         """Carries out the decision on a report, after the checkpoint that is due."""
+        decision, saves, checkpoint = decided
+        is_plain = decision == CONTINUE and trial.state is _S.RUNNING and checkpoint is None and not saves
+        if is_plain and not self._plugins.view.requests:  # nearly every report
+            self._commands.append(ContinueTrial(trial_id=trial.trial_id))
+            return
         if decided.checkpoint is not None:
             self._keep(trial, decided.checkpoint)
         if trial.state is _S.SAVING and decided.decision in (STOP, PAUSE):
@@ -348,6 +355,7 @@ class Lifecycle:
 
 def _rewind_to_checkpoint(trial: Trial) -> None:
     """Drops the results reported after the checkpoint the trial resumes from: they may be reported again."""
+    trial.num_rows = 0 if trial.checkpoint is None else trial.checkpoint.rows
     metrics = {} if trial.checkpoint is None else trial.checkpoint.metrics
     if metrics.get("training_iteration", math.inf) < trial.last_result.get("training_iteration", 0):
         trial.last_result = dict(metrics)

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from muster.base.text import did_you_mean
+
 DEBUG_METRICS = frozenset(
     {"trial_id", "experiment_id", "date", "timestamp", "pid", "hostname", "node_ip", "config"}
 )
@@ -32,8 +34,10 @@ _LONGEST = max(_WINDOWS)
 _MOST_WAITING = 64
 _FLOAT = frozenset({float})
 _SMALL = frozenset({int, bool})
+_NO_NUMBERS = frozenset({str, type(None)})
 _EXACT = 2**53  # integers beyond it are looked at one by one
-_LIGHT = frozenset({float, int, bool, str, type(None), dict})  # a dict in a flat result is empty
+_FLAT = frozenset({float, int, bool, str, type(None)})
+_LIGHT = _FLAT | {dict}  # a dict in a flat result is empty
 Flat = Mapping[str, Any]
 # What is kept of a metric: its only value so far, or [max, min, avg, the last ten values].
 Kept = float | list[Any]
@@ -47,6 +51,32 @@ def flatten(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
     return flat
 
 
+# A config, its leaves by flat name (None: it has none), and whether these are all light.
+ConfigLeaves = tuple[object, dict[str, Any] | None, bool]
+NO_LEAVES: ConfigLeaves = (None, None, True)
+
+
+def flatten_result(
+    result: dict[str, Any], known: ConfigLeaves = NO_LEAVES
+) -> tuple[dict[str, Any], bool, ConfigLeaves]:
+    """Returns `flatten(result)`, whether nothing in it is an array or the like, and leaves for the next call.
+
+    A config changes as a whole, never in place: the results of one process share it, and so its leaves.
+    """
+    config = result.get("config")
+    if config is not known[0]:
+        leaves = dict(_leaves("config", config, "/")) if type(config) is dict and config else None
+        known = (config, leaves, _LIGHT.issuperset(map(type, (leaves or {}).values())))
+    if known[1] is not None:
+        flat = result.copy()
+        del flat["config"]
+        if _FLAT.issuperset(map(type, flat.values())):  # nothing else is nested
+            flat.update(known[1])
+            return flat, known[2], known
+    flat = flatten(result)
+    return flat, _LIGHT.issuperset(map(type, flat.values())), known
+
+
 def _leaves(prefix: str, nested: Mapping[str, Any], delimiter: str) -> Iterator[tuple[str, Any]]:
     """Yields the leaves in the order in which they are written, whatever their depth."""
     for key, value in nested.items():
@@ -57,20 +87,28 @@ def _leaves(prefix: str, nested: Mapping[str, Any], delimiter: str) -> Iterator[
             yield name, value
 
 
-def missing_metric(flat: Mapping[str, Any], wanted: Iterable[tuple[str, Any]]) -> str:
+def missing_metric(
+    flat: Mapping[str, Any], wanted: Iterable[tuple[str, Any]], *, is_first: bool = False
+) -> str:
     """Returns why plug-ins cannot use this result, naming metric and component; "" when they can.
 
-    A result with at most one own key is accepted: the first report of many trainables has no metrics yet.
+    A trial whose first value is a text will report more of them, which cannot be compared. A result with one
+    own key at most is else accepted: the first report of many trainables has no metrics yet.
     """
     own = [key for key in flat if key not in DEBUG_METRICS and key != "done"]
-    if len(own) <= 1:
-        return ""
     for component, metric in wanted:
         for name in metric if isinstance(metric, (list, tuple)) else (metric,):
-            if name and name != DEFAULT_METRIC and name not in flat:
-                shown = ", ".join(sorted(str(key) for key in own if key not in _AUTO_FILLED))
+            if is_first and isinstance(flat.get(name), str):
                 return (
-                    f"the trial reported no {name!r}, which the {component} needs. It reported: {shown}. "
+                    f"the trial reported {name!r}, by which the {component} compares trials, as the text "
+                    f"{flat[name]!r}: report a number, e.g. float({flat[name]!r})"
+                )
+            if len(own) > 1 and name and name != DEFAULT_METRIC and name not in flat:
+                known = sorted(str(key) for key in own if key not in _AUTO_FILLED)
+                shown, near = ", ".join(known), did_you_mean(str(name), known)
+                return (
+                    f"the trial reported no {name!r}, which the {component} needs. It reported: {shown}"
+                    f"{near and f' ({near})'}. "
                     f"Report it with every result, or name another metric. "
                     f"TUNE_DISABLE_STRICT_METRIC_CHECKING=1 turns this check off."
                 )
@@ -87,10 +125,11 @@ class Statistics:
         self._kept: dict[str, Kept] = dict(saved or {})
         self._waiting: list[Flat] = []
 
-    def note(self, flat: Flat) -> None:
-        """Adds one result; it must not be changed afterwards."""
+    def note(self, flat: Flat, *, is_light: bool = False) -> None:
+        """Adds one result; it must not be changed afterwards. `is_light`: as `flatten_result` says."""
         # An array or a tensor in a result must not be kept alive: only its number, if it is one, waits.
-        self._waiting.append(flat if _LIGHT.issuperset(map(type, flat.values())) else _numbers_of(flat))
+        is_light = is_light or _LIGHT.issuperset(map(type, flat.values()))
+        self._waiting.append(flat if is_light else _numbers_of(flat))
         if len(self._waiting) >= _MOST_WAITING:
             self._fold()
 
@@ -118,31 +157,37 @@ class Statistics:
         if not rows:
             return
         if len(rows) == 1 and not self._kept:  # most trials report once
-            self._kept = {
-                name: value for name, value in _numbers_of(rows[0]).items() if name not in DEBUG_METRICS
-            }
-        elif any(rows[0].keys() != row.keys() for row in rows):
-            for row in rows:
-                self._fold_alike([row])
+            known = {name: value for name, value in rows[0].items() if _is_metric(name)}
+            self._kept = dict(_numbers_of(known))
+            return
+        names = list(rows[0])
+        if all(list(row) == names for row in rows):
+            columns = zip(*[row.values() for row in rows])  # noqa: B905 - equally long, see above
+            self._fold_alike(dict(zip(names, columns, strict=True)))
         else:
-            self._fold_alike(rows)
+            for row in rows:
+                self._fold_alike({name: (value,) for name, value in row.items()})
 
-    def _fold_alike(self, rows: Sequence[Flat]) -> None:
-        """Adds results with the same keys."""
-        steps = [row.get(TRAINING_ITERATION) or 1 for row in rows]
-        for name in rows[0]:
-            if name not in DEBUG_METRICS:
-                column = [row[name] for row in rows]
-                if _FLOAT.issuperset(map(type, column)):
-                    self._add(name, column, steps)
-                elif _SMALL.issuperset(map(type, column)) and min(column) > -_EXACT and max(column) < _EXACT:
-                    self._add(name, list(map(float, column)), steps)
-                else:
-                    found = [(number_of(value), step) for value, step in zip(column, steps, strict=True)]
-                    usable = [(number, step) for number, step in found if number is not None]
-                    self._add(name, [number for number, _ in usable], [step for _, step in usable])
+    def _fold_alike(self, columns: Mapping[str, tuple[Any, ...]]) -> None:
+        """Adds results with the same keys in the same order, given by key."""
+        count = len(next(iter(columns.values()), ()))
+        steps = [step or 1 for step in columns.get(TRAINING_ITERATION, (1,) * count)]
+        for name, column in columns.items():
+            if not _is_metric(name):
+                continue
+            kinds = set(map(type, column))
+            if kinds <= _NO_NUMBERS:
+                continue
+            if kinds <= _FLOAT:
+                self._add(name, column, steps)
+            elif kinds <= _SMALL and min(column) > -_EXACT and max(column) < _EXACT:
+                self._add(name, tuple(map(float, column)), steps)
+            else:
+                found = [(number_of(value), step) for value, step in zip(column, steps, strict=True)]
+                usable = [(number, step) for number, step in found if number is not None]
+                self._add(name, tuple(number for number, _ in usable), [step for _, step in usable])
 
-    def _add(self, name: str, values: list[float], steps: Sequence[int]) -> None:
+    def _add(self, name: str, values: tuple[float, ...], steps: Sequence[int]) -> None:
         if not values:
             return
         kept = self._kept.get(name)
@@ -152,6 +197,10 @@ class Statistics:
             self._kept[name] = _extended(kept, values, steps)
         else:
             self._kept[name] = kept
+
+
+def _is_metric(name: object) -> bool:
+    return name not in DEBUG_METRICS and not (type(name) is str and name.startswith("config/"))
 
 
 def number_of(value: Any) -> float | None:  # noqa: ANN401 - a user's
@@ -168,11 +217,16 @@ def number_of(value: Any) -> float | None:  # noqa: ANN401 - a user's
 
 
 def _numbers_of(flat: Flat) -> dict[str, float]:
+    if _FLAT.issuperset(map(type, flat.values())):  # nearly always, and huge integers are rare
+        try:
+            return {n: float(v) for n, v in flat.items() if type(v) is not str and v is not None}
+        except OverflowError:
+            pass
     found = {name: number_of(value) for name, value in flat.items()}
     return {name: number for name, number in found.items() if number is not None}
 
 
-def _extended(kept: Kept, values: Sequence[float], steps: Iterable[int]) -> list[Any]:
+def _extended(kept: Kept, values: Sequence[float], steps: Sequence[int]) -> list[Any]:
     """Returns the statistics with more values, exactly as if they had been added one by one."""
     highest, lowest, average, last = (kept, kept, kept, [kept]) if isinstance(kept, float) else kept
     if math.isnan(sum(values)) or math.isnan(highest) or math.isnan(lowest):
@@ -181,9 +235,19 @@ def _extended(kept: Kept, values: Sequence[float], steps: Iterable[int]) -> list
             lowest = value if math.isnan(lowest) else min(lowest, value)
     else:
         highest, lowest = max(highest, *values), min(lowest, *values)
-    for value, step in zip(values, steps, strict=True):
-        average = ((step - 1) * average + value) / step
-    return [highest, lowest, average, [*last, *values][-_LONGEST:]]
+    if not _is_whole_constant(average, values, steps):
+        for value, step in zip(values, steps):  # noqa: B905 - `strict` takes half as long again
+            average = ((step - 1) * average + value) / step
+    window = values if len(values) >= _LONGEST else [*last, *values]
+    return [highest, lowest, average, [*window[-_LONGEST:]]]
+
+
+def _is_whole_constant(average: float, values: Sequence[float], steps: Sequence[int]) -> bool:
+    """Returns whether the average stays as it is to the last bit: flags and counts often do not change."""
+    if average != values[0] or values.count(average) < len(values) or not average.is_integer():
+        return False
+    is_minus_zero = not average and math.copysign(1.0, average) < 0
+    return not is_minus_zero and min(steps) > 0 and abs(average) * max(steps) < _EXACT
 
 
 def _analysed(kept: Kept) -> dict[str, float]:

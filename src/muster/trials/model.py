@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from muster.trials.metrics import Statistics
+from muster.base.framing import SCALARS, is_plain, pack, unpack
+from muster.trials.metrics import NO_LEAVES, Statistics
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, TrialState
 
@@ -88,6 +89,8 @@ class CheckpointRef(Struct, frozen=True, kw_only=True):
     path: str  # absolute path or URL of the directory
     index: int
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    # Rows of results that the trial had when it got this; iterations would not tell: an exploit goes back.
+    rows: int = 0
 
 
 class CheckpointPolicy(Struct, frozen=True, kw_only=True):
@@ -110,19 +113,44 @@ class FailurePolicy(Struct, frozen=True, kw_only=True):
     count_preemption: bool = False  # a machine that was taken back counts as a failure
 
 
+# What is seldom read of a finished trial: bytes stand for it until then.
+_PACKABLE = (
+    "config",
+    "evaluated_params",
+    "experiment_tag",
+    "export_formats",
+    "last_result",
+    "last_result_time",
+    "location",
+    "start_time",
+    "statistics",
+    "stopping_criterion",
+)
+_PACKABLE_SET = frozenset(_PACKABLE)
+PackedKeys = tuple[Any, ...]  # what the bytes hold: names of attributes, each with its keys if it is a dict
+_known_keys: dict[PackedKeys, PackedKeys] = {}  # most trials of an experiment have the same
+_MOST_KEYS = 256
+
+
 class Trial(TrialReading):
-    """A Trial is one configuration being tried. Only `ExperimentState` changes its state."""
+    """A Trial is one configuration being tried. Only `ExperimentState` changes its state.
+
+    Once finished, it may be packed: some of its attributes become bytes until one of them is read.
+    """
 
     # The values of `status`, by the names that plug-ins written for Ray use.
     PENDING, RUNNING, PAUSED, TERMINATED, ERROR = "PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"
 
     __slots__ = (
         "__weakref__",
+        "_keys",
+        "_packed",
         "adopted",
         "checkpoint_index",
         "checkpoint_policy",
         "checkpoints",
         "config",
+        "config_leaves",
         "custom_dirname",
         "custom_trial_name",
         "error_filename",
@@ -139,6 +167,7 @@ class Trial(TrialReading):
         "max_failures",
         "num_failures",
         "num_restore_failures",
+        "num_rows",
         "number",
         "pickled_error_filename",
         "placement_group_factory",
@@ -163,9 +192,12 @@ class Trial(TrialReading):
         placement_group_factory: PlacementGroupFactory | None = None,
         **policies: Any,  # noqa: ANN401 - the remaining attributes, by name
     ) -> None:
+        self._packed: bytes | None = None
+        self._keys: PackedKeys = ()
         self.trainable_name = trainable_name
         self.trial_id = trial_id
         self.config: dict[str, Any] = config if config is not None else {}
+        self.config_leaves = NO_LEAVES  # of the last result, for the next one
         self.evaluated_params: dict[str, Any] = dict(evaluated_params or {})
         self.experiment_tag = experiment_tag
         self.placement_group_factory = placement_group_factory or PlacementGroupFactory([{"CPU": 1}])
@@ -187,6 +219,7 @@ class Trial(TrialReading):
         self.start_time: float | None = None
         self.num_failures = 0
         self.num_restore_failures = 0
+        self.num_rows = 0  # results that its files hold; a start takes those after its checkpoint away
         self.error_filename: str | None = None
         self.pickled_error_filename: str | None = None
         self.last_result: dict[str, Any] = {"trial_id": trial_id}
@@ -197,6 +230,81 @@ class Trial(TrialReading):
         self.adopted: CheckpointRef | None = None  # of another trial: where it starts until it makes its own
         for name, value in policies.items():
             setattr(self, name, value)
+
+    @property
+    def is_packed(self) -> bool:
+        return self._packed is not None
+
+    def pack(self) -> None:
+        """Turns what is seldom read of a finished trial into bytes; objects of the user stay as they are."""
+        if self._packed is not None or self.state not in FINISHED:
+            return
+        keys: list[Any] = []
+        values: list[Any] = []
+        for name in _PACKABLE:
+            value = getattr(self, name)
+            if name == "statistics":
+                value = value.saved()  # plain by itself
+            elif name == "last_result":
+                value = self._plain_result("config" in keys)
+            elif type(value) not in SCALARS and not is_plain(value):
+                value = None
+            if value is None:
+                continue
+            is_dict = type(value) is dict
+            keys += (name, tuple(value) if is_dict else None)
+            values.append(list(value.values()) if is_dict else value)
+        found = tuple(keys)
+        if len(_known_keys) >= _MOST_KEYS:
+            _known_keys.clear()
+        self._keys, self._packed = _known_keys.setdefault(found, found), pack(values)
+        self.config_leaves = NO_LEAVES
+        for name in found[::2]:
+            delattr(self, name)
+
+    def _plain_result(self, config_is_plain: bool) -> dict[str, Any] | None:
+        """Returns the last result with `...` for a config that is the trial's; None when it is not plain."""
+        result = self.last_result
+        config = result.get("config")
+        if not config_is_plain or not is_plain(config) or pack(config) != pack(self.config):
+            return result if is_plain(result) else None
+        result = {**result, "config": None}
+        if not is_plain(result):
+            return None
+        result["config"] = ...
+        return result
+
+    def unpacked(self) -> dict[str, Any]:
+        """Returns attributes that are packed, without a change of the trial; empty for a whole one."""
+        if self._packed is None:
+            return {}
+        found: dict[str, Any] = {}
+        for name, inner, value in zip(self._keys[::2], self._keys[1::2], unpack(self._packed), strict=True):
+            found[name] = value if inner is None else dict(zip(inner, value, strict=True))
+        last = found.get("last_result", {})
+        if last.get("config") is ...:
+            last["config"] = dict(found["config"])
+        found["statistics"] = Statistics(found["statistics"])
+        return {name: value for name, value in found.items() if not self._has_own(name)}
+
+    def _has_own(self, name: str) -> bool:
+        """Returns whether an attribute is not packed: its slot has a value, assigned since perhaps."""
+        try:
+            object.__getattribute__(self, name)
+        except AttributeError:
+            return False
+        return True
+
+    if not TYPE_CHECKING:  # or every name would be an attribute
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of any attribute
+            """Unpacks the trial: called only for a slot without a value."""
+            if name not in _PACKABLE_SET or self._packed is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            values, self._packed, self._keys = self.unpacked(), None, ()
+            for each, value in values.items():
+                setattr(self, each, value)
+            return getattr(self, name)
 
     @property
     def status(self) -> str:
@@ -233,11 +341,14 @@ class Trial(TrialReading):
 
     path = logdir = local_dir = local_path  # the other names scripts and callbacks read
 
-    def note_result(self, result: dict[str, Any], flat: Mapping[str, Any], at: float) -> None:
+    def note_result(
+        self, result: dict[str, Any], flat: Mapping[str, Any], at: float, *, is_light: bool = False
+    ) -> None:
         """Makes this the last result and adds it to the statistics; `flat` must not be changed afterwards."""
         self.last_result = result
         self.last_result_time = at
-        self.statistics.note(flat)
+        self.num_rows += 1
+        self.statistics.note(flat, is_light=is_light)
 
     def update_resources(self, resources: PlacementGroupFactory | Mapping[str, Any]) -> None:
         """Sets what the trial needs from its next start on; schedulers call it while the trial is paused."""

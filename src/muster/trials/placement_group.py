@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from muster.errors import public
+
 _NAMED = ("cpu", "CPU", "gpu", "GPU", "memory", "custom_resources")
+_MISNAMED = {
+    f"{before}{kind}s": kind.lower() for before in ("", "num_") for kind in ("cpu", "gpu", "CPU", "GPU")
+}
 _SELECTORS = "bundle_label_selector"
 
 
+@public
 class PlacementGroupFactory:
     """A PlacementGroupFactory is the bundles that one trial needs together; the first is for the trainable.
 
@@ -28,6 +34,10 @@ class PlacementGroupFactory:
     ) -> None:
         if not bundles:
             raise ValueError("a PlacementGroupFactory needs at least one bundle, e.g. [{'CPU': 1}]")
+        if isinstance(bundles, Mapping) or not all(isinstance(bundle, Mapping) for bundle in bundles):
+            raise ValueError(
+                f"PlacementGroupFactory({bundles!r}): must be a list of dicts, e.g. [{{'CPU': 1}}]"
+            )
         cleaned = [{k: float(v) for k, v in bundle.items() if v} for bundle in bundles]
         self._head_is_empty = not cleaned[0]
         if self._head_is_empty:
@@ -91,6 +101,20 @@ class PlacementGroupFactory:
         head: list[dict[str, float]] = [{}] if self._head_is_empty else []
         return head + self.bundles, self._strategy
 
+    def saved(self) -> list[Any] | None:
+        """Returns the arguments that make an equal one; None for one CPU, which most trials have."""
+        if self._identity == _ONE_CPU:
+            return None
+        bundles, strategy = self.described()
+        return [bundles, strategy, list(self._args), dict(self._kwargs)]
+
+    @classmethod
+    def from_saved(cls, saved: Sequence[Any] | None) -> PlacementGroupFactory:
+        if saved is None:
+            return cls([{"CPU": 1}])
+        bundles, strategy, args, kwargs = saved
+        return cls(bundles, strategy, *args, **kwargs)
+
     def resized(self, bundles: Sequence[Mapping[str, float]]) -> PlacementGroupFactory:
         """Returns a copy with other bundles; bundles that are added are placed like the last one."""
         options = dict(self._kwargs)
@@ -105,6 +129,9 @@ class PlacementGroupFactory:
         return f"PlacementGroupFactory({bundles!r}, strategy={strategy!r})"
 
 
+_ONE_CPU = PlacementGroupFactory([{"CPU": 1}])._identity
+
+
 def resource_dict_to_bundles(resources: Mapping[str, Any] | None) -> PlacementGroupFactory:
     """Returns one bundle; `{}` and None mean 1 CPU. ValueError when no resource is requested.
 
@@ -114,6 +141,12 @@ def resource_dict_to_bundles(resources: Mapping[str, Any] | None) -> PlacementGr
     """
     if not resources:
         return PlacementGroupFactory([{"CPU": 1}])
+    for name in resources:
+        if name in _MISNAMED:  # it would be a resource of its own, which no machine has
+            right = _MISNAMED[name]
+            raise ValueError(
+                f"resources {dict(resources)}: there is no {name!r}; write {{{right!r}: {resources[name]!r}}}"
+            )
     custom = resources.get("custom_resources")
     if custom is None:
         custom = {name: amount for name, amount in resources.items() if name not in _NAMED}

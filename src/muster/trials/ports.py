@@ -58,7 +58,7 @@ class TrialStore(Protocol):
         trials: bytes,
         plugins: Mapping[str, bytes],
         statuses: Mapping[str, str] | None = None,
-        ended: bytes = b"",
+        ended: Sequence[bytes] = (),
     ) -> None:
         """Replaces the saved state, which includes every fact appended so far; `ended` is added.
 

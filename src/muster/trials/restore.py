@@ -7,7 +7,7 @@ their random streams, answer as before; where one does not, the recorded fact co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Number
 from typing import Any
 
@@ -33,7 +33,7 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Hooks
 from muster.trials.states import HAS_PROCESS, TrialState
 
-SNAPSHOT_VERSION = 3
+SNAPSHOT_VERSION = 4
 MakeTrial = Callable[[str, dict[str, Any], Mapping[str, Any], str], Trial]  # id, config, params, tag
 _DATA = (Number, str, bytes, type(None))
 # Plain attributes that a trial is restored with; the rest comes from the template that makes it.
@@ -42,6 +42,7 @@ _PLAIN = (
     "start_time",
     "num_failures",
     "num_restore_failures",
+    "num_rows",
     "error_filename",
     "pickled_error_filename",
     "last_result",
@@ -52,12 +53,13 @@ _PLAIN = (
 )
 
 
-def snapshot(state: ExperimentState) -> dict[str, Any]:
+def snapshot(state: ExperimentState, *, with_ended: bool = True) -> dict[str, Any]:
     """Returns everything that the plug-ins do not save themselves, as plain data.
 
     `ended` holds the finished trials, except those that an earlier archive holds: so the cost of a snapshot
     depends on the live trials, not on all trials. The caller that archives `ended` clears
-    `index.unarchived`, and adds everything it has archived to the snapshot that is restored.
+    `index.unarchived`, and adds everything it has archived to the snapshot that is restored. Without
+    `with_ended` it is empty, for a caller that takes them a few at a time from `ended_records`.
     """
     return {
         "version": SNAPSHOT_VERSION,
@@ -65,8 +67,8 @@ def snapshot(state: ExperimentState) -> dict[str, Any]:
         "facts_noted": state.facts.count,
         "exhausted": state.is_exhausted,
         "stopping": state.is_stopping,
-        "ended": _records(state.index.unarchived.values()),
-        "trials": _records(state.index.live.values()),
+        "ended": list(ended_records(state)) if with_ended else [],
+        "trials": list(_records(state.index.live.values())),
         "pending": list(state.index.pending),
         "paused": list(state.index.paused),
         "after_save": dict(state.lifecycle.after_save),
@@ -137,30 +139,44 @@ class _NullHooks:
         pass
 
 
-def _records(trials: Iterable[Trial]) -> list[dict[str, Any]]:
-    return [_trial_record(trial) for trial in sorted(trials, key=lambda trial: trial.number)]
+def ended_records(state: ExperimentState) -> Iterator[dict[str, Any]]:
+    """Yields the finished trials that no archive holds yet, in the order of their creation."""
+    yield from _records(state.index.unarchived.values())
+
+
+def _records(trials: Iterable[Trial]) -> Iterator[dict[str, Any]]:
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        yield _trial_record(trial)
 
 
 def _trial_record(trial: Trial) -> dict[str, Any]:
-    record = {name: getattr(trial, name) for name in _PLAIN}
+    packed = trial.unpacked()  # a snapshot of thousands of finished trials leaves them as small as they are
+
+    def value(name: str) -> Any:  # noqa: ANN401 - of any attribute
+        return packed[name] if name in packed else getattr(trial, name)
+
+    record = {name: value(name) for name in _PLAIN}
     root = f"{trial.experiment_dir}/"  # what lies inside is stored by its inner name: directories are moved
-    refs = [(c.path.removeprefix(root), c.index, dict(c.metrics)) for c in trial.checkpoints]
-    if (adopted := trial.adopted) is not None:
-        record["adopted"] = (adopted.path.removeprefix(root), adopted.index, dict(adopted.metrics))
+    if trial.adopted is not None:
+        record["adopted"] = _saved_ref(trial.adopted, root)
     if trial.has_new_resources:
         record["resources"] = trial.placement_group_factory.described()
     return {
         **record,
         "number": trial.number,
         "trial_id": trial.trial_id,
-        "config": trial.config,
-        "evaluated_params": trial.evaluated_params,
-        "experiment_tag": trial.experiment_tag,
+        "config": value("config"),
+        "evaluated_params": value("evaluated_params"),
+        "experiment_tag": value("experiment_tag"),
         "state": trial.state.value,
         "intent": trial.intent.value,
-        "statistics": trial.statistics.saved(),
-        "checkpoints": refs,
+        "statistics": value("statistics").saved(),
+        "checkpoints": [_saved_ref(ref, root) for ref in trial.checkpoints],
     }
+
+
+def _saved_ref(ref: CheckpointRef, root: str) -> tuple[str, int, dict[str, Any], int]:
+    return (ref.path.removeprefix(root), ref.index, dict(ref.metrics), ref.rows)
 
 
 def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial) -> None:
@@ -207,9 +223,9 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> 
     return trial
 
 
-def _ref_from(saved: tuple[str, int, Mapping[str, Any]], root: str) -> CheckpointRef:
-    path, index, metrics = saved
-    return CheckpointRef(path=_outer(path, root), index=index, metrics=metrics)
+def _ref_from(saved: tuple[str, int, Mapping[str, Any], int], root: str) -> CheckpointRef:
+    path, index, metrics, rows = saved
+    return CheckpointRef(path=_outer(path, root), index=index, metrics=metrics, rows=rows)
 
 
 def _outer(path: str, root: str) -> str:

@@ -57,13 +57,20 @@ class TrialTemplate(Struct, frozen=True, kw_only=True):
             log_to_file=self.log_to_file,
         )
         if self.trial_name_creator is not None:
-            trial.custom_trial_name = self.trial_name_creator(trial)
+            trial.custom_trial_name = _checked_text(self.trial_name_creator(trial), "trial_name_creator")
         if self.trial_dirname_creator is not None:
             trial.custom_dirname = _checked_dirname(self.trial_dirname_creator(trial))
         return trial
 
 
+def _checked_text(name: str, creator: str) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"{creator} returned {name!r}: it must return a text; use str(...)")
+    return name
+
+
 def _checked_dirname(name: str) -> str:
+    _checked_text(name, "trial_dirname_creator")
     if os.sep in name:
         raise ValueError(
             f"trial_dirname_creator returned {name!r}: a trial's directory name must not contain {os.sep!r}; "

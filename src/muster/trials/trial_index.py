@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 
 from muster.base.resources import EMPTY, Resources
 from muster.trials.model import Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
+
+KEPT_LATEST = 64  # finished trials that are not packed: reporters show them, and hooks may be about to
+KEPT_WHOLE = 1024  # at most, when no archive takes them: a record of a whole trial is sooner made
 
 
 class TrialIndex:
@@ -24,6 +27,7 @@ class TrialIndex:
         self.paused: OrderedDict[str, Trial] = OrderedDict()
         self.unarchived: dict[str, Trial] = {}  # finished, and no archive holds them as they are
         self.borrowers: dict[str, Trial] = {}  # adopted a checkpoint of another trial, finished ones included
+        self._latest: deque[Trial] = deque()  # finished ones that are not packed yet
         self.experiment_dir = experiment_dir
         self.starting: set[str] = set()  # handed to the engine, no process yet
         self.capacity = Resources.of(capacity)
@@ -79,6 +83,9 @@ class TrialIndex:
         else:
             self.live.pop(key, None)
             self.unarchived[key] = trial
+            self._latest.append(trial)
+            if len(self._latest) > KEPT_WHOLE:
+                self._latest.popleft().pack()
         if state is TrialState.STARTING:
             self.starting.add(key)
         else:
@@ -89,6 +96,12 @@ class TrialIndex:
                 self._used = self._used.plus(size)
         elif key in self._held:
             self._used = self._used.minus(self._held.pop(key))
+
+    def note_archived(self) -> None:
+        """An archive holds every finished trial now: all but the latest are packed."""
+        self.unarchived.clear()
+        while len(self._latest) > KEPT_LATEST:
+            self._latest.popleft().pack()
 
     def size(self, trial: Trial) -> Resources:
         """Returns what the trial needs in total; equal requests are added up once."""

@@ -311,6 +311,23 @@ def test_a_stop_tells_nothing_more_than_the_exit(opened):
     assert [type(event) for event in driver.events[seen:]] == [TrialExited]
 
 
+def fails_when_stopped(config):
+    try:
+        while True:
+            report({"step": 0})
+    except SystemExit:
+        raise ValueError("what used the trial's session could not continue") from None
+
+
+def test_an_error_that_follows_a_stop_is_no_failure(opened):
+    driver = opened(fails_when_stopped)
+    driver.start("a", "fails_when_stopped")
+    driver.to_report("a")
+    driver.engine.submit(StopTrial(trial_id="a"))
+    gone = driver.to_exit("a", answer=False)
+    assert (gone.failure, gone.is_done) == (None, False)
+
+
 @pytest.mark.conformance("C-270")
 def test_idle_processes_of_other_trainables_are_not_mistaken(opened):
     driver = opened(counts, parent_of_me)
@@ -369,3 +386,16 @@ def test_a_helper_stuck_in_an_import_does_not_hold_up_close(opened, tmp_path, mo
     helper = driver.engine._pool._fork_server.pid
     driver.engine._pool._fork_server.close(timeout_s=0.2)
     assert is_gone(helper)
+
+
+def counts_threads(config):
+    report({"threads": os.environ["OMP_NUM_THREADS"]})
+
+
+def test_a_limit_on_threads_follows_the_cpus_of_each_trial(opened, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # of the driver: what trials get is the engine's
+    driver = opened(counts_threads, env={"OMP_NUM_THREADS": "1"})
+    for name, cpus in (("a", 1), ("b", 2), ("c", 1), ("d", 2)):
+        driver.start(name, "counts_threads", resources={"CPU": cpus}, may_reuse=True)
+        driver.to_exit(name)
+    assert [driver.results(name, "threads") for name in "abcd"] == [["1"], ["2"], ["1"], ["2"]]

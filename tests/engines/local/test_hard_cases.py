@@ -14,6 +14,7 @@ import pytest
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
+from muster.engines.local.fork_server_main import COLD_FORKS
 from muster.engines.local.worker_pool import LocalOptions
 from muster.session import Checkpoint, get_checkpoint, report
 from muster.testing.engine_contract.fixture import Driver
@@ -191,12 +192,16 @@ def reports_much(config):
     report({"step": 2})
 
 
-def test_a_result_of_fifty_megabytes_arrives(opened):
+def test_a_result_of_fifteen_megabytes_arrives_and_one_of_fifty_is_the_trials_error(opened):
     driver = opened(reports_much)
-    driver.start("a", "reports_much", {"bytes": 50 * 2**20})
+    driver.start("a", "reports_much", {"bytes": 15_000_000})
     assert driver.to_exit("a").is_done
     assert driver.results("a", "step") == [1, 2]
-    assert len(driver.results("a", "data")[0]) == 50 * 2**20
+    assert len(driver.results("a", "data")[0]) == 15_000_000
+    driver.start("b", "reports_much", {"bytes": 50 * 2**20})
+    failure = driver.to_exit("b").failure
+    assert failure is not None
+    assert "has 52 MB, and at most 16 MB are sent" in failure.message
 
 
 def uses_an_array(config):
@@ -261,8 +266,10 @@ def test_printing_without_a_file_goes_straight_through_and_holds_up_nobody_else(
     )
     assert driver.stderr.readline() == b"b ended\n"
     out, err = driver.communicate(timeout=100)
-    assert (len(out), out[-8:]) == (megabytes * 2**20 + len("the end\n"), b"the end\n")
-    assert (err, driver.returncode) == (b"an error line\n", 0)
+    # What goes to the descriptor is passed on as it is; what Python prints has the trial's name before it.
+    end = b"(prints_much_a) the end\n"
+    assert (len(out), out[-len(end) :]) == (megabytes * 2**20 + len(end), end)
+    assert (err, driver.returncode) == (b"(prints_much_a) an error line\n", 0)
 
 
 def test_trials_that_start_quickly_one_after_the_other_are_all_fresh(opened):
@@ -294,7 +301,7 @@ def test_a_directory_that_cannot_be_made_fails_its_trial_with_the_reason(opened,
 
 
 def test_a_rehearsal_leaves_nothing_behind(opened):
-    """What the helper plays through before it forks must not be seen by trials."""
+    """What the helper plays through between the first forks and the others must not be seen by trials."""
 
     def looks(config):
         from muster.session.session import current
@@ -309,11 +316,39 @@ def test_a_rehearsal_leaves_nothing_behind(opened):
         )
 
     driver = opened(looks, prints_much)
-    driver.start("a", "looks")
-    driver.to_exit("a")
-    seen = {key: driver.results("a", key) for key in ("mine", "iteration")}
-    assert seen == {"mine": ["a"], "iteration": [0]}
-    assert driver.results("a", "descriptors")[0] <= 6  # 0, 1, 2, two pipes, and the listing itself
+    names = [f"t{number}" for number in range(COLD_FORKS + 8)]
+    for name in names:
+        driver.start(name, "looks")
+    driver.to_exit(*names)
+    seen = {name: (driver.results(name, "mine"), driver.results(name, "iteration")) for name in names}
+    assert seen == {name: ([name], [0]) for name in names}
+    # 0, 1, 2, two pipes, and the listing itself
+    assert max(driver.results(name, "descriptors")[0] for name in names) <= 6
+
+
+def test_a_request_to_end_that_comes_during_the_rehearsal_is_not_lost():
+    import subprocess
+
+    code = """
+import os, signal, socket
+from muster.engines.local import fork_server_main as here
+from muster.session.session import TrialStopped
+ours, theirs = socket.socketpair()
+server = here.ForkServer(theirs, os.getppid())
+here.stop_on_sigterm()
+def interrupted(worker):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except TrialStopped:
+        pass  # as a trial does, which ends then
+here.warm_up = interrupted
+try:
+    server._warm_up(here.Worker(here.WorkerChannel(beat_s=5.0), here.TrainableCache(), None, ("", "")))
+except TrialStopped:
+    print("ends")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("ends\n", "")
 
 
 class Busy(Steps):
@@ -358,3 +393,20 @@ def test_the_driver_does_not_load_what_only_trials_need():
     assert loaded.isdisjoint(
         {"muster.engines.local.fork_server_main", "muster.engines.worker.main", "cloudpickle", "numpy"}
     )
+
+
+def test_a_trial_does_not_carry_what_only_the_driver_needs(opened):
+    """Every module makes each fork slower."""
+
+    def lists_modules(config):  # inside, hence pickled whole: this file would load much
+        import sys
+
+        from muster.session.report import report
+
+        report({"modules": sorted(sys.modules)})
+
+    driver = opened(lists_modules)
+    driver.start("a", "lists_modules")
+    modules = driver.to_report("a").result["modules"]
+    unneeded = {"socket", "subprocess", "selectors", "json", "msgspec", "typing_extensions"}
+    assert unneeded.isdisjoint(modules)

@@ -211,6 +211,7 @@ def test_a_checkpoint_of_the_drivers_machine_is_waited_for_where_it_is_not_seen(
     parts.again("b", {"steps": 3}, APART)
     assert driver.quiet_for(3) == []
     uploader = Uploader(Mirror(parts.folder, parts.storage, clock=SystemClock()))
+    uploader.changed()
     assert driver.to_exit("b").is_done
     uploader.close()
     assert parts.steps("b") == [(2, 2)]

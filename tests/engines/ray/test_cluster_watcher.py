@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,26 @@ def test_a_view_has_the_nodes_that_are_to_go():
     ray = SimpleNamespace(nodes=lambda: [node, {"NodeID": "cd", "Alive": False, "Resources": {}}])
     view = read_cluster(ray, QuietGcs(), now=1000.0)
     assert (view.nodes, view.draining, view.has_autoscaler) == ([{"CPU": 2.0}], {"ab"}, False)
+
+
+def status(mapping):
+    return json.dumps({"autoscaler_report": {"active_nodes": {}, "node_type_mapping": mapping}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("written", "grows"),
+    [
+        (None, False),
+        (status({"0e5f": "node_0e5f"}), False),  # by the reporter of every head that has no cluster file
+        (status({"0e5f": "head", "1a2b": "gpu"}), True),
+        (b"of another kind", True),
+        (b'{"autoscaler_report": null}', True),
+    ],
+)
+def test_a_reporter_that_only_watches_is_no_autoscaler(written, grows):
+    gcs = QuietGcs()
+    gcs.kv_get = lambda key, namespace=None: written if key == "__autoscaling_status" else None
+    assert read_cluster(SimpleNamespace(nodes=list), gcs, now=1000.0).has_autoscaler is grows
 
 
 def test_what_is_taken_is_counted_exactly():

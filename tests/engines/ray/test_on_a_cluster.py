@@ -16,12 +16,14 @@ import pytest
 from tests.ray_clusters import clear
 
 import muster
+from muster import tune
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.verdict_board import KEY, SPACE, GangVerdict, PublishedVerdicts
 from muster.session import report
 from muster.testing.engine_contract.fixture import Driver
+from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.ray_cluster import AUTH
 from muster.testing.trainables import TRAINABLES
 from muster.trials.events import TrialFailureKind, TrialReported, TrialStarted
@@ -61,7 +63,27 @@ def shows_its_labels(config):
     report({"tier": ray.get_runtime_context().get_node_labels().get("tier")})
 
 
-OWN = {made.__name__: made for made in (uses_its_gang, shows_its_gpus, shows_its_package, shows_its_labels)}
+class NotesItsEnd:
+    """Lives until the interpreter is taken apart; keeps what it needs by then."""
+
+    def __init__(self, folder):
+        self.make, self.folder = os.mkdir, folder
+
+    def __del__(self):
+        self.make(self.folder)
+
+
+def notes_its_end(config):
+    import atexit
+    import sys
+
+    atexit.register(os.mkdir, config["folder"] + "/at_exit")
+    sys.muster_test_end = NotesItsEnd(config["folder"] + "/taken_apart")
+    report({"pid": os.getpid()})
+
+
+TRIALS = (uses_its_gang, shows_its_gpus, shows_its_package, shows_its_labels, notes_its_end)
+OWN = {made.__name__: made for made in TRIALS}
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +138,14 @@ def test_a_gang_is_placed_together_and_the_trial_may_use_all_of_it(driver):
     assert driver.to_exit("a").is_done
     assert driver.results("a", "bundles") == [[{"CPU": 1.0}, {"CPU": 1.0}]]
     assert driver.results("a", "answer") == [42]
+
+
+def test_an_actor_runs_exit_functions_and_is_gone_without_taking_the_interpreter_apart(driver, tmp_path):
+    driver.start("a", "notes_its_end", {"folder": str(tmp_path)})
+    assert driver.to_exit("a").is_done
+    (pid,) = driver.results("a", "pid")
+    wait_for(lambda: is_gone(pid))
+    assert [(tmp_path / name).exists() for name in ("at_exit", "taken_apart")] == [True, False]
 
 
 def test_two_trials_share_a_gpu(driver):
@@ -325,7 +355,7 @@ def test_nodes_with_another_version_are_sent_ours(cluster, tmp_path, monkeypatch
             assert driver.results(trial_id, "version") == [muster.__version__]
             assert "/muster-" in driver.results(trial_id, "file")[0]
         actor = old / "engines" / "ray" / "actor.py"
-        actor.write_text(actor.read_text().replace("Terms(*terms)", "Terms(*terms, 'what is that')"))
+        actor.write_text(actor.read_text().replace("ActorSpec(*spec)", "ActorSpec(*spec, 'what is that')"))
     cluster.nodes["old-1"].kill()
 
 
@@ -340,3 +370,27 @@ def test_a_node_with_another_python_or_ray_ends_the_trial_in_one_line(driver, mo
     kind, message = failure(driver, "a")
     assert (kind, message.count("\n")) == (TrialFailureKind.START, 0)
     assert f"the driver {told.split()[1]}: " in message
+
+
+def test_an_object_of_the_driver_reaches_trials_by_its_ref(cluster, tmp_path):
+    import ray
+
+    ref = ray.put(list(range(1000)))
+
+    def in_config(config):
+        return {"sum": sum(ray.get(config["data"]))}
+
+    def in_closure(config):
+        return {"sum": sum(ray.get(ref))}
+
+    def in_parameters(config, data):
+        return {"sum": sum(ray.get(data["ref"])) + len(data["pad"])}
+
+    large = tune.with_parameters(in_parameters, data={"ref": ref, "pad": b"x" * 100_000})
+    for number, (trainable, space) in enumerate([(in_config, {"data": ref}), (in_closure, {}), (large, {})]):
+        run = tune.RunConfig(
+            name=f"refs{number}", storage_path=str(tmp_path), verbose=0, trial_time_limit_s=60
+        )
+        (result,) = tune.Tuner(trainable, param_space=space, run_config=run).fit()
+        assert result.error is None
+        assert result.metrics["sum"] == 499_500 + (100_000 if trainable is large else 0)

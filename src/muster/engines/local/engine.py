@@ -125,7 +125,8 @@ class LocalEngine(ProcessEngine):
         found = {**machine.detected_capacity(), **(capacity or {})}
         self._resources = ResourcePool(found, machine.gpu_ids())
         self._has_gpus = found.get("GPU", 0) > 0
-        self._limits_threads = _THREADS in options.env
+        self._threads = options.env.get(_THREADS)  # of every process, unless its trial has other CPUs
+        self._storage = options.storage
         self._exits = failures.ExitReader(machine.oom_kills)
         self._pool = WorkerPool(
             clock=clock,
@@ -164,7 +165,7 @@ class LocalEngine(ProcessEngine):
             return False
         run.grant = grant
         try:
-            order = write_order(order_of(command, self._env_of(run, grant)))
+            order = write_order(order_of(command, self._env_of(run, grant), self._storage))
         except Exception as error:  # noqa: BLE001 - pickling a user's config runs user code
             self._finish(run, failure=failures.unpicklable_failure("the config cannot be pickled", error))
             return True
@@ -175,8 +176,10 @@ class LocalEngine(ProcessEngine):
     def _env_of(self, run: TrialRun, grant: Grant) -> dict[str, str]:
         """Returns what differs between trials; a limit on threads follows the CPUs of the trial."""
         env = {"CUDA_VISIBLE_DEVICES": ",".join(grant.gpu_ids)} if self._has_gpus else {}
-        if self._limits_threads:
-            env[_THREADS] = str(max(1, int(run.command.resources.head_cpus)))
+        if self._threads is not None:
+            threads = str(max(1, int(run.command.resources.head_cpus)))
+            if threads != self._threads:
+                env[_THREADS] = threads
         return env
 
     def _withdraw(self, run: TrialRun) -> None:
@@ -185,6 +188,9 @@ class LocalEngine(ProcessEngine):
     def _release(self, run: TrialRun) -> None:
         if run.grant is not None:
             self._resources.free(run.grant)
+
+    def _check_more(self, now: float) -> None:
+        self._pool.check_fork_server(now)
 
     def _on_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None:
         """Handles the end of a worker process; `status` is None when it was not seen (called by the pool)."""

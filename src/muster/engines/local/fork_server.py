@@ -6,7 +6,9 @@ another.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -18,20 +20,20 @@ from muster.base.framing import Frame, FrameKind, FrameReader, frame, pack
 from muster.host import machine
 
 _CHUNK = 1 << 16
+_MARK = "MUSTER_FORK_SERVER"  # in the environment of everything that a fork server starts
 
 
-def boot_code(module: str) -> str:
-    """Returns the text for `python -c`; its first argument is `sys.path`, by lines."""
-    path = "import sys; sys.path[:] = sys.argv[1].split(chr(10))"
-    return f"{path}; from muster.engines.{module} import main; main()"
-
-
-def kill_group(pid: int) -> None:
-    """Ends everything that the worker with this pid has started, and the worker itself."""
-    try:  # noqa: SIM105 - `contextlib` is one more import in the fork server
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # it has ended, and has started nothing
+def _seconds_left(pid: int, timeout_s: float) -> float:
+    """Waits for the end of a child; returns how long `Popen.wait`, which looks now and then, may wait yet."""
+    try:
+        fd = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return timeout_s  # not on this system
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    poller.poll(timeout_s * 1000)
+    os.close(fd)
+    return 0.0
 
 
 class ForkServerClient:
@@ -41,18 +43,19 @@ class ForkServerClient:
         ours, theirs = socket.socketpair()
         path = "\n".join(entry or machine.working_directory() for entry in sys.path)
         silence = subprocess.DEVNULL if quiet else None
+        self._mark = os.urandom(8).hex()
         with theirs:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
                     "-c",
-                    boot_code("local.fork_server_main"),
+                    machine.boot_code("local.fork_server_main"),
                     path,
                     str(theirs.fileno()),
                     str(os.getpid()),
                 ],
                 pass_fds=[theirs.fileno()],
-                env=machine.child_environment(env),
+                env=machine.child_environment({**env, _MARK: self._mark}),
                 stdin=subprocess.DEVNULL,
                 stdout=silence,
                 stderr=silence,
@@ -64,6 +67,7 @@ class ForkServerClient:
         self._outbox: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
         address = (machine.hostname(), machine.node_ip())
         self._owner_pid = os.getpid()
+        self.forking_pid = 0  # of the process that forks, when that is another one
         self._send(frame(FrameKind.INIT, pack((list(sys.argv), address, warm, beat_s))))
 
     @property
@@ -129,6 +133,24 @@ class ForkServerClient:
             return None
         return self._frames.feed(data) if data else None
 
+    def continue_if_stopped(self) -> list[int]:
+        """Sends SIGCONT to the processes of the fork server that were stopped; returns their pids."""
+        from muster.host import processes  # here, as the fork server loads this module too
+
+        found = [processes.find(pid) for pid in (self.pid, self.forking_pid) if pid]
+        stopped = [each for each in found if each is not None and each.is_stopped]
+        processes.send(stopped, signal.SIGCONT)
+        return [each.pid for each in stopped]
+
+    def end_leftovers(self) -> None:
+        """Kills whatever a fork server that was killed has left, and is known by its environment (Linux)."""
+        from muster.host import processes
+
+        if sys.platform.startswith("linux"):
+            entry = f"{_MARK}={self._mark}"
+            left = [each for each in processes.table() if processes.was_started_with(each.pid, entry)]
+            processes.send(left, signal.SIGKILL)
+
     def close(self, timeout_s: float = 5.0) -> bool:
         """Ends the fork server and all its children; returns False when it had to be killed."""
         self._control.close()
@@ -138,10 +160,15 @@ class ForkServerClient:
         self._outbox.clear()
         if os.getpid() != self._owner_pid:
             return True  # a fork of the driver may drop its copy, but must not end processes
+        for pid in (self.pid, self.forking_pid) if self._process.poll() is None else ():
+            if pid:
+                with contextlib.suppress(ProcessLookupError):  # it may end at any moment
+                    os.kill(pid, signal.SIGCONT)  # a stopped one would not see that the driver has closed
         try:
-            self._process.wait(timeout_s)
+            self._process.wait(_seconds_left(self.pid, timeout_s))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+            self.end_leftovers()
             return False
         return True

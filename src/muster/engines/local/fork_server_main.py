@@ -1,7 +1,8 @@
 """Forks worker processes on request, in a process of its own: single-threaded, with the user's imports done.
 
 Forks a child per request where that is safe, otherwise starts new interpreters. This process is the parent of
-every worker: it reaps them, kills their process groups, and ends all of them when the driver is gone.
+every worker: it reaps them, kills their process groups, adopts and kills what they left in other sessions
+(Linux), and ends all of them when the driver is gone.
 """
 
 from __future__ import annotations
@@ -29,14 +30,21 @@ from muster.engines.local.fork_safety import (
     needs_fresh_randomness,
     shorten_hooks,
 )
-from muster.engines.local.fork_server import boot_code, kill_group
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.main import Worker, become, stop_on_sigterm
 from muster.engines.worker.output import flush
-from muster.engines.worker.protocol import StartOrder, write_order
+from muster.engines.worker.protocol import SERVER, StartOrder, write_order
 from muster.engines.worker.trainable_cache import TrainableCache
-from muster.host.die_with_parent import die_with_parent, prepare_death_signal
-from muster.host.machine import note_working_directory, working_directory
+from muster.host.die_with_parent import (
+    adopt_orphans,
+    children,
+    die_with_parent,
+    end_children,
+    kill,
+    kill_group,
+    prepare_death_signal,
+)
+from muster.host.machine import boot_code, note_working_directory, working_directory
 from muster.session.report import report
 
 if TYPE_CHECKING:
@@ -44,6 +52,7 @@ if TYPE_CHECKING:
 
 _WARM_UP = "muster warm-up"  # the name of its trainable
 ROUNDS = 12  # the interpreter specialises a function after eight calls
+COLD_FORKS = 16  # before the warm-up, which costs what about 30 forks save: few processes do without
 
 
 def warm_up(worker: Worker) -> None:
@@ -79,6 +88,9 @@ MAX_FDS = 200
 CHUNK = 1 << 16  # larger ones are mapped and unmapped each time
 _ROOM_FOR_FDS = CMSG_LEN(MAX_FDS * 4)
 POLL_MS = 1000
+SWEEP_MS = 10  # orphans are looked for when nothing has come for so long after a child's end,
+SWEEP_EACH = 64  # or after so many: right after a fork every page that this process writes to is costly
+LEAVE_WITHIN = 10  # polls, after the driver has ended
 _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 
 
@@ -92,6 +104,7 @@ class ForkServer:
         self._frames = FrameReader()
         self._fds: deque[int] = deque()
         self._children: dict[int, int] = {}  # pid -> token
+        self._helpers: set[int] = set()  # pids of children that imported modules have started
         self._popen: dict[int, subprocess.Popen[bytes]] = {}  # started interpreters, by pid
         self._trainables = TrainableCache()
         self._worker: Worker | None = None  # what every fork becomes
@@ -99,10 +112,12 @@ class ForkServer:
         self._saved: IO[bytes] | None = None  # the same, as a file that such an interpreter reads
         self._forks: bool | None = None  # None: find out
         self._reseeds = True
+        self._cold_left = COLD_FORKS
         self._warm = True
         self._beat_s = 5.0
         self._address = ("", "")
         self._has_ended = False  # some child
+        self._unswept = 0  # children that have ended since orphans were looked for
         self._wake = _quiet_pipe()
         self._be_woken_by_children()
 
@@ -112,7 +127,7 @@ class ForkServer:
         poller.register(self._wake[0], select.POLLIN)
         is_running = True
         while is_running and os.getppid() == self._driver_pid:
-            ready = poller.poll(POLL_MS)
+            ready = poller.poll(SWEEP_MS if self._unswept else POLL_MS)
             for fd, _ in ready:
                 if fd == self._control_fd:
                     is_running = self._take()
@@ -121,6 +136,8 @@ class ForkServer:
                     self._has_ended = True
             if self._has_ended or not ready:  # also now and then without a signal
                 self._reap()
+            if self._unswept >= SWEEP_EACH or (self._unswept and not ready):
+                self._end_orphans()
 
     def _be_woken_by_children(self) -> None:
         """Makes the first descriptor of `_wake` readable when a child ends."""
@@ -170,7 +187,9 @@ class ForkServer:
     def _may_fork(self) -> bool:
         if self._forks is None:
             if self._warm and sys.platform.startswith("linux"):
+                self._end_orphans()
                 self._trainables.load_all()
+                self._helpers.update(pid for pid in children() if pid not in self._children)
                 flush()
                 prepare_death_signal()
             self._forks = self._warm and fork_is_safe()
@@ -187,11 +206,19 @@ class ForkServer:
             WorkerChannel(beat_s=self._beat_s), self._trainables, SystemClock(), self._address
         )
         self._reseeds = needs_fresh_randomness()
+        self._cold_left = COLD_FORKS
         shorten_hooks()
-        gc.collect()
-        warm_up(self._worker)
         self._worker.channel.spinner.skip_next()  # a new process does not get its first answer at once
         gc.freeze()  # children do not touch, hence do not copy, what is here now
+
+    def _warm_up(self, worker: Worker) -> None:
+        """Makes further forks cheaper, once there are so many that this pays."""
+        gc.collect()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # else it would stop an empty trial only
+        warm_up(worker)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        worker.channel.spinner.skip_next()
+        gc.freeze()
 
     def _move_into_a_fork(self) -> None:
         """Continues as a child of this process, so that what libraries do after a fork has been done once.
@@ -201,12 +228,13 @@ class ForkServer:
         parent_pid = os.getpid()
         pid = os.fork()
         if pid:
-            _wait_for(pid)
+            _wait_for(pid, self._driver_pid)
         os.setsid()
         for _ in range(ROUNDS):
             _leave_parent(parent_pid)
-        self._driver_pid = parent_pid
+        self._driver_pid, self._helpers = parent_pid, set()
         self._be_woken_by_children()
+        self._send(FrameKind.CHILD, [(SERVER, os.getpid())])
 
     def _make_children(self, tokens: list[int]) -> None:
         """Makes several children at once: every fork makes pages that this process writes to costly."""
@@ -226,6 +254,10 @@ class ForkServer:
             if self._has_ended:  # the driver waits for that report, and a fork takes its time
                 self._reap()
         self._send(FrameKind.CHILD, made)
+        if self._forks and self._cold_left > 0:
+            self._cold_left -= len(made)
+            if self._cold_left <= 0 and self._worker is not None:
+                self._warm_up(self._worker)
 
     def _fork(self, read_fd: int, write_fd: int) -> int:
         worker: Worker = self._worker  # type: ignore[assignment]  # made before the first fork
@@ -275,10 +307,10 @@ class ForkServer:
         """Reports ended children to the driver, and ends what they have left behind."""
         self._has_ended = False
         gone: list[tuple[int, int, str]] = []
-        while self._children:
+        pid = -1
+        while pid:
             pid, status = _next_ended()
-            if not pid:
-                break
+            self._unswept += bool(pid)
             token = self._children.pop(pid, None)
             started = self._popen.pop(pid, None)
             if started is not None:
@@ -287,6 +319,13 @@ class ForkServer:
                 gone.append((token, status, ""))
         if gone:
             self._send(FrameKind.GONE, gone)
+
+    def _end_orphans(self) -> None:
+        """Kills what ended trials have left; what that had started becomes a child of this process next."""
+        self._unswept = 0
+        for pid in children():
+            if pid not in self._children and pid not in self._helpers:
+                kill(pid)
 
     def _send(self, kind: int, body: Sequence[tuple[int, int] | tuple[int, int, str]]) -> None:
         try:
@@ -303,6 +342,7 @@ class ForkServer:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 continue
+        end_children()
 
 
 def _next_ended() -> tuple[int, int]:
@@ -332,18 +372,27 @@ def _signal(pid: int, number: int, *, whole_group: bool) -> None:
             continue
 
 
-def _wait_for(pid: int) -> NoReturn:
-    """Only waits for that process as its parent, and passes SIGTERM on to it."""
+def _wait_for(pid: int, driver_pid: int) -> NoReturn:
+    """Only waits for that process as its parent, passes SIGTERM on to it, and ends what it leaves behind.
+
+    When the driver has ended, that process ends by itself, unless it is stopped.
+    """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, lambda number, where: os.kill(pid, number))
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # also the pipes of trials, which only the child may hold
-    os.waitpid(pid, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    patience = LEAVE_WITHIN
+    while not os.waitpid(pid, os.WNOHANG)[0] and patience:
+        signal.sigtimedwait([signal.SIGCHLD], POLL_MS / 1000)
+        patience -= os.getppid() != driver_pid
+    end_children()
     os._exit(0)
 
 
 def _leave_parent(parent_pid: int) -> None:
     """Does what every fork does first: it will end with its parent, and forgets its signal handlers."""
     die_with_parent(parent_pid)
+    adopt_orphans()  # of its own: only when it ends itself, they are its parent's to end
     signal.set_wakeup_fd(-1)
     set_handler(_SIGCHLD, _DEFAULT)
 
@@ -357,6 +406,7 @@ def _quiet_pipe() -> tuple[int, int]:
 
 def main() -> NoReturn:
     """Runs the fork server: `sys.argv` is path, control descriptor, driver's pid."""
+    adopt_orphans()
     be_killed_first()  # children inherit this and the next
     note_working_directory()
     control = socket(fileno=int(sys.argv[2]))

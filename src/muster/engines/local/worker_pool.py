@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, unpack
-from muster.engines.local.fork_server import ForkServerClient, kill_group
+from muster.engines.local.fork_server import ForkServerClient
 from muster.engines.process_engine import EngineTimeouts, ProcessPool
 from muster.engines.worker.handle import TrialRun, WorkerHandle
-from muster.host.machine import process_activity
+from muster.engines.worker.protocol import SERVER
+from muster.host.die_with_parent import kill_group
 
+_log = logging.getLogger(__name__)
 _QUICK_S = 0.05  # trials that follow each other like this
 _MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
 _MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
@@ -27,6 +30,7 @@ class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
         False  # drops the output of trials without log_to_file, which otherwise goes where the driver's goes
     )
     env: Mapping[str, str] = {}  # added to the environment of trials; of OMP_NUM_THREADS see `_env_of`
+    storage: bytes | None = None  # of remote results, for `get_context().get_storage()`
 
 
 class WorkerPool(ProcessPool[WorkerHandle]):
@@ -42,8 +46,9 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         on_frame: Callable[[WorkerHandle, int, bytes], None],
         on_gone: Callable[[WorkerHandle, int | None, str], None],
     ) -> None:
-        super().__init__(clock)
+        super().__init__(clock, options)
         self._options = options
+        self._check_at = clock.monotonic() + options.beat_s
         self._warm = warm
         self._trainables = trainables
         self._on_frame, self._on_gone = on_frame, on_gone
@@ -104,17 +109,15 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             self._fork_server.signal(worker.token, number, whole_group=number == signal.SIGKILL)
             self._poll_fork_server_writes()
 
-    def is_silent(self, worker: WorkerHandle, now: float) -> bool:
-        """Counts frames, heartbeats and processor time; without a heartbeat also being able to run.
+    def is_of_this_machine(self, worker: WorkerHandle) -> bool:
+        return worker.pid != 0
 
-        A trial deep in C code sends no heartbeat, but works.
-        """
-        if not worker.pid or now - worker.last_seen_at < self._options.beat_s:
-            return False
-        seen = process_activity(worker.pid)
-        if seen is not None and (seen.cpu_s != worker.cpu_s or (seen.can_run and not worker.beats)):
-            worker.cpu_s, worker.last_seen_at = seen.cpu_s, now
-        return now - worker.last_seen_at >= self._options.silent_after_s
+    def check_fork_server(self, now: float) -> None:
+        """Continues a fork server that a signal has stopped: no trial could start or end."""
+        if self._fork_server is not None and now >= self._check_at:
+            self._check_at = now + self._options.beat_s
+            for pid in self._fork_server.continue_if_stopped():
+                _log.warning("the fork server (pid %d) was stopped by a signal; it has been continued", pid)
 
     # Making processes
 
@@ -208,7 +211,9 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         for kind, payload in messages:
             for token, *facts in unpack(payload):
                 worker = self._workers.get(token)
-                if worker is not None and kind == FrameKind.CHILD:
+                if token == SERVER:
+                    (fork_server.forking_pid,) = facts
+                elif worker is not None and kind == FrameKind.CHILD:
                     (worker.pid,) = facts
                 elif worker is not None and kind == FrameKind.GONE:
                     self._drop(worker, *facts)
@@ -240,6 +245,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._poller.forget(fork_server.fileno())
         self._fork_server = None
         fork_server.close()
+        fork_server.end_leftovers()
         for worker in list(self._workers.values()):
             if worker.pid:
                 kill_group(worker.pid)

@@ -8,27 +8,29 @@ and the control (signals, heartbeats, the exit code).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import platform
 import select
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import muster
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, unpack
-from muster.engines.ray.failures import report_death_through
+from muster.engines.ray.failures import LAST_BYTES_S, report_death_through
 from muster.engines.ray.handshake import Address, call
+from muster.engines.ray.tls import TlsTunnel
 from muster.engines.worker.channel import WorkerChannel, end_group
-from muster.engines.worker.main import Worker, stop_on_sigterm
+from muster.engines.worker.main import Worker, leave, stop_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host import machine
+from muster.host.die_with_parent import adopt_orphans, end_children
 from muster.session.session import TrialStopped
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class ActorSpec(NamedTuple):
     beat_s: float
     marker: str  # a file that shows whether this node sees the driver's directory
     remote_storage: bytes | None = None  # a pickled RemoteStorage, if there is one
+    uses_tls: bool = False  # the driver wants encrypted connections
 
 
 class TrialActor:
@@ -56,11 +59,14 @@ class TrialActor:
         """Handles orders until there is nothing more to do, then ends the process."""
         import ray
 
+        adopt_orphans()
         spec = ActorSpec(*spec)
         access = open_storage(spec.marker, spec.remote_storage)
         hello = _hello(spec, access)
-        control = Control(call(spec.addresses, spec.key, {**hello, "is_control": True}), spec.beat_s)
-        line_socket = call(spec.addresses, spec.key, {**hello, "is_control": False})
+        tls = TlsTunnel(machine.environment()) if spec.uses_tls else None
+        control_socket = call(spec.addresses, spec.key, {**hello, "is_control": True}, tls)
+        control = Control(control_socket, spec.beat_s, tls)
+        line_socket = call(spec.addresses, spec.key, {**hello, "is_control": False}, tls)
         line = WorkerChannel(beat_s=spec.beat_s)
         line.connect(line_socket.fileno(), line_socket.fileno(), os.getppid())
         line.is_watched = True  # by the control's thread
@@ -77,8 +83,11 @@ class TrialActor:
         if access.transfer is not None:
             access.transfer.close()
         flush()
-        end_others_of_group()
+        end_children()
         line_socket.close()  # the driver need not wait for what Ray still has to do
+        if tls is not None:
+            tls.flush(LAST_BYTES_S)
+        atexit.register(end_process)
         ray.actor.exit_actor()
 
     def ping(self) -> None:
@@ -137,12 +146,12 @@ def _sees(marker: str, within_s: float) -> bool:
 class Control:
     """A Control is the second connection: its thread handles signals at once, and sends heartbeats."""
 
-    def __init__(self, line: socket.socket, beat_s: float) -> None:
+    def __init__(self, line: socket.socket, beat_s: float, tls: TlsTunnel | None) -> None:
         self._connection = line
         self._beat_s = beat_s
         self._main = threading.main_thread().ident or 0
         self.is_leaving = False
-        report_death_through(line)
+        report_death_through(line, tls)
 
     def watch(self) -> None:
         threading.Thread(target=self._watch, name="muster-control", daemon=True).start()
@@ -164,22 +173,25 @@ class Control:
         except OSError:
             pass
         if not self.is_leaving:
-            end_group()  # the driver is gone
+            _end_now()  # the driver is gone
 
     def _deliver_signal(self, number: int) -> None:
         if number == signal.SIGKILL:
-            end_group()
+            _end_now()
         # To the main thread itself: Ray's threads would take the signal while the main thread sleeps.
         signal.pthread_kill(self._main, number)
 
 
-def end_others_of_group() -> None:
-    """Ends whatever trials have started in this process group, except this process."""
-    own, group = os.getpid(), os.getpgid(0)
-    if not sys.platform.startswith("linux") or group != own:
-        return
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != own:
-            with contextlib.suppress(OSError):
-                if os.getpgid(int(name)) == group:
-                    os.kill(int(name), signal.SIGKILL)
+def _end_now() -> NoReturn:
+    """Ends this process and everything that its trials have started."""
+    end_children(most=1000)  # the trial, which still runs, may start more all the time
+    end_group()
+
+
+def end_process() -> None:
+    """Runs all other exit functions, Ray's too, and ends the process, which has left the cluster by then.
+
+    To take the interpreter apart would cost as much again as half of the actor's start.
+    """
+    atexit.unregister(end_process)
+    leave(0)

@@ -151,8 +151,8 @@ class ActorPool(ProcessPool[ActorHandle]):
         actor_class: Any,  # noqa: ANN401 - Ray's
         key: bytes,
     ) -> None:
-        super().__init__(clock)
-        self._timeouts, self._owner = timeouts, owner
+        super().__init__(clock, timeouts)
+        self._owner = owner
         self._connections: dict[int, ActorHandle] = {}
         self._controls: dict[int, ActorHandle] = {}
         self.listener = Listener(self._poller, key, clock, self._receive)
@@ -227,14 +227,8 @@ class ActorPool(ProcessPool[ActorHandle]):
             worker.placement.kill_at = self._clock.monotonic() + _FORCE_AFTER_S
             self._owner.wake_at(worker.placement.kill_at)
 
-    def is_silent(self, worker: ActorHandle, now: float) -> bool:
-        """Judges processes of this machine only: deep in C code a trial sends no heartbeat, but works."""
-        if worker.hostname != self._hostname or now - worker.last_seen_at < self._timeouts.beat_s:
-            return False
-        seen = machine.process_activity(worker.pid)
-        if seen is None or seen.cpu_s != worker.cpu_s:
-            worker.cpu_s, worker.last_seen_at = None if seen is None else seen.cpu_s, now
-        return now - worker.last_seen_at >= self._timeouts.silent_after_s
+    def is_of_this_machine(self, worker: ActorHandle) -> bool:
+        return worker.hostname == self._hostname
 
     # Exchanging frames
 
@@ -302,8 +296,10 @@ class ActorPool(ProcessPool[ActorHandle]):
         if run is None or worker.reported_failure is not None or placement.is_over or _has_reported_exit(run):
             failure = worker.reported_failure
             if failure is None and placement.is_over:
-                was_draining = worker.node_id in self.draining
-                failure = failures.outcome_failure(placement.outcome, was_draining=was_draining)
+                was_draining, uses_tls = worker.node_id in self.draining, self.listener.tls is not None
+                failure = failures.outcome_failure(
+                    placement.outcome, was_draining=was_draining, uses_tls=uses_tls
+                )
             self._drop(worker, failure)
 
     def _on_call_ended(self, placement: ActorPlacement, number: int, outcome: BaseException | None) -> None:

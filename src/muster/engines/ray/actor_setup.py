@@ -93,8 +93,9 @@ class UploadingActor:
                 folder = (
                     partial  # another actor was faster, or another user has that name: this copy is as good
                 )
-        if os.stat(folder).st_uid != os.getuid():
-            raise RuntimeError(f"{folder} belongs to another user: remove it")
+        found = os.lstat(folder)  # a link would lead to whatever its owner likes
+        if found.st_uid != os.getuid() or found.st_mode & 0o170077 != 0o40000:
+            raise RuntimeError(f"{folder} is no directory that only this user can write to: remove it")
         for known in [each for each in sys.modules if each.partition(".")[0] == "muster"]:
             del sys.modules[known]
         sys.path.insert(0, folder)
@@ -278,7 +279,8 @@ class ActorSetup:
         marker = self._marker_file(os.path.dirname(trial_dir))
 
         def arguments(number: int) -> tuple[Any, ...]:
-            spec = ActorSpec(number, self.addresses, self._key, self._beat_s, marker, self._remote_storage)
+            storage, uses_tls = self._remote_storage, self._pool.listener.tls is not None
+            spec = ActorSpec(number, self.addresses, self._key, self._beat_s, marker, storage, uses_tls)
             return tuple(spec), name, self._blobs.get(name)
 
         self._pool.start_actor(placement, run, arguments)

@@ -6,6 +6,7 @@ RayEngine's own thread must not wait for the GCS; what the watcher saw comes to 
 from __future__ import annotations
 
 import heapq
+import json
 import logging
 import math
 import threading
@@ -73,8 +74,21 @@ def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN
         for group, verdict in board.gangs.items()
         if is_ours and verdict.reason in _UNPLACEABLE
     }
-    has_autoscaler = limit is not None or is_ours or client.kv_get(_LEGACY_STATUS) is not None
+    has_autoscaler = limit is not None or is_ours or _grows(client.kv_get(_LEGACY_STATUS))
     return ClusterView(nodes, limit, has_autoscaler, unplaceable, client.draining_nodes())
+
+
+def _grows(status: bytes | None) -> bool:
+    """Returns whether a report of Ray's own autoscaler is one of a cluster that can get more nodes.
+
+    Every head that Ray starts has such a reporter. Without a cluster file it only watches, and then it calls
+    the type of each node after the node: `node_<its id>`.
+    """
+    try:
+        types = json.loads(status)["autoscaler_report"]["node_type_mapping"] if status else {}
+        return any(name != f"node_{node}" for node, name in types.items())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return True  # a report of another kind: no reason to take the cluster for one that never grows
 
 
 class ClusterProbe:

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import copyreg
+import pickle
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +25,22 @@ if TYPE_CHECKING:
 _REACH_S = 5.0
 
 
+def keep_owners_of_refs() -> None:
+    """Makes every pickler of this process keep who owns an ObjectRef; does nothing where Ray is not in use.
+
+    Plain pickles of a ref hold its id alone, and `ray.get` waits for ever for an object without an owner.
+    """
+    ray = sys.modules.get("ray")
+    if ray is not None and hasattr(ray, "ObjectRef"):
+        copyreg.pickle(ray.ObjectRef, _with_owner)
+
+
+def _with_owner(ref: Any) -> tuple[Any, ...]:  # noqa: ANN401 - an ObjectRef
+    import ray
+
+    return pickle.loads, (ray.cloudpickle.dumps(ref),)
+
+
 def open_ray_engine(
     *,
     trainables: Mapping[str, bytes] | None = None,
@@ -35,6 +54,7 @@ def open_ray_engine(
     `capacity` overrides what the cluster reports. EngineError names what is in the way.
     """
     ray = import_ray()
+    keep_owners_of_refs()
     connects = not ray.is_initialized()
     if connects:
         connect(ray, address)

@@ -30,9 +30,11 @@ from muster.engines.ray.cluster_watcher import (
 )
 from muster.engines.ray.handshake import mismatch
 from muster.engines.ray.remote_storage import RemoteStorage
+from muster.engines.ray.tls import TlsTunnel, uses_tls
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun
 from muster.engines.worker.protocol import write_order
+from muster.host import machine
 from muster.stores.checkpoints import CheckpointStore, delete_directory
 from muster.stores.storage import Storage
 from muster.trials.commands import StartTrial
@@ -51,6 +53,7 @@ class RayOptions(EngineTimeouts, frozen=True, kw_only=True):
     max_idle: int = 64  # actors kept for reuse
     linger_s: float = 5.0  # how long an idle actor or an empty placement group is kept
     env: Mapping[str, str] = {}  # added to the environment of trials
+    storage: bytes | None = None  # of remote results, for `get_context().get_storage()`
     remote_storage: RemoteStorage | None = None  # for nodes that do not see the driver's directory
 
 
@@ -88,6 +91,7 @@ class RayEngine(ProcessEngine, ActorListener):
     ) -> None:
         """Takes the first view of the cluster, which `capacity` overrides, and pickled trainables by name."""
         super().__init__(clock, options)
+        tls = TlsTunnel(machine.environment()) if uses_tls(machine.environment()) else None
         self._options = options
         self._on_close: Callable[[], None] | None = connection.on_close
         self._fixed = dict(capacity or {})
@@ -103,6 +107,7 @@ class RayEngine(ProcessEngine, ActorListener):
         self._pool = ActorPool(
             clock=clock, timeouts=options, owner=self, actor_class=connection.actor_class, key=key
         )
+        self._pool.listener.tls = tls
         self._actor_setup = ActorSetup(connection.ray, self._pool, key, options.beat_s, self._on_no_relay)
         if options.remote_storage is not None:
             self._actor_setup.set_remote_storage(options.remote_storage)
@@ -155,7 +160,7 @@ class RayEngine(ProcessEngine, ActorListener):
             self._finish(run, failure=failures.impossible_failure(why_not))
             return
         try:
-            order = order_of(run.command, self._options.env)
+            order = order_of(run.command, self._options.env, self._options.storage)
             message = write_order(order._replace(has_leftovers=order.trial_id in self._was_apart))
         except Exception as error:  # noqa: BLE001 - pickling a user's config runs user code
             self._finish(run, failure=failures.unpicklable_failure("the config cannot be pickled", error))

@@ -10,13 +10,17 @@ import faulthandler
 import os
 import signal
 import socket
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from muster.base.framing import FrameKind, frame, pack
 from muster.engines.worker.failures import signal_failure
 from muster.trials.events import TrialFailure
 from muster.trials.events import TrialFailureKind as Kind
 
+if TYPE_CHECKING:
+    from muster.engines.ray.tls import TlsTunnel
+
+LAST_BYTES_S = 1.0  # how long a process that ends waits for them to be sent
 _OPENING = "Fatal Python error: "
 _CRASHES = {
     "Segmentation fault": signal.SIGSEGV,
@@ -28,17 +32,24 @@ _CRASHES = {
 }
 
 
-def report_death_through(connection: socket.socket) -> None:
-    """Sends the exit code or the crash text of this process, an actor, over the connection."""
+def report_death_through(connection: socket.socket, tls: TlsTunnel | None) -> None:
+    """Sends the exit code or the crash text of this process, an actor, over the connection.
+
+    A process that crashes encrypts nothing more: with TLS its crash text stays in its log.
+    """
     pid, leave = os.getpid(), os._exit
 
     def report_and_exit(status: int) -> NoReturn:
         if os.getpid() == pid:  # forks of the trial leave like that too
             with contextlib.suppress(OSError):
                 connection.sendall(frame(FrameKind.LEFT, pack(status)))
+                if tls is not None:
+                    tls.flush(LAST_BYTES_S)
         leave(status)
 
     os._exit = report_and_exit
+    if tls is not None:
+        return
     faulthandler.disable()  # so that this handler is the first, even if another library has set one
     faulthandler.enable(file=connection.fileno(), all_threads=False)
 
@@ -78,7 +89,9 @@ def is_actor_unavailable(outcome: BaseException) -> bool:
     return type(outcome).__name__ == "ActorUnavailableError"
 
 
-def outcome_failure(outcome: BaseException | None, *, was_draining: bool = False) -> TrialFailure:
+def outcome_failure(
+    outcome: BaseException | None, *, was_draining: bool = False, uses_tls: bool = False
+) -> TrialFailure:
     """Returns the failure behind the outcome of an actor's call; None: the call returned.
 
     `was_draining`: its node was to go. Ray drains a node that runs something only to take it back, and sets
@@ -99,15 +112,18 @@ def outcome_failure(outcome: BaseException | None, *, was_draining: bool = False
     if name in _START_NAMES or getattr(outcome, "_actor_init_failed", False):
         return start_failure(_summary(text))
     if name == "ActorDiedError" or "actor died" in text:
-        return _death_failure(text)
+        return _death_failure(text, uses_tls)
     return start_failure(_summary(text))
 
 
-def _death_failure(text: str) -> TrialFailure:
+def _death_failure(text: str, uses_tls: bool) -> TrialFailure:
     if "ray.kill" in text:
         return TrialFailure(kind=Kind.KILLED, message="its actor was ended by ray.kill in another program")
     if "SIGTERM" in text:
         return signal_failure(signal.SIGTERM)
+    if uses_tls:
+        message = "killed by a signal, or crashed in C code: with TLS only the log of its actor says which"
+        return TrialFailure(kind=Kind.KILLED, message=message)
     return signal_failure(signal.SIGKILL)  # nothing else ends a process without a report
 
 

@@ -13,16 +13,20 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from muster.base.clock import Clock
+from muster.base.clock import Clock, SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.engines.worker.poller import Poller
+
+if TYPE_CHECKING:
+    from muster.engines.ray.tls import TlsTunnel
 
 NONCE = 16
 PROOF = 32
 MOST_HELLO = 1 << 16  # a stranger gets no more memory than this
 CONNECT_S = 10.0
+_AGAIN_S = (0.1, 0.5, 2.0)  # a driver with too many callers may have hung up
 
 Address = tuple[str, int]
 
@@ -35,21 +39,29 @@ def proof(key: bytes, role: bytes, nonce: bytes) -> bytes:
     return hmac.digest(key, role + nonce, "sha256")
 
 
-def call(addresses: Sequence[Address], key: bytes, hello: dict[str, Any]) -> socket.socket:
+def call(
+    addresses: Sequence[Address], key: bytes, hello: dict[str, Any], tls: TlsTunnel | None = None
+) -> socket.socket:
     """Connects to the driver and checks its proof; DriverUnreachable names all that was tried."""
     problems: list[str] = []
     for host, port in addresses:
-        try:
-            return _call(host, port, key, hello)
-        except OSError as error:
-            problems.append(f"{host}:{port}: {error}")
+        for wait_s in (*_AGAIN_S, None):
+            try:
+                return _call((host, port), key, hello, tls)
+            except OSError as error:
+                if wait_s is None or not isinstance(error, ConnectionResetError):
+                    problems.append(f"{host}:{port}: {error}")
+                    break
+                SystemClock().sleep(wait_s)
     raise DriverUnreachable("; ".join(problems))
 
 
-def _call(host: str, port: int, key: bytes, hello: dict[str, Any]) -> socket.socket:
-    connection = socket.create_connection((host, port), timeout=CONNECT_S)
+def _call(address: Address, key: bytes, hello: dict[str, Any], tls: TlsTunnel | None) -> socket.socket:
+    connection = socket.create_connection(address, timeout=CONNECT_S)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        encrypted = None if tls is None else tls.greet(connection)
+        connection = encrypted or connection
         challenge, nonce = _exactly(connection, NONCE), os.urandom(NONCE)
         connection.sendall(frame(FrameKind.HELLO, proof(key, b"actor", challenge) + nonce + pack(hello)))
         if not hmac.compare_digest(_exactly(connection, PROOF), proof(key, b"driver", nonce)):
@@ -58,7 +70,7 @@ def _call(host: str, port: int, key: bytes, hello: dict[str, Any]) -> socket.soc
     except BaseException:
         connection.close()
         raise
-    return connection
+    return connection if tls is None or encrypted is None else tls.carry(encrypted)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
@@ -109,10 +121,17 @@ class PendingConnection:
 
 Hello = dict[str, Any]
 PENDING_S = 10.0  # a connection without a hello is closed by then
+MOST_PENDING = 64  # with more, the oldest is closed: strangers take no more descriptors than this
+_AT_ONCE = 16  # connections accepted before those that wait are read again
 
 
 class Listener:
-    """A Listener passes each connection that has proved itself to `admit`, which owns it from then on."""
+    """A Listener passes each connection that has proved itself to `admit`, which owns it from then on.
+
+    With `tls`, connections are encrypted, and a plain socket stands for each.
+    """
+
+    tls: TlsTunnel | None = None
 
     def __init__(
         self, poller: Poller, key: bytes, clock: Clock, admit: Callable[[socket.socket, Hello], None]
@@ -131,7 +150,11 @@ class Listener:
 
     def accept(self, connection: socket.socket) -> None:
         """Takes a new connection, from a server socket or a relay, which has to prove itself."""
+        while len(self._pending) >= MOST_PENDING:
+            self._hang_up(next(iter(self._pending)))
         try:
+            if self.tls is not None:
+                connection = self.tls.accept(connection)
             pending = PendingConnection(connection, self._key, now=self._clock.monotonic())
         except OSError:
             connection.close()
@@ -145,22 +168,26 @@ class Listener:
         if pending is not None:
             self._on_hello(fd, pending)
         elif server is not None:
-            self._accept_all(server)
+            self._accept_some(server)
 
     def close_expired(self, now: float) -> None:
         """Closes connections that send no hello."""
         for fd, pending in list(self._pending.items()):
             if now >= pending.since + PENDING_S:
-                del self._pending[fd]
-                self._poller.forget(fd)
-                pending.connection.close()
+                self._hang_up(fd)
+
+    def _hang_up(self, fd: int) -> None:
+        self._poller.forget(fd)
+        self._pending.pop(fd).connection.close()
 
     def close(self) -> None:
         for each in (*self._servers.values(), *(pending.connection for pending in self._pending.values())):
             each.close()
+        if self.tls is not None:
+            self.tls.close()
 
-    def _accept_all(self, server: socket.socket) -> None:
-        while True:
+    def _accept_some(self, server: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
             try:
                 connection, _ = server.accept()
             except OSError:

@@ -13,6 +13,7 @@ from collections import deque
 
 _CHUNK = 1 << 16
 _MOST_BYTES = 1 << 26  # per answer
+_MOST_NEW = 256  # connections that the driver has not answered yet: no more are accepted until it has
 _FULL = 1 << 28  # so much unfetched: stop reading until the driver has caught up
 
 RelayedChunk = tuple[int, "bytes | None"]  # connection, data; None: the connection is closed
@@ -29,6 +30,7 @@ class RelayActor:
         self._address: tuple[str, int] = (host, self._server.getsockname()[1])
         self._connections: dict[int, socket.socket] = {}
         self._next = 1
+        self._new: set[int] = set()  # the driver has sent them nothing
         self._chunks: deque[RelayedChunk] = deque()
         self._size = 0
         self._changed = threading.Condition()
@@ -42,6 +44,7 @@ class RelayActor:
     def push(self, chunks: list[RelayedChunk]) -> None:
         """Carries chunks from the driver to the trials."""
         for number, data in chunks:
+            self._new.discard(number)
             connection = self._connections.get(number)
             if connection is None:
                 continue
@@ -71,15 +74,23 @@ class RelayActor:
         while True:
             for key, _ in self._selector.select():
                 if key.data == 0:
-                    self._accept()
+                    self._accept_one()
                 else:
                     self._read(key.data)
 
-    def _accept(self) -> None:
-        connection, _ = self._server.accept()
+    def _accept_one(self) -> None:
+        if len(self._new) >= _MOST_NEW:
+            with self._changed:
+                self._changed.wait(0.01)  # for the driver, which hangs up on those that prove nothing
+            return
+        try:
+            connection, _ = self._server.accept()
+        except OSError:
+            return  # the caller has hung up
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         number, self._next = self._next, self._next + 1
         self._connections[number] = connection
+        self._new.add(number)
         self._selector.register(connection, selectors.EVENT_READ, number)
         self._put((number, b""))
 
@@ -94,6 +105,7 @@ class RelayActor:
             return
         self._selector.unregister(connection)
         del self._connections[number]
+        self._new.discard(number)
         connection.close()
         self._put((number, None))
 

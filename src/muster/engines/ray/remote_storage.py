@@ -102,7 +102,7 @@ class ScratchDirectory:
 def sweep() -> None:
     """Removes directories whose process is gone, and has released their lock."""
     for entry in os.scandir(tempfile.gettempdir()):
-        if not entry.name.startswith(_PREFIX):
+        if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
             continue
         with contextlib.suppress(OSError):  # in use, or of another user
             lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR | os.O_CLOEXEC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from types import TracebackType
 
@@ -9,6 +10,8 @@ from muster.base.framing import pickled
 from muster.engines.worker.protocol import ExitReport
 from muster.engines.worker.run_trainable import CheckpointMissing, ResetRefused
 from muster.engines.worker.session import UnsendableResult
+from muster.errors import hide_frames
+from muster.host.machine import environment
 
 MESSAGE_LINES = 20
 
@@ -20,11 +23,36 @@ class CodeUnreadable(Exception):
 def failed_exit(error: BaseException, *, whole_message: bool = False) -> ExitReport:
     """Returns the report of a trial that raised."""
     cause = error.__cause__ if isinstance(error, CodeUnreadable) and error.__cause__ else error
+    hide_frames(cause)
+    _explain_relative_path(cause)
+    _explain_old_report(cause)
     lines = traceback.format_exception(type(cause), cause, _user_part(cause.__traceback__))
     text = "".join(lines).rstrip("\n")
     message = text if whole_message else shortened(text)
     kind = next(kind for known, kind in _KINDS.items() if isinstance(error, known))
     return ExitReport(False, False, kind, message, text, _pickle_of(cause))
+
+
+def _explain_relative_path(error: BaseException) -> None:
+    """Adds where a file was looked for: most scripts open files beside them, and trials work elsewhere."""
+    name = error.filename if isinstance(error, FileNotFoundError) else None
+    home = environment().get("TUNE_ORIG_WORKING_DIR", "")
+    is_here = not home or environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") == "0"
+    is_program = any(frame.name == "_execute_child" for frame in traceback.extract_tb(error.__traceback__))
+    if not isinstance(name, str) or os.path.isabs(name) or is_here or is_program:
+        return
+    there = os.path.join(home, name)
+    fix = f"use {there!r}" if os.path.exists(there) else "use an absolute path"
+    error.strerror = f"{error.strerror} in the trial's own directory, where it runs; {fix}"  # type: ignore[attr-defined]
+    error.args = (error.args[0], error.strerror, *error.args[2:])  # type: ignore[attr-defined]  # it is pickled
+
+
+def _explain_old_report(error: BaseException) -> None:
+    """Adds today's form to the error of `report(loss=0.5)`; here, so that a right call costs nothing more."""
+    text = str(error)
+    if type(error) is TypeError and text.startswith("report() got an unexpected keyword argument "):
+        name = text.rpartition(" ")[2]
+        error.args = (f"{text}: metrics are given in one dict, report({{{name}: ...}})",)
 
 
 def shortened(text: str) -> str:
@@ -53,10 +81,17 @@ def _user_part(trace: TracebackType | None) -> TracebackType | None:
     return here or trace
 
 
+def _place(trace: TracebackType | None) -> str:
+    frames = traceback.extract_tb(trace)
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
 def _pickle_of(error: BaseException) -> bytes | None:
     import pickle
 
     try:
+        if not error.args and not str(error):  # MemoryError and others: users print it, and saw nothing
+            error.args = (f"{type(error).__name__}{_place(_user_part(error.__traceback__))}",)
         data = pickled(error)
         pickle.loads(data)  # many exceptions pickle well and then cannot be built again
     except Exception:  # noqa: BLE001 - user exceptions may refuse in any way

@@ -10,6 +10,10 @@ from muster.engines.worker.protocol import ExitReport
 from muster.trials.events import TrialFailure
 from muster.trials.events import TrialFailureKind as Kind
 
+STOPPED = (
+    "trial %s does nothing: its process (pid %d) was stopped by a signal. It fails in %.0f s unless you "
+    "continue the process: kill -CONT %d"
+)
 _HELPER_DIED = "the fork server has died, and this trial with it"
 
 
@@ -68,8 +72,10 @@ def time_limit_failure(limit_s: float) -> TrialFailure:
     return TrialFailure(kind=Kind.TIME_LIMIT, message=f"ran longer than its limit of {limit_s:g} s")
 
 
-def silence_failure(limit_s: float) -> TrialFailure:
-    message = f"no heartbeat and no processor time for {limit_s:g} s: stopped, or stuck in the kernel"
+def silence_failure(limit_s: float, pid: int, *, is_stopped: bool) -> TrialFailure:
+    message = f"no heartbeat and no processor time for {limit_s:g} s: stuck in the kernel"
+    if is_stopped:
+        message = f"its process (pid {pid}) was stopped by a signal and not continued within {limit_s:g} s"
     return TrialFailure(kind=Kind.SILENT, message=message)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from muster.base.framing import Frame, FrameReader
 from muster.engines.worker.protocol import ExitReport
+from muster.host.machine import process_activity
 from muster.session.progress import Signature
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
@@ -35,6 +36,18 @@ class WorkerHandle:
         self.last_seen_at = now
         self.cpu_s: float | None = None
         self.beats = False  # whether it sends heartbeats: only trials that last do
+        self.is_stopped = False  # by a signal, when it was last looked at
+
+    def look(self, now: float) -> None:
+        """Notes what the process does, besides sending frames, that counts as activity.
+
+        That is processor time, and in a process without heartbeats also being able to run: a trial deep in C
+        code sends none, but works. What a debugger has stopped is a user's to continue.
+        """
+        seen = process_activity(self.pid)
+        if seen is None or seen.is_traced or seen.cpu_s != self.cpu_s or (seen.can_run and not self.beats):
+            self.cpu_s, self.last_seen_at = None if seen is None else seen.cpu_s, now
+        self.is_stopped = seen is not None and seen.is_stopped
 
     def read(self) -> Sequence[Frame] | None:
         """Returns frames that have arrived; None at the end of the stream, or when the connection broke."""
@@ -99,3 +112,4 @@ class TrialRun:
         self.due_at: float | None = None  # when the grace period of a stop ends
         self.kill_at: float | None = None
         self.limit_at: float | None = None
+        self.has_warned = False  # that its process is stopped

@@ -27,7 +27,7 @@ from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, ru
 from muster.engines.worker.session import TrialSession
 from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host import machine
-from muster.host.die_with_parent import die_with_parent
+from muster.host.die_with_parent import adopt_orphans, die_with_parent
 from muster.session.progress import Signature
 from muster.session.session import TrialStopped, install, uninstall
 from muster.session.usage import wants_usage
@@ -119,6 +119,7 @@ class Worker:
         self._transfer = transfer
         self._output = Output()
         self._instance: ClassRun | None = None
+        self._latest: TrialSession | None = None  # of the trial that runs, or ran last
         self._reset: ProcessReset | None = None  # only in processes that may serve another trial
         self._start_dir = machine.working_directory()
         self._works_in_trial_dir = machine.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
@@ -154,14 +155,16 @@ class Worker:
             if self._transfer is not None:
                 order = self._transfer.prepare(order)
             self._enter_trial_dir(order)
-            session = TrialSession(order, self.channel, self._clock, self._transfer)
+            session = self._latest = TrialSession(order, self.channel, self._clock, self._transfer)
             token = install(session, whole_process=True)
             try:
                 self._run(order, session)
                 session.flush()
             except TrialStopped:
                 raise
-            except BaseException:
+            except BaseException as error:
+                if session.stopped:  # what the trial's code makes of a stop is not its failure
+                    raise TrialStopped from error
                 session.flush()  # what it reported before it failed
                 raise
             finally:
@@ -232,16 +235,21 @@ class Worker:
             os.mkdir(order.trial_dir)  # the usual case, and a third of the price
         except OSError:
             os.makedirs(order.trial_dir, exist_ok=True)
-        self._output.redirect(order.trial_dir, order.log_to_file)
+        self._output.begin(order.trial_name, order.trial_dir, order.log_to_file)
         if self._works_in_trial_dir:
             os.chdir(order.trial_dir)
 
     def _clean_up(self) -> None:
-        if self._instance is not None:
-            try:
-                self._instance.cleanup()
-            except Exception:  # noqa: BLE001 - user code; the trial's outcome stands already
-                traceback.print_exc()
+        """Calls the instance's `cleanup`, which may ask of which trial it is: the last one."""
+        if self._instance is None or self._latest is None:
+            return
+        token = install(self._latest, whole_process=True)
+        try:
+            self._instance.cleanup()
+        except Exception:  # noqa: BLE001 - user code; the trial's outcome stands already
+            traceback.print_exc()
+        finally:
+            uninstall(token)
 
 
 def become(worker: Worker) -> NoReturn:
@@ -297,6 +305,7 @@ def main() -> NoReturn:
     read_fd, write_fd, trainables_fd = (int(text) for text in sys.argv[2:5])
     beat_s, parent_pid = float(sys.argv[5]), int(sys.argv[6])
     die_with_parent(parent_pid)
+    adopt_orphans()  # as in a fork
     trainables = TrainableCache()
     address = ("", "")
     for kind, payload in FrameReader().feed(_whole(trainables_fd)):

@@ -1,13 +1,39 @@
-"""Redirects a trial's output to its files, by file descriptor: C code and child processes are captured too.
+"""Redirects a trial's output to its files, or puts the trial's name before each line that it prints.
 
-Used in the worker; nothing passes through memory, so nothing can fill it.
+Files are redirected by descriptor: C code and child processes are captured too. Used in the worker; nothing
+passes through memory, so nothing can fill it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
+from typing import Any
+
+_NEXT_LINE = re.compile(r"([\r\n]+)(?=[^\r\n])")
+
+
+class NamedLines:
+    """A NamedLines is a text stream that puts a name before each line; all else is the stream's own."""
+
+    def __init__(self, stream: Any, name: str) -> None:  # noqa: ANN401 - whatever sys.stdout is
+        self._stream, self._name, self._is_new = stream, f"({name}) ", True
+
+    def write(self, text: str) -> int:
+        if text:
+            first = self._name if self._is_new and text[0] not in "\r\n" else ""
+            self._is_new = text[-1] in "\r\n"
+            self._stream.write(first + _NEXT_LINE.sub(lambda end: end[1] + self._name, text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:  # noqa: ANN401 - any iterable of texts
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._stream, name)
 
 
 class Output:
@@ -15,6 +41,16 @@ class Output:
 
     def __init__(self) -> None:
         self._original: tuple[int, int] | None = None
+        self._streams: tuple[Any, Any] | None = None
+
+    def begin(self, name: str, trial_dir: str, files: tuple[str | None, str | None]) -> None:
+        """Sends a trial's output to its files; what has no file stays, with the trial's name before it."""
+        self.redirect(trial_dir, files)
+        self._streams = streams = (sys.stdout, sys.stderr)
+        if files[0] is None and streams[0] is not None:
+            sys.stdout = NamedLines(streams[0], name)
+        if files[1] is None and streams[1] is not None:
+            sys.stderr = NamedLines(streams[1], name)
 
     def redirect(self, trial_dir: str, files: tuple[str | None, str | None]) -> None:
         """Sends standard output and error to these files of the trial; None: where they went before."""
@@ -33,6 +69,8 @@ class Output:
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
     def restore(self) -> None:
+        if self._streams is not None:
+            (sys.stdout, sys.stderr), self._streams = self._streams, None
         self.redirect("", (None, None))
 
 

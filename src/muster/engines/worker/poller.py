@@ -7,10 +7,11 @@ does not come in time, it does so more and more rarely: real training and busy m
 
 from __future__ import annotations
 
-import os
 import select
 from collections.abc import Callable
 from typing import Any
+
+from muster.host.machine import cpu_count
 
 SPINS = 60  # about 0.05 ms; 250 helped one trial by a tenth and cost sixteen on two cores as much
 _MOST_MISSES = 8  # then one try in 255
@@ -24,7 +25,7 @@ class SpinThenWait:
     def __init__(self) -> None:
         self._misses = 0
         # With one processor the other side cannot run while this one spins.
-        self._skip = 0 if (os.cpu_count() or 1) > 1 else -1
+        self._skip = 0 if cpu_count() > 1 else -1
 
     def poll(self, poll: Callable[[float], Any]) -> Any:  # noqa: ANN401 - what the poller gives
         """Returns what `poll(0)` found, or something false: then it is time to sleep."""

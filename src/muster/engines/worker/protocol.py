@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from muster.base.framing import FrameKind, frame, pack, portable, unpack, unpickle
 
+SERVER = -1  # the token of the fork server itself, once it has moved into a fork
+
 
 class ExitReport(NamedTuple):
     """An ExitReport is a worker's account of how a trial ended."""
@@ -40,14 +42,15 @@ class StartOrder(NamedTuple):
     env: Mapping[str, str] = {}
     buffering: tuple[int, float, int] = (1, 100.0, 0)  # of session.Buffering
     has_leftovers: bool = False  # an earlier attempt may have left checkpoints in the remote storage
+    storage: bytes | None = None  # where results go, when that is not this machine; see TrialStorage
 
 
 def write_order(order: StartOrder) -> bytes:
     """Returns a START frame; raises what pickling raises."""
-    sendable = order._replace(
-        config=portable(order.config), checkpoint_metrics=portable(order.checkpoint_metrics)
-    )
-    return frame(FrameKind.START, pack(tuple(sendable)))
+    config, metrics = portable(order.config), portable(order.checkpoint_metrics)
+    if config is not order.config or metrics is not order.checkpoint_metrics:
+        order = order._replace(config=config, checkpoint_metrics=metrics)
+    return frame(FrameKind.START, pack(tuple(order)))
 
 
 def read_order(payload: bytes) -> StartOrder:

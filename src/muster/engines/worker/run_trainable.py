@@ -16,7 +16,7 @@ from typing import Any
 
 from muster.engines.worker.session import Saved, TrialSession, refuse_tensors
 from muster.session.progress import Signature, fill_result
-from muster.session.publish import publish_staged, staging_path
+from muster.session.publish import deleted_on_failure, publish_staged, staging_path, when_there_is_room
 
 DICT_CHECKPOINT = "_dict_checkpoint.pkl"
 
@@ -32,19 +32,23 @@ class CheckpointMissing(Exception):
 def run_function(function: Callable[[Any], Any], config: dict[str, Any], session: TrialSession) -> None:
     """Calls the function, and reports what it returns or yields too."""
     session.begin()
-    output = function(config)
+    report_output(function(config), session.report)
+
+
+def report_output(output: object, report: Callable[[dict[str, Any]], None]) -> None:
+    """Reports what a function trainable returned, or yields."""
     if isinstance(output, GeneratorType):
         for value in output:
-            _report_value(value, session)
+            _report_value(value, report)
     else:
-        _report_value(output, session)
+        _report_value(output, report)
 
 
-def _report_value(value: object, session: TrialSession) -> None:
+def _report_value(value: object, report: Callable[[dict[str, Any]], None]) -> None:
     refuse_tensors(value)
     if isinstance(value, dict | Number):
         if value:
-            session.report(value if isinstance(value, dict) else {"_metric": value})
+            report(value if isinstance(value, dict) else {"_metric": value})
         else:
             warnings.warn(
                 f"a trainable returned {value!r}, which is not reported; report it instead", stacklevel=2
@@ -96,23 +100,27 @@ class ClassRun:
             session.report(result)
 
     def _save(self, session: TrialSession, trial_dir: str) -> Saved:
+        """Lets the trainable save itself; on a full disk again, until there is room."""
         index, name = session.next_checkpoint()
         partial = staging_path(trial_dir, name)
-        os.makedirs(partial, exist_ok=True)
         try:
-            answer = self._trainable.save_checkpoint(partial)
+            answer = when_there_is_room(lambda: self._answer(partial), trial_dir)
         except NotImplementedError:
-            os.rmdir(partial)
             return None, f"{type(self._trainable).__name__} has no save_checkpoint"
         try:
-            _write_answer(answer, partial)
-            session.note_checkpoint(index, publish_staged(partial, trial_dir, name))
+            path = when_there_is_room(lambda: _published(answer, partial, trial_dir, name), trial_dir)
+            session.note_checkpoint(index, path)
         except OSError as error:
             import shutil  # here, because most trials do not need it
 
             shutil.rmtree(partial, ignore_errors=True)
             return None, f"the checkpoint could not be written: {error}"
         return index, ""
+
+    def _answer(self, partial: str) -> object:
+        with deleted_on_failure(partial):
+            os.makedirs(partial, exist_ok=True)
+            return self._trainable.save_checkpoint(partial)
 
     def cleanup(self) -> None:
         cleanup = getattr(self._trainable, "cleanup", None)
@@ -126,11 +134,17 @@ def require_checkpoint(path: str) -> None:
         raise CheckpointMissing(f"the checkpoint {path} does not exist any more")
 
 
+def _published(answer: object, partial: str, trial_dir: str, name: str) -> str:
+    _write_answer(answer, partial)
+    return publish_staged(partial, trial_dir, name)
+
+
 def _write_answer(answer: object, folder: str) -> None:
     if isinstance(answer, dict):
         from muster.base.framing import pickled
 
-        with open(os.path.join(folder, DICT_CHECKPOINT), "wb") as stream:
+        file = os.path.join(folder, DICT_CHECKPOINT)
+        with deleted_on_failure(file), open(file, "wb") as stream:
             stream.write(pickled(answer))
     elif isinstance(answer, str) and os.path.normpath(answer) != os.path.normpath(folder):
         raise ValueError(f"save_checkpoint got {folder} and returned {answer}; return the same, or a dict")

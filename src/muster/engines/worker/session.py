@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from muster.base.clock import Clock
-from muster.base.framing import FrameKind, frame, is_plain, pack, pickled, unpack
+from muster.base.framing import SCALARS, FrameKind, frame, is_plain, pack, pickled, unpack
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.protocol import StartOrder
 from muster.session.checkpoint import Checkpoint
@@ -88,6 +88,9 @@ if hasattr(os, "register_at_fork"):
 Saved = tuple["int | None", str]  # checkpoint index, or why there is none
 
 
+MAX_RESULT_DEPTH, MAX_RESULT_VALUES, MAX_RESULT_BYTES = 100, 1_000_000, 16_000_000
+
+
 class UnsendableResult(TypeError):
     """An UnsendableResult means that a reported value cannot leave the trial's process."""
 
@@ -132,6 +135,7 @@ class TrialSession:
             trial_id=order.trial_id,
             trial_dir=order.trial_dir,
             resources=PlacementGroupFactory(*order.bundles),
+            storage=order.storage,
         )
 
     def get_checkpoint(self) -> Checkpoint | None:
@@ -169,6 +173,8 @@ class TrialSession:
                 self.on_result(metrics, stamp, now)
             self._last_report_saved = index
             report = frame(FrameKind.REPORT, pack((body, index, now, stamp)))
+            if len(report) > MAX_RESULT_BYTES:
+                raise UnsendableResult(_large_message(len(report)))
             if self._buffer is not None:
                 report = self._buffered(self._buffer, report, metrics, index)
             self._send(report)
@@ -195,6 +201,7 @@ class TrialSession:
         return buffer.add(report, iteration=self.progress.iteration, now=now, is_urgent=is_urgent)
 
     def _sendable(self, metrics: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a plain dict, or its pickle
+        refuse_endless(metrics)
         if is_plain(metrics):
             return metrics
         refuse_tensors(metrics)
@@ -217,7 +224,9 @@ class TrialSession:
 
     def _publish(self, checkpoint: Checkpoint) -> int:
         if not isinstance(checkpoint, Checkpoint):
-            raise TypeError(f"checkpoint must be a Checkpoint, not {type(checkpoint).__name__}")
+            raise TypeError(
+                f"report(checkpoint={checkpoint!r}): must be a Checkpoint; use Checkpoint.from_directory"
+            )
         if self._channel.has_received(FrameKind.STOP):
             self._wait()  # the driver would ignore it; raises
         index, name = self.next_checkpoint()
@@ -243,6 +252,38 @@ class TrialSession:
         self.checkpoint_index = index
         self._checkpoint = Checkpoint(path)
         return index
+
+
+def refuse_endless(metrics: Mapping[str, Any]) -> None:
+    """Raises UnsendableResult for a result that contains itself, or is too deep or large to be a result."""
+    if SCALARS.issuperset(map(type, metrics.values())):
+        return
+    left = MAX_RESULT_VALUES
+    for key, whole in metrics.items():
+        level = [whole]
+        for _ in range(MAX_RESULT_DEPTH):
+            level = [inner for outer in level for inner in _contained(outer)]
+            left -= len(level)
+            if not level or left < 0:
+                break
+        if level:
+            raise UnsendableResult(
+                f"the reported value {key!r} contains itself, is nested over {MAX_RESULT_DEPTH} deep or has "
+                f"more than {MAX_RESULT_VALUES:,} parts: report numbers, and put the rest into a checkpoint"
+            )
+
+
+def _contained(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _large_message(size: int) -> str:
+    return (
+        f"the reported result has {size / 1e6:.0f} MB, and at most {MAX_RESULT_BYTES / 1e6:.0f} MB are sent: "
+        "report numbers, and put large values into a checkpoint"
+    )
 
 
 def refuse_tensors(metrics: object) -> None:
