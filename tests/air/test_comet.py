@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from muster import tune
-from muster.air.integrations.comet import CometLoggerCallback
+from muster.tune.logger.comet import CometLoggerCallback
 
 pytest.importorskip("comet_ml", reason="pip install comet_ml")
 pytestmark = [

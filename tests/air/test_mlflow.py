@@ -9,7 +9,7 @@ import pytest
 from tests.tune.logger.harness import LoggerHarness, make_trial
 
 from muster import tune
-from muster.air.integrations.mlflow import (
+from muster.tune.logger.mlflow import (
     MLflowLoggerCallback,
     MLflowSettings,
     MLflowTracker,

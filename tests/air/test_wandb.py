@@ -9,8 +9,8 @@ from tests.air.wandb_file import offline_runs
 from tests.tune.logger.harness import make_trial
 
 from muster import tune
-from muster.air.integrations.wandb import WandbLoggerCallback, WandbSettings, WandbTracker, setup_wandb
 from muster.tune.logger.tracker import facts_of
+from muster.tune.logger.wandb import WandbLoggerCallback, WandbSettings, WandbTracker, setup_wandb
 
 wandb = pytest.importorskip("wandb", reason="pip install wandb")
 pytestmark = [

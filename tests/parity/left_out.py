@@ -6,9 +6,9 @@ An entry that is not needed any more fails the test, so the list only shrinks.
 
 from __future__ import annotations
 
-_FUNCTIONS = "functions run as they are; no class is made of them"
 _INTERNAL = "inside of Ray Tune; no documented use by scripts"
 _TRAIN = "belongs to Ray Train or Ray Data, not to tuning"
+_TUNES = "is the one of tune, which a Tuner takes; more than it has is for trainers"
 _RLLIB = "belongs to RLlib"
 _RAY_TESTS = "made for Ray's own tests"
 _CONTROLLER = "the controller's business: here only ExperimentState changes a trial"
@@ -23,7 +23,6 @@ MODULES = {
     "ray.air.util": _TRAIN,
     "ray.tune.automl": "not importable in Ray 2.60 either",
     "ray.tune.cli": "the command is `muster tune`, in muster.cli",
-    "ray.tune.constants": _INTERNAL,
     "ray.tune.execution.class_cache": _INTERNAL,
     "ray.tune.execution.cluster_info": _INTERNAL,
     "ray.tune.execution.experiment_state": _INTERNAL,
@@ -32,10 +31,6 @@ MODULES = {
     "ray.tune.experiment.config_parser": _INTERNAL,
     "ray.tune.experimental": "replaced by muster.tune.reporting; chosen by RunConfig(verbose=...)",
     "ray.tune.impl": _INTERNAL,
-    "ray.tune.integration.ray_train": _TRAIN,
-    "ray.tune.logger.comet": "import it from muster.air.integrations.comet",
-    "ray.tune.logger.mlflow": "import it from muster.air.integrations.mlflow",
-    "ray.tune.logger.wandb": "import it from muster.air.integrations.wandb",
     "ray.tune.resources": "deprecated by Ray: use PlacementGroupFactory or a dict",
     "ray.tune.schedulers.pb2_utils": _INTERNAL,
     "ray.tune.schedulers.util": _INTERNAL,
@@ -47,7 +42,6 @@ MODULES = {
     "ray.tune.utils.file_transfer": _INTERNAL,
     "ray.tune.utils.log": "what is shown is chosen by RunConfig(verbose=...)",
     "ray.tune.utils.mock": _RAY_TESTS,
-    "ray.tune.utils.mock_trainable": _RAY_TESTS,
     "ray.tune.utils.object_cache": _INTERNAL,
     "ray.tune.utils.release_test_util": _RAY_TESTS,
     "ray.tune.utils.resource_updater": _INTERNAL,
@@ -55,6 +49,19 @@ MODULES = {
 }
 
 NAMES = {
+    **{
+        f"ray.train:{name}": _TRAIN
+        for name in (
+            *("BackendConfig", "CheckpointConsistencyMode", "CheckpointUploadMode", "ControllerError"),
+            *("DataConfig", "LoggingConfig", "NCCLHangError", "PreemptionError", "PreemptionInfo"),
+            *("ReportedCheckpoint", "ReportedCheckpointStatus", "ScalingConfig", "TRAIN_DATASET_KEY"),
+            *("TrainingFailedError", "UserCallback", "ValidationConfig", "ValidationFn"),
+            *("ValidationTaskConfig", "WorkerGroupError", "get_all_reported_checkpoints"),
+            *("get_dataset_shard", "get_preemption_info"),
+        )
+    },
+    **{f"ray.train:{name}": _TUNES for name in ("CheckpointConfig", "FailureConfig", "Result", "RunConfig")},
+    "ray.train:report": "a trial's checkpoint is copied before the call returns; there is nothing to choose",
     "ray.tune.search.bohb:BOHB": "hpbandster's class, not Ray's: import it from there",
     "ray.tune.search.hebo:HEBOSearch": "HEBO needs numpy below 1.25; its import says so",
     "ray.air:AcquiredResources": _RAY_CORE,
@@ -77,16 +84,12 @@ NAMES = {
     "ray.tune.search.variant_generator:RecursiveDependencyError": "raised by us only",
     "ray.tune.search.variant_generator:assign_value": _INTERNAL,
     "ray.tune.search.variant_generator:parse_spec_vars": _INTERNAL,
-    "ray.tune.trainable:FunctionTrainable": "functions run as they are; no class is made of them",
-    "ray.tune.trainable:wrap_function": "functions run as they are; no class is made of them",
     "ray.tune.utils:UtilMonitor": _INTERNAL,
     "ray.tune.utils:_detect_config_single": _INTERNAL,
     "ray.tune.utils.util:Tee": _INTERNAL,
     "ray.tune.utils.util:UtilMonitor": _INTERNAL,
     "ray.tune.utils.util:retry_fn": _INTERNAL,
     "ray.tune.utils.util:validate_warmstart": _INTERNAL,
-    "ray.tune.trainable.function_trainable:FunctionTrainable": _FUNCTIONS,
-    "ray.tune.trainable.function_trainable:wrap_function": _FUNCTIONS,
 }
 
 _OWN_STATE = "the state is saved by save_state/save_to_dir, as bytes"
@@ -96,13 +99,12 @@ _HOOKS = "hooks go through `fire`, which never loses one"
 MEMBERS = {
     **dict.fromkeys(
         (
-            f"{name}.convert_search_space"
-            for name in (
-                *("AxSearch", "BayesOptSearch", "HyperOptSearch"),
-                *("NevergradSearch", "TuneBOHB", "ZOOptSearch"),
-            )
+            *("FailureConfig.controller_failure_limit", "FailureConfig.max_preemption_failures"),
+            *("FailureConfig.preemption_grace_s", "FailureConfig.relax_collectives_on_preemption"),
+            *("Result.return_value", "RunConfig.logging_config", "RunConfig.storage_context"),
+            "RunConfig.worker_runtime_env",
         ),
-        "a space is converted when it is given, or when the Tuner gives it: there is no step to call",
+        _TRAIN,
     ),
     "BayesOptSearch.optimizer": "the library's object; it is made when the first suggestion is asked for",
     "BayesOptSearch.register_analysis": "add_evaluated_trials(analysis, metric) does it for every searcher",
@@ -154,7 +156,7 @@ MEMBERS = {
         for kind in ("AimLoggerCallback", "TBXLoggerCallback")
         for name in ("VALID_HPARAMS", "VALID_NP_HPARAMS")
     },
-    "Trainable.is_actor": _RAY_CORE,
+    **{f"{kind}.is_actor": _RAY_CORE for kind in ("FunctionTrainable", "MyTrainableClass", "Trainable")},
     **dict.fromkeys(
         (
             f"Trial.{name}"

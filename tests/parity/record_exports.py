@@ -14,13 +14,15 @@ import warnings
 from pathlib import Path
 
 ROOTS = ("ray.tune", "ray.air")
+ALONE = ("ray.train",)  # without what is below: trainers
 NOT_FOR_USERS = (".tests", ".examples", "._")
-HAVE_CONSTANTS = ("ray.tune.result", "ray.tune.search.repeater")  # elsewhere they are imports
+# Elsewhere they are imports.
+HAVE_CONSTANTS = ("ray.tune.constants", "ray.tune.result", "ray.tune.search.repeater")
 TARGET = Path(__file__).with_name("ray_exports.json")
 
 
 def modules():
-    yield from ROOTS
+    yield from (*ROOTS, *ALONE)
     for root in ROOTS:
         path = importlib.import_module(root).__path__
         for found in pkgutil.walk_packages(path, root + ".", onerror=lambda name: None):

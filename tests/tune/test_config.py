@@ -201,6 +201,7 @@ def test_values_at_the_edge_are_accepted():
     assert CheckpointConfig(num_to_keep=1, checkpoint_score_order="min").num_to_keep == 1
     assert ResumeConfig(errored="restart").errored is ResumeConfig.ResumeType.RESTART
     assert RunConfig(verbose=0).verbose == 0
+    assert [RunConfig(verbose=each).verbose for each in (False, True)] == [0, 1]
 
 
 @pytest.mark.conformance("C-089")

@@ -19,7 +19,7 @@ COUNTED = {
     "muster.tune.trainable.function_trainable": 1,
     "muster.tune.trainable.util": 4,
     "muster.tune.trainable.trainable": 2,
-    "muster.tune.utils.util": 4,
+    "muster.tune.utils.util": 5,
 }
 
 

@@ -36,7 +36,26 @@ def fork():
         os._exit(0)
 
 
+def contain_itself():
+    result = {"score": 2.0}
+    result["again"] = result
+    tune.report(result)
+
+
+def run_out_of_memory():
+    raise MemoryError
+
+
+def interrupt_itself():
+    raise KeyboardInterrupt
+
+
 HABITS = {
+    "runs out of memory": run_out_of_memory,
+    "interrupts itself": interrupt_itself,
+    "reports a dict that contains itself": contain_itself,
+    "reports 50 MB": lambda: tune.report({"score": 2.0, "large": "x" * 50_000_000}),
+    "reports keys that are no text": lambda: tune.report({"score": 2.0, 5: 1, ("a", None): 2}),
     "exits": lambda: os._exit(3),
     "raises SystemExit": lambda: sys.exit(7),
     "segfaults": lambda: __import__("ctypes").string_at(0),
@@ -59,6 +78,10 @@ def misbehave(config):
 
 
 FAILS = {
+    "runs out of memory": "MemoryError MemoryError at ",
+    "interrupts itself": "KeyboardInterrupt KeyboardInterrupt at ",
+    "reports a dict that contains itself": "'again' contains itself",
+    "reports 50 MB": "at most 16 MB",
     "exits": "exit",
     "raises SystemExit": "",
     "segfaults": "",
@@ -66,6 +89,7 @@ FAILS = {
     "ignores SIGTERM and never ends": "ran longer than its limit of 6 s",
 }
 FINE = [
+    "reports keys that are no text",
     "well behaved",
     "reports NaN",
     "leaves a child",
@@ -106,7 +130,8 @@ def test_a_trial_with_harmless_habits_ends_well(aftermath, habit):
     result = aftermath[habit]
     assert result.error is None
     scores = [row["score"] for row in result.metrics_history]
-    expected = [1.0, math.nan, 3.0] if habit == "reports NaN" else [1.0, 3.0]
+    between = {"reports NaN": [math.nan], "reports keys that are no text": [2.0]}.get(habit, [])
+    expected = [1.0, *between, 3.0]
     assert [repr(score) for score in scores] == [repr(score) for score in expected]
 
 
@@ -206,10 +231,51 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(place)], check=True)
 
 
+def test_a_checkpoint_waits_until_a_full_disk_has_room_again(small_disk):
+    def train(config):
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "model").write_bytes(b"x" * 800_000)
+            tune.report({"step": 0}, checkpoint=tune.Checkpoint.from_directory(folder))
+
+    filler = small_disk / "filler"
+    filler.write_bytes(b"y" * 1_500_000)
+    timer = threading.Timer(2, filler.unlink)
+    timer.start()
+    grid = Tuner(train, run_config=RunConfig(name="waits", storage_path=str(small_disk), verbose=0)).fit()
+    timer.join()
+    assert grid.errors == []
+    assert grid[0].checkpoint is not None
+
+
+def test_a_failed_trial_has_its_error_even_without_its_files(tmp_path):
+    def train(config):
+        raise ValueError(f"no luck with {config['x']}")
+
+    grid = Tuner(
+        train,
+        param_space={"x": tune.grid_search([1, 2])},
+        run_config=RunConfig(name="lost", storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    for file in tmp_path.glob("lost/*/error.*"):
+        file.unlink()
+    assert ["ValueError: no luck with 1" in grid._experiment_analysis.trials[0].error, grid.num_errors] == [
+        True,
+        2,
+    ]
+    for file in tmp_path.glob("lost/experiment.sqlite*"):
+        file.unlink()
+    assert "says why" in grid._experiment_analysis.trials[1].error
+
+
 def test_a_full_disk_fails_the_trial_that_needs_room_and_no_other(small_disk):
     def train(config):
         import tempfile
 
+        from muster.session import publish
+
+        publish.FULL_DISK_S = 1.0
         for step in range(12):
             with tempfile.TemporaryDirectory() as folder:
                 Path(folder, "model").write_bytes(b"x" * 400_000)

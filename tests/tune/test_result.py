@@ -8,6 +8,7 @@ from tests.tune.experiments import add_checkpoint, logged_row, write_csv, write_
 
 from muster.errors import ConfigError
 from muster.session import Checkpoint
+from muster.session.filesystems import as_fsspec
 from muster.tune import result as keys
 from muster.tune.analysis.result_files import TrialFolder, parse_csv, parse_json_lines
 from muster.tune.result import Result
@@ -78,7 +79,7 @@ def test_a_trial_is_read_from_any_filesystem(tmp_path):
         Result.from_path("memory://read-any/trial"),
         Result.from_path("/read-any/trial", storage_filesystem=memory),
     ):
-        assert (result.path, result.filesystem.protocol) == ("/read-any/trial", "memory")
+        assert (result.path, as_fsspec(result.filesystem).protocol) == ("/read-any/trial", "memory")
         assert result.metrics["score"] == 4.0
         with result.checkpoint.as_directory() as folder, open(f"{folder}/state", encoding="utf-8") as stream:
             assert stream.read() == "1"
@@ -151,7 +152,7 @@ def test_without_pandas_the_error_names_the_extra(tmp_path, monkeypatch):
         _ = result.metrics_dataframe
     assert str(caught.value) == (
         "Result.metrics_dataframe gives a pandas DataFrame, and pandas is not installed: "
-        'pip install "muster[pandas]"'
+        'pip install "muster-ml[pandas]"'
     )
     assert len(result.metrics_history) == 1
 
@@ -184,14 +185,15 @@ def test_the_repr_hides_what_was_filled_in():
     assert repr(Result(row, Checkpoint("/c"), None, "/trial")) == (
         "Result(\n"
         "  metrics={'loss': 2.0},\n"
+        f"  config={CONFIG!r},\n"
         "  path='/trial',\n"
         "  filesystem='local',\n"
         "  checkpoint=Checkpoint(filesystem=local, path=/c)\n"
         ")"
     )
     assert repr(Result(None, None, KeyError("x"), "/trial")) == (
-        "Result(\n  error='KeyError',\n  metrics={},\n  path='/trial',\n  filesystem='local',\n"
-        "  checkpoint=None\n)"
+        "Result(\n  error='KeyError',\n  metrics={},\n  config=None,\n  path='/trial',\n"
+        "  filesystem='local',\n  checkpoint=None\n)"
     )
 
 

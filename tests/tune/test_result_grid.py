@@ -6,6 +6,7 @@ import pytest
 from tests.tune.experiments import add_checkpoint, trial, write_error
 
 from muster.errors import ConfigError
+from muster.session.filesystems import as_fsspec
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.result_grid import ResultGrid
 
@@ -31,7 +32,7 @@ def test_a_grid_is_a_sequence_of_results(three, tmp_path):
     assert [lr(each) for each in three] == [0.1, 0.2, 0.3]
     assert [lr(each) for each in three[1:]] == [0.2, 0.3]
     assert (three.experiment_path, three[0].path) == (str(tmp_path), str(tmp_path / "t1"))
-    assert "file" in three.filesystem.protocol
+    assert "file" in as_fsspec(three.filesystem).protocol
     assert three[0] is three[0]
 
 
@@ -110,9 +111,8 @@ def test_without_a_report_there_is_no_best_result(tmp_path):
 
 
 def test_an_unknown_metric_is_answered_with_the_known_ones(three):
-    with pytest.raises(
-        RuntimeError, match=r"^No best trial found for the metric 'los': the trials reported loss, "
-    ):
+    known = r"^No best trial found for the metric 'los': the trials reported loss; did you mean 'loss'\?$"
+    with pytest.raises(RuntimeError, match=known):
         three.get_best_result("los", "min")
 
 
@@ -168,7 +168,7 @@ def test_the_table_needs_pandas_and_the_best_result_does_not(three, monkeypatch)
 
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert lr(three.get_best_result("loss", "min")) == 0.2
-    with pytest.raises(ConfigError, match=r'pip install "muster\[pandas\]"'):
+    with pytest.raises(ConfigError, match=r'pip install "muster-ml\[pandas\]"'):
         three.get_dataframe()
 
 
@@ -188,12 +188,26 @@ def test_the_repr_indents_each_result(tmp_path):
         "ResultGrid<[\n"
         "  Result(\n"
         "    metrics={'loss': 1.0},\n"
+        "    config={'lr': 0.1, 'net': {'width': 4}},\n"
         f"    path='{tmp_path / 't1'}',\n"
         "    filesystem='local',\n"
         "    checkpoint=None\n"
         "  )\n"
         "]>"
     )
+
+
+def test_a_notebook_shows_the_best_trials_first_with_their_configs_and_the_error(tmp_path):
+    trials = [
+        trial(tmp_path, name, values) for name, values in {"t1": [5.0], "t2": [1.0], "t3": [2.0]}.items()
+    ]
+    write_error(tmp_path / "t1", ValueError("<no luck>"))
+    trials[0].status = "ERROR"
+    page = grid(tmp_path, *trials, default_metric="loss", default_mode="min")._repr_html_()
+    assert page.index("t2") < page.index("t3") < page.index(">t1<")
+    assert "lr" in page
+    assert "&lt;no luck&gt;" in page
+    assert "<b>3 trials</b>, 1 failed" in page
 
 
 def test_a_grid_can_be_pickled(three):

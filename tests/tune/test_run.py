@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import optuna
 import pytest
 
 from muster import tune
 from muster.errors import TuneError
 from muster.tune.execution.restore import resume_rules
-from muster.tune.search import Searcher
+from muster.tune.schedulers import ResourceChangingScheduler
+from muster.tune.search import ConcurrencyLimiter, Searcher
+from muster.tune.search.optuna import OptunaSearch
 from muster.tune.tune_config import ResumeConfig
 
 pytestmark = pytest.mark.slow
@@ -175,6 +178,61 @@ def test_errored_trials_are_run_again_when_that_is_asked_for(quiet, tmp_path):
     assert [[t.status for t in each.trials] for each in (left, again)] == [["ERROR"], ["TERMINATED"]]
 
 
+def test_a_resumed_run_keeps_as_many_checkpoints_as_before(quiet, tmp_path):
+    marker = tmp_path / "marker"
+
+    class Fails(Counter):
+        def step(self):
+            if self.at == 3 and not marker.exists():
+                marker.touch()
+                raise ValueError("first time")
+            return super().step()
+
+        def load_checkpoint(self, checkpoint):
+            self.at = int(Path(checkpoint, "at").read_text())
+
+    keep = tune.CheckpointConfig(num_to_keep=2, checkpoint_frequency=1)
+    arguments = {"name": "e", "stop": {"at": 6}, "raise_on_failed_trial": False, **quiet}
+    tune.run(Fails, checkpoint_config=keep, **arguments)
+    tune.run(Fails, resume="AUTO+ERRORED", **arguments)
+    assert sorted(path.name for path in (tmp_path / "e").glob("*/checkpoint_*")) == [
+        "checkpoint_000004",
+        "checkpoint_000005",
+    ]
+
+
+def test_a_searcher_takes_over_what_an_experiment_found(quiet, tmp_path):
+    pytest.importorskip("optuna")
+    from muster.tune.search.optuna import OptunaSearch
+
+    space = {"x": tune.uniform(0, 1)}
+    tune.run(
+        train,
+        name="e",
+        config=space,
+        num_samples=4,
+        search_alg=OptunaSearch(),
+        metric="score",
+        mode="max",
+        **quiet,
+    )
+    again = OptunaSearch(space, metric="score", mode="max")
+    again.restore_from_dir(str(tmp_path / "e"))
+    assert len(again.study.trials) == 4
+    with pytest.raises(RuntimeError, match="nothing to restore"):
+        again.restore_from_dir(str(tmp_path))
+
+
+def test_clean_up_knows_its_trial(quiet, tmp_path):
+    class Leaves(Counter):
+        def cleanup(self):
+            (tmp_path / "left").write_text(f"{self.trial_id} {self.trial_name}")
+
+    found = tune.run(Leaves, name="e", stop={"at": 1}, **quiet)
+    (trial,) = found.trials
+    assert (tmp_path / "left").read_text() == f"{trial.trial_id} {trial}"
+
+
 def test_there_may_be_nothing_to_resume(quiet):
     found = tune.run(train, name="e", config={"x": 1}, resume=True, **quiet)
     assert [trial.status for trial in found.trials] == ["TERMINATED"]
@@ -241,9 +299,81 @@ def test_environment_variables_that_ray_dropped_are_refused(monkeypatch, quiet):
         tune.run(train, config={"x": 1}, **quiet)
 
 
-def test_several_experiments_are_sent_to_run_experiments(quiet):
-    with pytest.raises(TuneError, match="run_experiments"):
-        tune.run([tune.Experiment("e", train)], **quiet)
+def test_nothing_to_run_is_said_so(quiet):
+    with pytest.raises(TuneError, match=r"tune\.run has nothing to run: pass a trainable or an Experiment"):
+        tune.run([], **quiet)
+
+
+def test_several_experiments_give_one_analysis_with_the_trials_of_all(tmp_path):
+    experiments = [
+        tune.Experiment("one", train, config={"x": tune.grid_search([1, 5])}, storage_path=tmp_path),
+        tune.Experiment("two", train, config={"x": 9}, storage_path=tmp_path),
+    ]
+    found = tune.run(experiments, metric="score", mode="max", verbose=0)
+    assert [trial.last_result["score"] for trial in found.trials] == [3, 15, 27]
+    assert (found.experiment_path, found.best_trial.config) == (str(tmp_path / "one"), {"x": 9})
+    assert [Path(trial.path).parent.name for trial in found.trials] == ["one", "one", "two"]
+    assert len(found.trial_dataframes) == 3
+
+
+def test_a_failed_trial_of_several_experiments_is_raised_when_all_have_ended(tmp_path):
+    experiments = [tune.Experiment(name, fails, storage_path=tmp_path) for name in ("one", "two")]
+    with pytest.raises(TuneError, match="Trials did not complete") as raised:
+        tune.run(experiments, verbose=0)
+    assert len(raised.value.args[1]) == 2
+
+
+def test_trials_of_an_analysis_have_what_scripts_for_ray_read(tmp_path, quiet):
+    found = tune.run(
+        Counter,
+        name="e",
+        stop={"at": 2},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+        **quiet,
+    )
+    read = tune.ExperimentAnalysis(str(tmp_path / "e"))
+    for trial in (*found.trials, *read.trials):
+        assert (trial.has_checkpoint(), trial.is_finished(), trial.error_file) == (True, True, None)
+        assert (trial.logdir, trial.num_failures) == (trial.path, 0)
+        assert trial.start_time > 1_700_000_000
+        assert trial.placement_group_factory == tune.PlacementGroupFactory([{"CPU": 1}])
+    failed = tune.run(fails, name="f", raise_on_failed_trial=False, **quiet)
+    for trial in (*failed.trials, *tune.ExperimentAnalysis(str(tmp_path / "f")).trials):
+        assert (trial.has_checkpoint(), trial.is_finished(), trial.num_failures) == (False, True, 1)
+        assert "not today" in Path(trial.error_file).read_text()
+        assert Path(trial.pickled_error_file).name == "error.pkl"
+
+
+def test_trials_that_are_read_know_their_resources(tmp_path, quiet):
+    wanted = tune.PlacementGroupFactory([{}, {"CPU": 0.5}], strategy="SPREAD", lifetime=None)
+    tune.run(tune.with_resources(train, wanted), name="e", config={"x": 1}, **quiet)
+    (trial,) = tune.ExperimentAnalysis(str(tmp_path / "e")).trials
+    assert trial.placement_group_factory == wanted
+
+
+def test_trials_that_are_read_know_resources_that_a_scheduler_changed(tmp_path, quiet):
+    changed = tune.PlacementGroupFactory([{"CPU": 0.5}, {"CPU": 0.25}])
+    scheduler = ResourceChangingScheduler(resources_allocation_function=lambda *_: changed)
+    tune.run(Counter, name="e", stop={"at": 4}, scheduler=scheduler, metric="at", mode="max", **quiet)
+    (trial,) = tune.ExperimentAnalysis(str(tmp_path / "e")).trials
+    assert trial.placement_group_factory == changed
+
+
+def test_checkpoints_of_a_class_that_are_read_know_their_results(tmp_path, quiet):
+    keep = tune.CheckpointConfig(num_to_keep=2, checkpoint_frequency=2)
+    found = tune.run(Counter, name="e", stop={"at": 7}, checkpoint_config=keep, **quiet)
+    read = tune.ExperimentAnalysis(str(tmp_path / "e"))
+    for analysis in (found, read):
+        (trial,) = analysis.trials
+        assert [metrics["at"] for _, metrics in trial.best_checkpoints] == [4, 6]
+        assert analysis.get_best_checkpoint(trial, "at", "min").path.endswith("checkpoint_000001")
+
+
+def test_a_searcher_with_a_space_of_its_own_gets_metric_and_mode_from_the_experiment(tmp_path, quiet):
+    space = {"x": optuna.distributions.IntDistribution(1, 3)}
+    search = ConcurrencyLimiter(OptunaSearch(space, seed=1), max_concurrent=1)
+    found = tune.run(train, name="e", search_alg=search, metric="score", mode="max", num_samples=2, **quiet)
+    assert len(found.trials) == 2
 
 
 def test_an_experiment_object_can_be_run(tmp_path):
@@ -298,5 +428,5 @@ class Stubborn(Searcher):
 def test_a_searcher_with_a_space_of_its_own_takes_constants_but_no_other_domains(quiet):
     found = tune.run(train, name="e", config={"fixed": 1}, search_alg=Stubborn(), **quiet)
     assert [trial.config for trial in found.trials] == [{"x": 5, "fixed": 1}]
-    with pytest.raises(ValueError, match="give each of them once"):
+    with pytest.raises(ValueError, match=r"^Stubborn already has .*give each of them once"):
         tune.run(train, name="f", config={"x": tune.uniform(0, 1)}, search_alg=Stubborn(), **quiet)

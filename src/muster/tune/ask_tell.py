@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from muster.errors import TuneError
+from muster.errors import TuneError, public
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
 from muster.tune.config import RunConfig
@@ -48,6 +48,7 @@ class AskedTrial:
     directory: str = ""
 
 
+@public
 class AskTell:
     """An AskTell suggests configurations and decides on their results; the user runs them.
 
@@ -85,7 +86,9 @@ class AskTell:
         resume: ResumeConfig | None = None,
     ) -> None:
         from muster.tune.execution.ask_tell_run import AskTellRun
+        from muster.tune.search.check_space import check_space
 
+        check_space(param_space or {})
         self._wanted = _wanted(dict(param_space or {}), tune_config, run_config, trainable, resume)
         self._thread = threading.get_ident()
         self._parts = AskTellRun(self._wanted)

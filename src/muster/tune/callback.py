@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from muster.errors import TuneError
+from muster.errors import TuneError, public_constructor
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -61,6 +61,7 @@ class Callback:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init_subclass__(**kwargs)
+        public_constructor(cls)
         if cls.IS_CALLBACK_CONTAINER:
             missing = [name for name in RAY_HOOKS if getattr(cls, name) is getattr(Callback, name)]
             if missing:
@@ -152,8 +153,26 @@ class CallbackList:
             except Exception as error:
                 raise _failed(callback, "setup", error) from error
 
-    def fire(self, hook: str, *, iteration: int, trials: Sequence[Trial], **info: Any) -> None:  # noqa: ANN401
+    def fire(
+        self,
+        hook: str,
+        *,
+        iteration: int,
+        trials: Sequence[Trial],
+        result: dict[str, Any] | None = None,
+        trial: Trial | None = None,
+        **info: Any,  # noqa: ANN401
+    ) -> None:
         """Calls one hook of all callbacks; a hook that no callback has costs nothing."""
+        if result is not None:  # every result comes here: no dict of arguments is made and merged
+            for callback, handler in self._served[hook]:
+                try:
+                    handler(iteration=iteration, trials=trials, trial=trial, result=result)
+                except Exception as error:
+                    raise _failed(callback, hook, error) from error
+            return
+        if trial is not None:
+            info["trial"] = trial
         if hook in _CHANGED:
             self._fire_changed(hook, iteration, trials, info)
         elif self._served.get(hook):

@@ -14,6 +14,8 @@ from datetime import timedelta
 from numbers import Real
 from typing import Any, TypeVar
 
+from muster.errors import public
+
 DEFAULT_STORAGE_PATH = "~/ray_results"
 DEPRECATED = "DEPRECATED"
 ENGINES = ("auto", "local", "ray")
@@ -35,6 +37,7 @@ class BriefRepr:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+@public
 @dataclass(repr=False)
 class CheckpointConfig(BriefRepr):
     """A CheckpointConfig defines when checkpoints are made and which of them are kept.
@@ -76,6 +79,7 @@ class CheckpointConfig(BriefRepr):
             )
 
 
+@public
 @dataclass(repr=False)
 class FailureConfig(BriefRepr):
     """A FailureConfig defines what a failed trial means.
@@ -108,6 +112,7 @@ class FailureConfig(BriefRepr):
         return isinstance(self.fail_fast, str)
 
 
+@public
 @dataclass(repr=False)
 class SyncConfig(BriefRepr):
     """A SyncConfig defines how files of trials are copied to the storage.
@@ -131,6 +136,7 @@ class SyncConfig(BriefRepr):
                 raise ValueError(f"SyncConfig({name}={value!r}): must be a number of seconds, 0 or more")
 
 
+@public
 @dataclass(repr=False)
 class RunConfig(BriefRepr):
     """A RunConfig defines where an experiment runs and writes, what ends it, and what users see of it.
@@ -142,7 +148,7 @@ class RunConfig(BriefRepr):
         failure_config: See FailureConfig.
         checkpoint_config: See CheckpointConfig.
         sync_config: See SyncConfig.
-        verbose: 0: silent, 1: the usual, 2 and 3: more.
+        verbose: 0 or False: silent, 1 or True: the usual, 2 and 3: more.
         stop: `{flat key: threshold}`, `f(trial_id, result) -> bool`, a Stopper or a list of Stoppers.
         callbacks: A list; called at the events of every trial.
         progress_reporter: Shows the state of the experiment.
@@ -158,7 +164,7 @@ class RunConfig(BriefRepr):
     failure_config: FailureConfig | None = None
     checkpoint_config: CheckpointConfig | None = None
     sync_config: SyncConfig | None = None
-    verbose: int | None = None
+    verbose: int | bool | None = None
     stop: Any = None
     callbacks: Any = None
     progress_reporter: Any = None
@@ -172,12 +178,15 @@ class RunConfig(BriefRepr):
             raise DeprecationWarning("RunConfig(local_dir=...) does not exist any more: use storage_path")
         if self.storage_path is None:
             self.storage_path = _default_storage_path()
+        elif not isinstance(self.storage_path, str | os.PathLike):
+            raise ValueError(f"RunConfig(storage_path={self.storage_path!r}): must be a directory or a URL")
         elif not isinstance(self.storage_path, str):
             self.storage_path = _posix(self.storage_path)
         self.failure_config = _part("failure_config", self.failure_config, FailureConfig)
         self.checkpoint_config = _part("checkpoint_config", self.checkpoint_config, CheckpointConfig)
         self.sync_config = _part("sync_config", self.sync_config, SyncConfig)
-        self.verbose = _default_verbosity() if self.verbose is None else self.verbose
+        verbose = _default_verbosity() if self.verbose is None else self.verbose
+        self.verbose = int(verbose) if isinstance(verbose, bool) else verbose
         self._check()
 
     def _check(self) -> None:
@@ -186,6 +195,10 @@ class RunConfig(BriefRepr):
         if self.callbacks is not None and not isinstance(self.callbacks, Sequence):
             kind = type(self.callbacks).__name__
             raise ValueError(f"RunConfig(callbacks=...): must be a list of callbacks, not a {kind}")
+        for given in self.callbacks or ():
+            if isinstance(given, type):
+                kind = given.__name__
+                raise ValueError(f"RunConfig(callbacks=[{kind}]): is a class; pass an object of it, {kind}()")
         if self.engine not in ENGINES:
             known = ", ".join(repr(name) for name in ENGINES)
             raise ValueError(f"RunConfig(engine={self.engine!r}): must be one of {known}")
@@ -224,7 +237,7 @@ def _default_storage_path() -> str:
     warnings.warn(
         f"the environment variable RAY_STORAGE ({path}) is deprecated: pass RunConfig(storage_path=...)",
         DeprecationWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     return path
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from muster.errors import RestoreError
+from muster.errors import RestoreError, public_constructor
 from muster.trials.model import Trial
 from muster.tune.config import seconds
 from muster.tune.tune_config import TuneConfig
@@ -37,6 +38,10 @@ class PluginState:
     _state_kind = ""
     _state_version = 1
     _plain_attributes: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**options)
+        public_constructor(cls)
 
     def save_state(self) -> bytes:
         """Returns everything that determines later answers; equal states give equal bytes."""
@@ -93,15 +98,17 @@ def plain_number(value: Any) -> float:  # noqa: ANN401 - numpy's scalars cannot 
 
 
 def saved_by_path(save: Callable[[str], object]) -> bytes:
-    """Returns what Ray's `save(path)` of a plug-in writes."""
+    """Returns what Ray's `save(path)` of a plug-in writes; nothing for one that writes no file."""
     with TemporaryDirectory(prefix="muster-state-") as directory:
         path = Path(directory) / "state"
         save(str(path))
-        return path.read_bytes()
+        return path.read_bytes() if os.listdir(directory) else b""
 
 
 def restore_by_path(restore: Callable[[str], object], state: bytes) -> None:
-    """Calls Ray's `restore(path)` of a plug-in with a file that holds `state`."""
+    """Calls Ray's `restore(path)` of a plug-in with a file that holds `state`, unless there is none."""
+    if not state:
+        return
     with TemporaryDirectory(prefix="muster-state-") as directory:
         path = Path(directory) / "state"
         path.write_bytes(state)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
+from muster.errors import public
 from muster.tune.reporting import legacy as text
 from muster.tune.reporting.formats import SafeStream, shortened
 from muster.tune.reporting.periodic import ReportInterval
@@ -46,6 +47,7 @@ class ProgressReporter:
         raise NotImplementedError
 
 
+@public
 class TuneReporterBase(ProgressReporter):
     """A TuneReporterBase holds what both reporters share: columns, rows, and when to report.
 
@@ -203,6 +205,7 @@ class TuneReporterBase(ProgressReporter):
 _ERROR_HEADERS = ("Trial name", "# failures", "error file")
 
 
+@public
 class CLIReporter(TuneReporterBase):
     """A CLIReporter prints the state of an experiment as text; see TuneReporterBase for the keywords.
 
@@ -228,6 +231,7 @@ class CLIReporter(TuneReporterBase):
         return "\n".join(lines) + "\n"
 
 
+@public
 class JupyterNotebookReporter(TuneReporterBase):
     """A JupyterNotebookReporter shows the state of an experiment as HTML below a notebook's cell.
 

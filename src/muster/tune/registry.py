@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from muster.errors import TuneError
+from muster.errors import TuneError, public
 from muster.tune.trainable.function_trainable import checked_trainable
 from muster.tune.trainable.function_trainable import is_function_trainable as _is_function
 
@@ -16,6 +16,7 @@ _trainables: dict[str, Any] = {}
 _environments: dict[str, Callable[..., Any]] = {}
 
 
+@public
 def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:  # noqa: ANN401 - function or class
     """Registers a trainable by a name; a later one of the same name replaces it.
 
@@ -50,6 +51,7 @@ def is_registered(name: str) -> bool:
     return name in _trainables
 
 
+@public
 def register_env(name: str, env_creator: Callable[..., Any]) -> None:
     """Registers the constructor of an environment by a name."""
     if not callable(env_creator):

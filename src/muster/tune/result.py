@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from muster.errors import public
 from muster.session.checkpoint import Checkpoint
+from muster.session.filesystems import as_arrow, as_fsspec
 from muster.tune.analysis.result_files import Scored, TrialFolder, opened_place
 from muster.tune.analysis.result_keys import *  # noqa: F403 - Ray's place for them
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@public
 class Result:
     """A Result is the outcome of one trial.
 
@@ -59,9 +62,9 @@ class Result:
         return found
 
     @property
-    def filesystem(self) -> Any:  # noqa: ANN401 - untyped fsspec
-        """The fsspec file system on which `path` is."""
-        return Checkpoint(self.path, filesystem=self._storage_filesystem).filesystem
+    def filesystem(self) -> Any:  # noqa: ANN401 - neither library has types
+        """The file system on which `path` is: pyarrow's where it is installed, else fsspec's."""
+        return as_arrow(as_fsspec(self._storage_filesystem))
 
     @property
     def metrics_history(self) -> list[Row]:
@@ -122,6 +125,7 @@ class Result:
         kind = "local" if filesystem is None else _kind(filesystem)
         shown += [
             f"metrics={metrics!r}",
+            f"config={self.config!r}",
             f"path={self.path!r}",
             f"filesystem={kind!r}",
             f"checkpoint={self.checkpoint!r}",

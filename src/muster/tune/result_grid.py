@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from muster.base.text import did_you_mean
+from muster.errors import public
 from muster.trials.metrics import flatten
 from muster.tune.analysis import ExperimentAnalysis
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import check_mode, pareto_front
 from muster.tune.analysis.trial_record import TrialRecord
 from muster.tune.result import Result
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@public
 class ResultGrid:
     """A ResultGrid holds the results of an experiment, in the order of its trials.
 
@@ -36,7 +40,7 @@ class ResultGrid:
 
     @property
     def filesystem(self) -> Any:  # noqa: ANN401 - untyped fsspec
-        """The fsspec file system that the directory is on."""
+        """The file system that the directory is on: pyarrow's where it is installed, else fsspec's."""
         return self._experiment_analysis.filesystem
 
     @property
@@ -121,9 +125,12 @@ class ResultGrid:
     ) -> str:
         """Draws learning curves, parallel coordinates and parameter importance; returns the path of the file.
 
+        In a notebook, the path as the last value of a cell shows the plot.
+
         Args:
             path: A file that ends in .png (needs matplotlib) or .html (needs nothing, shows trials under the
-                pointer); by default `results.png` in the experiment's directory. Replaced when it exists.
+                pointer); by default `results.png` in the experiment's directory, `results.html` without
+                matplotlib. Replaced when it exists.
             metric: A flat key; by default that of the TuneConfig.
             mode: "min" or "max"; by default that of the TuneConfig.
             kind: "all", "curves", "parallel" or "importance".
@@ -145,8 +152,12 @@ class ResultGrid:
     def __getitem__(self, index: int) -> Result: ...
     @overload
     def __getitem__(self, index: slice) -> list[Result]: ...
+    @public
     def __getitem__(self, index: int | slice) -> Result | list[Result]:
-        return self._results[index]
+        try:
+            return self._results[index]
+        except IndexError as error:
+            raise IndexError(f"there is no result {index}: the experiment has {len(self)} in all") from error
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self._results)
@@ -155,6 +166,12 @@ class ResultGrid:
         inner = ",\n".join(repr(result) for result in self)
         indented = "\n".join(f"  {line}" for line in inner.splitlines())
         return f"ResultGrid<[\n{indented}\n]>"
+
+    def _repr_html_(self) -> str:
+        """Returns the best trials as a table, for notebooks."""
+        from muster.tune.reporting.notebook import grid_page
+
+        return grid_page(self._experiment_analysis)
 
     @cached_property
     def _results(self) -> list[Result]:
@@ -173,10 +190,21 @@ class ResultGrid:
         )
 
     def _no_best(self, metric: str, filtered: bool) -> str:
-        known = dict.fromkeys(
-            name for trial in self._experiment_analysis.trials for name in trial.metric_analysis
+        trials = self._experiment_analysis.trials
+        known = dict.fromkeys(name for trial in trials for name in trial.metric_analysis)
+        own = [name for name in known if name not in AUTO_RESULT_KEYS]
+        near = did_you_mean(metric, own)
+        hint = (
+            f"the trials reported {', '.join(own)}{near and f'; {near}'}"
+            if own
+            else "no trial reported anything"
         )
-        hint = f"the trials reported {', '.join(known)}" if known else "no trial reported anything"
+        if not own and self.num_errors:
+            from muster.base.foreign import error_text
+
+            error = self.errors[0] if self.errors else None
+            first = "" if error is None else f", the first with {error_text(error)}"
+            hint = f"{self.num_errors} of {len(trials)} trials failed{first}"
         if metric in known and filtered:
             hint = "all values are NaN or infinite; filter_nan_and_inf=False lets them count"
         return f"No best trial found for the metric {metric!r}: {hint}"

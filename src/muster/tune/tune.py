@@ -14,25 +14,26 @@ from copy import copy, deepcopy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from muster.errors import TuneError
+from muster.errors import RestoreError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunConfig, SyncConfig
-from muster.tune.execution.restore import resume_rules
+from muster.tune.execution.restore import SavedTuner, resume_rules
 from muster.tune.experiment import Experiment
 from muster.tune.experiment.experiment import as_experiments
 from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.execution.launch import ExperimentOutcome
+    from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
 
 logger = logging.getLogger(__name__)
 
 VERBOSE = 2  # the default of run()
 
 
+@public
 def run(  # noqa: PLR0913 - Ray's signature
-    run_or_experiment: Any,  # noqa: ANN401 - function, class, name or Experiment
+    run_or_experiment: Any,  # noqa: ANN401 - function, class, name, Experiment or Experiments
     *,
     name: str | None = None,
     metric: str | None = None,
@@ -73,16 +74,37 @@ def run(  # noqa: PLR0913 - Ray's signature
     """Runs an experiment to its end. The arguments mean what they mean in TuneConfig and RunConfig.
 
     TuneError when trials failed, unless `raise_on_failed_trial` is False. The values of an
-    Experiment (space, stop, ...) take precedence over the arguments.
+    Experiment (space, stop, ...) take precedence over the arguments. Several Experiments run one after
+    another, each with a copy of the searcher and the scheduler; the analysis has the trials of all of them.
     """
     arguments = dict(locals())
+    if isinstance(run_or_experiment, list | tuple) and run_or_experiment:
+        return _run_each(as_experiments(run_or_experiment), arguments)
     experiment = _experiment(arguments)
     launched = _launched(experiment, arguments)
     analysis = _analysis(launched, metric, mode)
-    _raise_if_asked(launched, analysis, arguments)
+    _raise_if_asked([launched], analysis, arguments)
     return analysis
 
 
+def _run_each(experiments: Sequence[Experiment], arguments: Mapping[str, Any]) -> ExperimentAnalysis:
+    """Runs experiments one after another; returns the analysis of the first, with the trials of all."""
+    launched: list[ExperimentOutcome] = []
+    found: list[ExperimentAnalysis] = []
+    for experiment in experiments:
+        own = {name: deepcopy(arguments[name]) for name in ("search_alg", "scheduler")}
+        launched.append(_launched(experiment, {**arguments, **own}))
+        found.append(_analysis(launched[-1], arguments["metric"], arguments["mode"]))
+        has_failed = bool(arguments["fail_fast"] and _incomplete(launched[-1]))
+        if launched[-1].is_interrupted or has_failed:
+            break
+    first = found[0]
+    first.trials = [trial for each in found for trial in each.trials]
+    _raise_if_asked(launched, first, arguments)
+    return first
+
+
+@public
 def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
     experiments: Experiment | Mapping[str, Any] | Sequence[Experiment],
     scheduler: Any = None,  # noqa: ANN401
@@ -110,7 +132,7 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
         if launched.is_interrupted or (failed and raise_on_failed_trial and not concurrent):
             break
     if failed and raise_on_failed_trial:
-        raise TuneError("Trials did not complete", failed)
+        raise _not_completed(failed)
     return trials
 
 
@@ -120,9 +142,7 @@ def _experiment(arguments: Mapping[str, Any]) -> Experiment:
     if isinstance(given, Experiment):
         return given
     if isinstance(given, list | tuple) or given is None:
-        raise TuneError(
-            f"tune.run takes one trainable or Experiment, not {given!r}; several: tune.run_experiments([...])"
-        )
+        raise TuneError(f"tune.run has nothing to run: pass a trainable or an Experiment, not {given!r}")
     _check(arguments)
     same = (
         *("stop", "time_budget_s", "config", "resources_per_trial", "num_samples", "storage_path"),
@@ -172,7 +192,7 @@ def _checkpoint_config(arguments: Mapping[str, Any]) -> CheckpointConfig:
             warnings.warn(
                 f"tune.run({argument}=...) is deprecated: use CheckpointConfig({attribute}=...)",
                 DeprecationWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
             setattr(config, attribute, value)
     if score:
@@ -202,9 +222,25 @@ def _launched(experiment: Experiment, arguments: Mapping[str, Any]) -> Experimen
         asked.place.fetch()
         if _has_earlier_run(asked.place.directory):
             asked.resume = rules
+            _keep_saved_settings(asked)
         else:
             logger.info("there is nothing to resume in %s: a new experiment begins", asked.place.address)
     return launch(asked)
+
+
+def _keep_saved_settings(asked: ExperimentSpec) -> None:
+    """A resumed run goes on with the checkpoint settings it was started with, unless it is given others."""
+    # An Experiment sets `checkpoint_at_end` to False where nothing was given.
+    if asked.run.checkpoint_config not in (
+        None,
+        CheckpointConfig(),
+        CheckpointConfig(checkpoint_at_end=False),
+    ):
+        return
+    try:
+        asked.run.checkpoint_config = SavedTuner.read(asked.place.directory).run_config.checkpoint_config
+    except (FileNotFoundError, RestoreError):
+        logger.info("%s: its saved settings cannot be read, so those of this call count", asked.place.address)
 
 
 def _exporting(experiment: Experiment, reuses: bool) -> Any:  # noqa: ANN401 - function or class
@@ -295,15 +331,25 @@ def _incomplete(launched: ExperimentOutcome) -> list[Trial]:
     return [trial for trial in launched.state.index.order if trial.status != trial.TERMINATED]
 
 
+def _not_completed(failed: list[Trial]) -> TuneError:
+    """Returns an error with the trials, as in Ray, and in its text why the first of them failed."""
+    file = failed[0].error_file
+    why = ""
+    if file is not None and os.path.isfile(file):
+        with open(file, encoding="utf-8", errors="replace") as stream:
+            why = f" with {stream.read().strip().rpartition(chr(10))[2]}; see {file}"
+    return TuneError(f"Trials did not complete: {len(failed)} failed, first {failed[0]}{why}", failed)
+
+
 def _raise_if_asked(
-    launched: ExperimentOutcome, analysis: ExperimentAnalysis, arguments: Mapping[str, Any]
+    launched: Sequence[ExperimentOutcome], analysis: ExperimentAnalysis, arguments: Mapping[str, Any]
 ) -> None:
-    failed = _incomplete(launched)
+    failed = [trial for each in launched for trial in _incomplete(each)]
     if not failed:
         return
     if isinstance(arguments["fail_fast"], str):
         errors = [record.error for record in analysis.trials if record.status == "ERROR"]
         raise errors[0] if errors and isinstance(errors[0], Exception) else TuneError(str(errors))
     if arguments["raise_on_failed_trial"]:
-        raise TuneError("Trials did not complete", failed)
+        raise _not_completed(failed)
     logger.error("Trials did not complete: %s", failed)

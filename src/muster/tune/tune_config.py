@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any
 
+from muster.errors import public
 from muster.tune.config import DEPRECATED, BriefRepr, is_int, seconds
 
 __all__ = ["ResumeConfig", "TuneConfig"]
@@ -15,6 +16,7 @@ __all__ = ["ResumeConfig", "TuneConfig"]
 MODES = ("min", "max")
 
 
+@public
 @dataclass(repr=False)
 class TuneConfig(BriefRepr):
     """A TuneConfig defines what to optimise and how to search.
@@ -65,6 +67,21 @@ class TuneConfig(BriefRepr):
                 f"TuneConfig(max_concurrent_trials={limit!r}): must be a whole number; None or 0: no limit"
             )
         seconds(self.time_budget_s, "TuneConfig(time_budget_s=...)")
+        self._check_plugins()
+
+    def _check_plugins(self) -> None:
+        for name, given in (("search_alg", self.search_alg), ("scheduler", self.scheduler)):
+            if isinstance(given, type):
+                kind = given.__name__
+                raise ValueError(f"TuneConfig({name}={kind}): is a class; pass an object of it, {kind}(...)")
+
+        for name in ("trial_name_creator", "trial_dirname_creator"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise ValueError(f"TuneConfig({name}={given!r}): must be a function of the trial")
+        for metric in self.metric if isinstance(self.metric, list | tuple) else [self.metric]:
+            if metric is not None and not isinstance(metric, str):
+                raise ValueError(f"TuneConfig(metric={self.metric!r}): must be the name of a reported value")
 
     def _check_mode(self) -> None:
         several = isinstance(self.mode, list | tuple)
@@ -73,6 +90,7 @@ class TuneConfig(BriefRepr):
             raise ValueError(f"TuneConfig(mode={self.mode!r}): must be 'min' or 'max'")
 
 
+@public
 @dataclass(repr=False)
 class ResumeConfig(BriefRepr):
     """A ResumeConfig defines what a restored experiment does with its trials, by how they ended.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from muster.errors import TuneError
+from muster.errors import TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
 from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, open_experiment
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from muster.tune.execution.launch import ExperimentOutcome
     from muster.tune.execution.paths import ExperimentPaths
 
+_Part = TypeVar("_Part", TuneConfig, RunConfig)
+
 
 class _OnClassOnly:
     """An _OnClassOnly method refuses calls on an object: `tuner.restore(...)` would ignore the object."""
@@ -28,12 +30,14 @@ class _OnClassOnly:
         self._function = function
         self.__doc__ = function.__doc__
 
+    @public
     def __get__(self, instance: object, owner: type) -> Any:  # noqa: ANN401
         if instance is not None:
             raise AttributeError("restore is a class method: call Tuner.restore(path, trainable=...)")
         return self._function.__get__(owner, type(owner))
 
 
+@public
 class Tuner:
     """A Tuner searches the best configuration of a trainable.
 
@@ -66,7 +70,8 @@ class Tuner:
         self._trainable = None if trainable is None else _resolved(trainable)
         self._name = DEFAULT_NAME if trainable is None else trainable_name(trainable)
         self._code = b"" if trainable is None else packed(self._trainable)
-        self._tune = tune_config or TuneConfig()
+        self._tune = _checked_part("tune_config", tune_config, TuneConfig) or TuneConfig()
+        _checked_part("run_config", run_config, RunConfig)
         self._run = copy(run_config) if run_config is not None else RunConfig()
         self._run.name = self._run.name or dated_name(self._name, SystemClock().now(), environment())
         self._overrides: dict[str, Any] = {}
@@ -153,6 +158,7 @@ class Tuner:
         return self._grid
 
     @_OnClassOnly
+    @public
     def restore(  # noqa: PLR0913, PLR0917 - Ray's signature
         cls,
         path: str | os.PathLike[str],
@@ -222,6 +228,11 @@ def _restored(
 
     _, saved = open_experiment(path, filesystem)
     given = DEFAULT_NAME if trainable is None else trainable_name(trainable)
+    if trainable is None and given != saved.trainable_name:
+        raise ValueError(
+            f"Tuner.restore: the experiment ran {saved.trainable_name!r}: pass it, as "
+            "Tuner.restore(path, trainable=...)"
+        )
     if given != saved.trainable_name:
         raise ValueError(
             f"Tuner.restore: the experiment ran {saved.trainable_name!r}, not {given!r}: "
@@ -242,6 +253,14 @@ def _resolved(trainable: Any) -> Any:  # noqa: ANN401 - function, class or name
     return get_trainable(trainable) if isinstance(trainable, str) else checked_trainable(trainable)
 
 
+def _checked_part(name: str, given: _Part | None, kind: type[_Part]) -> _Part | None:
+    if given is None or isinstance(given, kind):
+        return given
+    got, right = type(given).__name__, {"TuneConfig": "tune_config", "RunConfig": "run_config"}
+    fix = f"pass it as {right[got]}=..." if got in right else f"pass {kind.__name__}(...)"
+    raise ValueError(f"Tuner({name}=...): must be a {kind.__name__}, not a {got}: {fix}")
+
+
 def _as_space(given: Any) -> dict[str, Any]:  # noqa: ANN401 - checked here
     """Returns a dict, also from an object that can be converted to one."""
     if given is None:
@@ -250,4 +269,7 @@ def _as_space(given: Any) -> dict[str, Any]:  # noqa: ANN401 - checked here
         given = given.to_dict()
     if not isinstance(given, Mapping):
         raise ValueError(f"Tuner(param_space=...): must be a dict, not a {type(given).__name__}")
+    from muster.tune.search.check_space import check_space
+
+    check_space(given)
     return dict(given)

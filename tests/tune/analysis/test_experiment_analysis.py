@@ -214,6 +214,13 @@ def test_an_experiment_is_read_from_its_directory_or_its_state_file(tmp_path):
         check_stored(ExperimentAnalysis(path, default_metric="loss", default_mode="min"))
 
 
+def test_an_experiment_is_read_from_a_path_below_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(stored(tmp_path / "exp").parent))
+    found = ExperimentAnalysis("~/exp", default_metric="loss", default_mode="min")
+    assert found.experiment_path == str(tmp_path / "exp")
+    check_stored(found)
+
+
 def test_a_moved_experiment_is_read_where_it_is_now(tmp_path):
     root = shutil.move(stored(tmp_path / "exp"), tmp_path / "moved")
     found = ExperimentAnalysis(root, default_metric="loss", default_mode="min")

@@ -1,87 +1,191 @@
 """The program that tests kill: an experiment with checkpoints and failures; begins or goes on.
 
-Usage: python victim.py STORAGE SCHEDULER SEARCHER
+Usage: python victim.py FOLDER SCHEDULER SEARCHER one|many local|remote
+
+Each row is a function of configuration and iteration, and names the row before it: `before` is the `chain` of
+the step that the trial went on from. FOLDER/ready appears before fit(), FOLDER/told.json after it.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
+import shutil
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
+from fsspec.implementations.local import LocalFileSystem
+
 from muster import tune
-from muster.tune.schedulers import ASHAScheduler, FIFOScheduler
+from muster.host.machine import cpu_count
+from muster.stores import mirror
+from muster.tune.execution import upload
+from muster.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+)
+from muster.tune.schedulers.pb2 import PB2
 from muster.tune.search import BasicVariantGenerator
 from muster.tune.search.optuna import OptunaSearch
 
-TRIALS, ITERATIONS = 16, 12
+TRIALS, ITERATIONS, EVERY = 8, 12, 3
+AT_ONCE, HEAD_CPUS = 4, 2
+STEP_S = 0.02
+HALVING = {"time_attr": "training_iteration", "max_t": ITERATIONS, "reduction_factor": 2}
+POPULATION = {"time_attr": "training_iteration", "perturbation_interval": 3, "seed": 3}
+SCHEDULERS = {
+    "fifo": FIFOScheduler,
+    "stopping": lambda: ASHAScheduler(grace_period=2, **HALVING),
+    "promotion": lambda: ASHAScheduler(grace_period=2, type="promotion", **HALVING),
+    "hyperband": lambda: HyperBandScheduler(max_t=9),
+    "bohb": lambda: HyperBandForBOHB(max_t=9),
+    "median": lambda: MedianStoppingRule("training_iteration", grace_period=2, min_samples_required=2),
+    "pbt": lambda: PopulationBasedTraining(hyperparam_mutations={"x": tune.uniform(0, 1)}, **POPULATION),
+    "pb2": lambda: PB2(hyperparam_bounds={"x": [0.0, 1.0]}, **POPULATION),
+    "resource": lambda: ResourceChangingScheduler(ASHAScheduler(grace_period=2, **HALVING)),
+}
+CLASSES = ("hyperband", "pbt", "resource")  # the others train by a function
+
+
+class Bucket(LocalFileSystem):
+    """A directory that is filled as object stores are: a file is there whole or not at all."""
+
+    def put_file(self, lpath, rpath, **options):
+        partial = f"{rpath}.{os.getpid()}.{threading.get_ident()}"
+        shutil.copyfile(lpath, partial)
+        os.replace(partial, rpath)
+
+
+class Progress:
+    """What a checkpoint holds: the last step, and the chain of all steps up to it."""
+
+    def __init__(self, config, file=None):
+        self.x, self.notes = config["x"], Path(config["notes"])
+        self.done, self.chain = json.loads(Path(file).read_text()) if file else (0, "")
+
+    def step(self, trial_id):
+        """The next row; a trial with a large x fails once, in the middle."""
+        time.sleep(STEP_S)
+        step, once = self.done + 1, self.notes / f"{trial_id}.failed"
+        if self.x > 0.8 and step == 5 and not once.exists():
+            once.touch()
+            raise RuntimeError("fails once")
+        before, self.done = self.chain, step
+        self.chain = hashlib.sha256(f"{before} {self.x!r} {step}".encode()).hexdigest()[:12]
+        return {"loss": loss(self.x, step), "step": step, "before": before, "chain": self.chain}
+
+    def save(self, folder):
+        Path(folder, "state.json").write_text(json.dumps([self.done, self.chain]))
+
+
+def loss(x, step):
+    return round(x + 1 / step, 12)
 
 
 def train(config):
-    """Reports 12 times, checkpoints every third; what report() took is noted in a file of its own."""
-    here, start = Path(config["notes"]), 0
-    checkpoint = tune.get_checkpoint()
+    """Checkpoints every third step; what report() took is noted in a file of its own."""
+    progress, checkpoint = Progress(config), tune.get_checkpoint()
     if checkpoint is not None:
         with checkpoint.as_directory() as directory:
-            start = json.loads(Path(directory, "state.json").read_text())["done"]
+            progress = Progress(config, Path(directory, "state.json"))
     name = tune.get_context().get_trial_id()
-    for step in range(start + 1, ITERATIONS + 1):
-        time.sleep(0.01)
-        once = here / f"{name}.failed"
-        if config["x"] > 0.8 and step == 5 and not once.exists():
-            once.touch()
-            raise RuntimeError("fails once")
-        metrics = {"loss": config["x"] + 1 / step, "step": step}
-        if step % 3:
-            tune.report(metrics)
+    while progress.done < ITERATIONS:
+        row = progress.step(name)
+        if row["step"] % EVERY:
+            tune.report(row)
         else:
             with tempfile.TemporaryDirectory() as directory:
-                Path(directory, "state.json").write_text(json.dumps({"done": step}))
-                tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(directory))
-        with open(here / name, "a") as file:
-            file.write(f"{step}\n")
+                progress.save(directory)
+                tune.report(row, checkpoint=tune.Checkpoint.from_directory(directory))
+        with open(progress.notes / name, "a") as file:
+            file.write(f"{row['step']}\n")
 
 
-def scheduler(kind):
-    if kind == "fifo":
-        return FIFOScheduler()
-    return ASHAScheduler(max_t=ITERATIONS, grace_period=2, reduction_factor=2, type=kind)
+class Train(tune.Trainable):
+    """The same as a class."""
+
+    def setup(self, config):
+        self.progress = Progress(config)
+
+    def step(self):
+        return self.progress.step(self.trial_id)
+
+    def save_checkpoint(self, checkpoint_dir):
+        self.progress.save(checkpoint_dir)
+
+    def load_checkpoint(self, checkpoint):
+        self.progress = Progress(self.config, Path(checkpoint, "state.json"))
 
 
 def searcher(kind):
     return OptunaSearch(seed=7) if kind == "optuna" else BasicVariantGenerator(random_state=7)
 
 
-def make_tuner(storage, scheduler_kind, searcher_kind):
-    path = Path(storage, "exp")
-    if tune.Tuner.can_restore(path):
-        return tune.Tuner.restore(path, train)
+def make_tuner(folder, kind, searcher_kind, crowd, storage):
+    path, filesystem = Path(folder, "exp"), Bucket() if storage == "remote" else None
+    grows = kind == "resource" and crowd == "one"  # onto all that there is: the others must not wait for room
+    cpus = (HEAD_CPUS if os.environ.get("RAY_ADDRESS") else cpu_count()) / (
+        1 if crowd == "one" and not grows else AT_ONCE
+    )
+    trainable = tune.with_resources(Train if kind in CLASSES else train, {"cpu": cpus})
+    if tune.Tuner.can_restore(path, storage_filesystem=filesystem):
+        return tune.Tuner.restore(path, trainable, storage_filesystem=filesystem)
     return tune.Tuner(
-        train,
-        param_space={"x": tune.uniform(0, 1), "notes": str(Path(storage, "notes"))},
+        trainable,
+        param_space={"x": tune.uniform(0, 1), "notes": str(Path(folder, "notes"))},
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",
             num_samples=TRIALS,
-            scheduler=scheduler(scheduler_kind),
+            scheduler=SCHEDULERS[kind](),
             search_alg=searcher(searcher_kind),
-            max_concurrent_trials=3 if searcher_kind == "optuna" else None,
+            max_concurrent_trials=1 if grows else 3 if searcher_kind == "optuna" else None,
         ),
         run_config=tune.RunConfig(
             name="exp",
-            storage_path=storage,
+            storage_path=str(folder),
+            storage_filesystem=filesystem,
+            stop={"training_iteration": ITERATIONS},
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=2),
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=2, checkpoint_frequency=EVERY if kind in CLASSES else 0
+            ),
         ),
     )
 
 
+def told(grid):
+    """What a user sees of the results."""
+    best = [grid.get_best_result(scope=scope) for scope in ("all", "last")]
+    return {
+        "trials": len(grid),
+        "errors": [str(error) for error in grid.errors],
+        "best": [[each.config["x"], each.metrics["chain"]] for each in best],
+        "ends": [[each.config["x"], each.metrics["chain"], each.metrics["done"]] for each in grid],
+    }
+
+
+def main():
+    """The storage is written every moment, so that a lost machine is not a new beginning each time."""
+    mirror.MirrorInterval = functools.partial(mirror.MirrorInterval, again_s=0.1, store_s=0.2)
+    upload.LOGS_EVERY_S = 0.1
+    folder = Path(sys.argv[1])
+    (folder / "notes").mkdir(exist_ok=True)
+    tuner = make_tuner(*sys.argv[1:6])
+    (folder / "ready").touch()
+    (folder / "told.json").write_text(json.dumps(told(tuner.fit())))
+
+
 if __name__ == "__main__":
-    os.makedirs(os.path.join(sys.argv[1], "notes"), exist_ok=True)
-    grid = make_tuner(*sys.argv[1:4]).fit()
-    told = {"trials": len(grid), "errors": [str(error) for error in grid.errors]}
-    sys.stdout.write(json.dumps(told) + "\n")
+    main()

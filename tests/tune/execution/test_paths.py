@@ -38,5 +38,15 @@ def test_an_experiment_without_a_directory_yet_has_every_name_free(tmp_path):
 
 
 def test_an_experiment_is_dated_unless_the_environment_says_no():
-    assert dated_name("train", AT, {}) == f"train_{dated(AT)}"
+    names = {dated_name("train", AT, {}) for _ in range(20)}
+    assert len(names) == 20  # within one second, in one process or in several
+    assert all(re.fullmatch(f"train_{dated(AT)}_[0-9a-f]{{6}}", name) for name in names)
     assert dated_name("train", AT, {"TUNE_DISABLE_DATED_SUBDIR": "1"}) == "train"
+
+
+def test_no_name_leads_out_of_the_experiment(tmp_path):
+    name = directory_namer(tmp_path, ManualClock(AT))
+    made = [
+        name(trial(n, custom_dirname=given)) for n, given in enumerate(["..", ".", "../../x", "a/b", "..."])
+    ]
+    assert made == ["__", "_", ".._.._x", "a_b", "___"]

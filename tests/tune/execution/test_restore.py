@@ -10,9 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from muster import tune
 from muster.errors import TuneError
+from muster.session.filesystems import as_fsspec
 from muster.session.publish import publish_copy
 from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef, Trial
@@ -260,6 +263,61 @@ def test_an_experiment_at_a_url_is_found_and_gone_on_with_there(tmp_path, monkey
     assert steps_logged(grid) == [[1, 2, 3]] * 2
     with grid[1].checkpoint.as_directory() as directory:
         assert json.loads(Path(directory, "state.json").read_text()) == {"step": 3}
+
+
+class Account(DirFileSystem):
+    """An Account has the same paths as every other, and files of its own."""
+
+    def __init__(self, root):
+        root.mkdir(parents=True)
+        super().__init__(path=str(root), fs=LocalFileSystem())
+
+
+def test_experiments_of_two_accounts_with_one_path_do_not_mix(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    accounts = [Account(tmp_path / name) for name in ("one", "two")]
+    for account, values in zip(accounts, ([0, 1, 2, 3], [5]), strict=True):
+        run = RunConfig(name="exp", storage_path="results", storage_filesystem=account, verbose=0)
+        Tuner(
+            lambda config: {"y": config["x"]}, param_space={"x": tune.grid_search(values)}, run_config=run
+        ).fit()
+    for account, values in zip(accounts, ([0, 1, 2, 3], [5]), strict=True):
+        grid = Tuner.restore(
+            "results/exp", lambda config: {"y": config["x"]}, storage_filesystem=account
+        ).fit()
+        assert [result.metrics["y"] for result in grid] == values
+        trials = [name for name in account.ls("results/exp", detail=False) if "_x=" in name]
+        assert len(trials) == len(values)
+
+
+def test_a_storage_that_was_emptied_gets_nothing_of_the_experiment_before(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    account = Account(tmp_path / "account")
+    run = RunConfig(name="exp", storage_path="results", storage_filesystem=account, verbose=0)
+    for values in ([0, 1, 2], [7]):
+        Tuner(
+            lambda config: {"y": config["x"]}, param_space={"x": tune.grid_search(values)}, run_config=run
+        ).fit()
+        trials = [name for name in account.ls("results/exp", detail=False) if "_x=" in name]
+        assert len(trials) == len(values)
+        account.rm("results", recursive=True)
+
+
+def test_a_trial_can_write_beside_its_results_on_a_remote_storage(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    def train(config):
+        storage = tune.get_context().get_storage()
+        remote = as_fsspec(storage.storage_filesystem)
+        remote.makedirs(storage.trial_fs_path, exist_ok=True)
+        remote.pipe_file(f"{storage.trial_fs_path}/note.txt", b"mine")
+        return {"root": storage.storage_fs_path, "experiment": storage.experiment_fs_path}
+
+    account = DirFileSystem(path=str(tmp_path), fs=LocalFileSystem())
+    run = RunConfig(name="exp", storage_path="results", storage_filesystem=account, verbose=0)
+    (result,) = Tuner(train, run_config=run).fit()
+    assert (result.metrics["root"], result.metrics["experiment"]) == ("results", "results/exp")
+    assert (tmp_path / result.path / "note.txt").read_text() == "mine"
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_starts(tmp_path):

@@ -8,14 +8,15 @@ import cloudpickle
 import pytest
 from tests.trials.scripted import Noted
 
-from muster.base.clock import SystemClock
+from muster.base.clock import ManualClock, SystemClock
 from muster.engines.local.engine import LocalEngine
+from muster.sim.tune.experiment import SimulatedExperiment
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.template import Settings, TrialTemplate
-from muster.tune.execution.saver import ExperimentSaver
+from muster.tune.execution.saver import ExperimentSaver, decode_snapshot
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.basic_variant import BasicVariantGenerator
 from muster.tune.search.space import uniform
@@ -112,3 +113,74 @@ def test_the_last_save_waits_for_logs_that_are_far_behind(tmp_path, engine):
         saved = store.load()
     assert logs.asked == [2.0, 30.0]
     assert (saved.snapshot is not None, saved.facts) == (True, ())
+
+
+class SlowStore:
+    """A store in which a snapshot takes a second."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+
+    def snapshot(self, trials, plugins, statuses, ended) -> None:
+        self.clock.advance(1.0)
+        self.archives = [len(decode_snapshot(trials, [each])["ended"]) for each in ended]
+
+
+def test_trials_that_ended_are_saved_in_parts_and_do_not_make_the_next_save_rare():
+    clock = ManualClock()
+    state = simulated(250).run().state
+    saver = ExperimentSaver(state, store=SlowStore(clock), clock=clock)
+    saver.save(lambda: None)
+    assert saver._store.archives == [100, 100, 50]
+    assert not saver.is_due()
+    clock.advance(1.1)  # a twentieth of the time would be 20 s, had the ended trials been counted
+    assert saver.is_due()
+
+
+def test_a_save_comes_early_when_many_trials_wait_for_it():
+    clock = ManualClock()
+    state = simulated(600).run().state
+    saver = ExperimentSaver(state, store=SlowStore(clock), clock=clock)
+    waiting = dict(state.index.unarchived)
+    saver.save(lambda: None)
+    clock.advance(0.5)
+    assert not saver.is_due()
+    state.index.unarchived.update(waiting)
+    assert saver.is_due()
+
+
+def simulated(count: int) -> SimulatedExperiment:
+    return SimulatedExperiment(
+        curve=lambda config, iteration: {"loss": config["x"]},
+        space={"x": uniform(0.0, 1.0)},
+        metric="loss",
+        mode="min",
+        num_samples=count,
+        max_t=1,
+    )
+
+
+class Busy:
+    """Logs and a store that note in which order they are asked."""
+
+    def __init__(self, did: list) -> None:
+        self.did = did
+
+    def mark(self):
+        self.did.append("mark")
+
+    def flush(self, timeout_s):
+        self.did.append("logs")
+        return True
+
+    def snapshot(self, trials, plugins, statuses=None, ended=()):
+        self.did.append("snapshot")
+
+
+def test_the_log_writer_catches_up_while_a_snapshot_is_made_and_before_it_is_stored(monkeypatch):
+    did: list = []
+    state, busy = simulated(3).run().state, Busy(did)
+    monkeypatch.setattr(state.plugins.search, "save_state", lambda: did.append("state"))
+    saver = ExperimentSaver(state, store=busy, clock=ManualClock(), logs=busy)
+    saver.save(lambda: did.append("facts"))
+    assert did == ["mark", "state", "logs", "facts", "snapshot"]

@@ -19,7 +19,7 @@ def make_trial(name="t1", config=None, **more):
 
 def checkpoint_at(harness, trial, iteration):
     path = f"{harness.directory}/{trial.relative_logdir}/checkpoint_000000"
-    return CheckpointRef(path=path, index=0, metrics={"training_iteration": iteration})
+    return CheckpointRef(path=path, index=0, metrics={"training_iteration": iteration}, rows=iteration)
 
 
 class LoggerHarness:
@@ -36,11 +36,13 @@ class LoggerHarness:
         self.hooks.fire(hook, iteration=0, trials=[trial], trial=trial, **info)
 
     def start(self, trial):
+        trial.num_rows = trial.checkpoint.rows if trial.checkpoint else 0
         self.fire("on_trial_start", trial)
 
     def report(self, trial, iteration, **metrics):
         result = {**metrics, "training_iteration": iteration, "config": trial.config}
         self.fire("on_trial_result", trial, result=result)
+        trial.num_rows += 1
         return result
 
     def complete(self, trial):

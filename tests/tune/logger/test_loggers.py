@@ -10,6 +10,7 @@ import pytest
 from tests.tune.logger.harness import LoggerHarness, checkpoint_at, make_trial
 
 from muster.errors import TuneError
+from muster.trials.checkpoints import adopt
 from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.tune import logger as exported
 from muster.tune.callback import Callback, CallbackList
@@ -194,7 +195,7 @@ def test_a_checkpoint_of_another_trial_leaves_the_past_as_it_is(harness):
     harness.start(trial)
     for iteration in (1, 2, 3):
         harness.report(trial, iteration)
-    trial.checkpoints = (checkpoint_at(harness, donor, 2),)
+    adopt(trial, checkpoint_at(harness, donor, 2))
     harness.start(trial)
     harness.report(trial, 3)
     assert harness.writer.close(5)

@@ -64,8 +64,10 @@ def test_without_matplotlib_it_says_what_to_install_and_html_still_works(tmp_pat
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     results = grid(tmp_path, default_metric="loss", default_mode="min")
-    with pytest.raises(ImportError, match=r'pip install "muster\[plot\]"'):
-        results.plot()
+    monkeypatch.setattr("muster.tune.plots.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r'pip install "muster-ml\[plot\]"'):
+        results.plot(tmp_path / "a.png")
+    assert results.plot() == str(tmp_path / "results.html")
     assert results.plot(tmp_path / "a.html").endswith("a.html")
 
 
@@ -86,3 +88,10 @@ def test_neither_the_package_nor_the_grid_imports_matplotlib_or_numpy():
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.strip() == "[]"
+
+
+@pytest.mark.parametrize(("name", "starts"), [("a.html", "<iframe srcdoc="), ("a.png", "<img ")])
+def test_in_a_notebook_the_path_shows_the_plot(tmp_path, name, starts):
+    drawn = grid(tmp_path, default_metric="loss", default_mode="min").plot(tmp_path / name)
+    assert drawn == str(tmp_path / name)
+    assert drawn._repr_html_().startswith(starts)

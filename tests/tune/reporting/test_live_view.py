@@ -158,3 +158,18 @@ def test_a_run_that_was_stopped_leaves_out_what_was_not_tried_and_says_how_to_go
         "  in a shell:  muster tune resume /nest/me/results/try",
         "  in Python:   tune.Tuner.restore('/nest/me/results/try', obj).fit()",
     ]
+
+
+def test_a_wide_terminal_is_used():
+    snapshot, _ = half_way()
+    shown = lines([LiveView().draw(snapshot, (220, 40))], 220)
+    narrow = lines([LiveView().draw(snapshot, (60, 40))], 60)
+    assert len(shown[10]) > len(narrow[10])
+
+
+def test_after_ctrl_c_nothing_is_said_to_run():
+    snapshot, trials = half_way()
+    text = "\n".join(lines(LiveView().conclusion(snapshot, trials, (100, 40), interrupted=True), 100))
+    rows = text[text.index("trial   ") :]
+    assert "INTERRUPTED" in rows
+    assert "RUNNING" not in rows

@@ -232,6 +232,7 @@ def test_the_end_shows_all_trials_what_failed_and_where_the_files_are():
         "│ obj_a1a89_00002               2     /results/try/trial_2/error.txt │",
         "╰────────────────────────────────────────────────────────────────────╯",
         "* The trial terminated successfully after retrying.",
+        "1 trial failed",
         "Best trial: obj_a1a89_00001 with loss=1",
         "  parameters: {'x': 0.25, 'k': 1}",
         "Results: /results/try",
@@ -271,8 +272,32 @@ def test_ctrl_c_prints_how_to_go_on():
     trials = [trial(0, loss=1.0), trial(1, "RUNNING", loss=2.0), trial(2, "PENDING")]
     said(stream)
     reporter.end(interrupted=True, trials=trials)
-    assert said(stream)[-3:] == [
+    shown = said(stream)
+    assert "Trial status: 1 INTERRUPTED | 1 TERMINATED | 1 PENDING" in shown
+    assert not any("RUNNING" in line for line in shown)
+    assert shown[-3:] == [
         "Stopped early: 1 of 50 trials are done, and everything is saved. To continue:",
         "  in a shell:  muster tune resume '/results/my try'",
         "  in Python:   tune.Tuner.restore('/results/my try', obj).fit()",
     ]
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/nest/me/train.py", line {line}, in train
+    fit()
+  File "/usr/lib/python3/site-packages/sklearn/base.py", line 99, in fit
+    raise ValueError
+ValueError: no luck with {x}
+"""
+
+
+def test_the_end_groups_failures_by_what_happened_and_where():
+    reporter, stream, _ = begun()
+    trials = [trial(number, "ERROR", failures=1) for number in range(9)]
+    for number, each in enumerate(trials):
+        fail(reporter, trials, each, TRACEBACK.format(line=12 if number < 6 else 30, x=number))
+    said(stream)
+    reporter.end(interrupted=False, trials=trials)
+    shown = said(stream)
+    assert "6 trials failed: ValueError: no luck with 0 (train.py:12)" in shown
+    assert "3 trials failed: ValueError: no luck with 6 (train.py:30)" in shown

@@ -96,3 +96,13 @@ def test_closing_twice_or_before_the_first_use_is_harmless():
     unused.close()
     unused.close()
     assert tapped.shown == []
+
+
+def test_what_daemons_of_ray_say_is_left_to_their_log_files():
+    tapped = Tapped()
+    tapped.feed(
+        b"one\n\x1b[33m(raylet)\x1b[0m file_system_monitor: full\n(raylet) a\n(train_1) two (raylet)\n"
+    )
+    tapped.feed(b"(raylet) alone\n")
+    tapped.close()
+    assert tapped.shown == ["one", "(train_1) two (raylet)"]

@@ -80,6 +80,12 @@ def test_only_nan_means_no_best():
     assert tally.ranked(5) == []
 
 
+def test_without_a_mode_no_trial_is_best():
+    tally = ExperimentTally("accuracy")
+    finished(tally, trial(0, accuracy=0.1), trial(1, accuracy=0.9))
+    assert tally.ranked(5) == []
+
+
 def test_the_earlier_of_two_equal_trials_is_the_better_one():
     tally = ExperimentTally("loss", "min")
     trials = [trial(n, loss=1.0) for n in range(3)]
@@ -137,3 +143,17 @@ def test_values_are_found_by_flat_key():
 def test_the_last_line_of_a_traceback_says_what_happened():
     assert last_line("Traceback:\n  File x\nValueError: boom\n\n") == "ValueError: boom"
     assert last_line("") == ""
+
+
+def test_trials_whose_processes_are_on_their_way_are_starting_and_not_pending():
+    tally = ExperimentTally()
+    assert tally.counts(5, starting=2) == {
+        "STARTING": 2,
+        "RUNNING": 0,
+        "TERMINATED": 0,
+        "PAUSED": 0,
+        "PENDING": 3,
+        "ERROR": 0,
+    }
+    assert "STARTING" not in tally.counts(5)
+    assert tally.counts(1, starting=2)["PENDING"] == 0

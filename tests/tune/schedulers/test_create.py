@@ -3,7 +3,9 @@ import logging
 import pytest
 
 from muster.tune.schedulers import (
+    SCHEDULER_IMPORT,
     ASHAScheduler,
+    AsyncHyperBandScheduler,
     FIFOScheduler,
     HyperBandForBOHB,
     HyperBandScheduler,
@@ -43,5 +45,14 @@ def test_an_argument_that_no_scheduler_takes_is_an_error_with_the_nearest_one():
 
 @pytest.mark.conformance("C-101")
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"no scheduler 'asho'; use one of: fifo, async.*resource_changing$"):
+    with pytest.raises(
+        ValueError,
+        match=r"no scheduler 'asho' \(did you mean 'asha'\?\); use one of: fifo, async.*resource_changing$",
+    ):
         create_scheduler("asho")
+
+
+def test_rays_table_of_schedulers_has_the_classes():
+    assert SCHEDULER_IMPORT["asynchyperband"] is AsyncHyperBandScheduler
+    assert {name: kind.__name__ for name, kind in SCHEDULER_IMPORT.items()}["pb2"] == "PB2"
+    assert (len(SCHEDULER_IMPORT), "nonsense" in SCHEDULER_IMPORT) == (11, False)

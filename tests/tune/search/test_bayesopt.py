@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 
@@ -30,10 +31,22 @@ def searcher(space=None, **options):
     return made
 
 
-@pytest.mark.parametrize("domain", [randint(0, 9), choice([1, 2]), loguniform(1, 2)])
-def test_only_uniform_floats(domain):
+@pytest.mark.parametrize("domain", [randint(0, 9), choice([1, 2])])
+def test_only_floats(domain):
     with pytest.raises(ValueError, match="BayesOptSearch cannot search 'p'"):
         searcher({"p": domain})
+
+
+def test_a_log_scale_is_searched_by_its_exponent():
+    made = searcher({"lr": loguniform(1e-6, 1), "x": uniform(0, 1)}, random_search_steps=40, random_state=1)
+    found = [made.suggest(str(number)) for number in range(40)]
+    assert all(1e-6 <= one["lr"] <= 1 and 0 <= one["x"] <= 1 for one in found)
+    assert 10 < sum(one["lr"] < 1e-3 for one in found) < 30
+    for number, one in enumerate(found):
+        made.on_trial_complete(str(number), {"loss": abs(math.log10(one["lr"]) + 4)})
+    better = made.suggest("next")
+    assert 1e-5 < better["lr"] < 1e-3
+    made.add_evaluated_point({"lr": 1e-4, "x": 0.5}, 0.0)
 
 
 def test_a_step_is_dropped_with_a_warning(caplog):
@@ -108,3 +121,10 @@ def test_bounds_by_name():
     assert made.suggest("a") == {"x": 0.5, "n": {"y": 2.5}}
     with pytest.raises(RuntimeError, match="has nothing to search"):
         BayesOptSearch({"x": "wide"}, "loss", "min")
+
+
+def test_a_space_converted_by_hand_is_bounds_by_flat_name():
+    space = {"x": uniform(0, 1), "n": {"y": uniform(2, 3)}, "constant": 5}
+    assert BayesOptSearch.convert_search_space(space) == {"x": (0, 1), "n/y": (2, 3)}
+    joined = BayesOptSearch.convert_search_space(space, join=True)
+    assert joined == {"x": (0, 1), "n": {"y": (2, 3)}, "constant": 5}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from muster.tune.search import SEARCH_ALG_IMPORT
 from muster.tune.search.basic_variant import BasicVariantGenerator
 from muster.tune.search.create import create_searcher
 from muster.tune.search.optuna import OptunaSearch
@@ -49,4 +50,9 @@ def test_a_library_that_is_not_installed_is_an_import_error_with_the_command(nam
     try:
         create_searcher(name)
     except ImportError as error:
-        assert f'pip install "muster[{name}]"' in str(error)
+        assert f'pip install "muster-ml[{name}]"' in str(error)
+
+
+def test_rays_table_of_searchers_imports_them():
+    assert SEARCH_ALG_IMPORT["random"]() is BasicVariantGenerator
+    assert (SEARCH_ALG_IMPORT["optuna"](), "zoopt" in SEARCH_ALG_IMPORT) == (OptunaSearch, True)

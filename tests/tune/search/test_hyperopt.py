@@ -11,10 +11,12 @@ from muster.tune.search.hyperopt import HyperOptSearch
 from muster.tune.search.space import (
     choice,
     lograndint,
+    loguniform,
     qlograndint,
     qloguniform,
     qrandn,
     quniform,
+    randint,
     randn,
     uniform,
 )
@@ -113,3 +115,34 @@ def test_a_seed_repeats_the_suggestions_and_the_first_ones_are_random():
     other = HyperOptSearch(random_state_seed=2, n_initial_points=4)
     other.set_search_properties("loss", "min", {"x": uniform(0, 1)})
     assert drawn(other, 8) != made[0]
+
+
+def test_a_space_converted_by_hand_suggests_the_same_kind_of_values():
+    space = {**CONDITIONAL, "step": quniform(-1, 1, 0.25), "count": lograndint(1, 50), "constant": 3}
+    made = HyperOptSearch(HyperOptSearch.convert_search_space(space), "loss", "min", random_state_seed=1)
+    found = drawn(made)
+    assert all(
+        is_inside(
+            {key: one[key] for key in ("step", "count")}, {"step": space["step"], "count": space["count"]}
+        )
+        for one in found
+    )
+    models = [one["model"] for one in found if isinstance(one["model"], dict)]
+    assert {model["kind"] for model in models} == {"tree", "net"}
+    assert all(type(one["count"]) is int and one["constant"] == 3 for one in found)
+
+
+def test_a_grid_cannot_be_converted():
+    with pytest.raises(ValueError, match="HyperOptSearch cannot take the grid_search at 'x'"):
+        HyperOptSearch.convert_search_space({"x": {"grid_search": [1, 2]}})
+
+
+def test_a_seed_gives_the_trials_that_it_gives_in_ray():
+    made = HyperOptSearch(random_state_seed=9, n_initial_points=20)
+    made.set_search_properties("loss", "min", {"w": uniform(0, 20), "h": loguniform(1e-2, 10)})
+    numbers = HyperOptSearch(random_state_seed=3, n_initial_points=20)
+    numbers.set_search_properties("loss", "min", {"i": randint(1, 9), "c": choice(["a", "b"])})
+    seen_in_ray = [(18.581806969385966, 0.3086271874010363), (15.35071875947667, 8.743624885385218)]
+    assert [(one["w"], one["h"]) for one in drawn(made, count=2)] == seen_in_ray
+    whole = [(7, "a"), (6, "a"), (4, "b"), (6, "b"), (3, "a")]
+    assert [(one["i"], one["c"]) for one in drawn(numbers, count=5)] == whole

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 import muster.tune.search as search
+from muster import tune
+from muster.tune.search.ax import AxSearch
 
 
 def test_nothing_heavy_is_imported_with_the_modules():
@@ -55,3 +57,13 @@ def test_rays_module_paths_exist():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'Bogus'"):
         _ = search.Bogus
+
+
+def test_axs_parameters_are_made_without_ax():
+    space = {"x": tune.loguniform(0.1, 1), "n": {"c": tune.choice(["a"]), "i": tune.randint(1, 4)}, "k": 3}
+    assert AxSearch.convert_search_space(space) == [
+        {"name": "x", "type": "range", "bounds": [0.1, 1.0], "value_type": "float", "log_scale": True},
+        {"name": "n/c", "type": "choice", "values": ["a"]},
+        {"name": "n/i", "type": "range", "bounds": [1, 3], "value_type": "int", "log_scale": False},
+        {"name": "k", "type": "fixed", "value": 3},
+    ]

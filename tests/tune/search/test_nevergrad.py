@@ -7,7 +7,7 @@ import nevergrad
 from tests.tune.search.library_rules import FULL, LibraryRules, loss, point
 
 from muster.tune.search.nevergrad import NevergradSearch
-from muster.tune.search.space import qrandint, uniform
+from muster.tune.search.space import choice, qrandint, randint, uniform
 
 
 @pytest.mark.slow
@@ -76,3 +76,13 @@ def test_made_optimizers_and_spaces_of_nevergrads_own():
     own = nevergrad.p.Dict(x=nevergrad.p.Scalar(lower=0, upper=1))
     made = NevergradSearch(nevergrad.optimizers.RandomSearch, space=own, metric="loss", mode="min")
     assert set(made.suggest("a")) == {"x"}
+
+
+def test_a_space_converted_by_hand_suggests_the_same_kind_of_values():
+    space = {"x": uniform(0, 1), "n": {"c": choice(["a", "b"]), "i": randint(1, 4)}}
+    made = NevergradSearch(
+        "OnePlusOne", space=NevergradSearch.convert_search_space(space), metric="loss", mode="min"
+    )
+    found = made.suggest("t")
+    assert 0 <= found["x"] <= 1
+    assert (found["n"]["c"] in ("a", "b"), found["n"]["i"] in (1, 2, 3)) == (True, True)

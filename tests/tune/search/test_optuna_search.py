@@ -387,5 +387,28 @@ def test_a_study_in_a_database_is_continued(tmp_path):
 
 def test_without_optuna_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r'pip install "muster\[optuna\]"'):
+    with pytest.raises(ConfigError, match=r'pip install "muster-ml\[optuna\]"'):
         OptunaSearch()
+
+
+def test_nested_distributions_of_optuna_are_searched():
+    made = OptunaSearch(
+        {
+            "lr": FloatDistribution(0, 1),
+            "net": {"width": IntDistribution(1, 9), "depth": IntDistribution(2, 3)},
+        },
+        metric="loss",
+        mode="min",
+        seed=1,
+    )
+    found = made.suggest("t")
+    assert sorted(found) == ["lr", "net"]
+    assert sorted(found["net"]) == ["depth", "width"]
+    assert found["net"]["depth"] in (2, 3)
+
+
+def test_distributions_of_optuna_beside_our_domains_are_refused():
+    with pytest.raises(ValueError, match=r"'net/width'.*FloatDistribution"):
+        OptunaSearch(
+            {"lr": FloatDistribution(0, 1), "net": {"width": randint(1, 9)}}, metric="loss", mode="min"
+        )

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
+import pathlib
 import threading
 
 import pytest
 from tests.tune.search.searchers import ByPath, Recorder
 
 from muster.base.ids import CountingIds
-from muster.errors import RestoreError, TuneError
+from muster.errors import RestoreError, TuneError, as_plugin_error
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
 from muster.trials.template import TrialTemplate
 from muster.tune.search.search_generator import SearchGenerator
-from muster.tune.search.searcher import Searcher
+from muster.tune.search.searcher import Searcher, restore_searcher, saved_searcher
 from muster.tune.search.space import choice, sample_from, uniform
 
 
@@ -244,6 +245,27 @@ def test_a_searcher_whose_save_is_missing_says_so_once(tmp_path, caplog):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_searcher_whose_save_writes_nothing_starts_afresh_when_it_is_restored():
+    class Forgetful(Recorder):
+        def save(self, checkpoint_path):
+            pass
+
+        def restore(self, checkpoint_path):
+            raise AssertionError("there is nothing to restore from")
+
+    assert saved_searcher(Forgetful()) == b""
+    restore_searcher(Forgetful(), b"")
+
+
+def test_a_searcher_that_saves_to_another_name_is_told_so():
+    class Elsewhere(Recorder):
+        def save(self, checkpoint_path):
+            pathlib.Path(f"{checkpoint_path}.npz").write_bytes(b"1")
+
+    with pytest.raises(TuneError, match="the searcher Elsewhere cannot be saved"):
+        saved_searcher(Elsewhere())
+
+
 def ended(trial_id, state, **result):
     trial = Trial("t", trial_id=trial_id, config={"x": 1})
     trial.state = state
@@ -273,3 +295,44 @@ def test_finished_trials_are_learned_from():
         learner.add_evaluated_trials(trials[:1], "other")
     with pytest.raises(NotImplementedError, match="cannot learn"):
         Recorder().add_evaluated_trials(trials, "loss")
+
+
+class OutOfLuck(Exception):
+    def __init__(self, reason, *, code):
+        super().__init__(reason)
+        self.code = code
+
+
+class Unlucky(Searcher):
+    def suggest(self, trial_id):
+        raise OutOfLuck("no luck", code=7)
+
+
+def test_a_searchers_exception_is_of_its_own_type_and_says_who_raised_it():
+    made = SearchGenerator(Unlucky())
+    made.add_configurations(TrialTemplate(trainable_name="t", num_samples=1))
+    with pytest.raises(
+        OutOfLuck, match=r"searcher Unlucky raised OutOfLuck in suggest\(\): no luck\. Fix"
+    ) as raised:
+        made.next_trial()
+    assert isinstance(raised.value, TuneError)
+    assert (raised.value.code, type(raised.value.__cause__)) == (7, OutOfLuck)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("x"),
+        OSError(2, "no file"),
+        UnicodeDecodeError("utf-8", b"a", 0, 1, "bad"),
+        StopIteration(3),
+        SystemError("s"),
+    ],
+)
+def test_every_kind_of_exception_can_be_told_apart(error):
+    made = as_plugin_error(error, "the searcher failed. Fix it")
+    assert (isinstance(made, type(error)), isinstance(made, TuneError), str(made)) == (
+        True,
+        True,
+        "the searcher failed. Fix it",
+    )

@@ -243,3 +243,13 @@ def test_optuna_by_name():
 def test_an_unknown_name_is_a_value_error_with_the_known_ones():
     with pytest.raises(ValueError, match="'bogus': choose one of variant_generator, random, optuna"):
         create_searcher("bogus")
+
+
+def test_a_repeater_takes_over_the_settings_and_the_open_group_of_another():
+    first = Repeater(Recorder(), repeat=3, set_index=False)
+    first.suggest("a")
+    second = Repeater(Recorder(), repeat=1)
+    second.set_state(first.get_state())
+    found = second.suggest("b")
+    assert (second.repeat, found["x"], TRIAL_INDEX in found) == (3, 1, False)
+    assert second.searcher.completed == []

@@ -86,3 +86,16 @@ def test_a_space_of_zoopts_own():
     found = made.suggest("a")
     assert 0 <= found["x"] <= 1
     assert found["n"]["g"] in ("a", "b")
+
+
+def test_a_space_is_also_given_as_space_and_converted_by_hand():
+    space = {"x": uniform(0, 1), "n": {"c": choice(["a", "b"])}, "constant": 3}
+    converted = ZOOptSearch.convert_search_space(space)
+    assert sorted(converted) == ["n/c", "x"]
+    for given in (space, converted):
+        made = ZOOptSearch(budget=20, seed=1, space=given, metric="loss", mode="min")
+        found = made.suggest("t")
+        assert 0 <= found["x"] <= 1
+        assert found["n"]["c"] in ("a", "b")
+    joined = ZOOptSearch.convert_search_space(space, join=True)
+    assert (joined["n"]["c"], joined["constant"]) == (converted["n/c"], 3)

@@ -28,9 +28,9 @@ def test_what_cannot_be_pickled_is_named_with_its_place():
     with pytest.raises(TypeError) as caught:
         packed(train)
     assert str(caught.value) == (
-        "the trainable train cannot be sent to another process, because it uses what cannot be pickled:\n"
-        f"  train > holder > 'inner' > item 1: a lock: {lock!r}\n"
-        "Make these inside of the trainable, or do not refer to them there."
+        "the trainable train cannot be sent to another process, because it uses what cannot be pickled: "
+        f"train > holder > 'inner' > item 1: a lock: {lock!r}. "
+        "Make it inside of the trainable, or do not refer to it there"
     )
 
 

@@ -206,3 +206,23 @@ def test_parameters_reach_real_trials(scratch, tmp_path):
         assert found == [BIG + 1.0, BIG + 2.0, 3.0 * BIG]
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize("trap", ["a link", "open to others", "a file"])
+def test_a_directory_that_another_user_may_have_made_is_refused(tmp_path, monkeypatch, trap):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(large_objects, "_own", [])
+    home, victim = tmp_path / f"muster-parameters-{os.getuid()}", tmp_path / "victim"
+    kept = victim / "work-999999999"
+    kept.mkdir(parents=True)
+    if trap == "a link":
+        home.symlink_to(victim)
+    elif trap == "a file":
+        home.write_text("")
+    else:
+        home.mkdir()
+        home.chmod(0o777)
+    with pytest.raises(TuneError, match=r"only you can write to.*TMPDIR"):
+        with_parameters(lambda config, data: None, data=b"x" * 100_000)
+    assert kept.is_dir()

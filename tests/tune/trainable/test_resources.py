@@ -144,3 +144,12 @@ def test_saying_it_twice_is_refused():
 def test_a_resource_function_must_answer():
     with pytest.raises(TuneError, match=r"the resource function <lambda> returned 2: it must return"):
         needed(with_resources(train, lambda config: 2), {})
+
+
+def test_a_class_may_return_a_dict_of_resources():
+    class Wide(Steps):
+        @classmethod
+        def default_resource_request(cls, config):
+            return {"cpu": config["cpus"]}
+
+    assert trial_resources(Wide)({"cpus": 2}) == TWO

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.tune.utils import deep_update, flatten_dict, merge_dicts, unflattened_lookup
+from muster.tune.utils.util import unflatten_dict
 
 
 @pytest.mark.parametrize(
@@ -75,3 +76,9 @@ def test_deep_update(original, new, options, updated):
 def test_deep_update_refuses_unknown_keys(new):
     with pytest.raises(KeyError, match="unknown key"):
         deep_update({"a": {"b": 1}}, new)
+
+
+def test_a_flat_dict_is_unflattened_again():
+    nested = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    assert unflatten_dict(flatten_dict(nested)) == nested
+    assert unflatten_dict({"a.b": 1}, delimiter=".") == {"a": {"b": 1}}

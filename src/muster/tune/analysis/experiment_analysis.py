@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from muster.errors import public
 from muster.session.checkpoint import Checkpoint
+from muster.session.filesystems import as_arrow, as_fsspec
 from muster.trials.metrics import DEFAULT_METRIC
 from muster.trials.model import Trial
 from muster.tune.analysis.result_files import opened_place
@@ -35,6 +37,7 @@ logger = logging.getLogger(__name__)
 AnyTrial: TypeAlias = "TrialRecord | Trial | TrialSummary"
 
 
+@public
 class ExperimentAnalysis:
     """An ExperimentAnalysis is what `tune.run` returns, and what reads the directory of an experiment.
 
@@ -65,7 +68,15 @@ class ExperimentAnalysis:
         place = experiment_directory(os.fspath(experiment_checkpoint_path))
         self._path, self._filesystem = opened_place(place, storage_filesystem)
         found = saved_trials(self._path, self._filesystem) if trials is None else trials
-        self.trials = [as_record(trial, self._path, self._filesystem) for trial in found]
+        self._given: tuple[AnyTrial, ...] = tuple(found)
+        if any(isinstance(each, Trial) and not each.is_finished() for each in found):
+            _ = self.trials  # as they are now
+
+    @cached_property
+    def trials(self) -> list[TrialRecord]:
+        """The trials in the order of their creation; made when first read, as they take much memory."""
+        given, self._given = self._given, ()
+        return [as_record(trial, self._path, self._filesystem) for trial in given]
 
     @property
     def experiment_path(self) -> str:
@@ -74,8 +85,8 @@ class ExperimentAnalysis:
 
     @property
     def filesystem(self) -> Any:  # noqa: ANN401 - untyped fsspec
-        """The fsspec file system that the directory is on."""
-        return Checkpoint(self._path, filesystem=self._filesystem).filesystem
+        """The file system that the directory is on: pyarrow's where it is installed, else fsspec's."""
+        return as_arrow(as_fsspec(self._filesystem))
 
     @property
     def results(self) -> dict[str, dict[str, Any]]:
@@ -211,6 +222,7 @@ class ExperimentAnalysis:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state without the tables: they can be read again."""
+        _ = self.trials  # as plain data
         return {name: value for name, value in vars(self).items() if name != "trial_dataframes"}
 
     def _logged(self) -> dict[str, list[Row]]:

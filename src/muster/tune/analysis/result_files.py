@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import logging
+import os
 import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,9 @@ from typing import Any
 
 from muster.errors import StoreError
 from muster.session.checkpoint import Checkpoint
+from muster.session.publish import CHECKPOINT_NAME
 from muster.stores.storage import Storage
+from muster.trials.metrics import TRAINING_ITERATION
 from muster.tune.analysis.result_keys import (
     CHECKPOINT_DIR_NAME,
     EXPR_ERROR_FILE,
@@ -47,6 +50,10 @@ class TrialFolder:
     def exists(self) -> bool:
         return self._storage.exists()
 
+    def path_of(self, name: str) -> str | None:
+        """Returns the path of a file of the trial; None when there is no such file."""
+        return f"{self.path}/{name}" if self._storage.exists(name) else None
+
     def rows(self) -> list[Row]:
         """Returns every logged result; FileNotFoundError if there is no log, ValueError if it is damaged."""
         text = self._text(EXPR_RESULT_FILE)
@@ -60,10 +67,24 @@ class TrialFolder:
             )
         return parse_csv(text, self._params())
 
-    def checkpoints(self, rows: Callable[[], Sequence[Mapping[str, Any]]]) -> list[Scored]:
-        """Returns those on disk, oldest first, with the result that each was reported with."""
+    def checkpoints(
+        self,
+        rows: Callable[[], Sequence[Mapping[str, Any]]],
+        made_at: Mapping[int, int] | None = None,
+    ) -> list[Scored]:
+        """Returns those on disk, oldest first, with the result that each was reported with.
+
+        Results of a class do not name them: `made_at` has the iterations of its checkpoints, by number.
+        """
         names = [name for name in self._storage.listing() if name.startswith("checkpoint_")]
-        known = {row.get(CHECKPOINT_DIR_NAME): dict(row) for row in rows()} if names else {}
+        found = rows() if names else []
+        by_iteration = {row.get(TRAINING_ITERATION): dict(row) for row in found} if made_at else {}
+        known: dict[Any, dict[str, Any]] = {
+            CHECKPOINT_NAME.format(index=number): by_iteration[iteration]
+            for number, iteration in (made_at or {}).items()
+            if iteration in by_iteration
+        }
+        known |= {row[CHECKPOINT_DIR_NAME]: dict(row) for row in found if row.get(CHECKPOINT_DIR_NAME)}
         for name in names:
             if name not in known:
                 logger.warning("%s: no result belongs to %s", self.path, name)
@@ -138,8 +159,10 @@ def _value(key: str, text: str | None) -> Any:  # noqa: ANN401
 
 def opened_place(path: str, filesystem: Any) -> tuple[str, Any]:  # noqa: ANN401
     """Returns the path without scheme, and its fsspec file system; None for this machine."""
-    if filesystem is not None or "://" not in path:
+    if filesystem is not None:
         return path, filesystem
+    if "://" not in path:
+        return os.path.expanduser(path), None
     if path.startswith("file://"):
         return path[len("file://") :], None
     from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # it has no types

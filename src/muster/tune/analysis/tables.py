@@ -23,7 +23,7 @@ def need_pandas(what: str) -> ModuleType:
         import pandas
     except ImportError as error:
         raise ConfigError(
-            f'{what} gives a pandas DataFrame, and pandas is not installed: pip install "muster[pandas]"'
+            f'{what} gives a pandas DataFrame, and pandas is not installed: pip install "muster-ml[pandas]"'
         ) from error
     return pandas
 

@@ -5,6 +5,7 @@ Attribute names are those of Ray's Trial, because `ExperimentAnalysis.trials` ar
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,7 +20,9 @@ from muster.stores.storage import Storage
 from muster.trials.checkpoints import best_checkpoints
 from muster.trials.metrics import TRAINING_ITERATION, Statistics, flatten
 from muster.trials.model import CheckpointRef, Trial
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.analysis.result_files import Scored, TrialFolder
+from muster.tune.analysis.result_keys import EXPR_ERROR_FILE, EXPR_ERROR_PICKLE_FILE
 from muster.tune.analysis.tables import Row
 
 MetricAnalysis = Mapping[str, Mapping[str, float]]
@@ -43,8 +46,13 @@ class TrialRecord:
     retained: tuple[CheckpointRef, ...] | None = None  # worst first; None: those on disk
     pickled_error: bytes | None = None  # None: the one in its directory
     error_text: str = ""
+    experiment_path: str = ""  # on the same filesystem
     filesystem: Any = None
     find: Callable[[str], Checkpoint] | None = None  # of an experiment whose checkpoints may be elsewhere
+    start_time: float | None = None  # of its first start, where that is known, else of its last
+    num_failures: int = 0
+    placement_group_factory: PlacementGroupFactory | None = None
+    made_at: Mapping[int, int] = field(default_factory=dict)  # see TrialFolder.checkpoints
 
     @property
     def folder(self) -> TrialFolder:
@@ -53,6 +61,24 @@ class TrialRecord:
     @property
     def local_path(self) -> str:
         return self.path
+
+    logdir = local_path
+
+    def is_finished(self) -> bool:
+        """Returns whether the trial has ended, well or not."""
+        return self.status in ("TERMINATED", "ERROR")
+
+    def has_checkpoint(self) -> bool:
+        return self.checkpoint is not None
+
+    @property
+    def error_file(self) -> str | None:
+        """The text file about the failures of the trial; None when it has not failed."""
+        return self.folder.path_of(EXPR_ERROR_FILE)
+
+    @property
+    def pickled_error_file(self) -> str | None:
+        return self.folder.path_of(EXPR_ERROR_PICKLE_FILE)
 
     def rows(self) -> list[Row]:
         """Returns every logged result; see TrialFolder.rows."""
@@ -94,10 +120,20 @@ class TrialRecord:
         """The exception that ended the trial, else the text about it; None when it ended well."""
         if self.status == "TERMINATED":
             return None
-        return self.folder.error(self.pickled_error) or self.error_text or None
+        found = self.folder.error(self.pickled_error) or self.error_text
+        if not found and self.status == "ERROR":
+            return self._saved_error()  # there was no room for error.txt, or somebody has deleted it
+        return found or None
+
+    def _saved_error(self) -> str:
+        with contextlib.suppress(StoreError, ValueError, OSError):
+            for summary in saved_trials(self.experiment_path, self.filesystem):
+                if summary.trial_id == self.trial_id and summary.failure is not None:
+                    return summary.failure.traceback or summary.failure.message
+        return f"the trial failed, and neither {self.path} nor the store of the experiment says why"
 
     def _on_disk(self) -> list[Scored]:
-        found = self.folder.checkpoints(self.rows_if_any)
+        found = self.folder.checkpoints(self.rows_if_any, self.made_at)
         newest = self.newest
         if newest is None:
             return found
@@ -125,8 +161,11 @@ def as_record(
         return trial
     place = f"{experiment_path.rstrip('/')}/{trial.relative_logdir or trial.trial_id}"
     if isinstance(trial, Trial):
-        return _of_trial(trial, place, filesystem)
-    return _of_summary(trial, place, filesystem)
+        record = _of_trial(trial, place, filesystem)
+    else:
+        record = _of_summary(trial, place, filesystem)
+    record.experiment_path = experiment_path
+    return record
 
 
 def _of_trial(trial: Trial, path: str, filesystem: Any) -> TrialRecord:  # noqa: ANN401
@@ -144,6 +183,9 @@ def _of_trial(trial: Trial, path: str, filesystem: Any) -> TrialRecord:  # noqa:
         newest=trial.checkpoint,
         retained=best_checkpoints(trial.checkpoints, trial.checkpoint_policy),
         filesystem=filesystem,
+        start_time=trial.start_time,
+        num_failures=trial.num_failures,
+        placement_group_factory=trial.placement_group_factory,
     )
 
 
@@ -162,6 +204,10 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
         pickled_error=None if failure is None else failure.exception,
         error_text="" if failure is None else failure.traceback or failure.message,
         filesystem=filesystem,
+        start_time=summary.started_at,
+        num_failures=summary.failures,
+        placement_group_factory=PlacementGroupFactory.from_saved(summary.resources),
+        made_at=summary.made_at,
     )
 
 

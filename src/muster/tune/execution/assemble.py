@@ -101,16 +101,29 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, 
         "num_samples": template.num_samples,
         "time_budget_s": tune.time_budget_s,
     }
-    is_taken = not space or asked.set_search_properties(tune.metric, tune.mode, space, **properties)
+    is_asked = bool(space) or _has_own_space(tune.search_alg)
+    is_taken = not is_asked or asked.set_search_properties(tune.metric, tune.mode, space, **properties)
     if not is_taken and has_unresolved_values(space):  # constants need no searcher
+        name = type(getattr(asked, "searcher", asked)).__name__  # not of the SearchGenerator around it
         raise ValueError(
-            f"{type(asked).__name__} already has a metric, mode or space of its own: give each of them once, "
+            f"{name} already has a metric, mode or space of its own: give each of them once, "
             "either to the searcher or to TuneConfig and param_space"
         )
     asked.add_configurations([template])
     return asked, PENDING_AHEAD if isinstance(asked, BasicVariantGenerator) else _limit_in(
         asked
     ) or limit or 1
+
+
+def _has_own_space(search: Any) -> bool:  # noqa: ANN401 - a Searcher, or wrappers around one
+    """Returns whether it may still lack a metric, without a space of the experiment that it would take."""
+    if search is None or isinstance(search, str):
+        return False
+    from muster.tune.search.library_searcher import SpaceSearcher
+
+    while not isinstance(search, SpaceSearcher | None):
+        search = getattr(search, "searcher", None)
+    return search is not None
 
 
 def _given_search(asked: Any, limit: int) -> Any:  # noqa: ANN401 - a name, a Searcher or a SearchAlgorithm
@@ -167,6 +180,8 @@ def scheduler_of(tune: TuneConfig) -> SchedulerPlugin:
 
     asked = create_scheduler(tune.scheduler) if isinstance(tune.scheduler, str) else tune.scheduler
     chosen: Any = asked or FIFOScheduler()
+    if not hasattr(chosen, "on_trial_result"):
+        raise ValueError(f"TuneConfig(scheduler={chosen!r}): must be a TrialScheduler, or the name of one")
     if tune.reuse_actors and (why := getattr(chosen, "refuses_reuse", "")):
         raise ValueError(
             f"{type(chosen).__name__} cannot be used with TuneConfig(reuse_actors=True), because {why}: "

@@ -6,6 +6,7 @@ Nothing is decided about trials here.
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import threading
@@ -18,18 +19,21 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from muster.base.clock import Clock, SystemClock
+from muster.base.text import did_you_mean
 from muster.errors import TuneError
 from muster.host.file_lock import holder_of
-from muster.host.machine import environment
+from muster.host.machine import environment, program
 from muster.stores.checkpoints import DeletionQueue
 from muster.stores.experiment.full_disk import FullDiskStore
 from muster.stores.experiment.reader import STORE_NAME
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
+from muster.trials.metrics import TRAINING_ITERATION, flatten
 from muster.trials.plugins import Plugins
 from muster.trials.restore import MakeTrial
 from muster.trials.template import TrialTemplate
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.callback import Callback, CallbackList
 from muster.tune.config import seconds
 from muster.tune.execution.assemble import (
@@ -88,6 +92,27 @@ def gentle_stop(environment: Mapping[str, str]) -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+MANY_OBJECTS = 10_000
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Has Python look for cyclic garbage rarely: results are many small dicts without cycles.
+
+    Looking for some among them took a tenth of the control thread's time. A larger threshold of the user's,
+    or 0, is kept.
+    """
+    before = gc.get_threshold()
+    if not 0 < before[0] < MANY_OBJECTS:
+        yield
+        return
+    gc.set_threshold(MANY_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 CHECK_PERIOD_S = 5.0
 
 
@@ -125,6 +150,34 @@ class BackgroundProblems(Callback):
                     self._reporter.note(f"warning: {problem}")
 
 
+class CriteriaCheck(Callback):
+    """A CriteriaCheck warns once when the first result lacks what stop criteria or the scheduler read."""
+
+    def __init__(self, stop: object, scheduler: object, reporter: Reporter) -> None:
+        self._reporter = reporter
+        criteria = stop if isinstance(stop, Mapping) else {}
+        self._wanted = {key: f"RunConfig(stop={{{key!r}: {criteria[key]!r}}})" for key in criteria}
+        if isinstance(time := getattr(scheduler, "_time_attr", None), str):
+            self._wanted[time] = f"{type(scheduler).__name__}(time_attr={time!r})"
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        reported = (trial.last_result for trial in trials if TRAINING_ITERATION in trial.last_result)
+        if not self._wanted or (result := next(reported, None)) is None:
+            return
+        wanted, self._wanted = self._wanted, {}
+        flat = flatten(result)
+        own = [name for name in flat if name not in AUTO_RESULT_KEYS and not name.startswith("config/")]
+        for name in (name for name in wanted if name not in flat):
+            near = did_you_mean(name, flat)
+            self._reporter.note(
+                f"warning: {wanted[name]} ends nothing, because the first result has no {name!r}; "
+                f"it has {', '.join(own)}{near and f': {near}'}"
+            )
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        self.on_step_end(0, trials)
+
+
 def run_experiment(
     spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
 ) -> ExperimentOutcome:
@@ -135,6 +188,7 @@ def run_experiment(
     store = stack.enter_context(SqliteTrialStore(directory, trust_pickles=True))
     store.save_settings(settings_record(spec.trainable_name, spec.tune, state))
     stop = stack.enter_context(gentle_stop(environment()))
+    stack.enter_context(rare_collections())
     patient = FullDiskStore(store, clock, reporter.note, stop.is_set, directory)
     stack.callback(patient.close)
     deletions = DeletionQueue(partial(delete_checkpoint, uploads=run.uploads), store.sync, clock=clock)
@@ -267,6 +321,7 @@ def _callbacks(
 
         chosen.append(PolicyLog(scheduler, directory, is_new=spec.resume is None))
     chosen.append(BackgroundProblems(sources, reporter, clock))
+    chosen.append(CriteriaCheck(spec.run.stop, scheduler, reporter))
     attach_loggers(chosen, writer, directory)
     return CallbackList(chosen, find=spec.place.checkpoint)
 
@@ -288,6 +343,7 @@ def _announce(spec: ExperimentSpec, run: _Assembled, reporter: Reporter) -> None
         num_samples=spec.tune.num_samples,
         total_num_samples=total,
         time_budget_s=budget,
+        program=program(),
     )
 
 
@@ -313,8 +369,10 @@ def _info(
         total=total if total and template.num_samples != -1 else None,
         capacity=LiveAmounts(lambda: index.capacity.to_floats()),  # noqa: PLW0108 - another object at times
         used=lambda: state.index.used.to_floats(),  # noqa: PLW0108 - `used` is another object each time
+        starting=lambda: len(index.starting),
         parameters=searched_keys(template.param_space),
         is_resumed=spec.resume is not None,
         scheduler_debug=getattr(scheduler, "debug_string", str),
         time_budget_s=budget,
+        program=program(),
     )

@@ -106,19 +106,23 @@ def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngin
 
 def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | RayEngine:
     """Opens the engine that runs the trials; Ray is imported only when it is requested or already in use."""
-    trainables = {spec.trainable_name: spec.code}
+    trainables, storage = {spec.trainable_name: spec.code}, spec.place.for_trials()
     if _runs_on_ray(spec.run.engine):
         from muster.engines.ray.connect import open_ray_engine
         from muster.engines.ray.engine import RayOptions
         from muster.tune.execution.upload import reach_of
 
         reach = reach_of(spec.place, spec.run)
-        return open_ray_engine(trainables=trainables, options=RayOptions(env=env, remote_storage=reach))
+        return open_ray_engine(
+            trainables=trainables, options=RayOptions(env=env, remote_storage=reach, storage=storage)
+        )
     from muster.base.clock import SystemClock
     from muster.engines.local.engine import LocalEngine
     from muster.engines.local.worker_pool import LocalOptions
 
-    return LocalEngine(clock=SystemClock(), trainables=trainables, options=LocalOptions(env=env))
+    return LocalEngine(
+        clock=SystemClock(), trainables=trainables, options=LocalOptions(env=env, storage=storage)
+    )
 
 
 def _runs_on_ray(engine: str) -> bool:

@@ -10,17 +10,18 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from muster.base.clock import Clock
 from muster.base.ids import RandomIds
 from muster.errors import StoreError, TuneError
+from muster.host.atomic_write import atomic_write
 from muster.session.checkpoint import Checkpoint
 from muster.stores.checkpoints import CheckpointStore
 from muster.stores.experiment.reader import STORE_NAME, open_trials
-from muster.stores.storage import Storage
+from muster.stores.storage import MARKER, Storage
 from muster.trials.model import Trial
 from muster.tune.search.trial_names import trial_dirname, unique_dirname
 
@@ -41,11 +42,24 @@ class ExperimentPaths:
         self.storage = outer.below(name)
         self.filesystem = filesystem
         self.is_remote = not self.storage.is_local
-        if self.is_remote:
-            digest = hashlib.sha256(self.storage.uri.encode()).hexdigest()[:12]
-            self.directory = _staging() / digest / name
-        else:
-            self.directory = self.storage.path
+        self._name = name
+
+    @cached_property
+    def directory(self) -> Path:
+        """The directory on this machine: of a remote experiment, by its address and its identity.
+
+        The address alone would not do: another account has the same paths, and a storage may be emptied.
+        """
+        if not self.is_remote:
+            return self.storage.path
+        key = f"{self.storage.uri}\n{self._identity}".encode()
+        return _staging() / hashlib.sha256(key).hexdigest()[:16] / self._name
+
+    @cached_property
+    def _identity(self) -> str:
+        """What the marker file on the storage holds; a fresh one for an experiment that is not there yet."""
+        found = self.storage.read(MARKER) if self.storage.exists(MARKER) else b""
+        return found.decode("utf-8", "replace") or RandomIds().fresh("exp")
 
     @property
     def local(self) -> Storage:
@@ -62,6 +76,18 @@ class ExperimentPaths:
         """The storage of checkpoints that were never here: nodes of a cluster may have made them."""
         return self.storage if self.is_remote else None
 
+    def for_trials(self) -> bytes | None:
+        """Returns a remote storage as `session.context.TrialStorage` takes it; None for a local one."""
+        if not self.is_remote:
+            return None
+        import cloudpickle  # type: ignore[import-untyped]  # it has no types
+
+        filesystem, path = self.storage.opened()
+        try:
+            return bytes(cloudpickle.dumps((path.rstrip("/"), filesystem)))
+        except Exception:  # noqa: BLE001 - a user's file system, which few trials ask for
+            return bytes(cloudpickle.dumps((path.rstrip("/"), None)))
+
     def checkpoints(self) -> CheckpointStore:
         """Returns the checkpoints of the experiment, here or on the storage."""
         return CheckpointStore(self.local, self.elsewhere)
@@ -77,7 +103,7 @@ class ExperimentPaths:
     def prepare(self) -> None:
         """Makes the directory, and checks at the start whether both places can be written."""
         try:
-            self.storage.validate()
+            self.storage.validate(self._identity.encode() if self.is_remote else b"")
             self.directory.mkdir(parents=True, exist_ok=True)
             _try_writing(self.directory)
         except (OSError, StoreError) as error:
@@ -87,25 +113,31 @@ class ExperimentPaths:
             ) from error
 
     def fetch(self) -> None:
-        """Copies the state from the storage before a restore, unless this machine has a newer one."""
-        if not self.is_remote:
+        """Copies the state from the storage before a restore, unless this machine has a newer one.
+
+        The store is written last: a store that is here tells that everything else is here, too.
+        """
+        if not self.is_remote or not self.storage.exists():
             return
-        here, there = _seen(self.directory), self._seen_there()
-        if there <= here:
+        store = self.storage.read(STORE_NAME) if self.storage.exists(STORE_NAME) else b""
+        here = _seen(self.directory)
+        if 0 <= here >= _seen_in(store):
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        for suffix in ("-wal", "-shm"):
+        for suffix in ("", "-wal", "-shm"):
             Path(self.directory, STORE_NAME + suffix).unlink(missing_ok=True)
-        self.storage.download_dir("", self.directory)
+        self.storage.download_dir("", self.directory, skipped=STORE_NAME)
+        if store:
+            atomic_write(self.directory / STORE_NAME, store)
 
-    def _seen_there(self) -> int:
-        import tempfile
 
-        if not self.storage.exists(STORE_NAME):
-            return -1
-        with tempfile.TemporaryDirectory(prefix="muster-") as folder:
-            Path(folder, STORE_NAME).write_bytes(self.storage.read(STORE_NAME))
-            return _seen(Path(folder))
+def _seen_in(store: bytes) -> int:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="muster-") as folder:
+        if store:
+            Path(folder, STORE_NAME).write_bytes(store)
+        return _seen(Path(folder))
 
 
 def _seen(directory: Path) -> int:
@@ -136,10 +168,13 @@ _of_second = lru_cache(maxsize=1)(dated)  # trials come many at a time
 
 
 def dated_name(trainable: str, at: float, environment: Mapping[str, str]) -> str:
-    """Returns `train_2026-11-16_02-10-00`; without the date when TUNE_DISABLE_DATED_SUBDIR=1."""
+    """Returns `train_2026-11-16_02-10-00_4f1c09`; without a date when TUNE_DISABLE_DATED_SUBDIR=1.
+
+    The last part is random: experiments that begin within the same second, here or elsewhere, differ.
+    """
     if environment.get("TUNE_DISABLE_DATED_SUBDIR") == "1":
         return trainable
-    return f"{trainable}_{dated(at)}"
+    return f"{trainable}_{dated(at)}_{RandomIds().fresh('')[-6:]}"
 
 
 def directory_namer(experiment: Path, clock: Clock) -> Callable[[Trial], str]:

@@ -10,7 +10,7 @@ import logging
 import os
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -205,11 +205,37 @@ class Restorer:
         for trial in state.index.live.values():
             drop_unusable(trial, checkpoints)
         state.facts.schedule_deletion(self._forgotten(state, checkpoints))
+        if self._place.is_remote:
+            state.lifecycle.directory_for = self._replacing_lost(state)
+
+    def _replacing_lost(self, state: ExperimentState) -> Callable[[Trial], str]:
+        """Returns a namer that deletes what a lost machine left of a trial of the same id.
+
+        Directories reach the storage before the store that knows their trials; ids repeat after a restore.
+        Known trials are looked at once: a driver may have been killed before it deleted.
+        """
+        folder, named = str(self._place.directory), state.lifecycle.directory_for
+        known = {trial.relative_logdir for trial in state.index.order}
+        lost = [each.name for each in os.scandir(folder) if each.is_dir() and each.name not in known]
+
+        def name(trial: Trial) -> str:
+            delete_lost(trial)
+            return named(trial)
+
+        def delete_lost(trial: Trial) -> None:
+            for each in lost:
+                if each.startswith(trial.trainable_name) and f"_{trial.trial_id}_" in each:
+                    state.facts.schedule_deletion([CheckpointRef(path=f"{folder}/{each}", index=-1)])
+
+        for trial in state.index.order if lost else ():
+            delete_lost(trial)
+        return name
 
     def _forgotten(self, state: ExperimentState, checkpoints: CheckpointStore) -> list[CheckpointRef]:
         """Returns the checkpoints that no trial knows, because a crash came before a deletion or a fact."""
         known = {ref.path for trial in state.index.order for ref in trial.checkpoints}
         known |= state.index.borrowed
+        sweep(self._place.directory)
         found = []
         for trial in state.index.order:
             if trial.relative_logdir is None or not os.path.isdir(str(trial.local_path)):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SOON_S = 2.0  # without a message to the user
+FIRST_S = 5.0  # for the store, before the first trial
 SHOWN = 5  # names of files that were not copied
 LOGS_EVERY_S = 10.0  # how often growing logs and the store are checked
 _OWN_FILES = frozenset({ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS})
@@ -52,6 +53,7 @@ class Uploads(Callback):
 
         self._is_ours = (lambda name: True) if sync.sync_artifacts else only_ours(log_files)
         self._noted: set[str] = set()  # checkpoints that the experiment knows of
+        self._has_begun = False
         self._place, self._clock = place, clock
         shared = {name for name in log_files if name}
         self._uploader = Uploader(
@@ -66,6 +68,16 @@ class Uploads(Callback):
         self._timeout_s = sync.sync_timeout
         self._every_s = min(sync.sync_period, LOGS_EVERY_S)
         self._logs_at = clock.monotonic() + self._every_s
+
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        """Copies the store before there are trials: restored elsewhere, it makes trials of the same ids."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if trials:
+            self._uploader.changed("")
+        else:
+            self._uploader.flush(min(FIRST_S, self._timeout_s))
 
     def on_checkpoint(
         self,
@@ -101,12 +113,15 @@ class Uploads(Callback):
             if trial.adopted is not None:
                 self._noted.add(trial.adopted.path)
 
-    def discard(self, ref: CheckpointRef) -> None:
-        """Deletes a checkpoint on the storage that was deleted here."""
-        self._noted.discard(ref.path)
+    def discard(self, ref: CheckpointRef) -> bool:
+        """Deletes a checkpoint on the storage; False: and here, as soon as it is no longer being copied."""
         name = Path(ref.path)
-        if name.is_relative_to(self._place.directory):
-            self._uploader.discard(name.relative_to(self._place.directory).as_posix())
+        if name.is_relative_to(self._place.directory) and not self._uploader.discard(
+            name.relative_to(self._place.directory).as_posix()
+        ):
+            return False
+        self._noted.discard(ref.path)
+        return True
 
     def take_problems(self) -> tuple[str, ...]:
         return self._uploader.poll_problems()
@@ -177,10 +192,9 @@ def reach_of(place: ExperimentPaths, run: RunConfig) -> RemoteStorage | None:
 
 
 def delete_checkpoint(ref: CheckpointRef, uploads: Uploads | None) -> None:
-    """Deletes a checkpoint here, and then on the storage."""
-    delete_directory(Path(ref.path))
-    if uploads is not None:
-        uploads.discard(ref)
+    """Deletes a checkpoint here and on the storage."""
+    if uploads is None or uploads.discard(ref):
+        delete_directory(Path(ref.path))
 
 
 def only_ours(log_files: LogFiles) -> Callable[[str], bool]:

@@ -11,12 +11,12 @@ from copy import deepcopy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from muster.errors import TuneError
+from muster.errors import TuneError, public
 from muster.tune.config import CheckpointConfig, RunConfig, SyncConfig, log_files, seconds
 from muster.tune.registry import get_trainable, register_trainable
 from muster.tune.stopper.function_stopper import resolve_stop
 from muster.tune.trainable.checkpointing import checkpoint_policy
-from muster.tune.trainable.function_trainable import trainable_name
+from muster.tune.trainable.function_trainable import checked_trainable, trainable_name
 from muster.tune.trainable.trainable import check_export_formats
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PUBLIC_KEYS = frozenset({"stop", "num_samples", "time_budget_s"})
 
 
+@public
 class Experiment:
     """An Experiment is a trainable, its search space and how its trials are run.
 
@@ -71,7 +72,7 @@ class Experiment:
         if local_dir is not None:
             raise DeprecationWarning("Experiment(local_dir=...) does not exist any more: use storage_path")
         self.name = name
-        self.trainable = get_trainable(run) if isinstance(run, str) else run
+        self.trainable = get_trainable(run) if isinstance(run, str) else checked_trainable(run)
         self.run_identifier = self.register_if_needed(run)
         self.stop, self.time_budget_s = stop, time_budget_s
         self.config = _checked_config(config)
@@ -163,6 +164,9 @@ def _checked_config(config: object) -> dict[str, Any]:
     if config is not None and not isinstance(config, Mapping):
         kind = type(config).__name__
         raise ValueError(f"Experiment(config=...): must be a dict (the search space), not a {kind}")
+    from muster.tune.search.check_space import check_space
+
+    check_space(config or {}, "config")
     return dict(config or {})
 
 

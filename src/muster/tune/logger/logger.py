@@ -20,10 +20,10 @@ def trial_directory(experiment_dir: str, trial: Trial) -> str:
 
 
 def restored_iteration(trial: Trial) -> int | None:
-    """Returns the iteration a starting trial resumes after; None when its rows must stay as they are.
+    """Returns the iteration a starting trial resumes after; None when its own iterations do not tell.
 
     Without a checkpoint the trial begins anew: 0. From a checkpoint of another trial (an exploit), or one
-    without an iteration, the trial continues, and its earlier rows are kept: None.
+    without an iteration, the trial continues, and its earlier steps are kept: None.
     """
     checkpoint = trial.checkpoint
     if checkpoint is None:
@@ -106,8 +106,7 @@ class FileLogger(LoggerCallback):
 
     def log_trial_start(self, trial: Trial) -> None:
         log, writer = self._log(trial), self._attached()
-        iteration = restored_iteration(trial)
-        writer.start(log, self.kinds, trial.config, iteration)
+        writer.start(log, self.kinds, trial.config, (trial.num_rows, restored_iteration(trial)))
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
         self._attached().row(self._log(trial), self.kinds, result)

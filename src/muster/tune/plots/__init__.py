@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis
 
-__all__ = ["KINDS", "save_plot"]
+__all__ = ["KINDS", "PlotFile", "save_plot"]
 
 KINDS = ("all", "curves", "parallel", "importance")
 DEFAULT_FILE = "results.png"
 _PNG, _HTML = (".png",), (".html", ".htm")
+
+
+class PlotFile(str):
+    """A PlotFile is the path of a plot; as the last value of a notebook's cell it shows the plot itself."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        import base64
+        import html
+
+        content = Path(self).read_bytes()
+        if self.lower().endswith(_PNG):
+            data = base64.b64encode(content).decode()
+            return f'<img style="max-width:100%" src="data:image/png;base64,{data}">'
+        page = html.escape(content.decode("utf-8"), quote=True)
+        return f'<iframe srcdoc="{page}" style="width:100%;height:760px;border:0"></iframe>'
 
 
 def save_plot(
@@ -23,7 +41,7 @@ def save_plot(
     metric: str | None = None,
     mode: str | None = None,
     kind: str = "all",
-) -> str:
+) -> PlotFile:
     """Draws and writes a plot, and returns the file's path; see ResultGrid.plot."""
     if kind not in KINDS:
         raise ValueError(f"plot(kind={kind!r}): must be one of {', '.join(KINDS)}")
@@ -45,7 +63,7 @@ def save_plot(
         from muster.tune.plots.page import html_page
 
         target.write_text(html_page(plot, kind), encoding="utf-8")
-    return str(target)
+    return PlotFile(target)
 
 
 def _target(analysis: ExperimentAnalysis, path: str | os.PathLike[str] | None) -> Path:
@@ -53,7 +71,7 @@ def _target(analysis: ExperimentAnalysis, path: str | os.PathLike[str] | None) -
         place = Path(analysis.experiment_path)
         if not place.is_dir():
             raise ValueError(f"plot: {place} is no directory of this machine: pass path='results.png'")
-        return place / DEFAULT_FILE
+        return place / (DEFAULT_FILE if find_spec("matplotlib") else Path(DEFAULT_FILE).with_suffix(".html"))
     target = Path(os.path.expanduser(os.fspath(path)))
     if target.suffix.lower() not in (*_PNG, *_HTML):
         raise ValueError(f"plot(path={str(path)!r}): must end in .png or .html")

@@ -375,7 +375,7 @@ def need_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            'plot() draws PNG files with matplotlib, which is not installed: pip install "muster[plot]". '
+            'plot() draws PNG files with matplotlib, which is not installed: pip install "muster-ml[plot]". '
             "Or give a path that ends in .html, which needs nothing more"
         ) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
 import threading
@@ -30,6 +31,8 @@ LINES_PER_S = 200
 LINGER_S = 0.1  # lines are shown in batches
 HALF_LINE_S = 0.5  # a line without an end, such as a question, is shown after a while
 _CHUNK = 1 << 16
+# What Ray's own daemons say is in the log files of its session; their lines are no trial's.
+_DAEMON = re.compile(rb"(?:\x1b\[\d*m)*\((?:raylet|gcs_server)\b")
 _END = b"\0muster: the tap closes\0\n"
 
 
@@ -129,6 +132,11 @@ class OutputTap:
 
     def _print_whole(self, whole: bytes) -> None:
         """Shows as many lines as this second allows; counts the rest without decoding it."""
+        if b"(raylet" in whole or b"(gcs_server" in whole:
+            lines_of_trials = [line for line in whole.split(b"\n") if not _DAEMON.match(line)]
+            if not lines_of_trials:
+                return
+            whole = b"\n".join(lines_of_trials)
         now = self._clock.monotonic()
         lines: list[str] = []
         if now - self._second >= 1.0:

@@ -5,6 +5,7 @@ Columns keep their position and only grow, so that the table stands still while 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,8 +16,8 @@ from muster.tune.reporting import summary
 from muster.tune.reporting.formats import amount, brief, cell, duration, home_relative, rate, shortened
 from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.snapshot import ExperimentSnapshot
-from muster.tune.reporting.tables import columns_for, parameter, parameters_of
-from muster.tune.reporting.tally import lookup
+from muster.tune.reporting.tables import columns_for, parameter, parameters_of, status_of
+from muster.tune.reporting.tally import INTERRUPTED, STARTING, lookup
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -51,6 +52,7 @@ class LiveTable:
     def __init__(self, styles: Mapping[str, str], star: str) -> None:
         self._styles = styles
         self._star = star
+        self._status_width = len("TERMINATED")
         self._columns: dict[str, Column] = {}
         self._widths: dict[str, int] = {"": 0}
 
@@ -63,8 +65,11 @@ class LiveTable:
         order = [*(k for k in self._columns if k[0] == "c"), *(k for k in self._columns if k[0] == "r")]
         self._columns = {key: self._columns[key] for key in order}
 
-    def lines(self, trials: Sequence[Trial], width: int, best: Trial | None) -> list[Text]:
+    def lines(
+        self, trials: Sequence[Trial], width: int, best: Trial | None, *, interrupted: bool = False
+    ) -> list[Text]:
         """Returns a header and a line per trial."""
+        self._status_width = len(INTERRUPTED if interrupted else "TERMINATED")
         rows = [self._cells(trial) for trial in trials]
         for row in rows:
             for key, text in row.items():
@@ -76,7 +81,8 @@ class LiveTable:
         for trial, name, row in zip(trials, names, rows, strict=True):
             line = Text().append(f"{self._star if trial is best else ' '} ", style="yellow")
             line.append(name.ljust(self._widths[""]), style="bold" if trial is best else "")
-            line.append("  " + trial.status.ljust(10), style=self._styles[trial.status])
+            status = status_of(trial, interrupted)
+            line.append("  " + status.ljust(self._status_width), style=self._styles[status])
             for key in fitting:
                 line.append(" " * GAP + row[key].rjust(self._widths[key]))
             lines.append(line)
@@ -84,11 +90,13 @@ class LiveTable:
 
     def _header(self, fitting: Sequence[str]) -> Text:
         titles = "".join(" " * GAP + self._columns[key].title.rjust(self._widths[key]) for key in fitting)
-        return Text(f"  {'trial'.ljust(self._widths[''])}  {'status'.ljust(10)}{titles}", style="dim")
+        return Text(
+            f"  {'trial'.ljust(self._widths[''])}  {'status'.ljust(self._status_width)}{titles}", style="dim"
+        )
 
     def _fitting(self, width: int) -> list[str]:
         """Returns the most important columns that fit beside name and status, in their usual order."""
-        left = width - 2 - self._widths[""] - 2 - 10
+        left = width - 2 - self._widths[""] - 2 - self._status_width
         kept = set()
         for key in sorted(self._columns, key=lambda key: self._columns[key].importance):
             needed = GAP + self._widths[key]
@@ -106,9 +114,9 @@ class LiveTable:
         }
 
 
-MAX_WIDTH = 120  # longer lines do not read better
 BAR_MAX = 48
 RECENT_ROWS = 5
+FAILURE_LINES = 4
 FINAL_ROWS = 20  # enough to read at the end; the files have the rest
 STATUS_STYLES = {
     "RUNNING": "cyan",
@@ -116,6 +124,8 @@ STATUS_STYLES = {
     "PAUSED": "yellow",
     "PENDING": "dim",
     "ERROR": "bold red",
+    INTERRUPTED: "yellow",
+    STARTING: "cyan",
 }
 
 
@@ -151,7 +161,7 @@ class LiveView:
 
     def draw(self, snapshot: ExperimentSnapshot, size: tuple[int, int]) -> RenderableType:
         """Returns what fits into `size` (columns, lines): less important lines are left out first."""
-        width, height = min(size[0], MAX_WIDTH), size[1]
+        width, height = size
         head = [*self._title(snapshot, width), self._progress(snapshot, width), self._counts(snapshot)]
         head += [self._resources(snapshot), *self._best(snapshot, width)]
         failures = self._failures(snapshot, width)
@@ -167,13 +177,14 @@ class LiveView:
         interrupted: bool,
     ) -> list[RenderableType]:
         """Returns what stays on the terminal."""
-        width = min(size[0], MAX_WIDTH)
+        width = size[0]
         head = [*self._title(snapshot, width), self._progress(snapshot, width), self._counts(snapshot)]
         rows, more = summary.final_rows(snapshot, trials, max_rows=FINAL_ROWS, interrupted=interrupted)
         parts: list[RenderableType] = [
-            _lines([*head, *self._final_table(snapshot, rows, more, width)], width)
+            _lines([*head, *self._final_table(snapshot, rows, more, width, interrupted)], width)
         ]
         parts += self._error_table(trials)
+        parts += [Text(line, style="bold red") for line in summary.cause_lines(snapshot)]
         parts += [Text(line, style="bold") for line in summary.best_lines(snapshot)[:1]]
         parts += summary.best_lines(snapshot)[1:]
         if interrupted:
@@ -185,10 +196,12 @@ class LiveView:
     def _title(self, snapshot: ExperimentSnapshot, width: int) -> list[Text]:
         info = snapshot.info
         title = Text().append(info.name, style="bold")
-        title.append(f"  {info.searcher} {self._glyphs.dot} {info.scheduler}", style="dim")
-        if info.is_resumed:
-            title.append(f" {self._glyphs.dot} resumed", style="dim")
-        return [title, Text(_tail(home_relative(info.directory, self._home), width), style="dim"), Text()]
+        how = f"{info.searcher} {self._glyphs.dot} {info.scheduler}"
+        how += f" {self._glyphs.dot} resumed" if info.is_resumed else ""
+        head = [title, Text(how, style="dim")]
+        if len(info.name) + GAP + len(how) <= width:
+            head = [title.append(" " * GAP + how, style="dim")]
+        return [*head, Text(_tail(home_relative(info.directory, self._home), width), style="dim"), Text()]
 
     def _progress(self, snapshot: ExperimentSnapshot, width: int) -> Text:
         total, finished = snapshot.info.total, snapshot.finished
@@ -239,7 +252,8 @@ class LiveView:
         line.append(f"{snapshot.info.metric} {cell(snapshot.best_value)}", style="bold")
         line.append(f"  {trial.trial_id}", style="dim")
         values = parameters_of(trial, snapshot.info.parameters)
-        line.append("  " + " ".join(f"{key}={brief(value)}" for key, value in values.items()))
+        words = [f"{key}={brief(value)}" for key, value in values.items()]
+        line.append(" " + _fitting_words(words, width - len(line) - 1))
         return [Text(), line]
 
     def _rows(self, snapshot: ExperimentSnapshot, room: int, width: int) -> list[Text]:
@@ -255,12 +269,12 @@ class LiveView:
         return [Text(), *self._table.lines(trials[: room - 2], width, snapshot.best_trial)]
 
     def _final_table(
-        self, snapshot: ExperimentSnapshot, rows: Sequence[Trial], more: str, width: int
+        self, snapshot: ExperimentSnapshot, rows: Sequence[Trial], more: str, width: int, interrupted: bool
     ) -> list[Text]:
         if not rows:
             return [Text()]
         self._table.learn(columns_of(rows, snapshot.info))
-        lines = [Text(), *self._table.lines(rows, width, snapshot.best_trial)]
+        lines = [Text(), *self._table.lines(rows, width, snapshot.best_trial, interrupted=interrupted)]
         return [*lines, *([Text(more, style="dim")] if more else []), Text()]
 
     def _failures(self, snapshot: ExperimentSnapshot, width: int) -> list[Text]:
@@ -269,7 +283,10 @@ class LiveView:
         for failed in snapshot.failures[-2:]:
             again = "" if failed.trial.status == "ERROR" else " (tried again)"
             text = f"{self._glyphs.cross} {failed.trial}: {failed.message or 'failed before this run'}{again}"
-            lines.append(Text(text, style="red"))
+            wrapped = textwrap.wrap(
+                text, width, subsequent_indent="  ", max_lines=FAILURE_LINES, placeholder=" ..."
+            )
+            lines += [Text(line, style="red") for line in wrapped]
             if file := summary.error_file(failed.trial):
                 lines.append(Text(f"  {_tail(home_relative(file, self._home), width - 2)}", style="dim"))
         return [Text(), *lines] if lines else []
@@ -292,6 +309,16 @@ def _lines(lines: Sequence[Text], width: int) -> Group:
         line.no_wrap, line.overflow = True, "ellipsis"
         line.truncate(width, overflow="ellipsis")
     return Group(*lines)
+
+
+def _fitting_words(words: Sequence[str], width: int) -> str:
+    """Returns as many whole words as fit, and how many more there are."""
+    for count in range(len(words), -1, -1):
+        more = f" and {len(words) - count} more" if count < len(words) else ""
+        text = "".join(f" {word}" for word in words[:count]) + more
+        if len(text) <= width:
+            return text
+    return ""
 
 
 def _tail(path: str, width: int) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
+from muster.trials.metrics import flatten
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.tables import number
 from muster.tune.reporting import summary
 from muster.tune.reporting.formats import cell, duration
 from muster.tune.reporting.periodic import PeriodicReporter
@@ -17,6 +21,8 @@ from muster.tune.reporting.tables import TrialTable, columns_for, html_table, pa
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
+    from muster.tune.analysis import ExperimentAnalysis
+    from muster.tune.analysis.trial_record import TrialRecord
 
 REFRESH_S = 0.5
 Show = Callable[[str], None]
@@ -66,10 +72,11 @@ class NotebookReporter(PeriodicReporter):
 
     def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
         rows, more = summary.final_rows(snapshot, trials, interrupted=interrupted)
-        last = summary.resume_lines(snapshot.info, trials) if interrupted else summary.where_lines(snapshot)
-        self._show(
-            page(snapshot, rows, more, notes=[*self._notes, *last], errors=summary.error_table(trials))
-        )
+        last = summary.cause_lines(snapshot)
+        last += summary.resume_lines(snapshot.info, trials) if interrupted else summary.where_lines(snapshot)
+        errors = summary.error_table(trials)
+        notes = [*self._notes, *last]
+        self._show(page(snapshot, rows, more, notes=notes, errors=errors, interrupted=interrupted))
 
 
 def page(
@@ -79,6 +86,7 @@ def page(
     *,
     notes: Sequence[str],
     errors: TrialTable | None,
+    interrupted: bool = False,
 ) -> str:
     """Returns the whole block. Everything of the user's is escaped."""
     info = snapshot.info
@@ -91,7 +99,7 @@ def page(
         _best(snapshot),
     ]
     if rows:
-        table = table_of(rows, columns_for(rows, info.parameters, info.metric))
+        table = table_of(rows, columns_for(rows, info.parameters, info.metric), interrupted=interrupted)
         parts += [html_table(table.headers, table.rows), escape(more)]
     if errors is not None:
         title = f"<b style='color:{_COLOURS['ERROR']}'>Trials with errors</b>"
@@ -138,3 +146,43 @@ def _failure(snapshot: ExperimentSnapshot) -> str:
     return (
         f"<span style='color:{_COLOURS['ERROR']}'>✗ {text}</span> {escape(summary.error_file(failed.trial))}"
     )
+
+
+GRID_ROWS = 20
+
+
+def grid_page(analysis: ExperimentAnalysis) -> str:
+    """Returns a finished experiment as HTML: counts, the best trials with their configs, and the errors."""
+    metric, mode = analysis.default_metric, analysis.default_mode
+    trials = analysis.trials
+    ranked = sorted(trials, key=lambda trial: _rank(trial, metric, mode)) if metric else trials
+    shown = ranked[:GRID_ROWS]
+    keys = list(dict.fromkeys(key for trial in shown for key in flatten(trial.config)))
+    own = dict.fromkeys(key for trial in shown for key in flatten(_own_metrics(trial)))
+    metrics = [metric] if metric in own else list(own)
+    rows = [
+        [trial.trial_id, trial.status, *(cell(flatten(trial.last_result).get(key)) for key in metrics)]
+        + [cell(flatten(trial.config).get(key)) for key in keys]
+        for trial in shown
+    ]
+    failed = [trial for trial in trials if trial.status == "ERROR"]
+    last = str(failed[-1].error).strip().rsplit("\n", 1)[-1] if failed else ""
+    parts = [
+        f"<b>{len(trials):,} trials</b>, {len(failed):,} failed<br>"
+        f"<code>{escape(analysis.experiment_path)}</code>",
+        html_table(["trial", "status", *metrics, *keys], rows) if rows else "",
+        f"... and {len(trials) - len(shown):,} more" if len(trials) > len(shown) else "",
+        f"<span style='color:{_COLOURS['ERROR']}'>✗ {escape(last)}</span>" if failed else "",
+    ]
+    return f"<div style='{_STYLE}'>{''.join(f'<div>{part}</div>' for part in parts if part)}</div>"
+
+
+def _own_metrics(trial: TrialRecord) -> dict[str, Any]:
+    return {key: value for key, value in trial.last_result.items() if key not in AUTO_RESULT_KEYS}
+
+
+def _rank(trial: TrialRecord, metric: str, mode: str | None) -> float:
+    value = number(flatten(trial.last_result).get(metric))
+    if value is None or not math.isfinite(value):
+        return math.inf
+    return -value if mode == "max" else value

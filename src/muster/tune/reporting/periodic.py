@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from muster.base.clock import Clock
 from muster.tune.reporting.reporter import Reporter, RunInfo
 from muster.tune.reporting.snapshot import ExperimentSnapshot, best_of, waiting
-from muster.tune.reporting.tally import ExperimentTally
+from muster.tune.reporting.tally import INTERRUPTED, ExperimentTally
 
 if TYPE_CHECKING:
     from muster.trials.events import TrialFailure
@@ -104,7 +105,12 @@ class PeriodicReporter(Reporter):
 
     def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
         self._tally.reset(trials)
-        self.conclude(self.snapshot(trials), trials, interrupted=interrupted)
+        snapshot = replace(self.snapshot(trials), causes=self._tally.causes(trials))
+        if interrupted:
+            words = {"RUNNING": INTERRUPTED}
+            counts = {words.get(status, status): count for status, count in snapshot.counts.items()}
+            snapshot = replace(snapshot, counts=counts)
+        self.conclude(snapshot, trials, interrupted=interrupted)
 
     # What CallbackList calls, by keyword
 
@@ -150,7 +156,7 @@ class PeriodicReporter(Reporter):
             info=info,
             now=self._clock.now(),
             elapsed_s=elapsed_s,
-            counts=tally.counts(len(trials)),
+            counts=tally.counts(len(trials), info.starting()),
             running=tuple(tally.running.values()),
             best=best,
             best_value=best_value,

@@ -227,7 +227,8 @@ def configuration(info: RunInfo, frame: BoxCharacters) -> str:
     rows = [("Search algorithm", info.searcher), ("Scheduler", info.scheduler)]
     rows.append(("Number of trials", "until stopped" if info.total is None else f"{info.total}"))
     if info.metric is not None:
-        rows.append(("Objective", f"{info.mode} {info.metric}"))
+        goal = f"{info.mode} {info.metric}" if info.mode else f"{info.metric}, without a mode: no best trial"
+        rows.append(("Objective", goal))
     if info.time_budget_s is not None:
         rows.append(("Time budget", duration(info.time_budget_s)))
     opening = "Continuing" if info.is_resumed else "Results go to"
@@ -289,12 +290,13 @@ def conclusion(
     parts = [status_line(snapshot.counts), time_line(snapshot)]
     rows, more = summary.final_rows(snapshot, trials, interrupted=interrupted)
     if rows:
-        parts.append(_drawn(snapshot, rows, more, frame))
+        parts.append(_drawn(snapshot, rows, more, frame, interrupted))
     errors = summary.error_table(trials)
     if errors is not None:
         before, after = summary.error_lines(trials)
         parts += [before, framed(errors.headers, errors.rows, frame)]
         parts += [line for line in (errors.more, after) if line]
+        parts += summary.cause_lines(snapshot)
     parts += summary.best_lines(snapshot)
     parts += summary.resume_lines(snapshot.info, trials) if interrupted else summary.where_lines(snapshot)
     return "\n".join(parts)
@@ -317,9 +319,15 @@ def _is_shown(key: str) -> bool:
     return key not in HIDDEN and not key.startswith("config/")
 
 
-def _drawn(snapshot: ExperimentSnapshot, rows: Sequence[Trial], more: str, frame: BoxCharacters) -> str:
+def _drawn(
+    snapshot: ExperimentSnapshot,
+    rows: Sequence[Trial],
+    more: str,
+    frame: BoxCharacters,
+    interrupted: bool = False,
+) -> str:
     columns = columns_for(rows, snapshot.info.parameters, snapshot.info.metric)
-    table = table_of(rows, columns)
+    table = table_of(rows, columns, interrupted=interrupted)
     return "\n".join((framed(table.headers, table.rows, frame), *([more] if more else [])))
 
 

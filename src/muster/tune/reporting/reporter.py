@@ -49,10 +49,12 @@ class RunInfo:
     total: int | None = None  # trials planned; None: unknown
     capacity: Mapping[str, float] = field(default_factory=dict)
     used: Callable[[], Mapping[str, float]] = dict
+    starting: Callable[[], int] = int  # pending trials whose processes are being started
     parameters: tuple[str, ...] = ()  # flat keys that are searched
     is_resumed: bool = False
     scheduler_debug: Callable[[], str] = str
     time_budget_s: float | None = None
+    program: str = "muster"  # as this user's shell finds it
 
 
 class Reporter(Callback):

@@ -30,6 +30,7 @@ class ExperimentSnapshot:
     pending: Sequence[Trial]
     paused: Sequence[Trial]
     failures: Sequence[Failed]  # the latest last
+    causes: Sequence[tuple[str, int]] = ()  # why trials failed in the end, and how many; only at the end
     used: Mapping[str, float]
     per_second: float | None = None
     eta_s: float | None = None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FINAL_ROWS = 100  # the files have all of them; 20,000 rows on a screen do not help
 ERROR_ROWS = 20
+CAUSES_SHOWN = 5
 
 
 def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
@@ -30,7 +31,7 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
     planned = info.total if info.total is not None else len(trials)
     return [
         f"Stopped early: {finished:,} of {planned:,} trials are done, and everything is saved. To continue:",
-        f"  in a shell:  muster tune resume {shlex.quote(info.directory)}",
+        f"  in a shell:  {info.program} tune resume {shlex.quote(info.directory)}",
         f"  in Python:   tune.Tuner.restore({info.directory!r}, {_trainable(trials)}).fit()",
     ]
 
@@ -50,7 +51,7 @@ def best_lines(snapshot: ExperimentSnapshot) -> list[str]:
 def where_lines(snapshot: ExperimentSnapshot, home: str = "") -> list[str]:
     """Returns where the files are, and how to look at them."""
     place = home_relative(shlex.quote(snapshot.info.directory), home)
-    return [f"Results: {place}", f"  look at them:  muster tune show {place}"]
+    return [f"Results: {place}", f"  look at them:  {snapshot.info.program} tune show {place}"]
 
 
 def final_rows(
@@ -79,6 +80,16 @@ def error_table(trials: Sequence[Trial]) -> TrialTable | None:
     return TrialTable(
         ("Trial name", "# failures", "error file"), rows, f"{left:,} more with errors" if left else ""
     )
+
+
+def cause_lines(snapshot: ExperimentSnapshot) -> list[str]:
+    """Returns `6 trials failed: ValueError: no luck (train.py:12)`, one line for each kind of failure."""
+    lines = [
+        f"{count:,} trial{'s' if count > 1 else ''} failed{f': {cause}' if cause else ''}"
+        for cause, count in snapshot.causes[:CAUSES_SHOWN]
+    ]
+    left = sum(count for _, count in snapshot.causes[CAUSES_SHOWN:])
+    return [*lines, f"{left:,} more failed for other reasons"] if left else lines
 
 
 def error_lines(trials: Sequence[Trial]) -> tuple[str, str]:

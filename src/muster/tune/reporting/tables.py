@@ -10,7 +10,7 @@ from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, SHOULD_CHECKPOINT
 from muster.tune.analysis.tables import number
 from muster.tune.reporting.formats import cell, shortened, wrapped
-from muster.tune.reporting.tally import STATUSES, lookup
+from muster.tune.reporting.tally import INTERRUPTED, STATUSES, lookup
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -62,15 +62,22 @@ def columns_for(trials: Sequence[Trial], parameters: Sequence[str], metric: str 
     return TrialColumns({key: wrapped(key) for key in parameters}, {**metrics, **inferred})
 
 
-def table_of(trials: Sequence[Trial], columns: TrialColumns, more: str = "") -> TrialTable:
+def table_of(
+    trials: Sequence[Trial], columns: TrialColumns, more: str = "", *, interrupted: bool = False
+) -> TrialTable:
     headers = ("Trial name", "status", *columns.parameters.values(), *columns.metrics.values())
-    return TrialTable(headers, tuple(row_of(trial, columns) for trial in trials), more)
+    return TrialTable(headers, tuple(row_of(trial, columns, interrupted) for trial in trials), more)
 
 
-def row_of(trial: Trial, columns: TrialColumns) -> tuple[str, ...]:
+def status_of(trial: Trial, interrupted: bool) -> str:
+    """Returns what users read: after Ctrl-C nothing runs any more."""
+    return INTERRUPTED if interrupted and trial.status == "RUNNING" else trial.status
+
+
+def row_of(trial: Trial, columns: TrialColumns, interrupted: bool = False) -> tuple[str, ...]:
     return (
         shortened(str(trial)),
-        trial.status,
+        status_of(trial, interrupted),
         *(cell(parameter(trial, key)) for key in columns.parameters),
         *(cell(lookup(trial.last_result, key)) for key in columns.metrics),
     )
@@ -96,8 +103,8 @@ def in_order(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def best_first(trials: Iterable[Trial], metric: str | None, mode: str | None) -> list[Trial]:
-    """Sorts by the last value of a metric; without one, or where it is missing or NaN, as they came."""
-    if metric is None:
+    """Sorts by the last value of a metric; without one or its mode, or where it is NaN, as they came."""
+    if metric is None or mode is None:
         return list(trials)
     sign = -1.0 if mode == "max" else 1.0
 

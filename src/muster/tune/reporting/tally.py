@@ -6,8 +6,9 @@ PeriodicReporter calls it; it shows nothing.
 
 from __future__ import annotations
 
+import re
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,10 +19,15 @@ from muster.tune.reporting.formats import printable
 if TYPE_CHECKING:
     from muster.trials.model import Trial
 
+STARTING = "STARTING"  # for users: it is pending, and its process is on its way
+INTERRUPTED = "INTERRUPTED"  # for users: it was running when the run was stopped
 STATUSES = ("RUNNING", "TERMINATED", "PAUSED", "PENDING", "ERROR")
 KEPT_BEST = 32  # more than is ever shown: a paused one that continues leaves the list
 KEPT_RECENT = 20
 KEPT_FAILURES = 20
+KEPT_CAUSES = 50
+UNKNOWN_CAUSE = "for another reason"
+_PLACE = re.compile(r'^\s*File "(.+?)", line (\d+)', re.MULTILINE)
 
 
 class ScoreRank(NamedTuple):
@@ -40,12 +46,14 @@ class Failed(NamedTuple):
 
 
 class ExperimentTally:
-    """An ExperimentTally counts what happened so far. `metric` None: no trial is best."""
+    """An ExperimentTally counts what happened so far. Without a metric and its mode no trial is best."""
 
     def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
-        self.metric = metric
+        self.metric = None if mode is None else metric
         self._sign = -1.0 if mode == "max" else 1.0
         self.failures: dict[str, Failed] = {}
+        self._cause_of: dict[str, str] = {}  # trial to kind and place of its last failure
+        self._causes: dict[str, str] = {}  # kind and place to the first message of that kind
         self._clear()
 
     def _clear(self) -> None:
@@ -99,9 +107,26 @@ class ExperimentTally:
 
     def noted_failure(self, trial: Trial, message: str) -> None:
         self.failures.pop(trial.trial_id, None)
-        self.failures[trial.trial_id] = Failed(trial, last_line(message))
+        what = last_line(message)
+        place = place_of(message)
+        shown = f"{what} ({place})" if what and place else what
+        self.failures[trial.trial_id] = Failed(trial, shown)
+        self._note_cause(trial.trial_id, f"{what.partition(':')[0]} {place}" if place else what, shown)
         if len(self.failures) > KEPT_FAILURES:
             del self.failures[next(iter(self.failures))]
+
+    def _note_cause(self, trial_id: str, cause: str, shown: str) -> None:
+        if cause not in self._causes and len(self._causes) >= KEPT_CAUSES:
+            cause, shown = UNKNOWN_CAUSE, UNKNOWN_CAUSE
+        self._causes.setdefault(cause, shown)
+        self._cause_of[trial_id] = cause
+
+    def causes(self, trials: Iterable[Trial]) -> list[tuple[str, int]]:
+        """Returns why trials failed in the end, the most frequent reason first."""
+        counted = Counter(
+            self._cause_of.get(trial.trial_id, "") for trial in trials if trial.status == "ERROR"
+        )
+        return [(self._causes.get(cause, ""), count) for cause, count in counted.most_common()]
 
     def failure_message(self, trial: Trial) -> str:
         failure = self.failures.get(trial.trial_id)
@@ -118,17 +143,14 @@ class ExperimentTally:
             self.paused[trial.trial_id] = trial
             self._offer(trial)
 
-    def counts(self, created: int) -> dict[str, int]:
-        """Returns trials per status, in the order in which statuses are shown."""
+    def counts(self, created: int, starting: int = 0) -> dict[str, int]:
+        """Returns trials per status, in the order in which statuses are shown; `starting` of the pending."""
         known = len(self.running) + len(self.paused) + self.finished
-        numbers = (
-            len(self.running),
-            self.terminated,
-            len(self.paused),
-            max(0, created - known),
-            self.errored,
-        )
-        return dict(zip(STATUSES, numbers, strict=True))
+        pending = max(0, created - known)
+        starting = min(starting, pending)
+        numbers = (len(self.running), self.terminated, len(self.paused), pending - starting, self.errored)
+        counted = dict(zip(STATUSES, numbers, strict=True))
+        return {STARTING: starting, **counted} if starting else counted
 
     def ranked(self, count: int) -> list[ScoreRank]:
         """Returns the best trials by their last result, running ones among them."""
@@ -182,6 +204,15 @@ def lookup(values: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - a user
         else:
             return None
     return found
+
+
+def place_of(traceback: str) -> str:
+    """Returns `file.py:12`, where the user's code failed: the innermost place outside of libraries."""
+    places = _PLACE.findall(traceback)
+    own = [each for each in places if "site-packages" not in each[0] and "/muster/" not in each[0]]
+    for file, line in reversed(own or places):
+        return f"{file.rpartition('/')[2]}:{line}"
+    return ""
 
 
 def last_line(text: str) -> str:

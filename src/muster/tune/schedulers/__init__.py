@@ -9,6 +9,7 @@ from muster.base.lazy import lazy_names
 if TYPE_CHECKING:
     from muster.tune.schedulers.async_hyperband import ASHAScheduler as ASHAScheduler
     from muster.tune.schedulers.async_hyperband import AsyncHyperBandScheduler as AsyncHyperBandScheduler
+    from muster.tune.schedulers.create import SCHEDULER_IMPORT as SCHEDULER_IMPORT
     from muster.tune.schedulers.create import create_scheduler as create_scheduler
     from muster.tune.schedulers.hb_bohb import HyperBandForBOHB as HyperBandForBOHB
     from muster.tune.schedulers.hyperband import HyperBandScheduler as HyperBandScheduler
@@ -28,7 +29,7 @@ else:
         __name__,
         {
             ".async_hyperband": ["ASHAScheduler", "AsyncHyperBandScheduler"],
-            ".create": ["create_scheduler"],
+            ".create": ["SCHEDULER_IMPORT", "create_scheduler"],
             ".hb_bohb": ["HyperBandForBOHB"],
             ".hyperband": ["HyperBandScheduler"],
             ".median_stopping_rule": ["MedianStoppingRule"],

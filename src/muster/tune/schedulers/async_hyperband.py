@@ -108,8 +108,8 @@ class StoppingRule:
                 continue
             cutoff = rung.cutoff
             rung.record(trial_id, score)
-            # NaN never compares, so it neither stops a trial nor is a reason to stop one.
-            return STOP if cutoff is not None and score < cutoff else CONTINUE
+            # NaN is the worst there is: who diverged does not use up a budget, and stops nobody else.
+            return STOP if math.isnan(score) or (cutoff is not None and score < cutoff) else CONTINUE
         return CONTINUE
 
     def end(self, bracket: int, trial_id: str, time: float, score: float) -> None:

@@ -48,7 +48,7 @@ class PB2(PopulationBasedTraining):
         seed: int | None = None,
     ) -> None:
         if importlib.util.find_spec("scipy") is None:
-            raise RuntimeError("PB2 needs scipy: pip install 'muster[pb2]', or scipy alone")
+            raise RuntimeError("PB2 needs scipy: pip install 'muster-ml[pb2]', or scipy alone")
         if not hyperparam_bounds:
             raise TuneError("PB2 has nothing to change: pass hyperparam_bounds={'lr': [1e-4, 1.0]}")
         self._bounds = dict(_checked(hyperparam_bounds, ()))

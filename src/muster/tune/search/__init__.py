@@ -9,6 +9,7 @@ from muster.base.lazy import lazy_names
 if TYPE_CHECKING:
     from muster.tune.search.basic_variant import BasicVariantGenerator as BasicVariantGenerator
     from muster.tune.search.concurrency_limiter import ConcurrencyLimiter as ConcurrencyLimiter
+    from muster.tune.search.create import SEARCH_ALG_IMPORT as SEARCH_ALG_IMPORT
     from muster.tune.search.create import create_searcher as create_searcher
     from muster.tune.search.repeater import Repeater as Repeater
     from muster.tune.search.search_algorithm import SearchAlgorithm as SearchAlgorithm
@@ -24,7 +25,7 @@ else:
         {
             ".basic_variant": ["BasicVariantGenerator"],
             ".concurrency_limiter": ["ConcurrencyLimiter"],
-            ".create": ["create_searcher"],
+            ".create": ["SEARCH_ALG_IMPORT", "create_searcher"],
             ".repeater": ["Repeater"],
             ".search_algorithm": ["SearchAlgorithm"],
             ".search_generator": ["SearchGenerator"],

@@ -54,6 +54,8 @@ class BasicVariantGenerator(SearchAlgorithm):
         id_prefix: str | None = None,
         ids: IdSource | None = None,
     ) -> None:
+        if points_to_evaluate and not all(isinstance(point, Mapping) for point in points_to_evaluate):
+            raise ValueError("BasicVariantGenerator(points_to_evaluate=...): must be a list of dicts")
         self._points = [dict(point) for point in points_to_evaluate or ()]
         self.max_concurrent = max_concurrent
         self._is_constant = constant_grid_search

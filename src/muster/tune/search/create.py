@@ -6,7 +6,11 @@ import difflib
 import importlib
 import inspect
 import logging
+from functools import partial
 from typing import Any
+
+from muster.base.text import did_you_mean
+from muster.errors import public
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +26,13 @@ _BY_NAME = {
     "nevergrad": (f"{_HERE}.nevergrad", "NevergradSearch"),
     "zoopt": (f"{_HERE}.zoopt", "ZOOptSearch"),
 }
+
+
+def _class(name: str) -> Any:  # noqa: ANN401
+    module, kind = _BY_NAME[name]
+    return getattr(importlib.import_module(module), kind)
+
+
 # `seed` is every searcher's seed, whatever its own name for it.
 _SEEDS = {
     "BasicVariantGenerator": "random_state",
@@ -34,6 +45,11 @@ _SEEDS = {
 }
 
 
+# Ray's table: each value, called, imports and returns the class.
+SEARCH_ALG_IMPORT = {name: partial(_class, name) for name in _BY_NAME}
+
+
+@public
 def create_searcher(search_alg: str, **kwargs: Any) -> Any:  # noqa: ANN401 - a Searcher or a SearchAlgorithm
     """Returns the search algorithm of that name.
 
@@ -49,14 +65,11 @@ def create_searcher(search_alg: str, **kwargs: Any) -> Any:  # noqa: ANN401 - a 
 
         raise ValueError(WHY_NOT)
     if search_alg.lower() not in _BY_NAME:
-        raise ValueError(f"there is no search algorithm '{search_alg}': choose one of {', '.join(_BY_NAME)}")
+        near, known = did_you_mean(search_alg.lower(), _BY_NAME), ", ".join(_BY_NAME)
+        fix = f"{near} There are {known}" if near else f"choose one of {known}"
+        raise ValueError(f"there is no search algorithm '{search_alg}': {fix}")
     cls = _class(search_alg.lower())
     return cls(**_taken(cls, kwargs))
-
-
-def _class(name: str) -> Any:  # noqa: ANN401
-    module, kind = _BY_NAME[name]
-    return getattr(importlib.import_module(module), kind)
 
 
 def _taken(cls: Any, kwargs: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401

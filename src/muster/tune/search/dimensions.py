@@ -131,6 +131,10 @@ class Dimensions:
                 found[one.path] = one.decoded(0 if one.kind == "choice" else one.low)
         return dict(filled(self.skeleton, found))
 
+    def joined(self, space: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the space with a library's own description of each dimension in place of its domain."""
+        return dict(filled(dict(space), {self.all[name].path: part for name, part in parts.items()}))
+
     def values(self, point: Mapping[str, Any]) -> dict[str, float]:
         """Returns a user's point as numbers; ValueError when it misses a variable or has a value outside."""
         flat = flat_point(point)

@@ -145,8 +145,9 @@ class LibrarySearcher(SpaceSearcher):
         if not self._is_native(space):
             self._dimensions = self._converted(space)
 
-    def _converted(self, space: Mapping[str, Any]) -> Dimensions:
-        return Dimensions(type(self).__name__, space, self.features)
+    @classmethod
+    def _converted(cls, space: Mapping[str, Any]) -> Dimensions:
+        return Dimensions(cls.__name__, space, cls.features)
 
     def _is_constant(self) -> bool:
         return self._dimensions is not None and not self._dimensions.variable
@@ -248,7 +249,9 @@ def require_library(owner: str, library: str, extra: str) -> None:
     try:
         importlib.import_module(library)
     except ImportError as error:
-        raise MissingLibrary(f'{owner} needs {library}: pip install "muster[{extra}]" ({error})') from error
+        raise MissingLibrary(
+            f'{owner} needs {library}: pip install "muster-ml[{extra}]" ({error})'
+        ) from error
 
 
 class MissingLibrary(TuneError, ImportError):

@@ -98,10 +98,14 @@ class Repeater(Wrapper):
         return {metric: _nan_mean([r.get(metric, math.nan) for r in results]) for metric in metrics}
 
     def get_state(self) -> dict[str, Any]:
-        return {"filling": self._filling, "group_of": self._group_of}
+        """Returns the groups that are not complete, and the settings, which a new Repeater takes over."""
+        own = {"repeat": self.repeat, "set_index": self._set_index}
+        return {"filling": self._filling, "group_of": self._group_of, **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._filling, self._group_of = state["filling"], state["group_of"]
+        self.repeat = state.get("repeat", self.repeat)  # states of older versions lack them
+        self._set_index = state.get("set_index", self._set_index)
 
 
 def _nan_mean(values: list[float]) -> float:

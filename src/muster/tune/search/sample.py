@@ -261,10 +261,19 @@ class _Range(Domain):
         if not (
             self.lower > 0 and self.upper > 0 and math.isfinite(self.lower) and math.isfinite(self.upper)
         ):
+            name = "lograndint" if isinstance(self, Integer) else "loguniform"
             raise ValueError(
-                f"a log scale needs finite bounds above 0, not {self.domain_str}: "
+                f"{name}{self.domain_str}: a log scale needs finite bounds above 0; "
                 "did you pass the exponents, e.g. -4 instead of 1e-4?"
             )
+
+
+def _require_numbers(name: str, *bounds: Any) -> None:  # noqa: ANN401 - what a user wrote
+    if any(bound is not None and not hasattr(bound, "__float__") for bound in bounds):
+        written = f"{name}({', '.join(map(repr, bounds))})"
+        raise TypeError(
+            f"{written}: the bounds must be numbers, not texts or other things: leave out the quotes"
+        )
 
 
 class Float(_Range):
@@ -272,6 +281,7 @@ class Float(_Range):
 
     def __init__(self, lower: float | None, upper: float | None) -> None:
         super().__init__()
+        _require_numbers("uniform", lower, upper)
         self.lower = -math.inf if lower is None else lower
         self.upper = math.inf if upper is None else upper
 
@@ -333,6 +343,11 @@ class Integer(_Range):
 
     def __init__(self, lower: int, upper: int) -> None:
         super().__init__()
+        _require_numbers("randint", lower, upper)
+        if lower % 1 or upper % 1:
+            raise ValueError(
+                f"randint({lower!r}, {upper!r}): the bounds must be whole numbers; uniform takes others"
+            )
         self.lower, self.upper = lower, upper
 
     def cast(self, value: Any) -> int:  # noqa: ANN401
@@ -369,6 +384,10 @@ class Categorical(Domain):
 
     def __init__(self, categories: Sequence[Any]) -> None:
         super().__init__()
+        if not hasattr(categories, "__iter__"):
+            raise TypeError(
+                f"choice({categories!r}): must be a list of options, e.g. choice([{categories!r}])"
+            )
         self.categories = list(categories)
 
     def uniform(self) -> Categorical:
@@ -403,6 +422,8 @@ class Function(Domain):
 
     def __init__(self, func: Callable[..., Any]) -> None:
         super().__init__()
+        if not callable(func):
+            raise TypeError(f"sample_from({func!r}): must be a function of nothing or of the config")
         self.func = func
         self.pass_config = _takes_config(func)
 

@@ -115,6 +115,9 @@ class _LazyDict(dict[Any, Any]):
     def __getitem__(self, key: Any) -> Any:  # noqa: ANN401
         return _read(super().__getitem__(key))
 
+    def __missing__(self, key: Any) -> Any:  # noqa: ANN401
+        raise KeyError(key)  # by us, so that users see their own line
+
     def get(self, key: Any, default: Any = None) -> Any:  # noqa: ANN401
         return self[key] if key in self else default  # noqa: SIM401 - this is `get`
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.base.ids import IdSource
-from muster.errors import RestoreError
+from muster.errors import RestoreError, public_constructor
 from muster.host.atomic_write import atomic_write
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
@@ -21,6 +21,16 @@ def newest_state_file(directory: str, prefix: str) -> Path | None:
     """Returns the last state file by name, because names end in the time of the session."""
     found = sorted(Path(directory).glob(f"{prefix}-*"), key=lambda path: path.name)
     return found[-1] if found else None
+
+
+def stored_search_state(directory: str) -> bytes | None:
+    """Returns the state of the search that an experiment saved in its store; None when there is none."""
+    from muster.stores.experiment.reader import STORE_NAME, open_trials
+
+    if not (Path(directory) / STORE_NAME).is_file():
+        return None
+    with open_trials(directory) as reader:
+        return reader.plugins().get("search")
 
 
 def write_state_file(path: Path, content: bytes) -> None:
@@ -37,6 +47,10 @@ class SearchAlgorithm:
 
     state_file_prefix = "search-alg-state"
     _metric: Any = None
+
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**options)
+        public_constructor(cls)
 
     @property
     def metric(self) -> Any:  # noqa: ANN401 - a name, or several
@@ -97,11 +111,13 @@ class SearchAlgorithm:
 
     def restore_from_dir(self, dirpath: str) -> None:
         found = newest_state_file(dirpath, self.state_file_prefix)
-        if found is None:
+        state = stored_search_state(dirpath) if found is None else found.read_bytes()
+        if state is None:
             raise RestoreError(
-                f"{dirpath} has no {self.state_file_prefix}-*: nothing to restore the search from"
+                f"{dirpath} has no {self.state_file_prefix}-* and is no experiment: nothing to restore the "
+                "search from"
             )
-        self.restore_state(found.read_bytes())
+        self.restore_state(state)
 
 
 def as_templates(experiments: Experiments) -> list[TrialTemplate]:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, ValidationError, msgpack
 
 from muster.base.ids import IdSource, RandomIds
-from muster.errors import MusterError, RestoreError, TuneError
+from muster.errors import MusterError, RestoreError, TuneError, as_plugin_error
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.search.paths import copied, flat_name, flattened
@@ -143,10 +143,9 @@ class SearchGenerator(SearchAlgorithm):
         except MusterError:
             raise
         except Exception as error:
-            raise TuneError(
-                f"the searcher {self._name} raised {type(error).__name__} in {hook}(): {error}. "
-                "Fix the searcher, or use another `search_alg`"
-            ) from error
+            message = f"the searcher {self._name} raised {type(error).__name__} in {hook}(): {error}. "
+            fix = "Fix the searcher, or use another `search_alg`"
+            raise as_plugin_error(error, message + fix) from error
 
     def is_finished(self) -> bool:
         is_full = self._num_samples is not None and self._counter >= self._num_samples

@@ -10,11 +10,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from muster.errors import MusterError, RestoreError, TuneError
+import msgspec
+
+from muster.errors import MusterError, RestoreError, TuneError, public, public_constructor
 from muster.trials.metrics import flatten
 from muster.trials.model import Trial
 from muster.tune.plugin_state import restore_by_path, saved_by_path
-from muster.tune.search.search_algorithm import Names, newest_state_file, write_state_file
+from muster.tune.search.search_algorithm import (
+    Names,
+    newest_state_file,
+    stored_search_state,
+    write_state_file,
+)
 
 
 def pickled(value: Any) -> bytes:  # noqa: ANN401 - a plug-in's own state
@@ -57,6 +64,11 @@ class Searcher:
     FINISHED: ClassVar[str] = "FINISHED"
     CKPT_FILE_TMPL: ClassVar[str] = "searcher-state-{}.pkl"
 
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**options)
+        public_constructor(cls)
+
+    @public
     def __init__(self, metric: Names = None, mode: Names = None) -> None:
         check_metric_and_mode(metric, mode)
         self._metric, self._mode = metric, mode
@@ -100,6 +112,7 @@ class Searcher:
         """Learns from a point that was evaluated elsewhere."""
         raise NotImplementedError
 
+    @public
     def add_evaluated_trials(
         self,
         trials_or_analysis: Any,  # noqa: ANN401 - see _trials_of
@@ -132,7 +145,7 @@ class Searcher:
             except ValueError as error:  # the earlier experiment may have had another space
                 logger.warning("%s: trial %s is left out: %s", type(self).__name__, trial.trial_id, error)
         if not found:
-            warnings.warn(f"no trial reported '{metric}': is the name right?", stacklevel=2)
+            warnings.warn(f"no trial reported '{metric}': is the name right?", stacklevel=3)
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
         """Returns True when the searcher limits the number of unfinished trials itself from now on."""
@@ -173,13 +186,22 @@ class Searcher:
         write_state_file(Path(checkpoint_dir) / self.CKPT_FILE_TMPL.format(session_str), content)
 
     def restore_from_dir(self, checkpoint_dir: str) -> None:
-        """Reads the newest state file of a directory."""
+        """Reads the newest state file of a directory, or what an experiment saved in its own."""
         found = newest_state_file(checkpoint_dir, self.CKPT_FILE_TMPL.split("-{}", maxsplit=1)[0])
-        if found is None:
+        state = _stored_state(checkpoint_dir) if found is None else found.read_bytes()
+        if state is None:
             raise RuntimeError(
-                f"{checkpoint_dir} has no {self.CKPT_FILE_TMPL.format('*')}: nothing to restore"
+                f"{checkpoint_dir} has no {self.CKPT_FILE_TMPL.format('*')} and is no experiment of a "
+                "searcher: nothing to restore"
             )
-        restore_searcher(self, found.read_bytes())
+        restore_searcher(self, state)
+
+
+def _stored_state(directory: str) -> bytes | None:
+    saved = stored_search_state(directory)
+    parts = {} if saved is None else msgspec.msgpack.decode(saved)  # of a SearchGenerator
+    found: bytes | None = parts.get("searcher") if isinstance(parts, dict) else None
+    return found
 
 
 def check_metric_and_mode(metric: Any, mode: Any) -> None:  # noqa: ANN401 - users may pass anything
@@ -212,8 +234,8 @@ def _value_of(trial: Any, metric: str | list[str]) -> Any:  # noqa: ANN401
 
 
 def _trials_of(source: Any) -> Iterable[Any]:  # noqa: ANN401
-    if isinstance(source, Trial):
-        return [source]
+    if isinstance(source, Trial) or (hasattr(source, "trial_id") and hasattr(source, "last_result")):
+        return [source]  # one of a controller, or of an analysis
     if isinstance(source, (str, os.PathLike)):
         from muster.tune.analysis import ExperimentAnalysis
 

@@ -37,7 +37,8 @@ def trial_dirname(trial: Trial, date: str, max_len: int = MAX_LEN_IDENTIFIER) ->
         name = trial.custom_dirname
     else:
         name = f"{trial!s}_{trial.experiment_tag}"[:max_len] + f"_{date}"
-    return _OUTSIDE_DIRNAME.sub("_", name)
+    name = _OUTSIDE_DIRNAME.sub("_", name)
+    return name if name.strip(".") else name.replace(".", "_")  # `..` would be the directory above
 
 
 def unique_dirname(name: str, is_taken: Callable[[str], bool], four_hex_digits: Callable[[], str]) -> str:

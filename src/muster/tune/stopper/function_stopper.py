@@ -69,6 +69,9 @@ def resolve_stop(
 ) -> StopRules:
     """Returns a stopper for None, criteria, a stopper, a function or a list of stoppers; else ValueError."""
     criteria = dict(stop) if isinstance(stop, Mapping) else {}
+    for name, threshold in criteria.items():
+        if isinstance(threshold, str) or threshold is None:
+            raise ValueError(f"stop={{{name!r}: {threshold!r}}}: the threshold must be a number")
     stopper = None if not stop or isinstance(stop, Mapping) else _as_stopper(stop)
     if time_budget_s:
         timeout = TimeoutStopper(time_budget_s, clock=clock)

@@ -1,4 +1,4 @@
-"""Checks function trainables: whether they take exactly one argument, the config."""
+"""Checks function trainables: whether they take exactly one argument, the config; exports wrap_function."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from muster.base.lazy import lazy_names
+
+# Ray's place for them; a function as it is needs neither.
+__getattr__ = lazy_names(
+    __name__, {"muster.tune.trainable.wrapped_function": ["FunctionTrainable", "wrap_function"]}
+)[0]
 
 _NAMELESS = "DEFAULT"
 
@@ -42,6 +49,8 @@ def checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def checked_trainable(trainable: Any) -> Any:  # noqa: ANN401 - function or class, as given
     """Returns a class or function that can be run; TypeError when it is neither."""
+    if inspect.isclass(trainable) and "_wrapped_function" in vars(trainable):
+        return trainable._wrapped_function  # type: ignore[attr-defined]  # wrap_function made the class
     if is_trainable_class(trainable):
         return trainable
     if is_function_trainable(trainable):

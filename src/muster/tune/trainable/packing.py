@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,18 +15,27 @@ MAX_BYTES = 95 * 1024 * 1024  # Ray's limit; every process of an experiment read
 _DEPTH = 4
 
 
+def keep_owners_of_refs() -> None:
+    """Lets what is pickled hold ObjectRefs, where this process uses Ray."""
+    if "ray" in sys.modules:
+        from muster.engines.ray.connect import keep_owners_of_refs
+
+        keep_owners_of_refs()
+
+
 def packed(trainable: Any) -> bytes:  # noqa: ANN401 - function or class
     """Returns the trainable, cloudpickled; TypeError names what cannot be pickled, TuneError the size."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no types
 
+    keep_owners_of_refs()
     name = trainable_name(trainable)
     try:
         blob = bytes(cloudpickle.dumps(trainable))
     except Exception as error:
-        found = "".join(f"\n  {where}: {what}" for where, what in culprits(trainable)) or f"\n  {error}"
+        found = "; ".join(f"{where}: {what}" for where, what in culprits(trainable)) or str(error)
         raise TypeError(
-            f"the trainable {name} cannot be sent to another process, because it uses what cannot be pickled:"
-            f"{found}\nMake these inside of the trainable, or do not refer to them there."
+            f"the trainable {name} cannot be sent to another process, because it uses what cannot be "
+            f"pickled: {found}. Make it inside of the trainable, or do not refer to it there"
         ) from error
     if len(blob) > MAX_BYTES:
         raise TuneError(

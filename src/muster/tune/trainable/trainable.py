@@ -326,9 +326,8 @@ class Trainable:
     def export_model(
         self, export_formats: str | Sequence[str], export_dir: str | None = None
     ) -> dict[str, str]:
-        """Writes the model in the given formats; returns the paths by format."""
+        """Writes the model in formats that `_export_model` knows; returns the paths by format."""
         formats = [export_formats] if isinstance(export_formats, str) else list(export_formats)
-        check_export_formats(formats)
         folder = export_dir or self.logdir
         if folder is None:
             raise ValueError(

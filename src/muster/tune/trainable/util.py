@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import inspect
 import mmap
 import os
 import pickle
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from muster.errors import TuneError
+from muster.errors import TuneError, public
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.tune.trainable.function_trainable import is_trainable_class, trainable_name
+from muster.tune.trainable.packing import keep_owners_of_refs
 
 SMALL = 16 * 1024  # bytes that may as well travel with the code
 _ALIGN = 64  # what numpy likes its data to begin at
@@ -57,6 +60,7 @@ def _pickled(value: object, name: str) -> list[Any]:
     """Returns the pickle, and the buffers that stay out of it."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no types
 
+    keep_owners_of_refs()
     buffers: list[Any] = []
 
     def keep_out(buffer: pickle.PickleBuffer) -> bool:
@@ -123,16 +127,26 @@ def _scratch() -> str:
         return _own[0]
     user = os.getuid() if hasattr(os, "getuid") else "user"
     home = os.path.join(tempfile.gettempdir(), f"{_NAME}-{user}")
-    os.makedirs(home, mode=0o700, exist_ok=True)
-    if hasattr(os, "getuid") and os.stat(home).st_uid != os.getuid():
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(home, mode=0o700)
+    if not _is_private(home):
         raise TuneError(
-            f"with_parameters: {home} belongs to another user; set TMPDIR to a directory of yours"
+            f"with_parameters: {home} is no directory that only you can write to; another user may "
+            "have put it there: remove it, or set TMPDIR to a directory of yours"
         )
     _remove_orphans(home)
     folder = tempfile.mkdtemp(prefix="", suffix=f"-{os.getpid()}", dir=home)
     _own[:] = [folder]
     atexit.register(_remove_own, folder, os.getpid())
     return folder
+
+
+def _is_private(path: str) -> bool:
+    """Returns whether this is a true directory, no link to one, that belongs to this user alone."""
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        return False
+    return not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & 0o077)
 
 
 def _remove_own(folder: str, pid: int) -> None:
@@ -143,8 +157,9 @@ def _remove_own(folder: str, pid: int) -> None:
 def _remove_orphans(home: str) -> None:
     for name in os.listdir(home):
         pid = name.rpartition("-")[2]
-        if pid.isdigit() and not _is_alive(int(pid)):
-            shutil.rmtree(os.path.join(home, name), ignore_errors=True)
+        folder = os.path.join(home, name)
+        if pid.isdigit() and _is_private(folder) and not _is_alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_alive(pid: int) -> bool:
@@ -201,6 +216,7 @@ def as_resources(given: Any) -> Resources:  # noqa: ANN401 - checked here
     )
 
 
+@public
 def with_resources(trainable: Any, resources: Any) -> Any:  # noqa: ANN401 - function or class, as given
     """Returns a trainable each of whose trials needs `resources`.
 
@@ -274,7 +290,11 @@ def trial_resources(trainable: Any, resources_per_trial: Any = None) -> Resource
     return needed if isinstance(needed, PlacementGroupFactory) else partial(chosen, needed)
 
 
-def _needed(trainable: object, own: Resources | None, fallback: Resources | None) -> Resources:
+def _needed(
+    trainable: object, own: Resources | Mapping[str, Any] | None, fallback: Resources | None
+) -> Resources:
+    if isinstance(own, Mapping):  # what a user's default_resource_request may return
+        own = resource_dict_to_bundles(own)
     if own is not None and fallback is not None:
         raise TuneError(
             f"{trainable_name(trainable)} defines its own resources, and so does resources_per_trial: "
@@ -313,6 +333,7 @@ class Parameters:
         return {name: spooled.load() for name, spooled in self._spooled.items()}
 
 
+@public
 def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - function or class, as given
     """Returns a trainable that is given `kwargs` in every trial, however large they are.
 

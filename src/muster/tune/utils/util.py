@@ -184,6 +184,23 @@ def _items(container: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - dict or l
     return [(str(key), value) for key, value in pairs]
 
 
+def unflatten_dict(dt: Mapping[str, Any], delimiter: str = "/") -> Nested:
+    """Returns the opposite of `flatten_dict`.
+
+    Example:
+        >>> unflatten_dict({"a/b": 1, "c": 2})
+        {'a': {'b': 1}, 'c': 2}
+    """
+    nested: Nested = {}
+    for flat_key, value in dt.items():
+        *parents, last = str(flat_key).split(delimiter)
+        inner = nested
+        for key in parents:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+    return nested
+
+
 def unflattened_lookup(flat_key: str, lookup: Any, delimiter: str = "/", **kwargs: Any) -> Any:  # noqa: ANN401
     """Returns the value at a flat key of nested dicts and lists; `default=...` instead of an error."""
     default = kwargs.pop("default", _RAISE)

@@ -1,4 +1,4 @@
-"""Files after a crash: cut at any byte they are whole again; rows beyond an iteration go."""
+"""Files after a crash: cut at any byte they are whole again; rows beyond a number of them go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from muster.tune.logger.files.repair import (
     csv_columns,
     last_iteration,
-    rows_beyond,
     truncate_after,
 )
 
@@ -31,17 +30,24 @@ def files(tmp_path):
         def read(self):
             return self.json.read_bytes(), self.csv.read_bytes()
 
-        def cut(self, iteration):
-            truncate_after(str(tmp_path), iteration)
+        def cut(self, rows):
+            truncate_after(str(tmp_path), rows)
 
     return Files()
 
 
-@pytest.mark.parametrize("iteration", [0, 2, 4, 9])
-def test_rows_beyond_the_iteration_go(files, iteration):
+@pytest.mark.parametrize("rows", [0, 2, 4, 9])
+def test_rows_beyond_the_number_go(files, rows):
     files.write(b"".join(LINES), HEADER + b"".join(RECORDS))
-    files.cut(iteration)
-    assert files.read() == (b"".join(LINES[:iteration]), HEADER + b"".join(RECORDS[:iteration]))
+    files.cut(rows)
+    assert files.read() == (b"".join(LINES[:rows]), HEADER + b"".join(RECORDS[:rows]))
+
+
+def test_iterations_that_go_back_do_not_matter(files):
+    lines, records = [*LINES, *LINES[1:]], [*RECORDS, *RECORDS[1:]]
+    files.write(b"".join(lines), HEADER + b"".join(records))
+    files.cut(6)
+    assert files.read() == (b"".join(lines[:6]), HEADER + b"".join(records[:6]))
 
 
 def test_a_json_file_torn_at_any_byte_keeps_every_whole_row(files):
@@ -77,28 +83,12 @@ def test_a_long_file_with_a_good_end_is_left_alone(files):
     assert files.read()[0] == b"".join(lines[:100])
 
 
-def test_a_last_row_longer_than_the_looked_at_tail_is_cut_right(files):
-    lines = [b'{"training_iteration":1}\n', b'{"training_iteration":2,"pad":"%s"}\n' % (b"x" * 100_000)]
-    files.write(b"".join(lines), b"")
-    files.cut(2)
-    assert files.read()[0] == b"".join(lines)
-    files.cut(1)
-    assert files.read()[0] == lines[0]
-
-
 def test_files_that_are_not_there_are_fine(tmp_path):
     truncate_after(str(tmp_path), 3)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_without_an_iteration_count_as_its_beginning(files):
-    files.write(b'{"a":1}\n{"a":2}\n', b"a\r\n1\r\n2\r\n")
-    files.cut(0)
-    assert files.read() == (b'{"a":1}\n{"a":2}\n', b"a\r\n1\r\n2\r\n")
-
-
-def test_the_last_iteration_and_the_rows_after_it(files):
+def test_the_last_iteration(files):
     files.write(b"".join(LINES[:2]), HEADER + b"".join(RECORDS[:3]))
     assert (last_iteration(str(files.json)), last_iteration(str(files.csv))) == (2, 3)
-    assert rows_beyond(str(files.json), ROWS) == ROWS[2:]
     assert csv_columns(str(files.csv)) == ["s", "training_iteration"]

@@ -55,7 +55,7 @@ def test_trials_with_the_same_keys_do_not_get_each_others_new_columns(tmp_path):
     writer = LogWriter(flush_every_s=60)
     logs = [writer.log(name, str(tmp_path / name)) for name in "ab"]
     for log in logs:
-        writer.start(log, CSV, {}, 0)
+        writer.start(log, CSV, {}, (0, 0))
         writer.row(log, CSV, {"x": 1, "y": 2})
     assert writer.flush(10)
     writer.row(logs[0], CSV, {"x": 3, "y": 4, "new": 5})
@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_no_torn_row_and_is_tried_again(tmp_path, monkeypatch
     assert numbers(path) == [1, 2, 3, 4]
 
 
-def test_a_value_that_cannot_be_written_costs_only_its_row(tmp_path):
+def test_a_value_that_cannot_be_written_costs_only_itself(tmp_path):
     class Bad:
         def __str__(self):
             raise RuntimeError("no text")
@@ -124,8 +124,8 @@ def test_a_value_that_cannot_be_written_costs_only_its_row(tmp_path):
     for n in range(4):
         writer.row(log, JSON | CSV | TBX, {"n": n, **({"bad": Bad()} if n == 2 else {})})
     assert writer.close(10)
-    assert numbers(tmp_path / "t" / "result.json") == [0, 1, 3]
-    assert (tmp_path / "t" / "progress.csv").read_bytes().split(b"\r\n")[1:5] == [b"0", b"1", b"3", b""]
+    assert numbers(tmp_path / "t" / "result.json") == [0, 1, 2, 3]
+    assert (tmp_path / "t" / "progress.csv").read_bytes().split(b"\r\n")[1:5] == [b"0", b"1", b"2", b"3"]
     (problem,) = writer.take_problems()
     assert problem.endswith("RuntimeError: no text")
 
@@ -196,15 +196,16 @@ def test_an_order_that_fails_does_not_end_the_thread(tmp_path):
     assert writer.take_problems() == ()
 
 
-def test_files_are_caught_up_from_the_store_after_a_crash(tmp_path):
-    rows = [{"n": n, "training_iteration": n} for n in range(1, 6)]
+def test_a_start_keeps_so_many_rows_whatever_their_iterations_are(tmp_path):
     folder = tmp_path / "t"
     folder.mkdir()
     (folder / "result.json").write_bytes(b'{"n":1,"training_iteration":1}\n{"n":2,"trai')
-    (folder / "progress.csv").write_bytes(b"n,training_iteration\r\n1,1\r\n2,2\r\n3,3\r\n7,7\r\n")
+    (folder / "progress.csv").write_bytes(b"n,training_iteration\r\n1,1\r\n7,7\r\n2,2\r\n3,3\r\n")
     writer = LogWriter(flush_every_s=0.01)
-    writer.catch_up(writer.log("t", str(folder)), JSON | CSV, rows)
+    log = writer.log("t", str(folder))
+    writer.start(log, JSON | CSV, {}, (1, None))
+    for n in (7, 4):
+        writer.row(log, JSON | CSV, {"n": n, "training_iteration": n})
     assert writer.close(10)
-    assert numbers(folder / "result.json") == [1, 2, 3, 4, 5]
-    table = (folder / "progress.csv").read_bytes()
-    assert table == b"n,training_iteration\r\n1,1\r\n2,2\r\n3,3\r\n4,4\r\n5,5\r\n"
+    assert numbers(folder / "result.json") == [1, 7, 4]
+    assert (folder / "progress.csv").read_bytes() == b"n,training_iteration\r\n1,1\r\n7,7\r\n4,4\r\n"

@@ -58,6 +58,7 @@ def with_process(folder, clock=None, **more):
         for _ in range(2):  # no file has the number 8; two at once are seen to be more than one
             writer.row(nothing, 8, {})
         time.sleep(0.005)
+        writer.flush(0.05)  # the first of the two may have been taken alone, and the next turn be far away
     assert writer.flush(30)
     return writer
 
@@ -87,7 +88,7 @@ def written(writer, folder):
     odd_config = {"x": Local(), "f": len, 3: (1, 2), "nan": float("nan")}
     for name, its in (("plain", config), ("odd", odd_config)):
         log = writer.log(name, str(folder / name))
-        writer.start(log, ALL, its, 0)
+        writer.start(log, ALL, its, (0, 0))
         writer.row(log, ALL, row(1, its))
         writer.row(log, ALL, row(2, its, nested={"a": 1, "b": {"c": 2}}, nan=float("nan"), big=10**30))
         writer.row(log, ALL, row(3, its, f64=np.float64(0.1), f32=np.float32(0.1), i=np.int64(3)))
@@ -101,7 +102,8 @@ def written(writer, folder):
         writer.fail(log, b"Failure # 1 (now)\n", b"pickle")
         writer.end(name)
     log = writer.log("again", str(folder / "odd"))
-    writer.catch_up(log, ALL, [*({**row(n)} for n in range(1, 9)), row(9, odd_config, v=np.float32(0.1))])
+    writer.start(log, ALL, odd_config, (8, 8))
+    writer.row(log, ALL, row(9, odd_config, v=np.float32(0.1)))
     writer.end("again")
     assert writer.close(20)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -136,7 +138,7 @@ def test_rows_arrive_in_order_flush_waits_for_them_and_close_ends_the_process(tm
 def test_a_trial_that_the_thread_began_goes_on_in_the_process_with_the_same_files(tmp_path):
     writer = LogWriter(flush_every_s=0.005, process_from=300)
     log = writer.log("t", str(tmp_path / "t"))
-    writer.start(log, ALL, {}, 0)
+    writer.start(log, ALL, {}, (0, 0))
     for n in range(1, 11):
         writer.row(log, ALL, row(n))
     assert writer.flush(20)
@@ -165,7 +167,8 @@ def test_a_process_that_is_killed_costs_no_row_and_doubles_none(tmp_path, chance
         for trial in (f"ended{number}", "long", "restarted"):
             log = writer.log(trial, str(tmp_path / trial))
             if trial != "long" or number == 0:
-                writer.start(log, ALL, {"x": 1}, 10 if trial == "restarted" and number else 0)
+                after = 10 if trial == "restarted" and number else 0
+                writer.start(log, ALL, {"x": 1}, (after, after))
             base = {"long": 50 * number, "restarted": 10 if number else 0}.get(trial, 0)
             for n in range(base + 1, base + 51):
                 writer.row(log, ALL, row(n, wide=1) if n > 45 else row(n))
@@ -198,7 +201,7 @@ def test_rows_that_repeat_iterations_or_have_none_are_told_apart_when_the_proces
     pid = process_of(writer)
     for number in range(60):
         log = writer.log("exploits", str(tmp_path / "exploits"))
-        writer.start(log, ALL, {"x": number}, None)  # goes on from another trial's checkpoint, its rows stay
+        writer.start(log, ALL, {"x": number}, (50 * number, None))  # from another trial's checkpoint
         for n in range(1, 51):
             writer.row(log, ALL, row(n % 10, {"x": number, "y": float("nan")}, stamp=50 * number + n))
             writer.row(writer.log("none", str(tmp_path / "none")), ALL, {"stamp": 50 * number + n})
@@ -228,6 +231,23 @@ def test_who_waits_for_a_flush_does_not_wait_in_vain_for_a_process_that_was_kill
     assert ticket.wait(20)
     assert iterations(tmp_path / "t" / "result.json") == list(range(1, 101))
     assert writer.close(20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waiting", ["flush", "close", "much to send"])
+def test_a_process_that_was_stopped_is_continued_and_named(tmp_path, waiting):
+    writer = with_process(tmp_path)
+    log = writer.log("t", str(tmp_path / "t"))
+    pid, count = process_of(writer), 3000 if waiting == "much to send" else 100
+    os.kill(pid, signal.SIGSTOP)
+    for n in range(1, count + 1):
+        writer.row(log, JSON, row(n, {"text": "x" * 1000}))
+    assert waiting == "close" or writer.flush(20)
+    assert writer.close(20)
+    assert iterations(tmp_path / "t" / "result.json") == list(range(1, count + 1))
+    what = f"the process that writes them (pid {pid}) was stopped by a signal and is continued"
+    (problem,) = writer.take_problems()
+    assert problem.endswith(what)
 
 
 def test_a_directory_that_cannot_be_made_is_a_problem_of_its_trial_in_the_process_too(tmp_path):

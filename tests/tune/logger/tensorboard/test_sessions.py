@@ -57,7 +57,7 @@ def test_a_trial_that_is_still_running_is_not_shown_yet(harness, tmp_path):
 
 def test_without_the_tensorboard_logger_there_is_no_event_file(tmp_path):
     writer = LogWriter()
-    writer.start(writer.log("t", str(tmp_path / "t")), JSON | CSV, {"x": 1}, 0)
+    writer.start(writer.log("t", str(tmp_path / "t")), JSON | CSV, {"x": 1}, (0, 0))
     writer.end("t")
     assert writer.close(20)
     assert sorted(path.name for path in (tmp_path / "t").iterdir()) == [
@@ -69,7 +69,7 @@ def test_without_the_tensorboard_logger_there_is_no_event_file(tmp_path):
 
 def run_of(writer, tmp_path, name, config):
     log = writer.log(name, str(tmp_path / "runs" / name))
-    writer.start(log, ALL, config, 0)
+    writer.start(log, ALL, config, (0, 0))
     picture = np.full((3, 4, 4), 9, np.uint8)
     writer.row(log, ALL, {"training_iteration": 1, "loss": 0.5, "seen": picture, "config": config})
 

@@ -85,7 +85,7 @@ class Packer:
     def _order(self, log: TrialLog, order: tuple[Any, ...], out: list[tuple[Any, ...]]) -> None:
         verb, *details = order
         if verb == "start":
-            kinds, config, iteration, at = details
+            kinds, config, after, at = details
             is_known = is_plain(config)
             params = None if is_known else log.params(self._report_problem, config)
             hparams = None if is_known else hparams_of(config)
@@ -93,11 +93,7 @@ class Packer:
                 log.note_session(config, at)  # for the case that the process ends suddenly
             if config is not log.sent_config:
                 self._config(log, config, out)
-            out.append((log.number, 0, verb, kinds, iteration, at, params, hparams))
-        elif verb == "catch_up":
-            kinds, rows, at = details
-            plain = [_plain_row(row) for row in rows]
-            out.append((log.number, 0, verb, kinds, plain, at))
+            out.append((log.number, 0, verb, kinds, after, at, params, hparams))
         else:
             out.append((log.number, 0, verb, *details))
         if verb == "end":
@@ -142,16 +138,9 @@ class Unpacker:
             return
         log = self._logs[number]
         if verb == "start":
-            _, kinds, iteration, at, params, hparams = order
+            _, kinds, after, at, params, hparams = order
             config = self._configs.get(number) if params is None else hparams
-            order = ("start", kinds, config, iteration, at, params)
-        elif verb == "catch_up":
-            order = (
-                "catch_up",
-                order[1],
-                [_insert_non_plain(row, others) for row, others in order[2]],
-                order[3],
-            )
+            order = ("start", kinds, config, after, at, params)
         elif verb == "end":
             del self._logs[number]
             self._configs.pop(number, None)
@@ -160,18 +149,6 @@ class Unpacker:
 
 def _plain_key(key: object) -> Any:  # noqa: ANN401 - plain
     return key if type(key) in _KEYS else str(key)
-
-
-def _plain_row(row: dict[Any, Any]) -> tuple[dict[Any, Any], list[NonPlain]]:
-    if is_plain(row):
-        return row, []
-    config = row.get("config")
-    keys = [_plain_key(key) for key in row]
-    values, others = _split_non_plain([None if value is config else value for value in row.values()])
-    plain = dict(zip(keys, values, strict=True))
-    if config is not None:
-        plain["config"] = config if is_plain(config) else json.loads(encode(config))
-    return plain, [((keys[at], *path), *encodings) for (at, *path), *encodings in others]
 
 
 def _split_non_plain(values: list[Any]) -> tuple[list[Any], list[NonPlain]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from muster.tune.logger.files.failure_files import failure_text
-from muster.tune.logger.files.repair import iteration_of
 from muster.tune.logger.logger import restored_iteration, trial_directory
 
 if TYPE_CHECKING:
@@ -23,27 +22,20 @@ class _TrialHistory:
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
-        self.base: int | None = None  # rows up to here are in the files; later ones are written again
-        self.is_sure = True  # False: iterations do not identify rows
-        self.rows: list[dict[str, Any]] = []
+        self.base = trial.num_rows  # so many rows are in the files for certain; later ones are written again
+        self.rows: list[dict[str, Any]] = []  # those after the base
+        self.iteration: int | None = trial.last_result.get("training_iteration", 0)  # of the base
         self.failures: list[tuple[int, TrialFailure]] = []
 
     def started(self) -> None:
-        iteration = restored_iteration(self.trial)
-        if iteration is None:
-            self.is_sure = False
-            return
-        self.rows = [row for row in self.rows if iteration_of(row) <= iteration]
-        self._lower(iteration)
+        kept = self.trial.num_rows
+        self.base = min(self.base, kept)
+        del self.rows[kept - self.base :]
+        found = restored_iteration(self.trial)
+        self.iteration = None if found is None or self.iteration is None else min(found, self.iteration)
 
     def reported(self, row: dict[str, Any]) -> None:
-        iteration = iteration_of(row)
-        self.is_sure = self.is_sure and iteration > 0
-        self._lower(iteration - 1)
         self.rows.append(row)
-
-    def _lower(self, iteration: int) -> None:
-        self.base = iteration if self.base is None else min(self.base, iteration)
 
 
 class CatchUp:
@@ -66,12 +58,10 @@ class CatchUp:
         for history in self._histories.values():
             trial = history.trial
             log = writer.log(trial.trial_id, trial_directory(experiment_dir, trial))
-            if kinds and history.is_sure and history.base is not None:
-                writer.start(log, kinds, trial.config, history.base)
+            if kinds:
+                writer.start(log, kinds, trial.config, (history.base, history.iteration))
                 for row in history.rows:
                     writer.row(log, kinds, row)
-            elif kinds and history.rows:
-                writer.catch_up(log, kinds, history.rows)
             for number, failure in history.failures:
                 text = failure_text(number, failure, at).encode("utf-8", "replace")
                 writer.fail(log, text, failure.exception, unless=b"Failure # %d (" % number)

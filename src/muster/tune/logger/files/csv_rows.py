@@ -11,13 +11,14 @@ from typing import Any
 
 LINE_END = "\r\n"  # what csv.writer, and so Ray, ends a record with
 _END = LINE_END.encode()
+_TEXT = frozenset({str})
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 Flat = dict[str, Any]
 
 
 def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Flat:
     """Returns a result without its config, nested keys joined by `/` and, as in Ray, after the others."""
-    flat = dict(row)
+    flat = dict(row) if _TEXT.issuperset(map(type, row)) else {str(key): row[key] for key in row}
     flat.pop("config", None)
     if _PLAIN.issuperset(map(type, flat.values())):
         return flat

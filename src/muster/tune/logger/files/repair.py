@@ -1,4 +1,4 @@
-"""Repairs result files after a crash or a restart: cuts torn ends and rows beyond a restored iteration.
+"""Repairs result files after a crash or a restart: cuts torn ends and rows beyond a number of them.
 
 Every cut is one `truncate`, so a crash in between leaves the file as it was or as it should be.
 """
@@ -15,21 +15,20 @@ from muster.tune.logger.files.json_rows import encode
 from muster.tune.logger.files.open_files import content
 
 ITERATION = "training_iteration"
-_TAIL = 1 << 16
 Row = dict[str, Any]
 
 
-def truncate_after(trial_dir: str, iteration: int | None) -> None:
-    """Drops the rows after `iteration` from result.json and progress.csv; None: only torn ends.
+def truncate_after(trial_dir: str, rows: int | None) -> None:
+    """Keeps the first `rows` rows of result.json and progress.csv; None: all but torn ends.
 
     Files that do not exist are fine. OSError when one cannot be read or cut.
     """
-    for name, clean, cut in (("result.json", _json_is_clean, _cut_json), ("progress.csv", None, _cut_csv)):
+    for name, cut in (("result.json", _cut_json), ("progress.csv", _cut_csv)):
         path = os.path.join(trial_dir, name)
-        if not os.path.exists(path) or (clean is not None and clean(path, iteration)):
+        if not os.path.exists(path):
             continue
         data = content(path)
-        keep = cut(data, iteration)
+        keep = cut(data, rows)
         if keep < len(data):
             os.truncate(path, keep)
         elif keep > len(data):  # a whole last row that lacks only its line end
@@ -52,60 +51,28 @@ def iteration_of(row: Row) -> int:
     return _number(row.get(ITERATION)) or 0
 
 
-def rows_beyond(path: str, rows: Sequence[Row]) -> list[Row]:
-    """Returns those of a trial's rows that a repaired file does not have yet."""
-    last = last_iteration(path) or 0
-    return [row for row in rows if iteration_of(row) > last]
-
-
 def csv_columns(path: str) -> list[str]:
     """Returns the header of an existing progress.csv; [] when there is none."""
     records = records_of(content(path))
     return fields_of(records[0]) if records and is_whole(records[0]) else []
 
 
-def _json_is_clean(path: str, iteration: int | None) -> bool:
-    """Returns whether the end of a large file shows that nothing needs to be cut."""
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL))
-        tail = file.read()
-    if not tail:
-        return True
-    lines = tail.splitlines()
-    if not tail.endswith(b"\n") or (len(lines) == 1 and size > _TAIL):
-        return False
-    last = _json_iteration(lines[-1])
-    return iteration is None or (last is not None and last <= iteration)
+def _cut_json(data: bytes, rows: int | None) -> int:
+    """Returns how many bytes to keep; one more than there are: the last row lacks its line end."""
+    if rows is not None and data.count(b"\n") > rows:
+        return sum(len(line) for line in data.splitlines(keepends=True)[:rows])
+    torn = len(data) - (data.rfind(b"\n") + 1)
+    if not torn:
+        return len(data)
+    is_wanted = rows is None or data.count(b"\n") < rows
+    return len(data) + 1 if is_wanted and _parsed(data[-torn:]) is not None else len(data) - torn
 
 
-def _cut_json(data: bytes, iteration: int | None) -> int:
-    lines = data.split(b"\n")
-    torn = lines.pop()
-    keep = len(data) - len(torn)
-    if torn and _parsed(torn) is not None:
-        found = _json_iteration(torn)
-        if iteration is None or found is None or found <= iteration:
-            return len(data) + 1
-    while lines and iteration is not None:
-        row = _parsed(lines[-1])
-        if row is not None and iteration_of(row) <= iteration:
-            break
-        keep -= len(lines.pop()) + 1
-    return keep
-
-
-def _cut_csv(data: bytes, iteration: int | None) -> int:
+def _cut_csv(data: bytes, rows: int | None) -> int:
     records = records_of(data)
-    keep = len(data)
     if records and not is_whole(records[-1]):
-        keep -= len(records.pop())
-    column = _column(records)
-    while len(records) > 1 and iteration is not None and column is not None:
-        if (_csv_iteration(records[-1], column) or 0) <= iteration:
-            break
-        keep -= len(records.pop())
-    return keep
+        records.pop()
+    return sum(map(len, records if rows is None else records[: rows + 1]))  # the header is one of them
 
 
 def _column(records: Sequence[bytes]) -> int | None:

@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from muster.base.framing import SCALARS
 from muster.tune.logger.files.csv_rows import Flat, Table, flat_row, widened
 from muster.tune.logger.files.json_rows import RowEncoder, is_plain, pretty
 from muster.tune.logger.files.open_files import (
@@ -27,7 +28,6 @@ from muster.tune.logger.files.repair import (
     cut_repeated_rows,
     iteration_of,
     last_iteration,
-    rows_beyond,
     truncate_after,
 )
 from muster.tune.logger.tensorboard.events import EventEncoder, opening
@@ -38,6 +38,7 @@ RESULTS, PROGRESS, PARAMS, PICKLED_PARAMS = "result.json", "progress.csv", "para
 ERRORS, PICKLED_ERROR = "error.txt", "error.pkl"
 Row = tuple[int, dict[str, Any], float]  # for which files, the result, when it came
 ReportProblem = Callable[[str, Exception], None]
+Position = tuple[int, int | None]  # rows in the files, and the iteration for TensorBoard; None: unknown
 Session = tuple[Any, float]  # a config, or its hparams, and when the trial began
 Order = tuple[Any, ...]  # one of TrialLog's verbs and its arguments: plain data but for a config
 
@@ -116,21 +117,22 @@ class TrialLog:
         context: WriterContext,
         kinds: int,
         config: Any,  # noqa: ANN401 - the user's
-        iteration: int | None,
+        after: Position,
         at: float,
         params: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Handles a start at `iteration` (None: unknown); later rows replace those beyond that iteration.
+        """Handles a start after a position: later rows in the files go, as they are reported again.
 
         `params`: the files made of a config that is not available here; then `config` holds its hparams.
         """
+        rows, iteration = after
         self.ended = False
         self._flush(context)
         self._is_new = not (os.path.exists(self._path(RESULTS)) or os.path.exists(self._path(PROGRESS)))
         if self._is_new:
             self._table = Table()
         else:
-            self._repair(context, iteration)
+            self._repair(context, rows)
         if kinds & JSON:
             self._pending.setdefault(RESULTS, [])
             self._whole.update(self.params(context.report_problem, config) if params is None else params)
@@ -142,15 +144,6 @@ class TrialLog:
     def note_session(self, config: object, at: float) -> None:
         """Notes the config that the trial runs with; the last config counts, and the first time."""
         self.session = (config, at if self.session is None else self.session[1])
-
-    def catch_up(self, context: WriterContext, kinds: int, rows: Sequence[dict[str, Any]], at: float) -> None:
-        """After a crash, makes the files hold exactly `rows`, all that the trial has reported and kept."""
-        self._flush(context)
-        self._repair(context, iteration_of(rows[-1]) if rows else 0)
-        missing = rows_beyond(self._path(RESULTS), rows) if kinds & JSON else []
-        self.rows += [(kinds & (JSON | TBX), row, at) for row in missing]
-        if kinds & CSV:
-            self.rows += [(CSV, row, at) for row in rows_beyond(self._path(PROGRESS), rows)]
 
     def fail(self, context: WriterContext, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
         """Appends the text of another failure; its exception replaces the one before.
@@ -228,7 +221,7 @@ class TrialLog:
     # from rows to bytes to files
 
     def encode_rows(self, context: WriterContext) -> None:
-        """Turns the waiting rows into bytes; one that cannot be written is reported and left out."""
+        """Turns the waiting rows into bytes; of one that cannot be written the plain values are."""
         if not self.rows:
             return
         rows, self.rows = self.rows, []
@@ -237,6 +230,7 @@ class TrialLog:
         except Exception as error:  # noqa: BLE001 - a user's value may do anything when it is turned into text
             if len(rows) == 1:
                 context.report_problem(self._path(RESULTS), error)
+                self._encode(context, [_writable(rows[0])])
                 return
             for row in rows:
                 self.rows = [row]
@@ -281,9 +275,9 @@ class TrialLog:
         except OSError as error:
             context.report_problem(self.directory, error)
 
-    def _repair(self, context: WriterContext, iteration: int | None) -> None:
+    def _repair(self, context: WriterContext, rows: int | None) -> None:
         try:
-            truncate_after(self.directory, iteration)
+            truncate_after(self.directory, rows)
             self._table = None
             self._columns()
         except OSError as error:
@@ -385,10 +379,15 @@ class TrialLog:
 Entry = tuple[TrialLog, int, Any, float]  # a row for `kinds` of files that came at a time; kinds 0: an Order
 _VERBS: dict[str, Callable[..., None]] = {
     "start": TrialLog.start,
-    "catch_up": TrialLog.catch_up,
     "fail": TrialLog.fail,
     "end": TrialLog.end,
 }
+
+
+def _writable(row: Row) -> Row:
+    """Returns the plain values of a row that cannot be written: rows are counted, so none may be missing."""
+    kinds, result, at = row
+    return kinds, {str(key): value for key, value in result.items() if type(value) in SCALARS}, at
 
 
 def _rows_before_a_cut(entries: Sequence[Entry]) -> list[Row]:
@@ -397,7 +396,7 @@ def _rows_before_a_cut(entries: Sequence[Entry]) -> list[Row]:
     for _, kinds, what, at in entries:
         if kinds:
             found.append((kinds, what, at))
-        elif what[0] == "catch_up" or (what[0] == "start" and what[3] is not None):
+        elif what[0] == "start":
             break
     return found
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
-from muster.tune.logger.files.trial_log import Entry, Order, TrialLog
+from muster.tune.logger.files.trial_log import Entry, Order, Position, TrialLog
 from muster.tune.logger.files.write import FileWriter, Problems
 
 if TYPE_CHECKING:
@@ -87,13 +86,9 @@ class LogWriter:
         if self._thread is None:
             self._begin()
 
-    def start(self, log: TrialLog, kinds: int, config: Any, iteration: int | None) -> None:  # noqa: ANN401
+    def start(self, log: TrialLog, kinds: int, config: Any, after: Position) -> None:  # noqa: ANN401
         """Queues the start of a trial's process; see `TrialLog.start`."""
-        self.order(log, ("start", kinds, config, iteration, self._now()))
-
-    def catch_up(self, log: TrialLog, kinds: int, rows: Sequence[dict[str, Any]]) -> None:
-        """Queues the repair of a trial's files after a crash, from what the store knows."""
-        self.order(log, ("catch_up", kinds, rows, self._now()))
+        self.order(log, ("start", kinds, config, after, self._now()))
 
     def fail(self, log: TrialLog, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
         """Queues a trial's failure; see `TrialLog.fail`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import NoReturn
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.framing import FrameReader, frame, pack, unpack
-from muster.host import machine
+from muster.host import machine, processes
 from muster.host.die_with_parent import die_with_parent
 from muster.tune.logger.files.batch import Packer, Unpacker
 from muster.tune.logger.files.trial_log import Entry
@@ -113,6 +114,7 @@ _BOOT = (
 )
 _CHUNK = 1 << 16
 _LEAVE_S = 5.0
+_PATIENCE_S = 2.0  # after waiting so long in vain it is checked whether the process is stopped
 
 
 class WriterProcessGoneError(Exception):
@@ -148,6 +150,7 @@ class WriterProcess:
         self._problems = problems
         self._packer = Packer(problems.add)
         self._kept: deque[tuple[int, Sequence[Entry]]] = deque()
+        self._waited_s = 0.0  # for nothing, since the process last sent something
         self.is_ready = False
         self.is_stuck = False  # something could not be written, and is tried again there
         self.has_finished = False
@@ -177,11 +180,11 @@ class WriterProcess:
         """Waits until everything is written, or has been tried once more."""
         self._send(WriterFrameKind.LAST)
         while not self.has_finished:
-            self.listen(None)
+            self.listen(_PATIENCE_S)
 
-    def listen(self, timeout_s: float | None) -> None:
-        """Handles what the process sends; waits for that up to the timeout, None: without limit."""
-        if not self._poll.poll(None if timeout_s is None else timeout_s * 1000):
+    def listen(self, timeout_s: float) -> None:
+        """Handles what the process sends; waits for that up to the timeout."""
+        if not self._wait(timeout_s):
             return
         try:
             data = self._socket.recv(_CHUNK)
@@ -220,8 +223,23 @@ class WriterProcess:
                 raise WriterProcessGoneError from error
 
     def _receive_while_sending(self) -> None:
-        if any(events & ~select.POLLOUT for _, events in self._poll.poll()):
+        if any(events & ~select.POLLOUT for _, events in self._wait(_PATIENCE_S)):
             self.listen(0)
+
+    def _wait(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Waits for the process; one that a signal has stopped is continued after a moment."""
+        found = self._poll.poll(timeout_s * 1000)
+        self._waited_s = 0.0 if found else self._waited_s + timeout_s
+        if self._waited_s >= _PATIENCE_S:
+            self._waited_s = 0.0
+            process = processes.find(self.pid)
+            if process is not None and process.is_stopped:
+                processes.send([process], signal.SIGCONT)
+                what = (
+                    f"the process that writes them (pid {self.pid}) was stopped by a signal and is continued"
+                )
+                self._problems.add("log files", RuntimeError(what))
+        return found
 
     def retire(self) -> str:
         """Ends the process, waits until it is gone, and returns how it ended."""

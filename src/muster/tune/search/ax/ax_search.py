@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from muster.tune.search.dimensions import Dimension, flat_point
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal, finite_number
-from muster.tune.search.paths import unflattened
+from muster.tune.search.paths import flat_name, flattened, unflattened
+from muster.tune.search.variant_generator import has_unresolved_values
 
 
 def _parameter(one: Dimension) -> Any:  # noqa: ANN401
@@ -24,6 +25,16 @@ def _parameter(one: Dimension) -> Any:  # noqa: ANN401
     return RangeParameterConfig(
         name=one.name, bounds=bounds, parameter_type=one.kind, scaling="log" if one.is_log else None
     )
+
+
+def _described(one: Dimension) -> dict[str, Any]:
+    """Returns a dimension as a dict of Ax 0, which `parameters_of` reads."""
+    if one.kind == "choice":
+        return {"name": one.name, "type": "choice", "values": list(one.options)}
+    kind = int if one.kind == "int" else float
+    bounds = [kind(one.low), kind(one.high)]
+    about = {"name": one.name, "type": "range", "bounds": bounds, "value_type": one.kind}
+    return {**about, "log_scale": one.is_log}
 
 
 def parameters_of(space: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -71,7 +82,7 @@ _METRIC = "objective"  # Ax reads metrics in expressions, where a name such as "
 
 
 class AxSearch(LibrarySearcher):
-    """An AxSearch takes suggestions from Ax (`pip install "muster[ax]"`, which brings torch).
+    """An AxSearch takes suggestions from Ax (`pip install "muster-ml[ax]"`, which brings torch).
 
     Args:
         space: A search space, or Ax's parameters: dicts with `name`, `type`, `bounds` and so on, or the
@@ -116,6 +127,16 @@ class AxSearch(LibrarySearcher):
         if ax_client is not None:
             space = self._take_client(ax_client, space)
         self._begin(space)
+
+    @staticmethod
+    def convert_search_space(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Returns Ax's parameters as dicts by flat name, the domains first; what has no domain is fixed."""
+        dimensions = AxSearch._converted(spec)
+        return [_described(one) for one in dimensions.all.values()] + [
+            {"name": flat_name(path), "type": "fixed", "value": value}
+            for path, value in flattened(spec).items()
+            if not has_unresolved_values(value)
+        ]
 
     def _take_client(self, client: Any, space: Any) -> Any:  # noqa: ANN401
         from ax.api.client import Client

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
+from muster.tune.search.dimensions import Feature
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.variant_generator import has_unresolved_values
 
@@ -82,7 +84,7 @@ Values = dict[str, float]
 
 
 class BayesOptSearch(LibrarySearcher):
-    """A BayesOptSearch takes suggestions from bayesian-optimization (`pip install "muster[bayesopt]"`).
+    """A BayesOptSearch takes suggestions from bayesian-optimization (`pip install "muster-ml[bayesopt]"`).
 
     Args:
         space: A search space, or bounds by name, e.g. {"x": (0, 1)}. Usually left to the Tuner's
@@ -103,6 +105,14 @@ class BayesOptSearch(LibrarySearcher):
 
     library: ClassVar[str] = "bayes_opt"
     extra: ClassVar[str] = "bayesopt"
+    features: ClassVar[Collection[Feature]] = frozenset[Feature]({"log"})
+
+    @staticmethod
+    def convert_search_space(spec: Mapping[str, Any], join: bool = False) -> dict[str, Any]:
+        """Returns bounds by flat name; with `join`, in the shape of `spec` with its constants."""
+        dimensions = BayesOptSearch._converted(spec)
+        bounds = {name: (one.low, one.high) for name, one in dimensions.all.items()}
+        return dimensions.joined(spec, bounds) if join else bounds
 
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's signature
         self,
@@ -143,8 +153,25 @@ class BayesOptSearch(LibrarySearcher):
 
     def _bounds(self) -> dict[str, tuple[float, float]]:
         if self._dimensions is not None:
-            return {name: (one.low, one.high) for name, one in self._dimensions.variable.items()}
+            return {
+                name: (math.log(one.low), math.log(one.high)) if one.is_log else (one.low, one.high)
+                for name, one in self._dimensions.variable.items()
+            }
         return {name: (float(low), float(high)) for name, (low, high) in self._space.items()}
+
+    def _logs(self) -> set[str]:
+        """Returns the variables that the model sees as exponents: it knows no log scale of its own."""
+        return (
+            {name for name, one in self._dimensions.variable.items() if one.is_log}
+            if self._dimensions
+            else set()
+        )
+
+    def _suggestion(self, values: Values) -> dict[str, Any]:
+        logs = self._logs()
+        return super()._suggestion(
+            {name: math.exp(value) if name in logs else value for name, value in values.items()}
+        )
 
     def _start(self) -> None:
         self._optimizer = Optimizer(self._bounds(), self._utility, self._seed, self._verbose)
@@ -209,7 +236,9 @@ class BayesOptSearch(LibrarySearcher):
 
     def _values(self, point: Mapping[str, Any]) -> Values:
         if self._dimensions is not None:
-            return self._dimensions.values(point)
+            logs = self._logs()
+            found = self._dimensions.values(point)
+            return {name: math.log(value) if name in logs else value for name, value in found.items()}
         missing = [name for name in self._bounds() if name not in point]
         if missing:
             raise ValueError(f"BayesOptSearch: the point {dict(point)!r} lacks {', '.join(missing)}")

@@ -19,7 +19,7 @@ _library_logger.setLevel(logging.ERROR)  # it warns of every infinite density, w
 
 
 class TuneBOHB(LibrarySearcher):
-    """A TuneBOHB takes suggestions from hpbandster's BOHB (`pip install "muster[bohb]"`, partly compiled).
+    """A TuneBOHB takes suggestions from hpbandster's BOHB (`pip install "muster-ml[bohb]"`, partly compiled).
 
     The model learns from results that carry a budget, which HyperBandForBOHB writes into them.
 
@@ -56,6 +56,19 @@ class TuneBOHB(LibrarySearcher):
         self._last_budget: dict[str, float] = {}  # of a live trial, as the model knows it
         self._has_budgets: bool | None = None
         self._begin(space)
+
+    @staticmethod
+    def convert_search_space(spec: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Returns a ConfigSpace.ConfigurationSpace by flat name."""
+        import ConfigSpace as Cs
+
+        made = Cs.ConfigurationSpace()
+        for name, one in TuneBOHB._converted(spec).all.items():
+            is_choice = one.kind == "choice"
+            made.add(
+                Cs.CategoricalHyperparameter(name, choices=one.options) if is_choice else _hyperparameter(one)
+            )
+        return made
 
     def _is_native(self, space: Any) -> bool:  # noqa: ANN401
         import ConfigSpace

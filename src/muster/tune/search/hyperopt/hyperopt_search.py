@@ -157,12 +157,33 @@ def hyperopt_number(one: Dimension) -> Any:  # noqa: ANN401 - a hyperopt express
         low, high = math.log(one.low), math.log(one.high)
         return hp.qloguniform(one.name, low, high, step) if step else hp.loguniform(one.name, low, high)
     if one.kind == "int" and one.step is None:
-        return hp.randint(one.name, int(one.low), int(one.high) + 1)
+        return hp.uniformint(one.name, int(one.low), int(one.high))  # as in Ray; TPE knows their order
     return hp.quniform(one.name, one.low, one.high, step) if step else hp.uniform(one.name, one.low, one.high)
 
 
+def _native(node: Any, label: str) -> Any:  # noqa: ANN401 - a space of hyperopt's own
+    """Returns a space with hyperopt's expressions in place of domains; options stay what they are."""
+    from hyperopt import hp
+    from hyperopt.pyll import scope
+
+    if isinstance(node, Categorical):
+        options = [_native(option, f"{label}:{index}") for index, option in enumerate(node.categories)]
+        return hp.choice(label, options)
+    if isinstance(node, Domain):
+        found = dimension_of(label, (), node)
+        if found is None:
+            raise ValueError(f"{OWNER} cannot suggest {node!r} at '{label}': use another domain")
+        expression = hyperopt_number(found)
+        return scope.int(expression) if found.kind == "int" else expression
+    if isinstance(node, dict) and len(node) == 1 and "grid_search" in node:
+        refuse_grid(OWNER, label)
+    if is_container(node):
+        return rebuilt(node, {key: _native(child, _label(label, (key,))) for key, child in children(node)})
+    return node
+
+
 class HyperOptSearch(LibrarySearcher):
-    """A HyperOptSearch takes suggestions from hyperopt's TPE (`pip install "muster[hyperopt]"`).
+    """A HyperOptSearch takes suggestions from hyperopt's TPE (`pip install "muster-ml[hyperopt]"`).
 
     Args:
         space: A search space, or one of hyperopt's own (`hp.uniform` and so on by key). Usually left to
@@ -198,11 +219,16 @@ class HyperOptSearch(LibrarySearcher):
         self._algorithm = partial(hyperopt.tpe.suggest, n_startup_jobs=n_initial_points, gamma=gamma)
         if random_state_seed is None:  # from the stream that a script may have seeded
             random_state_seed = int(np.random.randint(0, 2**31 - 1))
-        self._random = np.random.default_rng(random_state_seed)
+        self._random = np.random.RandomState(random_state_seed)  # as in Ray: the same seed, the same trials
         self._trials = hyperopt.Trials()
         self._converted_space: HyperoptSpace | None = None
         self._domain: Any = None
         self._begin(space)
+
+    @staticmethod
+    def convert_search_space(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        """Returns a space of hyperopt's own, in the shape of `spec`."""
+        return dict(_native(dict(spec), prefix.rstrip("/")))
 
     def _is_native(self, space: Any) -> bool:  # noqa: ANN401
         from hyperopt.pyll import Apply
@@ -232,7 +258,7 @@ class HyperOptSearch(LibrarySearcher):
         values = None if point is None else self._values(point)
         number = int(self._trials.new_trial_ids(1)[0])
         if values is None:
-            seed = int(self._random.integers(2**31 - 1))
+            seed = int(self._random.randint(2**31 - 1))
             documents = self._algorithm([number], self._domain, self._trials, seed)
         else:
             documents = self._documents(number, values)

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class NevergradSearch(LibrarySearcher):
-    """A NevergradSearch takes suggestions from nevergrad (`pip install "muster[nevergrad]"`).
+    """A NevergradSearch takes suggestions from nevergrad (`pip install "muster-ml[nevergrad]"`).
 
     Args:
         optimizer: A class or family of nevergrad's optimisers, a name in nevergrad's registry, or a made one.
@@ -61,6 +61,18 @@ class NevergradSearch(LibrarySearcher):
         elif isinstance(space, list):
             raise ValueError("NevergradSearch: a list of names is for a made optimizer; give it a space")
         self._begin(space)
+
+    @staticmethod
+    def convert_search_space(spec: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a parametrization
+        """Returns a `nevergrad.p.Dict` by flat name."""
+        import nevergrad
+
+        dimensions = NevergradSearch._converted(spec)
+        parts = {
+            name: nevergrad.p.Choice(list(one.options)) if one.kind == "choice" else _parameter(one)
+            for name, one in dimensions.all.items()
+        }
+        return nevergrad.p.Dict(**parts)
 
     def _take_made(self, optimizer: Optimizer, space: Any) -> Any:  # noqa: ANN401
         if self._options:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import ConfigError
 from muster.tune.search.dimensions import Dimension, Dimensions, flat_point
-from muster.tune.search.paths import Path, filled
+from muster.tune.search.paths import Path, filled, flat_name, flattened
 from muster.tune.search.placeholders import is_placeholder
+from muster.tune.search.variant_generator import find_unresolved
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -32,15 +33,24 @@ class ConvertedSpace:
         self.distributions: dict[str, BaseDistribution] = {}
         self._paths: dict[str, Path] = {}
         self._options: dict[str, dict[str, Any]] = {}  # options that Optuna cannot store, by their label
-        native = {name: value for name, value in space.items() if isinstance(value, BaseDistribution)}
+        native = {
+            path: one for path, one in flattened(dict(space)).items() if isinstance(one, BaseDistribution)
+        }
         if native:
-            self._take_native(native)
+            self._take_native(native, space)
         else:
             self._convert(space)
 
-    def _take_native(self, native: Mapping[str, BaseDistribution]) -> None:
-        self.distributions = dict(native)
-        self._paths = {name: tuple(name.split("/")) for name in native}
+    def _take_native(self, native: Mapping[Path, BaseDistribution], space: Mapping[str, Any]) -> None:
+        ours = find_unresolved(iter([((), dict(space))])).domains
+        for path, domain in ours.items():
+            other = flat_name(next(iter(native)))
+            raise ValueError(
+                f"OptunaSearch: '{flat_name(path)}' is {domain!r}, and '{other}' is one of Optuna's "
+                "distributions (FloatDistribution ...): use one kind for the whole space"
+            )
+        self.distributions = {flat_name(path): one for path, one in native.items()}
+        self._paths = {name: tuple(name.split("/")) for name in self.distributions}
         self._skeleton = _nested(self._paths.values())
 
     def _convert(self, space: Mapping[str, Any]) -> None:
@@ -114,7 +124,7 @@ def require_optuna(with_constraints: bool) -> None:
     try:
         import optuna
     except ImportError as error:
-        raise ConfigError('OptunaSearch needs optuna: pip install "muster[optuna]"') from error
+        raise ConfigError('OptunaSearch needs optuna: pip install "muster-ml[optuna]"') from error
     if with_constraints and not hasattr(optuna.Trial, "set_constraint"):
         raise ConfigError(
             f"OptunaSearch: `constraints` needs Optuna 5, and this is {optuna.__version__}: upgrade it, "

@@ -32,7 +32,7 @@ Space = Mapping[str, Any] | Callable[..., Any]
 
 
 class OptunaSearch(SpaceSearcher):
-    """An OptunaSearch takes suggestions from Optuna (`pip install "muster[optuna]"`).
+    """An OptunaSearch takes suggestions from Optuna (`pip install "muster-ml[optuna]"`).
 
     Several metrics make a multi-objective study. A metric with mode "obs" is not optimised, but kept as
     a user attribute of the trial; with a sampler that has a `constraints_func`, every number of a trial's

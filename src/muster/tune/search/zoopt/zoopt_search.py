@@ -17,12 +17,13 @@ _LEAST_BUDGET = 4
 
 
 class ZOOptSearch(LibrarySearcher):
-    """A ZOOptSearch takes suggestions from zoopt (`pip install "muster[zoopt]"`); no log scales.
+    """A ZOOptSearch takes suggestions from zoopt (`pip install "muster-ml[zoopt]"`); no log scales.
 
     Args:
         algo: "asracos" or "sracos"; both are RACOS asked for one suggestion after the other.
         budget: How many trials there will be; it decides how many random ones come first.
-        dim_dict: A search space, or zoopt's tuples by name. Usually left to the Tuner's `param_space`.
+        dim_dict: A search space, or zoopt's tuples by name; also as `space`, as in other searchers. Usually
+            left to the Tuner's `param_space`.
         metric: The result key to optimise.
         mode: "min" or "max".
         points_to_evaluate: Configurations to begin with.
@@ -55,10 +56,23 @@ class ZOOptSearch(LibrarySearcher):
             )
         self._budget, self._parallel = budget, parallel_num
         self._random = IsolatedRandom(kwargs.pop("seed", None))
+        space = kwargs.pop("space", None)
         self._options = _checked_options(kwargs)
         self._optimizer: Any = None
         self._precisions: list[int | None] = []
-        self._begin(dim_dict, "dim_dict")
+        self._begin(space if dim_dict is None else dim_dict, "dim_dict")
+
+    @staticmethod
+    def convert_search_space(spec: Mapping[str, Any], join: bool = False) -> dict[str, Any]:
+        """Returns zoopt's tuples by flat name; with `join`, in the shape of `spec` with its constants."""
+        from zoopt import ValueType
+
+        dimensions = ZOOptSearch._converted(spec)
+        parts = {
+            name: (ValueType.GRID, list(one.options)) if one.kind == "choice" else _part(one)
+            for name, one in dimensions.all.items()
+        }
+        return dimensions.joined(spec, parts) if join else parts
 
     def _is_native(self, space: Any) -> bool:  # noqa: ANN401
         is_open = has_unresolved_values(dict(space))

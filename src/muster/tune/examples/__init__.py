@@ -1,0 +1,1 @@
+"""Trainables that Ray's documentation imports from its examples: `mnist_pytorch` and `pbt_function`."""

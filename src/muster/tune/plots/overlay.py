@@ -1,0 +1,170 @@
+"""Draws the best value so far of several experiments over each other, as an HTML, SVG or PNG file."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from muster.trials.metrics import flatten
+from muster.tune.analysis.tables import number
+from muster.tune.plots.labels import short_number
+
+if TYPE_CHECKING:
+    from muster.tune.analysis import ExperimentAnalysis
+
+X_AXES = {"results": "results of all trials", "time": "seconds since the first result"}
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 420, 72, 24, 20, 52
+MOST_POINTS = 2_000  # of one line; more cannot be seen
+
+_STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:900px;padding:0 1em;
+background:#fff;color:#1f2933}svg{width:100%;height:auto}.grid{stroke:#e4e7eb}text{font-size:12px;fill:#616e7c}
+.line{fill:none;stroke-width:2}.key{display:inline-block;width:1em;height:.25em;margin:0 .4em .2em 0}
+li{list-style:none}ul{padding:0}
+@media(prefers-color-scheme:dark){body{background:#14181d;color:#e4e7eb}.grid{stroke:#323f4b}text{fill:#9aa5b1}}"""
+
+
+@dataclass(frozen=True)
+class ProgressCurve:
+    """A ProgressCurve is the best value of an experiment after each of its results."""
+
+    name: str
+    seconds: np.ndarray
+    best: np.ndarray
+
+    def along(self, x: str) -> np.ndarray:
+        return self.seconds if x == "time" else np.arange(1, len(self.best) + 1, dtype=float)
+
+
+def progress_of(analysis: ExperimentAnalysis, name: str, metric: str, mode: str) -> ProgressCurve:
+    """Reads all results of an experiment, by time; those without a finite number are left out."""
+    found = []
+    for trial in analysis.trials:
+        for row in trial.rows_if_any():
+            value = number(flatten(row).get(metric))
+            if value is not None and math.isfinite(value):
+                found.append((_time_of(row, trial.start_time), value))
+    found.sort(key=lambda each: each[0])
+    times, values = np.array(found or np.empty((0, 2))).T
+    better = np.maximum if mode == "max" else np.minimum
+    return ProgressCurve(name, times - times[:1].sum(), better.accumulate(values))
+
+
+def _time_of(row: Mapping[str, Any], started: float | None) -> float:
+    """Rows have whole seconds; the time that a trial has run gives the fraction, unless it was paused."""
+    stamp = number(row.get("timestamp")) or 0.0
+    fine = (started or 0.0) + (number(row.get("time_total_s")) or 0.0)
+    return min(max(fine, stamp), stamp + 0.999)
+
+
+def save_overlay(curves: Sequence[ProgressCurve], metric: str, x: str, target: Path) -> None:
+    """Writes the picture; the ending of the name says which kind."""
+    drawn = [curve for curve in curves if len(curve.best)]
+    if target.suffix.lower() == ".png":
+        _save_png(drawn, metric, x, target)
+        return
+    svg = _svg(drawn, metric, x)
+    if target.suffix.lower() == ".svg":
+        target.write_text(svg, encoding="utf-8")
+        return
+    keys = "".join(
+        f'<li><span class="key" style="background:{colour}"></span>{html.escape(curve.name)}: '
+        f"{short_number(float(curve.best[-1]))} after {len(curve.best):,} results</li>"
+        for curve, colour in zip(drawn, _colours(drawn), strict=True)
+    )
+    title = f"Best {html.escape(metric)} so far"
+    target.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
+        f"<h1>{title}</h1><ul>{keys}</ul>{svg}</html>\n",
+        encoding="utf-8",
+    )
+
+
+def _colours(curves: Sequence[ProgressCurve]) -> list[str]:
+    return [COLOURS[at % len(COLOURS)] for at in range(len(curves))]
+
+
+def _svg(curves: Sequence[ProgressCurve], metric: str, x: str) -> str:
+    xs = np.concatenate([curve.along(x) for curve in curves] or [np.zeros(1)])
+    # The first random values may be far off: from where they would flatten the rest they are cut.
+    ys = np.concatenate([curve.best[len(curve.best) // 10 :] for curve in curves] or [np.zeros(1)])
+    across, up = _Scale(xs, LEFT, WIDTH - RIGHT), _Scale(ys, HEIGHT - BOTTOM, TOP)
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">']
+    for tick in up.ticks():
+        at, end = up.place(tick), WIDTH - RIGHT
+        parts.append(
+            f'<line class="grid" stroke="#e4e7eb" x1="{LEFT}" x2="{end}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        )
+        parts.append(_text(LEFT - 8, float(at) + 4, short_number(tick), "end"))
+    parts += [
+        _text(float(across.place(tick)), HEIGHT - BOTTOM + 18, short_number(tick)) for tick in across.ticks()
+    ]
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, X_AXES[x]))
+    parts.append(_text(LEFT, TOP - 6, f"best {metric} so far"))
+    for curve, colour in zip(curves, _colours(curves), strict=True):
+        points = _steps(across.place(curve.along(x)), up.place(np.clip(curve.best, ys.min(), ys.max())))
+        parts.append(
+            f'<path class="line" fill="none" stroke-width="2" stroke="{colour}" d="{points}">'
+            f"<title>{html.escape(curve.name)}</title></path>"
+        )
+    return "".join((*parts, "</svg>"))
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="12">{html.escape(text)}</text>'
+
+
+def _steps(xs: np.ndarray, ys: np.ndarray) -> str:
+    """A best value holds until there is a better one: only the points where it changes are drawn."""
+    keep = np.flatnonzero(np.r_[True, np.diff(ys) != 0])[-MOST_POINTS:]
+    path = f"M{xs[keep[0]]:.1f} {ys[keep[0]]:.1f}"
+    path += "".join(f"H{xs[at]:.1f}V{ys[at]:.1f}" for at in keep[1:])
+    return f"{path}H{xs[-1]:.1f}"
+
+
+class _Scale:
+    """Places values between two ends of the picture."""
+
+    def __init__(self, values: np.ndarray, first: float, last: float) -> None:
+        self._low, self._high = float(values.min()), float(values.max())
+        if self._low == self._high:
+            self._low, self._high = self._low - 0.5, self._high + 0.5
+        self._first, self._last = first, last
+
+    def place(self, value: np.ndarray | float) -> np.ndarray:
+        share = (np.asarray(value) - self._low) / (self._high - self._low)
+        return self._first + share * (self._last - self._first)
+
+    def ticks(self) -> list[float]:
+        """Round numbers: one, two or five times a power of ten apart."""
+        raw = (self._high - self._low) / 5
+        power = 10.0 ** math.floor(math.log10(raw))
+        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
+        start = math.ceil(self._low / step)
+        return [index * step for index in range(start, math.floor(self._high / step) + 1)]
+
+
+def _save_png(curves: Sequence[ProgressCurve], metric: str, x: str, target: Path) -> None:
+    from muster.tune.plots.png import need_matplotlib
+
+    need_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 5.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for curve, colour in zip(curves, _colours(curves), strict=True):
+        axes.step(curve.along(x), curve.best, where="post", color=colour, label=curve.name)
+    axes.set(xlabel=X_AXES[x], ylabel=f"best {metric} so far")
+    axes.grid(axis="y", alpha=0.3)
+    if curves:
+        axes.legend(frameon=False)
+    figure.savefig(target, dpi=120)

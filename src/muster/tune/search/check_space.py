@@ -1,0 +1,118 @@
+"""Checks a search space when it is given, before a trial starts; its errors name the parameter.
+
+Called by what takes a `param_space`. Nothing is drawn here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from muster.tune.search.paths import Path, children, is_container
+from muster.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, grid_bounds
+
+logger = logging.getLogger(__name__)
+
+LARGE = 1_000_000  # bytes that are noticed when each trial stores and sends them
+_LONG = 100_000  # a list this long is data: nobody writes domains into it
+
+
+def check_space(space: Mapping[str, Any], where: str = "param_space") -> None:
+    """Raises ValueError for a domain or a grid that no value can come from; warns of large values once."""
+    large: list[tuple[str, str]] = []
+    for path, value in _leaves(dict(space), ()):
+        place = where + "".join(f"[{key!r}]" for key in path)
+        if isinstance(value, Domain):
+            fault = _fault(value)
+        else:
+            fault = _grid_fault(value) if isinstance(value, dict) else _uncalled(value)
+            size = _size(value)
+            if size >= LARGE:
+                large.append((place, f"a {type(value).__name__} of {size / 1e6:.0f} MB"))
+        if fault:
+            raise ValueError(f"{place}: {fault}")
+    if large:
+        logger.warning(
+            "%s is %s, which is stored and sent with every trial%s: pass it with tune.with_parameters",
+            *large[0],
+            "" if len(large) == 1 else f", and {len(large) - 1} more are as large",
+        )
+
+
+def _leaves(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:  # noqa: ANN401
+    """Yields domains, grids and plain values; also those among the options of a choice or a grid."""
+    options: Any = None
+    if isinstance(node, Categorical):
+        options = node.categories
+    elif isinstance(node, dict) and len(node) == 1 and "grid_search" in node:
+        options = node["grid_search"]
+    if options is None and is_container(node) and len(node) < _LONG:
+        for key, child in children(node):
+            yield from _leaves(child, (*path, key))
+        return
+    yield path, node
+    if isinstance(options, (list, tuple)) and len(options) < _LONG:
+        for index, option in enumerate(options):
+            if not isinstance(option, (int, float, str)):
+                yield from _leaves(option, (*path, index))
+
+
+def _fault(domain: Domain) -> str:
+    if isinstance(domain, Categorical):
+        return (
+            "" if domain.categories else "choice([]) has nothing to choose from: give it at least one option"
+        )
+    if not isinstance(domain, (Float, Integer)):
+        return ""
+    sampler = domain.get_sampler()
+    q = sampler.q if isinstance(sampler, Quantized) else None
+    if domain.lower > domain.upper:
+        return f"{_written(domain)} has its lower bound above its upper bound: swap them"
+    if isinstance(domain, Integer) and q in (None, 1) and domain.lower >= domain.upper:
+        return f"{_written(domain)} is empty, because only numbers below the upper bound are drawn: raise it"
+    if q is not None:
+        low, high = grid_bounds(domain.lower, domain.upper, q)
+        if low > high:
+            return f"{_written(domain)}: no multiple of {q} lies between the bounds: change one of the three"
+    return ""
+
+
+def _written(domain: Float | Integer) -> str:
+    """Returns the domain as users write it."""
+    sampler = domain.get_sampler()
+    step = f", {sampler.q!r}" if isinstance(sampler, Quantized) else ""
+    inner = sampler.get_sampler() if isinstance(sampler, Quantized) else sampler
+    name = ("log" if isinstance(inner, LogUniform) else "") + (
+        "randint" if isinstance(domain, Integer) else "uniform"
+    )
+    return f"{'q' if step else ''}{name}({domain.lower!r}, {domain.upper!r}{step})"
+
+
+def _grid_fault(value: Mapping[str, Any]) -> str:
+    options = value.get("grid_search", [None])
+    if isinstance(options, str) or not hasattr(options, "__iter__"):
+        return f"grid_search({options!r}) needs a list of values: write grid_search([{options!r}])"
+    if hasattr(options, "__len__") and not len(options):
+        return "grid_search([]) has no values, so there would be no trial: give it at least one"
+    return ""
+
+
+def _uncalled(value: Any) -> str:  # noqa: ANN401
+    if getattr(value, "__module__", None) != "muster.tune.search.space" or not callable(value):
+        return ""
+    return f"is the function {value.__name__} itself; call it, e.g. tune.{value.__name__}(...)"
+
+
+def _size(value: Any) -> int:  # noqa: ANN401 - whatever a user puts into a space
+    """Returns the bytes of an array, a table, a text or a long list; 0 when they are not known."""
+    try:
+        if isinstance(value, (str, bytes, bytearray, list, tuple)):
+            return sys.getsizeof(value)
+        if hasattr(value, "memory_usage"):  # pandas
+            usage = value.memory_usage()
+            return int(getattr(usage, "sum", lambda: usage)())
+        return int(getattr(value, "nbytes", 0))
+    except Exception:  # noqa: BLE001 - an object of any library
+        return 0

@@ -1,0 +1,158 @@
+"""Lists mistakes on the command line, with the files that they are about: HERE is their directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+CLUSTER = """\
+cluster_name: demo
+max_workers: 4
+provider: {type: process}
+head_node_type: head
+available_node_types:
+  head:
+    resources: {CPU: 0}
+  small:
+    resources: {CPU: 4}
+    max_workers: 4
+"""
+DEMAND = "demands:\n  - {resources: {CPU: 1}, count: 3}\n"
+FILES = {
+    "good.yaml": CLUSTER,
+    "demand.yaml": DEMAND,
+    "key_typo.yaml": CLUSTER.replace("max_workers: 4\nprovider", "max_worker: 4\nprovider"),
+    "wrong_type.yaml": CLUSTER.replace("max_workers: 4\nprovider", "max_workers: four\nprovider"),
+    "tab.yaml": CLUSTER.replace("  head:", "\thead:"),
+    "no_head.yaml": CLUSTER.replace("head_node_type: head", "head_node_type: haed"),
+    "provider_typo.yaml": CLUSTER.replace("type: process", "type: proces"),
+    "twice.yaml": CLUSTER + "max_workers: 5\n",
+    "empty.yaml": "",
+    "list.yaml": "- a\n- b\n",
+    "min_above_max.yaml": CLUSTER.replace("    max_workers: 4\n", "    min_workers: 9\n    max_workers: 4\n"),
+    "bad_demand.yaml": "demands:\n  - {resource: {CPU: 1}}\n",
+    "negative.yaml": "demands:\n  - {resources: {CPU: -1}}\n",
+    "aws.yaml": CLUSTER.replace("type: process", "type: aws"),
+    "external.yaml": CLUSTER.replace("{type: process}", "{type: external, module: nosuch.module.Class}"),
+    "indent.yaml": CLUSTER.replace("  small:", "   small:"),
+    "script.py": "import muster\n",
+}
+
+MAKE = """\
+from muster import tune
+run = tune.RunConfig(name="run", storage_path="HERE", verbose=0, engine="local")
+space = {"x": tune.grid_search([1, 2])}
+tune.Tuner(lambda config: {"loss": config["x"]}, param_space=space, run_config=run).fit()
+"""
+
+
+class CommandMistake(NamedTuple):
+    name: str
+    words: tuple[str, ...]
+    says: tuple[str, ...]
+
+
+def _of(name: str, line: str, *says: str) -> CommandMistake:
+    return CommandMistake(name, tuple(word.replace("~", " ") for word in line.split()), says)
+
+
+COMMANDS = [
+    _of("up_other_cloud", "up HERE/aws.yaml -y", "aws.yaml", "'aws'", "external"),
+    _of("up_missing_module", "up HERE/external.yaml -y", "external.yaml", "'nosuch'", "PYTHONPATH"),
+    _of("up_without_a_terminal", "up HERE/good.yaml", "-y"),
+    _of("up_port", "up HERE/good.yaml --port 0", "--port", "65535"),
+    _of("up_missing_file", "up HERE/none.yaml", "none.yaml", "No such file"),
+    _of("up_a_directory", "up HERE", "Is a directory"),
+    _of("up_empty_file", "up HERE/empty.yaml", "empty.yaml", "cluster_name"),
+    _of("up_list", "up HERE/list.yaml", "list.yaml:1", "mapping"),
+    _of(
+        "plan_key_typo",
+        "plan HERE/key_typo.yaml --demand HERE/demand.yaml",
+        "key_typo.yaml:2",
+        "max_worker",
+        "max_workers",
+    ),
+    _of(
+        "plan_wrong_type",
+        "plan HERE/wrong_type.yaml --demand HERE/demand.yaml",
+        "wrong_type.yaml:2",
+        "max_workers",
+        "four",
+    ),
+    _of("plan_tab", "plan HERE/tab.yaml --demand HERE/demand.yaml", "tab.yaml:6", "tab"),
+    _of(
+        "plan_head_typo", "plan HERE/no_head.yaml --demand HERE/demand.yaml", "no_head.yaml:4", "haed", "head"
+    ),
+    _of(
+        "plan_provider_typo",
+        "plan HERE/provider_typo.yaml --demand HERE/demand.yaml",
+        "provider_typo.yaml:3",
+        "proces",
+        "process",
+    ),
+    _of(
+        "plan_key_twice",
+        "plan HERE/twice.yaml --demand HERE/demand.yaml",
+        "twice.yaml:11",
+        "max_workers",
+        "2",
+    ),
+    _of(
+        "plan_min_above_max",
+        "plan HERE/min_above_max.yaml --demand HERE/demand.yaml",
+        "min_above_max.yaml",
+        "min_workers",
+        "9",
+    ),
+    _of(
+        "plan_demand_typo",
+        "plan HERE/good.yaml --demand HERE/bad_demand.yaml",
+        "bad_demand.yaml:2",
+        "resource",
+    ),
+    _of("plan_negative", "plan HERE/good.yaml --demand HERE/negative.yaml", "negative.yaml:2", "-1"),
+    _of(
+        "plan_files_swapped", "plan HERE/demand.yaml --demand HERE/good.yaml", "demand.yaml:1", "unknown key"
+    ),
+    _of("plan_indent", "plan HERE/indent.yaml --demand HERE/demand.yaml", "indent.yaml:8", "YAML"),
+    _of("plan_missing_demand", "plan HERE/good.yaml --demand HERE/none.yaml", "none.yaml", "No such file"),
+    _of("plan_without_file", "plan", "muster plan", "--help"),
+    _of("plan_option_typo", "plan HERE/good.yaml --demnad x", "--demnad", "--demand"),
+    _of("command_typo", "tunee ls", "tunee", "tune"),
+    _of("subcommand_typo", "tune lss", "lss", "ls"),
+    _of("status_of_nothing", "status nowhere", "nowhere"),
+    _of("down_of_nothing", "down HERE/good.yaml -y", "demo"),
+    _of("why_of_nothing", "why x nowhere", "nowhere"),
+    _of("monitor_missing_file", "monitor HERE/none.yaml", "none.yaml"),
+    _of("ls_of_nothing", "tune ls HERE/none", "none", "no such"),
+    _of("ls_of_a_file", "tune ls HERE/script.py", "script.py"),
+    _of("ls_of_other_files", "tune ls HERE/other", "other"),
+    _of("filter_without_operator", "tune ls HERE/run --filter loss", "--filter", "'loss'", "loss"),
+    _of("filter_unknown_column", "tune ls HERE/run --filter los<1", "'los'", "loss"),
+    _of("filter_number_with_text", "tune ls HERE/run --filter loss<abc", "loss", "'abc'", "number"),
+    _of("filter_text_with_number", "tune ls HERE/run --filter status>3", "status", "3", "text"),
+    _of("sort_unknown_column", "tune ls HERE/run --sort los", "--sort", "'los'", "loss"),
+    _of("limit_is_no_number", "tune ls HERE/run --limit ten", "--limit", "ten"),
+    _of("output_format", "tune ls HERE/run -o HERE/x.xlsx", "x.xlsx", ".csv"),
+    _of("show_unknown_trial", "tune show HERE/run zzz", "zzz"),
+    _of("best_mode", "tune best HERE/run --metric loss --mode up", "--mode", "up", "min"),
+    _of("best_unknown_metric", "tune best HERE/run --metric los --mode min", "'los'", "reported are loss"),
+    _of("best_without_metric", "tune best HERE/run", "--metric", "loss"),
+    _of("watch_and_json", "tune ls HERE/run --watch --json", "--watch", "leave out --json"),
+    _of("output_folder_missing", "tune ls HERE/run -o HERE/none/x.csv", "none/x.csv", "No such file"),
+    _of("resume_of_nothing", "tune resume HERE/none", "none"),
+    _of("compat_missing_file", "compat HERE/none.py", "none.py"),
+    _of("sim_seed", "sim day --seed x", "--seed", "x"),
+]
+
+
+def write_files(folder: Path) -> None:
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "other").mkdir()
+
+
+def asked(folder: Path) -> list[tuple[str, str | list[str]]]:
+    """Returns a script that makes the experiment HERE/run, and the commands."""
+    words = [(each.name, [word.replace("HERE", str(folder)) for word in each.words]) for each in COMMANDS]
+    return [("make", MAKE.replace("HERE", str(folder))), *words]

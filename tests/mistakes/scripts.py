@@ -1,0 +1,335 @@
+"""Lists mistakes in scripts: the script, and what the sentence that helps must contain.
+
+A script starts with PRELUDE. Most mistakes raise; some fail the trial (`TRIAL`: the last line of its error),
+and some let the run go on and are noted on the error stream once (`NOTE`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PRELUDE = """\
+import os, sys
+from muster import tune
+from muster.tune import RunConfig, TuneConfig, Tuner
+RUN = RunConfig(storage_path=os.getcwd(), name="run", verbose=0, engine="local")
+def train(config):
+    tune.report({"loss": float(config.get("x", 1.0))})
+def fit(trainable=train, **more):
+    return Tuner(trainable, **{"run_config": RUN, **more}).fit()
+"""
+RAISES, TRIAL, NOTE = "raises", "trial", "note"
+
+
+class Mistake(NamedTuple):
+    name: str
+    script: str
+    says: tuple[str, ...]  # what, where, what to do
+    how: str = RAISES
+
+
+LISTED = [
+    Mistake(
+        "metric_typo",
+        'fit(tune_config=TuneConfig(metric="los", mode="min"))',
+        ("'los'", "loss", "TuneConfig"),
+    ),
+    Mistake(
+        "optuna_without_metric",
+        "from muster.tune.search.optuna import OptunaSearch\n"
+        'fit(param_space={"x": tune.uniform(0, 1)}, tune_config=TuneConfig(search_alg=OptunaSearch()))',
+        ("OptunaSearch", "metric", "mode"),
+    ),
+    Mistake(
+        "bounds_swapped",
+        'Tuner(train, param_space={"model": {"lr": tune.uniform(1, 0)}})',
+        ("param_space['model']['lr']", "uniform(1, 0)", "lower", "upper"),
+    ),
+    Mistake("report_a_number", "fit(lambda config: tune.report(0.5))", ("report(", "0.5", "{'"), TRIAL),
+    Mistake(
+        "text_as_bound",
+        'Tuner(train, param_space={"x": tune.uniform("0", 1)})',
+        ("uniform('0', 1)", "number"),
+    ),
+    Mistake(
+        "stop_typo",
+        'fit(run_config=RunConfig(storage_path=os.getcwd(), stop={"los": 1}, verbose=0, engine="local"))',
+        ("stop", "'los'", "loss"),
+        NOTE,
+    ),
+    Mistake(
+        "text_metric",
+        'def train(config):\n    tune.report({"loss": "0.5"})\n'
+        'fit(train, tune_config=TuneConfig(metric="loss", mode="min"))',
+        ("'loss'", "'0.5'", "float("),
+    ),
+    Mistake(
+        "scheduler_by_short_name_typo",
+        'fit(tune_config=TuneConfig(metric="loss", mode="min", scheduler="ashaa"))',
+        ("'ashaa'", "'asha'"),
+    ),
+    Mistake(
+        "relative_path",
+        'open("data.csv", "w").close()\ndef train(config):\n    open("data.csv")\nfit(train)',
+        ("'data.csv'", "own directory", "/relative_path/data.csv"),
+        TRIAL,
+    ),
+    Mistake(
+        "large_array_in_space",
+        'import numpy\nTuner(train, param_space={"data": numpy.zeros(1_000_000)})',
+        ("param_space['data']", "8 MB", "tune.with_parameters"),
+        NOTE,
+    ),
+]
+
+OWN = [
+    Mistake("trainable_called", 'Tuner({"loss": 1.0})', ("{'loss': 1.0}", "function of the config")),
+    Mistake(
+        "trainable_with_two_arguments",
+        "def train(config, data): pass\nTuner(train)",
+        ("train(config, data)", "with_parameters"),
+    ),
+    Mistake(
+        "space_is_a_list", "Tuner(train, param_space=[tune.uniform(0, 1)])", ("param_space", "dict", "list")
+    ),
+    Mistake("keyword_typo", "TuneConfig(num_sample=3)", ("TuneConfig", "'num_sample'", "'num_samples'")),
+    Mistake("space_by_position", 'Tuner(train, {"x": 1})', ("Tuner", "param_space=")),
+    Mistake("mode_misspelt", 'TuneConfig(metric="loss", mode="minimize")', ("'minimize'", "'min' or 'max'")),
+    Mistake("samples_as_text", 'TuneConfig(num_samples="10")', ("num_samples='10'", "whole number")),
+    Mistake(
+        "best_without_metric",
+        "fit(tune_config=TuneConfig(num_samples=2)).get_best_result()",
+        ("metric", "get_best_result", "TuneConfig"),
+    ),
+    Mistake(
+        "best_by_unreported_metric",
+        'fit(tune_config=TuneConfig(num_samples=2)).get_best_result("accuracy", "max")',
+        ("'accuracy'", "loss"),
+    ),
+    Mistake(
+        "best_of_failed_trials",
+        "def train(config):\n    raise OSError('no data')\n"
+        'fit(train, tune_config=TuneConfig(metric="loss", mode="min", num_samples=2)).get_best_result()',
+        ("'loss'", "2 of 2 trials failed", "no data"),
+    ),
+    Mistake(
+        "choice_of_nothing",
+        'Tuner(train, param_space={"act": tune.choice([])})',
+        ("param_space['act']", "at least one"),
+    ),
+    Mistake("choice_of_a_number", "tune.choice(5)", ("choice(5)", "list")),
+    Mistake(
+        "choice_with_many_arguments", 'tune.choice("adam", "sgd")', ("choice()", "write choice(categories)")
+    ),
+    Mistake("exponents_as_bounds", "tune.loguniform(-4, -1)", ("loguniform(-4, -1)", "1e-4")),
+    Mistake("float_bounds_of_integers", "tune.randint(0.5, 2)", ("randint(0.5, 2)", "whole number")),
+    Mistake(
+        "empty_integer_range",
+        'Tuner(train, param_space={"n": tune.randint(3, 3)})',
+        ("param_space['n']", "randint(3, 3)", "below"),
+    ),
+    Mistake("step_does_not_divide", "tune.quniform(0, 1, 0.3)", ("0.3", "multiple")),
+    Mistake("grid_of_a_number", "tune.grid_search(0.1)", ("grid_search(0.1)", "list")),
+    Mistake("sample_from_a_value", "tune.sample_from(3)", ("sample_from(3)", "function")),
+    Mistake("searcher_misspelt", 'fit(tune_config=TuneConfig(search_alg="optna"))', ("'optna'", "'optuna'")),
+    Mistake(
+        "scheduler_class",
+        "from muster.tune.schedulers import ASHAScheduler\nTuneConfig(scheduler=ASHAScheduler)",
+        ("scheduler", "AsyncHyperBandScheduler("),
+    ),
+    Mistake(
+        "scheduler_without_mode",
+        "from muster.tune.schedulers import ASHAScheduler\n"
+        'fit(tune_config=TuneConfig(metric="loss", scheduler=ASHAScheduler()))',
+        ("mode", "AsyncHyperBandScheduler", "TuneConfig"),
+    ),
+    Mistake(
+        "metric_given_twice",
+        "from muster.tune.schedulers import ASHAScheduler\n"
+        'asha = ASHAScheduler(metric="loss", mode="min")\n'
+        'fit(tune_config=TuneConfig(metric="loss", mode="min", scheduler=asha))',
+        ("metric or mode of its own", "once"),
+    ),
+    Mistake("resources_misspelt", 'tune.with_resources(train, {"gpus": 1})', ("'gpus'", "'gpu'")),
+    Mistake(
+        "resources_no_machine_has", 'fit(tune.with_resources(train, {"cpu": 4000}))', ("4000", "CPU"), TRIAL
+    ),
+    Mistake(
+        "checkpoint_is_a_file",
+        "def train(config):\n    open('model.pt', 'w').close()\n"
+        "    tune.report({'loss': 1}, checkpoint=tune.Checkpoint.from_directory('model.pt'))\nfit(train)",
+        ("model.pt", "directory"),
+        TRIAL,
+    ),
+    Mistake(
+        "checkpoint_is_a_path",
+        "def train(config):\n    tune.report({'loss': 1}, checkpoint='model.pt')\nfit(train)",
+        ("'model.pt'", "Checkpoint.from_directory"),
+        TRIAL,
+    ),
+    Mistake("restore_from_nowhere", 'Tuner.restore("nowhere", train)', ("nowhere", "no experiment")),
+    Mistake(
+        "restore_other_trainable",
+        "fit()\ndef other(config): pass\nTuner.restore('run', other)",
+        ("'train'", "'other'"),
+    ),
+    Mistake(
+        "storage_below_a_file",
+        'open("file", "w").close()\nfit(run_config=RunConfig(storage_path="file/below", verbose=0))',
+        ("file/below", "storage_path"),
+    ),
+    Mistake("stop_is_a_number", "fit(run_config=RunConfig(stop=5, verbose=0))", ("stop", "5", "dict")),
+    Mistake(
+        "stop_takes_only_results",
+        "fit(run_config=RunConfig(stop=lambda result: True, verbose=0))",
+        ("(trial_id, result)",),
+    ),
+    Mistake("one_callback", "RunConfig(callbacks=tune.Callback())", ("callbacks", "list")),
+    Mistake("callback_class", "RunConfig(callbacks=[tune.Callback])", ("callbacks", "Callback()")),
+    Mistake(
+        "config_is_a_dict", 'Tuner(train, tune_config={"num_samples": 3})', ("tune_config", "TuneConfig(")
+    ),
+    Mistake("run_config_is_a_dict", 'Tuner(train, run_config={"name": "x"})', ("run_config", "RunConfig(")),
+    Mistake(
+        "configs_swapped",
+        "Tuner(train, tune_config=RunConfig())",
+        ("tune_config", "RunConfig", "run_config="),
+    ),
+    Mistake(
+        "captured_lock",
+        "import threading\nlock = threading.Lock()\ndef train(config):\n    lock.acquire()\nTuner(train)",
+        ("train > lock", "lock", "inside of the trainable"),
+    ),
+    Mistake("trial_returns_a_list", "fit(lambda config: [0.5])", ("dict", "list"), TRIAL),
+    Mistake("results_before_fit", "Tuner(train).get_results()", ("fit()",)),
+    Mistake("unregistered_name", 'tune.run("trainn")', ("trainn", "register_trainable")),
+    Mistake(
+        "plot_kind_misspelt",
+        'fit().plot("a.html", metric="loss", mode="min", kind="curve")',
+        ("'curve'", "curves"),
+    ),
+    Mistake("plot_as_pdf", 'fit().plot("a.pdf", metric="loss", mode="min")', ("a.pdf", ".html")),
+    Mistake(
+        "pandas_missing", 'sys.modules["pandas"] = None\nfit().get_dataframe()', ("pandas", "pip install")
+    ),
+    Mistake(
+        "optuna_missing",
+        'sys.modules["optuna"] = None\nfrom muster.tune.search.optuna import OptunaSearch\nOptunaSearch()',
+        ("optuna", "pip install"),
+    ),
+    Mistake("parameter_unknown", "tune.with_parameters(train, data=[1])", ("data", "train(config)")),
+    Mistake("fit_with_arguments", "Tuner(train).fit(train)", ("fit", "no arguments")),
+    Mistake("misspelt_function", "tune.lograndom(1, 2)", ("'lograndom'", "lograndint")),
+    Mistake(
+        "reduction_factor_of_one",
+        "from muster.tune.schedulers import ASHAScheduler\nASHAScheduler(reduction_factor=1)",
+        ("reduction_factor", "1"),
+    ),
+    Mistake(
+        "pbt_without_mutations",
+        "from muster.tune.schedulers import PopulationBasedTraining\n"
+        "PopulationBasedTraining(metric='loss', mode='min')",
+        ("hyperparam_mutations",),
+    ),
+    Mistake(
+        "report_by_keyword",
+        "fit(lambda config: tune.report(loss=0.5))",
+        ("'loss'", "report({'loss': ...})"),
+        TRIAL,
+    ),
+    Mistake(
+        "run_with_failed_trials",
+        "def train(config):\n    raise OSError('no data')\n"
+        "tune.run(train, name='run', storage_path=os.getcwd(), verbose=0)",
+        ("1 failed", "OSError: no data", "error.txt"),
+    ),
+    Mistake(
+        "space_function_not_called",
+        'Tuner(train, param_space={"x": tune.uniform})',
+        ("param_space['x']", "tune.uniform(...)"),
+    ),
+    Mistake(
+        "time_not_reported",
+        "from muster.tune.schedulers import ASHAScheduler\n"
+        'asha = ASHAScheduler(time_attr="epoch")\n'
+        'fit(tune_config=TuneConfig(metric="loss", mode="min", scheduler=asha))',
+        ("time_attr='epoch'", "it has loss"),
+        NOTE,
+    ),
+    Mistake("restore_without_trainable", "fit()\nTuner.restore('run')", ("'train'", "trainable=...")),
+    Mistake(
+        "best_config_without_mode",
+        "tune.run(train, name='run', storage_path=os.getcwd(), verbose=0, num_samples=2).best_config",
+        ("best_config", "metric", "mode"),
+    ),
+    Mistake("old_checkpoint", "tune.Checkpoint.from_dict({'a': 1})", ("from_dict", "from_directory")),
+    Mistake("trainer_of_ray", "from muster.train import ScalingConfig", ("ScalingConfig", "ray")),
+    Mistake("result_beyond_the_last", "fit()[10]", ("result 10", "1 in all")),
+    Mistake(
+        "trial_name_is_a_number",
+        "fit(tune_config=TuneConfig(trial_name_creator=lambda trial: 5))",
+        ("trial_name_creator", "5", "str("),
+    ),
+    Mistake(
+        "scheduler_is_a_number", "fit(tune_config=TuneConfig(scheduler=5))", ("scheduler=5", "TrialScheduler")
+    ),
+    Mistake(
+        "callback_raises",
+        "class Mine(tune.Callback):\n"
+        "    def on_trial_result(self, iteration, trials, trial, result, **info):\n"
+        "        result['accuracy']\n"
+        "fit(run_config=RunConfig(storage_path=os.getcwd(), verbose=0, callbacks=[Mine()]))",
+        ("Mine.on_trial_result", "'accuracy'", "Fix the callback"),
+    ),
+    Mistake(
+        "stopper_raises",
+        "def stop(trial_id, result):\n    return result['accuracy'] > 1\n"
+        "fit(run_config=RunConfig(storage_path=os.getcwd(), verbose=0, stop=stop))",
+        ("KeyError", "'accuracy'", "fix it and resume"),
+    ),
+    Mistake("samples_given_to_the_tuner", "Tuner(train, num_samples=3)", ("TuneConfig(num_samples=...)",)),
+    Mistake(
+        "threshold_is_a_text",
+        'fit(run_config=RunConfig(stop={"loss": "0.1"}, verbose=0))',
+        ("stop", "'0.1'", "number"),
+    ),
+    Mistake(
+        "grid_for_optuna",
+        "from muster.tune.search.optuna import OptunaSearch\n"
+        'fit(param_space={"x": tune.grid_search([1])}, '
+        'tune_config=TuneConfig(metric="loss", mode="min", search_alg=OptunaSearch()))',
+        ("OptunaSearch", "grid_search at 'x'", "choice()"),
+    ),
+    Mistake(
+        "checkpoint_frequency_of_a_function",
+        "often = tune.CheckpointConfig(checkpoint_frequency=2)\n"
+        "fit(run_config=RunConfig(storage_path=os.getcwd(), verbose=0, checkpoint_config=often))",
+        ("checkpoint_frequency=2", "tune.report(metrics, checkpoint=...)"),
+    ),
+    Mistake(
+        "unknown_storage",
+        'fit(run_config=RunConfig(storage_path="foo://bucket/x", verbose=0))',
+        ("foo://bucket/x", "install"),
+    ),
+    Mistake(
+        "step_returns_nothing",
+        "class Mine(tune.Trainable):\n    def step(self): pass\nfit(Mine)",
+        ("step()", "dict", "NoneType"),
+        TRIAL,
+    ),
+    Mistake(
+        "preset_point_outside_of_the_space",
+        "from muster.tune.search import BasicVariantGenerator\n"
+        'first = BasicVariantGenerator(points_to_evaluate=[{"lr": 5}])\n'
+        'fit(param_space={"x": tune.uniform(0, 1)}, tune_config=TuneConfig(search_alg=first))',
+        ("points_to_evaluate", "'lr'", "known here: x"),
+    ),
+    Mistake("bundles_as_a_dict", 'tune.PlacementGroupFactory({"CPU": 1})', ("list of dicts", "[{'CPU': 1}]")),
+    Mistake(
+        "unknown_trial_told",
+        'Tuner(param_space={"x": 1}, run_config=RUN).tell("zz", {"loss": 1})',
+        ("'zz'", "ask()"),
+    ),
+    Mistake("session_in_the_driver", 'tune.report({"loss": 1.0})', ("report()", "outside of a trial"), NOTE),
+]
+MISTAKES = [*LISTED, *OWN]

@@ -1,0 +1,191 @@
+"""Results of Ray Train's workers reach the tuner: with a stand-in for the session, and on a real Ray."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from tests.ray_clusters import clear
+
+from muster import tune
+from muster.engines.ray.connect import connect, import_ray
+from muster.session.session import TrialStopped, install, uninstall
+from muster.testing.ray_cluster import AUTH
+from muster.tune.integration import ray_train
+from muster.tune.integration.ray_train import TuneReportCallback
+
+
+class Reports:
+    """A session that keeps what is reported, or raises."""
+
+    def __init__(self):
+        self.seen, self.error = [], None
+
+    def report(self, metrics, checkpoint=None):
+        if self.error is not None:
+            raise self.error
+        self.seen.append(dict(metrics))
+
+
+@pytest.fixture
+def session(monkeypatch):
+    monkeypatch.setattr(ray_train, "_LOOK_S", 0.05)
+    made = Reports()
+    token = install(made, whole_process=True)
+    yield made
+    uninstall(token)
+
+
+def threads():
+    return [each.name for each in threading.enumerate() if each.name == "muster-train"]
+
+
+def soon(is_so):
+    give_up = time.monotonic() + 60
+    while not is_so() and time.monotonic() < give_up:
+        time.sleep(0.05)
+    return is_so()
+
+
+def test_the_metrics_of_rank_0_are_reported_with_the_path_of_a_checkpoint(session):
+    callback = TuneReportCallback()
+    callback.after_report(None, [{"loss": 1.0}, {"loss": 2.0}], None)
+    callback.after_report(run_context=None, metrics=[{"loss": 0.5}], checkpoint=SimpleNamespace(path="/c"))
+    assert session.seen == [{"loss": 1.0}, {"loss": 0.5, "checkpoint_path": "/c"}]
+
+
+def test_a_stopped_trial_ends_the_training_without_a_word(session, caplog):
+    callback, session.error = TuneReportCallback(), TrialStopped()
+    try:
+        with pytest.raises(RuntimeError, match="the trial has been stopped"):
+            callback.after_report(None, [{"loss": 1.0}], None)
+        ray_train.logging.getLogger("ray.train").error("the training failed")
+    finally:
+        ray_train.logging.disable(ray_train.logging.NOTSET)
+    assert caplog.messages == []
+
+
+def test_a_result_that_is_refused_ends_the_training_and_says_why(session):
+    callback, session.error = TuneReportCallback(), TypeError("the reported value 'a' has 60 MB")
+    with pytest.raises(RuntimeError, match=r"^TypeError: the reported value 'a' has 60 MB$"):
+        callback.after_report(None, [{"a": 1.0}], None)
+    session.error = None
+    callback.after_report(None, [{"a": 2.0}], None)
+    assert session.seen == [{"a": 2.0}]
+
+
+def test_nothing_is_left_when_the_trial_has_ended():
+    session = Reports()
+    token = install(session, whole_process=True)
+    used, unused = TuneReportCallback(), TuneReportCallback()
+    used.after_report(None, [{"loss": 1.0}], None)
+    uninstall(token)
+    folders = [os.path.dirname(each._path) for each in (used, unused)]
+    assert soon(lambda: not threads() and not any(map(os.path.exists, folders)))
+    try:
+        with pytest.raises(RuntimeError, match="the trial has been stopped"):
+            used.after_report(None, [{"loss": 1.0}], None)
+    finally:
+        ray_train.logging.disable(ray_train.logging.NOTSET)
+
+
+REPORTS_ELSEWHERE = """
+import pickle, sys
+sys.modules["muster"] = None  # as on a node that was sent the package
+with open(sys.argv[1], "rb") as stream:
+    pickle.load(stream).after_report(None, [{"loss": 1.0}], None)
+"""
+
+
+@pytest.mark.slow
+def test_it_reports_from_a_process_that_lacks_this_package(session, tmp_path):
+    blob = tmp_path / "callback"
+    blob.write_bytes(import_ray().cloudpickle.dumps(TuneReportCallback()))
+    subprocess.run([sys.executable, "-c", REPORTS_ELSEWHERE, str(blob)], check=True, timeout=100)
+    assert session.seen == [{"loss": 1.0}]
+
+
+def test_outside_of_a_trial_it_says_where_it_belongs():
+    with pytest.raises(RuntimeError, match="inside the function of a trial"):
+        TuneReportCallback()
+
+
+@pytest.fixture(scope="module")
+def cluster(plain_head):
+    pytest.importorskip("pyarrow", reason="Ray Train needs it")
+    os.environ.update(AUTH)
+    clear(plain_head)
+    ray = import_ray()
+    connect(ray, plain_head.address)
+    yield plain_head
+    ray.shutdown()
+
+
+def trainable(storage):
+    """Returns a function whose two workers report three epochs, with a checkpoint from rank 0 in the last."""
+
+    def epochs(config):
+        import tempfile
+
+        from ray import train
+
+        rank = train.get_context().get_world_rank()
+        for epoch in range(3):
+            metrics = {"epoch": epoch, "loss": config["x"] / (epoch + 1) + rank}
+            if epoch == 2 and rank == 0:
+                with tempfile.TemporaryDirectory() as folder:
+                    train.report(metrics, checkpoint=train.Checkpoint.from_directory(folder))
+            else:
+                train.report(metrics)
+
+    def trial(config):
+        os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.2"  # reports arrive so often
+        os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"  # a process less
+        from ray import train
+        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+        from muster.tune.integration.ray_train import TuneReportCallback
+
+        DataParallelTrainer(
+            epochs,
+            train_loop_config=config,
+            scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+            run_config=train.RunConfig(
+                name=f"x{config['x']}", storage_path=storage, callbacks=[TuneReportCallback()]
+            ),
+        ).fit()
+        tune.report({"after": "fit", "loss": 0.0})
+
+    return tune.with_resources(trial, {"cpu": 0.5})
+
+
+def column(result, name):
+    return [None if value != value else value for value in result.metrics_dataframe[name]]
+
+
+def group_states():
+    return {each["state"] for each in import_ray().util.placement_group_table().values()}
+
+
+@pytest.mark.ray
+def test_trials_train_with_workers_beside_them_and_a_stop_ends_the_workers(cluster, tmp_path):
+    """The two would not fit at once: the second starts when the first has given back what it held."""
+    stop = lambda _, result: result["config"]["x"] == 6 and result["training_iteration"] == 2  # noqa: E731
+    run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0, stop=stop, trial_time_limit_s=200)
+    settings = tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True)
+    space = {"x": tune.grid_search([6, 12])}
+    made = trainable(str(tmp_path / "train"))
+    first, second = tune.Tuner(made, param_space=space, run_config=run, tune_config=settings).fit()
+    assert (first.error, second.error) == (None, None)
+    assert [column(each, "loss") for each in (first, second)] == [[6, 3], [12, 6, 4, 0]]
+    assert column(second, "epoch") == [0, 1, 2, None]  # of rank 0; the last is the function's own report
+    paths = column(second, "checkpoint_path")
+    assert paths[:2] == [None, None]
+    assert os.path.dirname(paths[2]) == str(tmp_path / "train" / "x12")
+    assert os.path.isdir(paths[2])
+    assert soon(lambda: group_states() == {"REMOVED"})

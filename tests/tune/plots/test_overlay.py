@@ -1,0 +1,57 @@
+"""Several experiments over each other: what the lines are made of, and the files."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from tests.tune.experiments import trial
+
+from muster.tune.analysis import ExperimentAnalysis
+from muster.tune.plots.overlay import ProgressCurve, progress_of, save_overlay
+
+
+def curve(name, values):
+    return ProgressCurve(name, np.arange(len(values), dtype=float), np.array(values, dtype=float))
+
+
+def test_a_line_is_the_best_value_after_each_result(tmp_path):
+    trials = [trial(tmp_path, "t1", [9.0, 1.0, 5.0]), trial(tmp_path, "t2", [4.0, float("nan"), 0.5])]
+    found = progress_of(ExperimentAnalysis(tmp_path, trials=trials), "mine", "loss", "min")
+    assert found.best[-1] == 0.5
+    assert len(found.best) == 5
+    assert (np.diff(found.best) <= 0).all()
+
+
+@pytest.mark.parametrize("name", ["both.html", "both.svg"])
+def test_the_file_has_a_line_for_each_experiment_and_can_be_parsed(tmp_path, name):
+    file = tmp_path / name
+    save_overlay(
+        [curve("a<b", [3, 2, 1]), curve("c", [5, 5, 4]), curve("empty", [])], "loss", "results", file
+    )
+    text = file.read_text(encoding="utf-8")
+    svg = ElementTree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
+    lines = [each for each in svg.iter() if each.tag.endswith("path")]
+    assert [line[0].text for line in lines] == ["a<b", "c"]
+    assert all("NaN" not in line.get("d") for line in lines)
+
+
+def test_a_first_value_that_is_far_off_does_not_flatten_the_rest(tmp_path):
+    file = tmp_path / "both.svg"
+    save_overlay([curve("a", [1e9, *np.linspace(2, 1, 50)])], "loss", "results", file)
+    assert "1e9" not in file.read_text(encoding="utf-8")
+
+
+def test_nothing_and_equal_values_can_be_drawn(tmp_path):
+    file = tmp_path / "both.svg"
+    save_overlay([], "loss", "results", file)
+    save_overlay([curve("a", [1.0, 1.0])], "loss", "time", file)
+    assert file.read_text(encoding="utf-8").count("<path") == 1
+
+
+def test_a_png_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "both.png"
+    save_overlay([curve("a", [2.0, 1.0])], "loss", "results", file)
+    assert file.read_bytes().startswith(b"\x89PNG")
