@@ -131,3 +131,72 @@ def _status():
         ),
         quarantined=(),
     )
+
+
+GANG_IDS = ("3c45e2c3ac5651712c61f86eb4a401000000", "3c45e2c3ac565171aaaa000000b401000000")
+
+
+def with_tuner() -> PublishedStatus:
+    """As recorded while a tuner ran: trials are placement groups, types have the names of a cloud."""
+    kind, spot = "worker-m6i-2xlarge-ondemand", "worker-g5-xlarge-spot"
+    own = {"CPU": 8, "trainer": 2, "memory": 3e10, "object_store_memory": 1e10}
+    states = [
+        ("head", _S.RAY_RUNNING, "ray.head.default"),
+        *((f"w{n}", _S.RAY_RUNNING, kind) for n in range(3)),
+    ]
+    states += [("idle", _S.RAY_RUNNING, spot), ("lost", _S.TERMINATING, spot)]
+    records, nodes, verdicts = [], [], []
+    for n, (name, state, node_type) in enumerate(states):
+        own_id = f"t-0e5c7e0d79f5-i{n}"
+        is_head, is_idle = name == "head", name == "idle"
+        history = (StatusChange(_S.RAY_RUNNING, AT - 90), StatusChange(state, AT - 9, "its node is dead"))
+        facts = {"kind": NodeKind.HEAD if is_head else NodeKind.WORKER, "history": history}
+        facts |= {
+            "node_id": f"{n}f" * 28,
+            "cloud_id": f"i-0abc{n}",
+            "price_per_hour": None if is_head else 1.006,
+        }
+        records.append(instance(own_id, state, node_type=node_type, **facts))
+        total = {**own, **_of_gangs(n), "node:10.0.0.1": 1, "accelerator_type:A10G": 1}
+        used = {} if is_idle else {"CPU": 8, "trainer": 2, "memory": 1.2e10, "object_store_memory": 24e6}
+        free = {key: amount - used.get(key, 0) for key, amount in total.items()}
+        status = NodeStatus.IDLE if is_idle else NodeStatus.RUNNING
+        if state is _S.RAY_RUNNING:
+            node = {
+                "total": amounts(total),
+                "available": amounts(free),
+                "status": status,
+                "idle_s": 12.0 * is_idle,
+            }
+            nodes.append(NodeReport(node_id=f"{n}f" * 28, node_type=node_type, is_head=is_head, **node))
+        reason = Reason.KEPT_NOT_IDLE_LONG_ENOUGH if is_idle else Reason.KEPT_BUSY
+        detail = "idle for 12 of 300 s" if is_idle else ""
+        if state is _S.TERMINATING:
+            reason, detail = Reason.LOST, "its node is dead"
+        verdicts.append(Verdict(subject=Subject.NODE, subject_id=own_id, reason=reason, detail=detail))
+    for gang_id in GANG_IDS:
+        verdicts.append(
+            Verdict(
+                subject=Subject.GANG,
+                subject_id=gang_id,
+                reason=Reason.BLOCKED_BY_CLUSTER_LIMIT,
+                detail="the cluster is at its maximum of 6 nodes, head included",
+                since=AT - 600,
+            )
+        )
+    bundles = [{"CPU": 1, "memory": 2e9}, *[{"CPU": 8, "GPU": 1, "memory": 1.6e10}] * 3]
+    gangs = tuple(gang(bundles, gang_id=gang_id) for gang_id in GANG_IDS)
+    status = StatusSnapshot(
+        at=AT, instances={}, price_per_hour=5.03, spent=12.5, verdicts=tuple(verdicts), quarantined=()
+    )
+    runtime = RuntimeReport(nodes=tuple(nodes), gangs=gangs)
+    return published(
+        cluster_name="research", instances=tuple(records), runtime=runtime, status=status, recent_failures=()
+    )
+
+
+def _of_gangs(number: int) -> dict[str, float]:
+    """What Ray adds to a node for each placement group on it."""
+    group = f"4f{number}" * 12
+    names = (f"CPU_group_{group}", f"CPU_group_0_{group}", f"bundle_group_{group}", f"bundle_group_0_{group}")
+    return {name: 1000 if name.startswith("bundle") else 8 for name in names}

@@ -95,3 +95,22 @@ def test_a_process_that_does_not_listen_is_killed():
 def test_a_later_process_with_the_same_number_is_not_touched():
     impostor = replace(mark_of(os.getpid()), started="1")
     assert not daemon.end(impostor, clock=SystemClock(), patience_s=0.1)
+
+
+def test_without_a_terminal_the_option_that_confirms_is_named(home: ClusterHome):
+    write_record(home, record())
+    asked = down()
+    assert (asked.exit_code, asked.stderr) == (
+        2,
+        "error: nobody answered, and there is no terminal to ask on; -y confirms in advance\n",
+    )
+    assert asked.stdout.endswith("\n")
+    assert home.cluster.exists()
+
+
+def test_an_answer_from_a_pipe_is_an_answer(home: ClusterHome):
+    write_record(home, record())
+    refused = CliRunner().invoke(cli, ["down", "laptop"], input="n\n")
+    assert (refused.exit_code, home.cluster.exists()) == (1, True)
+    agreed = CliRunner().invoke(cli, ["down", "laptop"], input="y\n")
+    assert (agreed.exit_code, home.cluster.exists()) == (0, False)

@@ -42,12 +42,18 @@ def muster(tmp_path: Path):
     file = tmp_path / "life.yaml"
     file.write_text(CLUSTER, encoding="utf-8")
 
-    def run(*words: str, text: str | None = None, program: tuple[str, ...] = ("-m", "muster.cli.main")):
+    def run(
+        *words: str,
+        text: str | None = None,
+        answer: str | None = None,
+        program: tuple[str, ...] = ("-m", "muster.cli.main"),
+    ):
         if text is not None:
             file.write_text(text, encoding="utf-8")
         return subprocess.run(
             [sys.executable, *program, *(str(file) if word == "FILE" else word for word in words)],
             env={**os.environ, "MUSTER_HOME": str(tmp_path)},
+            input=answer,
             capture_output=True,
             text=True,
             timeout=240,
@@ -69,9 +75,24 @@ def test_without_ray_the_fix_is_told_and_nothing_is_made(muster):
     done = muster("up", "FILE", "-y", program=("-c", NO_RAY))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "error: Ray is not installed (No module named 'ray'): install it with: pip install 'muster[ray]'\n"
+        "error: Ray is not installed (No module named 'ray'): install it with: pip install 'muster-ml[ray]'\n"
     )
     assert not muster.home.path.exists()
+
+
+@pytest.mark.parametrize("name", ["../../victim", "team/vision"])
+def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_written(muster, tmp_path, name):
+    (tmp_path / "clusters").mkdir()
+    victim = tmp_path.parent / "victim"
+    victim.mkdir(mode=0o755, exist_ok=True)
+    done = muster("up", "FILE", "-y", text=CLUSTER.replace("life", name))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        f"error: {muster.file}:1: cluster_name: {name!r} cannot be the name of a cluster; "
+    )
+    assert done.stderr.count("\n") == 1
+    assert (sorted(victim.iterdir()), victim.stat().st_mode & 0o777) == ([], 0o755)
+    assert sorted((tmp_path / "clusters").iterdir()) == []
 
 
 def test_invalid_yaml_names_file_and_line(muster):
@@ -116,8 +137,15 @@ def test_a_head_larger_than_this_computer_is_one_line(muster):
 
 
 def test_a_question_that_is_answered_no_starts_nothing(muster):
-    done = muster("up", "FILE")
+    done = muster("up", "FILE", answer="n\n")
     assert done.returncode == 1
+    assert not muster.home.path.exists()
+
+
+def test_a_question_that_nobody_answers_names_the_option(muster):
+    done = muster("up", "FILE", answer="")
+    assert done.returncode == 2
+    assert done.stderr.endswith("-y confirms in advance\n")
     assert not muster.home.path.exists()
 
 
@@ -125,3 +153,12 @@ def test_an_unknown_cluster_cannot_be_taken_down(muster):
     done = muster("down", "lief", "-y")
     assert done.returncode == 2
     assert done.stderr.startswith("error: no cluster 'lief' in ")
+
+
+def test_without_a_terminal_the_option_that_confirms_is_named(muster):
+    done = muster("up", "FILE")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: nobody answered, and there is no terminal to ask on; -y confirms in advance\n",
+    )
+    assert not muster.home.path.exists()

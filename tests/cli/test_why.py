@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.cli.cluster_samples import AT, BUSY, COMING, IDLE, published
+from msgspec.structs import replace
+from tests.cli.cluster_samples import AT, BUSY, COMING, HEAD, IDLE, published
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import write_status
@@ -13,12 +14,12 @@ from muster.base.clock import ManualClock
 from muster.cli.main import cli
 from muster.cli.status.view import PageSize
 from muster.cli.why import DEMAND, GANG, MACHINE, NODE_TYPE, Known, WhySubject, answer, find_subject, why_page
-from muster.cluster.model import StatusChange
+from muster.cluster.model import NodeReport, StatusChange, StopCause
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
 from muster.errors import ClusterError
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.builders import instance
+from muster.testing.builders import amounts, instance
 
 _S = InstanceState
 ENDED = "t-111111111111-i1"
@@ -43,6 +44,7 @@ def ended_record():
         price_per_hour=0.18,
         cloud_id="big-0",
         node_id="dd",
+        internal_ip="10.0.0.7",
     )
 
 
@@ -136,23 +138,62 @@ def test_a_node_type_has_its_verdict_and_its_newest_machines():
         ("4f0", WhySubject(kind=GANG, key=GANG_ID)),
         ("gpu", WhySubject(kind=NODE_TYPE, key="gpu")),
         ("demand", WhySubject(kind=DEMAND, key="")),
+        ("10.0.0.7", WhySubject(kind=MACHINE, key=ENDED)),
     ],
 )
 def test_a_word_means_a_name_or_the_beginning_of_one(word: str, meant: WhySubject):
     assert find_subject(word, known()) == meant
 
 
-def test_an_unknown_word_gets_the_nearest_names_and_an_ambiguous_one_the_choices():
-    with pytest.raises(
-        ClusterError, match=r"nothing here is called 'bigg'; did you mean 'big', 'big-1', 'big-2'\? "
-    ):
-        find_subject("bigg", known())
-    with pytest.raises(
-        ClusterError, match=f"'t-5f4' is the beginning of '{BUSY}', '{IDLE}': give more characters"
-    ):
-        find_subject("t-5f4", known())
-    with pytest.raises(ClusterError, match="nothing has happened here yet"):
-        find_subject("x", known(published=None, records=(), node_types=()))
+def refusal(word: str, seen: Known) -> str:
+    with pytest.raises(ClusterError) as refused:
+        find_subject(word, seen)
+    return str(refused.value)
+
+
+def test_an_unknown_word_gets_types_and_machines_by_what_people_call_them_and_the_nearest_names():
+    choices = (
+        f"node types: big, gpu, head, small; machines: {HEAD} (head), {BUSY} (small), {IDLE} (big), "
+        f"{COMING} (big), {ENDED} (big)"
+    )
+    waits = "(`muster why demand` shows everything that waits)"
+    assert refusal("bigg", known()) == (
+        f"nothing here is called 'bigg'; {choices}; did you mean 'big', 'big-1', 'big-2'? {waits}"
+    )
+    assert refusal("zzz", known()) == f"nothing here is called 'zzz'; {choices}; give one of these {waits}"
+
+
+def test_only_so_many_machines_are_listed_and_live_ones_come_first():
+    ended = tuple(replace(ended_record(), instance_id=f"t-{n:012}-i1") for n in range(9))
+    assert f"{COMING} (big), t-000000000000-i1 (big), t-000000000001-i1 (big) and 7 more;" in refusal(
+        "zzz", known(records=ended)
+    )
+
+
+def test_an_ambiguous_word_gets_the_choices_and_a_cluster_without_a_past_says_so():
+    assert refusal("t-5f4", known()) == (
+        f"'t-5f4' is the beginning of '{BUSY}', '{IDLE}': give more characters"
+    )
+    empty = known(published=None, records=(), node_types=())
+    assert "nothing has happened here yet" in refusal("x", empty)
+
+
+@pytest.mark.parametrize(
+    ("steps", "stop_cause", "now"),
+    [
+        (("RAY_RUNNING", "RAY_STOPPED", "TERMINATED"), None, "now    gone, lost: its node is dead"),
+        (("RAY_RUNNING", "RAY_STOP_REQUESTED", "TERMINATED"), StopCause.IDLE, "now    gone, removed: idle"),
+        (("QUEUED", "TERMINATED"), None, "now    gone"),
+    ],
+)
+def test_a_lost_machine_is_told_apart_from_an_idle_one(steps, stop_cause, now):
+    said = {"RAY_STOPPED": "its node is dead"}
+    history = tuple(StatusChange(_S[step], AT + n, said.get(step, "")) for n, step in enumerate(steps))
+    gone = replace(ended_record(), history=history, stop_cause=stop_cause)
+    assert page(WhySubject(kind=MACHINE, key=ENDED), known(records=(gone,)))[1] == now
+    of_type = page(WhySubject(kind=NODE_TYPE, key="big"), known(records=(gone,)))
+    word = now.removeprefix("now    gone")
+    assert [line for line in of_type if line.startswith(f"{ENDED}: TERMINATED{word}, $")]
 
 
 @pytest.fixture
@@ -200,6 +241,34 @@ def test_an_unknown_subject_is_one_line_and_bad_input(ledger_home):
     told = CliRunner().invoke(cli, ["why", "smal1"])
     assert (told.exit_code, told.output) == (
         2,
-        "error: nothing here is called 'smal1'; did you mean 'small'? "
-        "(`muster why demand` shows everything that waits)\n",
+        "error: nothing here is called 'smal1'; node types: small; machines: t-0-i1 (small), t-1-i1 (small), "
+        "t-2-i1 (small); did you mean 'small'? (`muster why demand` shows everything that waits)\n",
     )
+
+
+def test_a_short_id_means_what_is_there_now_before_what_is_past():
+    past_one = replace(ended_record(), instance_id="t-99aa88bb77cc-i2")
+    assert find_subject("t-99aa", known(records=(past_one,))) == WhySubject(kind=MACHINE, key=COMING)
+
+
+def test_a_node_that_muster_did_not_start_has_an_answer_too():
+    seen = published()
+    stranger = NodeReport(node_id="ee" * 28, total=amounts({"CPU": 8}), available=amounts({"CPU": 8}))
+    runtime = replace(seen.runtime, nodes=(*seen.runtime.nodes, stranger))
+    everything = known(published=replace(seen, runtime=runtime))
+    about = find_subject("eeeeeeeeeeee", everything)
+    assert page(about, everything)[1:] == [
+        "now    busy, CPU 0/8 in use",
+        "why    not started by muster",
+    ]
+
+
+def test_a_record_whose_machine_has_another_one_is_not_called_lost():
+    steps = ((_S.ALLOCATED, AT, ""), (_S.TERMINATED, AT + 5, "its machine is the answer to another record"))
+    ended = replace(ended_record(), history=tuple(StatusChange(*step) for step in steps))
+    heir = replace(
+        ended, instance_id="heir", history=(StatusChange(_S.RAY_RUNNING, AT + 5),), state=_S.RAY_RUNNING
+    )
+    about = WhySubject(kind=MACHINE, key=ENDED)
+    assert page(about, known(records=(ended, heir)))[1] == "now    gone"
+    assert page(about, known(records=(ended,)))[1].startswith("now    gone, lost: ")

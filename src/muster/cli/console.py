@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -11,12 +12,16 @@ from rich.text import Text
 PLAIN_WIDTH = 80  # when the output is not a terminal
 GOOD, BAD, QUIET, HEADING = "green", "bold red", "dim", "bold"  # the styles of every page
 MAX_WIDTH = 100  # longer lines do not read better
+TABLE_WIDTH = 160  # rows of many columns do
 
 
-def console() -> Console:
-    """Returns a console with colours and the terminal's width, or plain text of 80 columns elsewhere."""
+def console(max_width: int = MAX_WIDTH) -> Console:
+    """Returns a console with colours and the terminal's width, or plain text of COLUMNS (80) elsewhere."""
     probe = Console(highlight=False, soft_wrap=False)
-    width = min(probe.width, MAX_WIDTH) if probe.is_terminal else PLAIN_WIDTH
+    asked = os.environ.get("COLUMNS", "")
+    width = int(asked) if asked.isdecimal() and int(asked) else PLAIN_WIDTH
+    if probe.is_terminal:
+        width = min(probe.width, max_width)
     return Console(highlight=False, soft_wrap=False, width=width, emoji=False, markup=False)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 import click
 
 from muster import __version__
-from muster.errors import MusterError, SimulationError
+from muster.base.text import did_you_mean
+from muster.errors import MusterError, SimulationError, is_deliberate
 
 
 class CommandEntry(NamedTuple):
@@ -19,13 +22,15 @@ class CommandEntry(NamedTuple):
     summary: str
 
 
-COMMANDS = {
-    "plan": CommandEntry(
-        "muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."
+TUNE = {
+    "tune": CommandEntry(
+        "muster.cli.tune.command", "tune", "List, show, plot, compare, export and resume experiments."
     ),
-    "sim": CommandEntry(
-        "muster.cli.sim.command", "sim", "Run the autoscaler against a simulated cloud with faults."
+    "compat": CommandEntry(
+        "muster.cli.compat", "compat", "Change the imports of Ray Tune scripts; list what muster lacks."
     ),
+}
+AUTOSCALE = {
     "up": CommandEntry("muster.cli.up_down", "up", "Start the cluster of a file, or its monitor."),
     "status": CommandEntry(
         "muster.cli.status.command", "status", "Show the machines, waiting requests and spend of a cluster."
@@ -33,12 +38,18 @@ COMMANDS = {
     "why": CommandEntry(
         "muster.cli.why", "why", "Show the reason for the state of a machine, request or node type."
     ),
+    "down": CommandEntry("muster.cli.up_down", "down", "Stop a cluster and everything that belongs to it."),
     "monitor": CommandEntry(
         "muster.cli.monitor", "monitor", "Run the autoscaler of a cluster (a daemon on its head)."
     ),
-    "down": CommandEntry("muster.cli.up_down", "down", "Stop a cluster and everything that belongs to it."),
-    "tune": CommandEntry("muster.cli.tune.command", "tune", "List, show, export and resume experiments."),
+    "plan": CommandEntry(
+        "muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."
+    ),
+    "sim": CommandEntry(
+        "muster.cli.sim.command", "sim", "Run the autoscaler against a simulated cloud with faults."
+    ),
 }
+COMMANDS = {**TUNE, **AUTOSCALE}
 
 BAD_INPUT = 2
 SIMULATION_FAILED = 1
@@ -61,6 +72,24 @@ class _Failed(_Refused):
     exit_code = SIMULATION_FAILED
 
 
+@contextmanager
+def _usage_in_one_line() -> Iterator[None]:
+    """Makes one line of click's four, with the nearest command where one is misspelt."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise  # the whole help
+    except click.UsageError as error:
+        path = "muster" if error.ctx is None else error.ctx.command_path
+        text = error.format_message().replace("\n", " ")
+        if error.ctx is not None and isinstance(error.ctx.command, click.Group):
+            word = text.partition("'")[2].partition("'")[0]
+            near = did_you_mean(word, error.ctx.command.list_commands(error.ctx))
+            text = text if text.endswith("?") or not near else f"{text} D{near[1:]}"
+        text = text if text.endswith("?") else f"{text.rstrip('.')}; see {path} --help"
+        raise _Refused(f"{path}: {text[:1].lower()}{text[1:]}") from error
+
+
 class LazyGroup(click.Group):
     """A LazyGroup holds the commands that are named in COMMANDS."""
 
@@ -75,15 +104,28 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, commands in (("Find the best model", TUNE), ("Scale a cluster", AUTOSCALE)):
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", entry.summary) for name, entry in commands.items()])
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 - click's signature
+        with _usage_in_one_line():
+            return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
         try:
-            return super().invoke(ctx)
+            with _usage_in_one_line():
+                return super().invoke(ctx)
         except MusterError as problem:
             kind = _Failed if isinstance(problem, SimulationError) else _Refused
             raise kind(str(problem)) from problem
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as problem:
+            if is_deliberate(problem):
+                raise _Refused(str(problem)) from problem
+            raise
 
 
 @click.group(
@@ -93,14 +135,16 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, message="muster %(version)s")
 def cli() -> None:
-    """Scale Ray clusters, tune hyperparameters, and see the reason for every decision.
+    """Find the best model, on one computer or on a cluster that grows for it and shrinks after it.
+
+    muster.tune runs the trials of a Python script (from muster import tune); the commands below look at its
+    experiments, and start, watch and explain clusters.
 
     \b
     Try:
-      muster plan examples/plan/cluster.yaml --demand examples/plan/demand.yaml
+      muster tune ls
       muster sim day
       muster up examples/laptop.yaml
-      muster tune ls results/my_experiment
     """
 
 

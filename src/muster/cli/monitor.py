@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import click
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
+ONCE_WAIT_S = 15.0
+
 _EPILOG = """Ends on SIGTERM or Ctrl-C after the tick under way, exit code 0; machines stay as they are.
-Exit code 2 and one line: a config that cannot be used, a token that is refused, or another monitor that
-already runs the cluster."""
+Exit code 2 and one line: a config or a provider that cannot be used, a token that is refused, another monitor
+or Ray's own autoscaler that already runs the cluster, or, with --once, a head that does not answer."""
 
 
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
@@ -29,9 +33,10 @@ already runs the cluster."""
     type=click.Path(file_okay=False, path_type=Path),
     help="The cluster's directory. Default: its name in $MUSTER_HOME/clusters or ~/.muster/clusters.",
 )
-@click.option("--once", is_flag=True, help="Run one tick and exit.")
+@click.option("--once", is_flag=True, help="Run one tick and exit; a head is waited for 15 seconds at most.")
 @click.option(
     "--interval",
+    "interval_s",
     type=click.FloatRange(min=0.05, max=3600),
     metavar="S",
     help="Seconds between two ticks while something changes.",
@@ -42,41 +47,69 @@ already runs the cluster."""
     metavar="P",
     help="Port of the Prometheus metrics; 0: any free port. Default: 44217, or any when that is taken.",
 )
+@click.option(
+    "--metrics-host",
+    metavar="HOST",
+    help="Address to serve the metrics on. Default: that of the head; loopback when the head is there.",
+)
+@click.option(
+    "--metrics-token-file",
+    "metrics_token",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of the bearer token that readers of the metrics must send. Default: metrics_token in the "
+    "home, if it is there.",
+)
+@click.option(
+    "--shadow",
+    is_flag=True,
+    help="Plan beside the autoscaler that runs the cluster, act on nothing, and report the difference.",
+)
+@click.option(
+    "--shadow-boot",
+    "boot_s",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    metavar="S",
+    help="With --shadow: seconds that a machine boots before it counts in muster's bill. Default: 60.",
+)
 def monitor(
     config: Path,
     address: str | None,
     home: Path | None,
     once: bool,
-    interval: float | None,
-    metrics_port: int | None,
+    **given: Any,  # noqa: ANN401 - the options above, as MonitorOptions names them
 ) -> None:
     """Run the autoscaler of one Ray cluster: launch nodes for waiting requests, remove idle ones.
 
     CONFIG is the cluster's YAML file; edits are applied while the monitor runs. The head must have been
-    started with `--no-monitor`, otherwise Ray's own autoscaler runs as well.
+    started with `--no-monitor`: beside Ray's own autoscaler the monitor refuses to run. With --shadow that
+    one keeps running the cluster: CONFIG is its own YAML file, and nothing is written into the cluster.
     """
     from muster.autoscaler.build import MonitorOptions, StartCancelled, build_monitor
     from muster.autoscaler.connect import find_head_address
     from muster.autoscaler.home import ClusterHome
     from muster.autoscaler.known_clusters import clusters_root
+    from muster.autoscaler.shadow import HOME_SUFFIX
     from muster.config.load import load_config
 
     _log_to_stderr()
     logger = logging.getLogger("muster.monitor")
     environment = dict(os.environ)  # nodes inherit it as it is before Ray's client is set up
     where = ClusterHome(home) if home is not None else None
-    where = where or ClusterHome.of(load_config(config).cluster_name, clusters_root(environment))
+    suffix = HOME_SUFFIX if given["shadow"] else ""
+    where = where or ClusterHome.of(load_config(config).cluster_name + suffix, clusters_root(environment))
     stop = _stop_on_signals()
     options = MonitorOptions(
         config=config,
         home=where,
         head=find_head_address(where, address, environment),
-        interval_s=interval,
-        metrics_port=metrics_port,
+        head_wait_s=ONCE_WAIT_S if once else math.inf,
+        **given,
     )
     try:
         loop = build_monitor(options, environment, stop)
-        logger.info("running the cluster at %s; its files are in %s", options.head.address, where.path)
+        role = "watching" if options.shadow else "running"
+        logger.info("%s the cluster at %s; its files are in %s", role, options.head.address, where.path)
         loop.run(stop, once=once)
     except StartCancelled:
         pass

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from muster.errors import ClusterError
+from muster.host.machine import program
 
 if TYPE_CHECKING:
     from muster.autoscaler.launcher import EndedCluster, LaunchedCluster, Launcher, StepReporter
@@ -35,14 +39,31 @@ def up(config: Path, yes: bool, port: int | None) -> None:
 
     FILE is a cluster's YAML file, as for `ray up`, with `provider: {type: process}`.
     """
+    from muster.autoscaler.launcher import check_up
     from muster.config.load import load_config
 
-    name = load_config(config, os.environ).cluster_name
+    loaded = load_config(config, os.environ)
+    check_up(loaded, config)
     if not yes:
-        click.confirm(f"Start cluster {name!r} on this computer?", default=True, abort=True)
+        _confirm(f"Start cluster {loaded.cluster_name!r} on this computer?")
     with launching() as launcher:
         launched = launcher.up(config, port=port)
     _show_launched(launched)
+
+
+def _confirm(question: str) -> None:
+    """Raises Abort when the user says no, and ClusterError when there is nobody to ask."""
+    try:
+        if click.confirm(question, default=True):
+            return
+    except click.Abort:
+        if not sys.stdin.isatty():
+            click.echo()  # the question has no end of line
+            raise ClusterError(
+                "nobody answered, and there is no terminal to ask on; -y confirms in advance"
+            ) from None
+        raise
+    raise click.Abort
 
 
 @contextmanager
@@ -90,9 +111,9 @@ def _show_launched(launched: LaunchedCluster) -> None:
         emit(f"  export {key}={value}".encode())  # to be copied: never wrapped
     show(Text("\nCommands", style=HEADING))
     commands = {
-        f"muster status {record.cluster_name} --watch": "show machines, waiting requests and spend",
-        f"muster why demand {record.cluster_name}": "show why requests wait",
-        f"muster down {record.cluster_name}": "stop everything",
+        f"{program()} status {record.cluster_name} --watch": "show machines, waiting requests and spend",
+        f"{program()} why demand {record.cluster_name}": "show why requests wait",
+        f"{program()} down {record.cluster_name}": "stop everything",
     }
     width = max(map(len, commands))
     show(*(Text(f"  {command:<{width}}   {does}") for command, does in commands.items()))
@@ -105,7 +126,9 @@ Examples:
   muster down laptop -y --purge
 
 The ledger is kept, so that `muster why` can still show what happened; --purge deletes it as well.
-Exit codes: 0 nothing of it runs any more; 2 no such cluster; 3 some processes did not end.
+Machines that a provider bought are terminated through it, and listed until none is left; a head that was
+started by hand is left running. Exit codes: 0 nothing of it runs any more; 2 no such cluster, or its provider
+cannot be used; 3 some processes or machines did not end.
 """
 NOT_ENDED = 3
 
@@ -120,19 +143,24 @@ def down(ctx: click.Context, cluster: str, yes: bool, purge: bool) -> None:
 
     A second call does nothing.
     """
-    from muster.autoscaler.known_clusters import clusters_root, find_cluster
+    from muster.autoscaler.known_clusters import cluster_file, clusters_root, find_cluster
     from muster.cli.console import complain
 
     known = find_cluster(cluster, clusters_root(os.environ))
     if not yes:
-        click.confirm(
-            f"Stop cluster {known.name!r} and everything that runs on it?", default=True, abort=True
-        )
+        _confirm(f"Stop cluster {known.name!r} and everything that runs on it?")
     with launching() as launcher:
-        ended = launcher.down(known.home, purge=purge)
+        ended = launcher.down(known.home, config_file=cluster_file(cluster), purge=purge)
     if ended.left:
         pids = ", ".join(str(pid) for some in ended.left.values() for pid in some)
         complain(f"{known.name}: these processes still run although they were killed: {pids}")
+    if ended.machines.left:
+        left = "; ".join(f"{machine} ({why})" for machine, why in ended.machines.left.items())
+        complain(
+            f"{known.name}: {len(ended.machines.ended)} machines were ended, these are left: {left}; "
+            f"run `{program()} down {known.name}` again, or end them with your cloud's own tool"
+        )
+    if ended.left or ended.machines.left:
         ctx.exit(NOT_ENDED)
     _show_ended(known.name, ended, purge=purge)
 
@@ -147,9 +175,16 @@ def _show_ended(name: str, ended: EndedCluster, *, purge: bool) -> None:
         show(Text(f"{name} was down already"))
     else:
         monitor = "" if ended.monitor_pid is None else f"its monitor (process {ended.monitor_pid}) and "
-        count = len(ended.nodes)
-        show(Text(f"{name} is down: stopped {monitor}{count} node{'s' if count != 1 else ''}", style=GOOD))
+        count, bought = len(ended.nodes), len(ended.machines.ended)
+        what = f"{count} node{'s' if count != 1 else ''}" if count or not bought else ""
+        machines = f"{bought} machine{'s' if bought != 1 else ''} of its provider" if bought else ""
+        show(
+            Text(
+                f"{name} is down: stopped {monitor}{' and '.join(filter(None, (what, machines)))}", style=GOOD
+            )
+        )
     if ended.spend is not None:
         show(Text(f"It cost {money(ended.spend.total)}"))
     if not purge and not ended.nothing:
-        show(Text(f"Its history is kept: `muster why TYPE {name}`; `muster down {name} --purge` deletes it"))
+        muster = program()
+        show(Text(f"Its history is kept: `{muster} why TYPE {name}`, until `{muster} down {name} --purge`"))

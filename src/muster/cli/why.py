@@ -13,17 +13,19 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
+from muster.autoscaler.events import REMOVED_BECAUSE
 from muster.autoscaler.known_clusters import KnownCluster, clusters_root, find_cluster
 from muster.autoscaler.status_files import PublishedStatus
 from muster.base.clock import SystemClock
 from muster.base.codec import encode_plain
 from muster.base.text import clock_time, money, short_duration, used_of
-from muster.cli.console import BAD, HEADING, QUIET, console, emit
+from muster.cli.console import BAD, HEADING, QUIET, TABLE_WIDTH, console, emit
+from muster.cli.grid import PageSize, TableGrid
 from muster.cli.plan.report import TypeRow
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport, build_report
-from muster.cli.status.view import PageSize, TableGrid, pending_section
-from muster.cluster.model import Instance
-from muster.cluster.plan import Reason, Subject
+from muster.cli.status.view import pending_section
+from muster.cluster.model import Instance, NodeReport
+from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.spend import cost_of
 from muster.cluster.states import TERMINAL
 from muster.errors import ClusterError
@@ -63,44 +65,80 @@ def find_subject(word: str, known: Known) -> WhySubject:
         return names[word]
     is_long_enough = len(word) >= _SHORTEST_PREFIX
     found = {name: about for name, about in names.items() if is_long_enough and name.startswith(word)}
-    if len({(about.kind, about.key) for about in found.values()}) == 1:
-        return next(iter(found.values()))
+    live = _live_keys(known)
+    for candidates in (found, {name: about for name, about in found.items() if about.key in live}):
+        if len({(about.kind, about.key) for about in candidates.values()}) == 1:
+            return next(iter(candidates.values()))
     if found:
         raise ClusterError(f"{word!r} is the beginning of {_listed(found)}: give more characters")
+    raise ClusterError(_unknown(word, known))
+
+
+def _unknown(word: str, known: Known) -> str:
+    """Returns an error with the names that people use; the ids of nodes are left out."""
+    node_ids = {record.node_id for record in _records(known)} | {node.node_id for node in _nodes(known)}
+    names = {name: about.kind for name, about in _names(known).items() if name not in node_ids}
+    if not names:
+        return f"nothing here is called {word!r}; nothing has happened here yet: `muster up FILE` starts it"
+    listed = {record.instance_id: f"{record.instance_id} ({record.node_type})" for record in _records(known)}
+    types = sorted(name for name, kind in names.items() if kind == NODE_TYPE)
+    titled = {"node types": types, "machines": list(listed.values())}
+    choices = "; ".join(f"{title}: {_some(found)}" for title, found in titled.items() if found)
     close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-    hint = f"did you mean {_listed(close)}?" if close else f"there are {_listed(names)}"
-    raise ClusterError(
-        f"nothing here is called {word!r}; {hint if names else 'nothing has happened here yet'} "
-        f"(`muster why demand` shows everything that waits)"
-    )
+    hint = f"did you mean {_listed(close)}?" if close else "give one of these"
+    waits = "(`muster why demand` shows everything that waits)"
+    return f"nothing here is called {word!r}; {choices}; {hint} {waits}"
+
+
+def _records(known: Known) -> list[Instance]:
+    """Returns every record that is known, live ones first."""
+    live = known.published.instances if known.published is not None else ()
+    return [*live, *known.records]
+
+
+def _nodes(known: Known) -> tuple[NodeReport, ...]:
+    runtime = known.published.runtime if known.published is not None else None
+    return runtime.nodes if runtime is not None else ()
+
+
+def _verdicts(known: Known) -> tuple[Verdict, ...]:
+    return known.published.status.verdicts if known.published is not None else ()
+
+
+def _live_keys(known: Known) -> set[str]:
+    """Returns what `muster status` shows now; its short ids are unique among these."""
+    machines = known.published.instances if known.published is not None else ()
+    gangs = {verdict.subject_id for verdict in _verdicts(known) if verdict.subject is Subject.GANG}
+    return gangs | {record.instance_id for record in machines} | {node.node_id for node in _nodes(known)}
 
 
 def _names(known: Known) -> dict[str, WhySubject]:
     """Node types come first: their names are the shortest."""
-    now = known.published
-    everything = [*known.records, *(now.instances if now is not None else ())]
-    types = [*known.node_types, *(record.node_type for record in everything)]
+    types = [*known.node_types, *(record.node_type for record in _records(known))]
     names = {name: WhySubject(kind=NODE_TYPE, key=name) for name in types if name}
-    for verdict in now.status.verdicts if now is not None else ():
-        if verdict.subject is Subject.NODE_TYPE:
-            names[verdict.subject_id] = WhySubject(kind=NODE_TYPE, key=verdict.subject_id)
-        if verdict.subject is Subject.GANG:
-            names[verdict.subject_id] = WhySubject(kind=GANG, key=verdict.subject_id)
-    for decision in known.decisions:
-        for past in decision.verdicts:
-            if past.get("subject") == Subject.GANG.value:
-                names.setdefault(past["subject_id"], WhySubject(kind=GANG, key=past["subject_id"]))
-    for record in everything:
-        for name in (record.instance_id, record.cloud_id, record.node_id):
-            if name:
-                names.setdefault(name, WhySubject(kind=MACHINE, key=record.instance_id))
+    kinds = {Subject.NODE_TYPE: NODE_TYPE, Subject.GANG: GANG}
+    for verdict in _verdicts(known):
+        if verdict.subject in kinds:
+            names[verdict.subject_id] = WhySubject(kind=kinds[verdict.subject], key=verdict.subject_id)
+    for past in (one for decision in known.decisions for one in decision.verdicts):
+        if past.get("subject") == Subject.GANG.value:
+            names.setdefault(past["subject_id"], WhySubject(kind=GANG, key=past["subject_id"]))
+    for record in _records(known):
+        ips = (record.internal_ip, record.external_ip)
+        for name in filter(None, (record.instance_id, record.cloud_id, record.node_id, *ips)):
+            names.setdefault(name, WhySubject(kind=MACHINE, key=record.instance_id))
+    for node in _nodes(known):
+        names.setdefault(node.node_id, WhySubject(kind=MACHINE, key=node.node_id))  # without a record
     return names
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = sorted(names)
-    more = f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else ""
-    return ", ".join(repr(name) for name in shown[:_MAX_SHOWN]) + more
+    return _some([repr(name) for name in sorted(names)])
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+    return ", ".join(names[:_MAX_SHOWN]) + more
 
 
 DECISIONS = 2000  # how many of the newest are read
@@ -108,7 +146,7 @@ DECISIONS = 2000  # how many of the newest are read
 _EPILOG = """\b
 SUBJECT is one of
   demand                 everything that waits, and why
-  a machine              as `muster status` shows it; also its node's id, or the provider's
+  a machine              as `muster status` shows it; also its node's id, its ip, or the provider's id
   a node type            why it is bought or not, and the history of its newest machines
   a placement group      by its id
 The beginning of an id is enough.
@@ -136,7 +174,7 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
     if as_json:
         emit(encode_plain(report))
         return
-    page = console()
+    page = console(TABLE_WIDTH)
     for part in why_page(report, PageSize(width=page.width)):
         page.print(part)
 
@@ -177,6 +215,7 @@ class MachineStory(Struct, frozen=True, kw_only=True):
     state: str
     cost: float
     ended: bool
+    cause: str = ""  # why it went: "lost: its node is dead", "removed: idle"
     story: tuple[StoryLine, ...]
 
 
@@ -221,7 +260,7 @@ def answer(about: WhySubject, known: Known) -> WhyReport:
 
 def _machine_now(about: WhySubject, report: StatusReport | None) -> NodeRow | None:
     rows = report.nodes if report is not None and about.kind == MACHINE else ()
-    return next((row for row in rows if row.instance_id == about.key), None)
+    return next((row for row in rows if about.key in (row.instance_id, row.node_id)), None)
 
 
 def _pending(about: WhySubject, report: StatusReport | None) -> Iterator[PendingRow]:
@@ -252,14 +291,14 @@ def _stories(about: WhySubject, known: Known) -> Iterator[MachineStory]:
         chosen = sorted(of_type, key=_began, reverse=True)[:MAX_MACHINES]
     else:
         chosen = []
-    return (_story(record, known.now) for record in chosen)
+    return (_story(record, known.now, _cause(record, merged.values())) for record in chosen)
 
 
 def _began(record: Instance) -> float:
     return record.history[0].at if record.history else -math.inf
 
 
-def _story(record: Instance, now: float) -> MachineStory:
+def _story(record: Instance, now: float, cause: str) -> MachineStory:
     lines = (StoryLine(at=c.at, what=c.state.name, details=c.details) for c in record.history)
     return MachineStory(
         instance_id=record.instance_id,
@@ -267,8 +306,19 @@ def _story(record: Instance, now: float) -> MachineStory:
         state=record.state.name,
         cost=cost_of(record, now),
         ended=record.state in TERMINAL,
+        cause=cause,
         story=tuple(lines),
     )
+
+
+def _cause(record: Instance, records: Iterable[Instance]) -> str:
+    loss = record.loss
+    later = (one for one in records if one.cloud_id == record.cloud_id and one is not record and one.history)
+    if loss is not None and loss.state in TERMINAL and any(one.history[-1].at >= loss.at for one in later):
+        return ""  # its machine has another record: nothing was lost
+    if loss is not None:
+        return f"lost: {loss.details}".rstrip(": ")
+    return f"removed: {REMOVED_BECAUSE[record.stop_cause]}" if record.stop_cause in REMOVED_BECAUSE else ""
 
 
 def _verdict_story(about: WhySubject, decisions: Iterable[Decision]) -> Iterator[StoryLine]:
@@ -298,7 +348,8 @@ def why_page(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
     yield from pending_section(titles.get(report.kind, "Waiting"), report.pending, frame)
     yield from _types_section(report, frame)
     for machine in report.machines:
-        summary = f"{machine.instance_id}: {machine.state}, {money(machine.cost)}"
+        facts = (machine.state, machine.cause, money(machine.cost))
+        summary = f"{machine.instance_id}: {', '.join(fact for fact in facts if fact)}"
         yield from _story_section("Story" if report.kind == MACHINE else summary, machine.story, frame)
     yield from _story_section("Story", report.story, frame)
 
@@ -308,11 +359,15 @@ def _now(report: WhyReport) -> Iterator[Text]:
     if row is not None:
         lasted = f" for {short_duration(row.for_s)}" if row.for_s is not None else ""
         used = used_of(dict(row.used), dict(row.total), tuple(sorted(row.total)))
-        yield Text(f"now    {row.state}{lasted}, type {row.node_type}" + (f", {used} in use" if used else ""))
-        if row.reason is not None:
-            yield Text(f"why    {row.reason.value}" + (f": {row.detail}" if row.detail else ""))
+        kind = f", type {row.node_type}" if row.node_type else ""
+        yield Text(f"now    {row.state}{lasted}{kind}" + (f", {used} in use" if used else ""))
+        words = (row.reason.value if row.reason is not None else "", row.detail)
+        if any(words):
+            yield Text(f"why    {': '.join(word for word in words if word)}")
     elif report.kind == MACHINE and report.machines:
-        yield Text(f"now    {'gone' if report.machines[0].ended else report.machines[0].state}")
+        gone = report.machines[0]
+        cause = f", {gone.cause}" if gone.cause else ""
+        yield Text(f"now    {'gone' if gone.ended else gone.state}{cause}")
     if report.kind == MACHINE and report.machines:
         yield Text(f"cost   {money(report.machines[0].cost)} so far")
     if report.kind == DEMAND and not report.pending:
@@ -323,7 +378,7 @@ def _now(report: WhyReport) -> Iterator[Text]:
 
 def _types_section(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
     """Every type has its own reason; a type that is not needed has none."""
-    grid = TableGrid("type", "verdict", "")
+    grid = TableGrid("~type", "verdict", "~")
     for row in report.node_types:
         grid.add(row.node_type, row.reason.value, row.detail)
     yield from grid.section("Node types", frame, of=len(report.node_types))
@@ -333,7 +388,7 @@ def _types_section(report: WhyReport, frame: PageSize) -> Iterator[RenderableTyp
 
 def _story_section(title: str, lines: Sequence[StoryLine], frame: PageSize) -> Iterator[RenderableType]:
     """The column `after` is the time since the line before, so that slow steps are easy to see."""
-    grid = TableGrid("at", ">after", "", "")
+    grid = TableGrid("at", ">after", "", "~")
     shown = lines[-MAX_LINES:]
     before = [None, *(line.at for line in shown)]
     for line, earlier in zip(shown, before, strict=False):

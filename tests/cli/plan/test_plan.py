@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 
 import msgspec
 import pytest
+from rich.console import Console
 from tests.cli.conftest import CLUSTER
 
-from muster.cli.plan.report import PlanReport
+from muster.cli.plan.command import render_plan
+from muster.cli.plan.report import PlanReport, build_report
+from muster.cluster.what_if import what_if
+from muster.config.demand_file import load_demand
+from muster.config.load import load_config
+from muster.config.to_spec import to_spec
 
 FIVE = "demands:\n- {name: work, resources: {CPU: 4}, count: 5}\n"
 
@@ -45,6 +52,62 @@ def test_blocked_demand_exits_with_3_and_says_what_is_in_the_way(plan):
     assert "Nothing to launch, nothing to stop." in text
     assert "NO 1 huge {CPU: 64} 1 infeasible no node type can hold {CPU: 64}: nearest is large" in text
     assert text.endswith("1 of 1 requests are not served: huge")
+
+
+LONG_NAMES = """\
+cluster_name: vision
+provider: {type: aws}
+max_workers: 9
+available_node_types:
+  ray.head.default: {resources: {}, node_config: {InstanceType: m5.large}}
+  ray.worker.gpu-a100-spot:
+    {node_config: {InstanceType: p4d.24xlarge}, price_per_hour: 32.77, market: spot, max_workers: 3}
+  ray.worker.small: {node_config: {InstanceType: m5.xlarge}, price_per_hour: 0.192, max_workers: 4}
+  ray.worker.of-a-size-that-nobody-knows: {resources: {}, node_config: {InstanceType: x9.huge}}
+"""
+LONG_DEMAND = """\
+demands:
+- {name: preprocessing-of-the-validation-set, resources: {CPU: 4, custom_resource_of_a_long_name: 1}}
+- {name: train, resources: {CPU: 8, GPU: 1, "accelerator_type:A100": 0.001}, count: 40}
+- {resources: {CPU: 1}, count: 30}
+gangs:
+- {id: placement-group-0123456789abcdef0123456789abcdef, strategy: STRICT_SPREAD,
+   bundles: [{resources: {GPU: 8}, count: 5}]}
+nodes:
+- {id: i-0123456789abcdef0, type: ray.worker.small, idle_s: 4000, available: {CPU: 2}}
+- {id: instance-of-a-cloud-with-long-ids-0123456789, type: ray.worker.small, idle_s: 4000}
+"""
+
+
+@pytest.mark.parametrize("width", [64, 80, 100, 200])
+def test_no_word_is_broken_and_no_line_is_wider_than_the_page(tmp_path, width):
+    (tmp_path / "c.yaml").write_text(LONG_NAMES, encoding="utf-8")
+    (tmp_path / "d.yaml").write_text(LONG_DEMAND, encoding="utf-8")
+    spec = to_spec(load_config(tmp_path / "c.yaml"))
+    report = build_report(what_if(spec, load_demand(tmp_path / "d.yaml", spec)))
+    pages = []
+    for columns in (width, 10_000):
+        page = Console(file=StringIO(), width=columns, highlight=False, markup=False, emoji=False)
+        page.print(*render_plan(report), sep="\n")
+        pages.append(page.file.getvalue())
+    narrow, endless = pages
+    assert max(len(line.rstrip()) for line in narrow.splitlines()) <= width
+    assert sorted(narrow.split()) == sorted(endless.split())
+    assert set(endless.split()) >= {
+        "ray.worker.gpu-a100-spot",
+        "placement-group-0123456789abcdef0123456789abcdef",
+    }
+
+
+def test_a_type_of_unknown_size_is_named_with_the_fix(plan):
+    cluster = CLUSTER + "  unknown: {resources: {}, node_config: {InstanceType: x9.huge}}\n"
+    result = plan(FIVE, cluster=cluster)
+    assert (
+        "Of unknown size, so nothing is placed on it: unknown; give its resources in the cluster file, "
+        in (" ".join(result.output.split()))
+    )
+    assert json.loads(plan(FIVE, "--json", cluster=cluster).output)["unknown_sizes"] == ["unknown"]
+    assert "unknown size" not in plan(FIVE).output
 
 
 def test_no_line_is_wider_than_80_columns(plan):

@@ -153,6 +153,10 @@ BAD = {
         "'best' is unknown; choose one of fifo, asha",
     ),
     "parameter": (("--trace", "branin", "--scheduler", "asha:speed=3"), "--scheduler asha:speed=3: "),
+    "no number": (
+        ("--trace", "branin", "--scheduler", "asha:eta=!!int ''"),
+        "--scheduler asha:eta=!!int '':1: '' is not of type int; ",
+    ),
     "no value": (("--trace", "branin", "--scheduler", "asha:eta"), "'eta' is not parameter=value"),
     "bounds": (("--trace", "branin", "--scheduler", "asha:eta=1"), "must be greater than 1"),
     "searcher": (("--trace", "branin", "--searcher", "magic"), "--searcher magic: "),

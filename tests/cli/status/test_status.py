@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
-from tests.cli.cluster_samples import AT, IDLE, published
+from tests.cli.cluster_samples import AT, GANG_IDS, IDLE, published, with_tuner
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, write_record, write_status
@@ -15,6 +16,7 @@ from muster.base.clock import SystemClock
 from muster.cli.main import cli
 from muster.cli.status.report import build_report
 from muster.cli.status.view import PageSize, status_page
+from muster.cli.why import Known, find_subject
 from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.host.processes import mark_of
@@ -253,3 +255,71 @@ def test_watching_needs_a_terminal(home):
     assert status("--watch").output == (
         "error: --watch needs a terminal; leave out --json, or use `muster status --json` without --watch\n"
     )
+
+
+def test_the_page_of_a_cluster_with_a_tuner_reads_as_written_here():
+    """Nothing of placement groups, no cut id, and every reason, at 80 columns."""
+    assert page(build_report(with_tuner(), now=AT + 1)) == [
+        "research                                                         updated 1 s ago",
+        "machines  1 head, 3 busy, 1 idle, 1 terminating",
+        "in use    CPU 32/40, memory 48/150 GB, object_store_memory 0.096/50 GB,",
+        "          trainer 8/10",
+        "spend     $5.03 per hour, $12.50 so far",
+        "",
+        "Machines",
+        "  machine            type             state         for  in use              $/h",
+        "  t-0e5c7e0d79f5-i0  ray.head.        busy               CPU 8/8,",
+        "                     default (head)                      memory 12/30 GB,",
+        "                                                         trainer 2/2",
+        "  t-0e5c7e0d79f5-i1  worker-m6i-      busy               CPU 8/8,          1.006",
+        "                     2xlarge-                            memory 12/30 GB,",
+        "                     ondemand                            trainer 2/2",
+        "  t-0e5c7e0d79f5-i2  worker-m6i-      busy               CPU 8/8,          1.006",
+        "                     2xlarge-                            memory 12/30 GB,",
+        "                     ondemand                            trainer 2/2",
+        "  t-0e5c7e0d79f5-i3  worker-m6i-      busy               CPU 8/8,          1.006",
+        "                     2xlarge-                            memory 12/30 GB,",
+        "                     ondemand                            trainer 2/2",
+        "  t-0e5c7e0d79f5-i4  worker-g5-       idle         13 s  CPU 0/8,          1.006",
+        "                     xlarge-spot                         trainer 0/2",
+        "    idle for 12 of 300 s",
+        "  t-0e5c7e0d79f5-i5  worker-g5-       terminating  10 s                    1.006",
+        "                     xlarge-spot",
+        "    lost: its node is dead",
+        "",
+        "Waiting: 2 requests",
+        "      1  PACK of 1 x {CPU: 1, memory: 2 GB},   blocked-by-cluster-limit  10 min",
+        "         3 x {CPU: 8, GPU: 1, memory: 16 GB}",
+        "         gang 3c45e2c3ac5651712",
+        "           the cluster is at its maximum of 6 nodes, head included",
+        "      1  PACK of 1 x {CPU: 1, memory: 2 GB},   blocked-by-cluster-limit  10 min",
+        "         3 x {CPU: 8, GPU: 1, memory: 16 GB}",
+        "         gang 3c45e2c3ac565171a",
+        "           the cluster is at its maximum of 6 nodes, head included",
+    ]
+
+
+@pytest.mark.parametrize("width", [50, 60, 70, 80, 100, 160, 200])
+@pytest.mark.parametrize("wrap", [True, False])
+def test_at_every_width_a_user_can_give_each_shown_id_to_why(width: int, wrap: bool):
+    seen = with_tuner()
+    known = Known(cluster="research", now=AT, published=seen, problem="")
+    lines = page(build_report(seen, now=AT), width, wrap=wrap)
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    machines = [word for word in words if word.startswith("t-")]
+    gangs = [after for word, after in pairwise(words) if word == "gang"]
+    assert [find_subject(word, known).key for word in machines] == sorted(
+        r.instance_id for r in seen.instances
+    )
+    assert [find_subject(word, known).key for word in gangs] == list(GANG_IDS)
+    assert not [word for word in words if "_group_" in word or word.startswith(("node:", "accelerator"))]
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("120", 120), ("60", 60), ("", 80), ("many", 80), ("0", 80)])
+def test_in_a_pipe_the_page_is_as_wide_as_columns_says(home, monkeypatch, columns: str, widest: int):
+    monkeypatch.setenv("COLUMNS", columns)
+    home()
+    title = status().output.splitlines()[0]
+    assert len(title) == widest
+    assert CliRunner().invoke(cli, ["why", "demand"]).exit_code == 0

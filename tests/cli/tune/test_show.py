@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import pickle
+import shutil
 
 import pandas as pd
 import pytest
@@ -251,7 +252,7 @@ def test_files_that_cannot_be_written_are_refused(tune, four, tmp_path):
 def test_parquet_without_pyarrow_says_what_to_install(tune, four, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     result = tune("export", four, "-o", tmp_path / "t.parquet")
-    assert (result.exit_code, 'pip install "muster[parquet]"' in result.output) == (2, True)
+    assert (result.exit_code, 'pip install "muster-ml[parquet]"' in result.output) == (2, True)
 
 
 def test_parquet_holds_every_trial(tune, four, tmp_path):
@@ -305,3 +306,56 @@ def test_nothing_but_resume_ever_unpickles(tune, tmp_path):
         assert not trap.exists(), words
     Pickled(pickle.dumps(bomb), "").load().close()
     assert trap.exists()  # it does go off
+
+
+def test_experiments_stand_side_by_side_and_the_better_one_is_named(tune, four, tmp_path):
+    other = write(
+        tmp_path / "other",
+        [
+            created("b_00000", {"lr": 0.7}),
+            started("b_00000"),
+            reported("b_00000", loss=0.125),
+            exited("b_00000"),
+        ],
+    )
+    result = tune("compare", four, other)
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0, result.output
+    assert lines[0].split() == ["four", "other"]
+    assert next(line.split() for line in lines if line.startswith("best loss")) == [
+        "best",
+        "loss",
+        "0.25",
+        "0.125",
+    ]
+    assert lines[-1] == "other is best: 0.125 better than four."
+    records = json.loads(tune("compare", four, other, "--json").stdout)
+    assert [record["best"] for record in records] == [0.25, 0.125]
+
+
+def test_experiments_with_other_goals_need_one_to_be_compared_by(tune, four, tmp_path):
+    other = write(tmp_path / "other", [], {"metric": "accuracy", "mode": "max"})
+    result = tune("compare", four, other)
+    assert result.exit_code == 2
+    assert "give --metric and --mode" in result.stderr
+    assert tune("compare", four, "-o", tmp_path / "x.gif").exit_code == 2
+
+
+def test_experiments_are_drawn_over_each_other(tune, real, tmp_path):
+    file = tmp_path / "both.html"
+    result = tune("compare", real, real, "-o", file)
+    assert result.exit_code == 0, result.output
+    assert file.read_text(encoding="utf-8").count("<path") == 2
+
+
+def test_an_experiment_is_drawn_from_the_shell(tune, real, tmp_path):
+    result = tune("plot", real, "-o", tmp_path / "real.html")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'real.html'}\n"), result.output
+    assert tune("plot", real, "-o", "real.gif").exit_code == 2
+
+
+def test_ls_without_a_path_lists_where_fit_writes_by_default(tune, four, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "does not exist" in tune("ls").stderr
+    shutil.copytree(four, tmp_path / "ray_results" / "four")
+    assert "four" in tune("ls").stdout

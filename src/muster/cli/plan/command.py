@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 from msgspec.structs import replace
-from rich.console import RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -96,6 +97,7 @@ def plan(
 
 MAX_ROWS = 20  # per section; programs read --json
 MAX_NAMES = 3
+LEAST_TEXT = 36  # columns for a text beside cells; in fewer it does not read well
 
 
 def render_plan(report: PlanReport) -> Iterator[RenderableType]:
@@ -120,11 +122,9 @@ def _title(report: PlanReport) -> Text:
 
 
 def _launches(report: PlanReport) -> Iterator[RenderableType]:
-    table = Table.grid(padding=(0, 3, 0, 0))
-    for justify in ("right", "left", "left", "left", "right", "right"):
-        table.add_column(justify=justify, overflow="fold")
+    rows = _Rows(first=2, gap=3, justify=("right", "left", "left", "left", "right", "right"))
     for launch in report.launch[:MAX_ROWS]:
-        table.add_row(
+        rows.add(
             str(launch.count),
             Text(launch.node_type, style=GOOD),
             launch.machine_type,
@@ -132,20 +132,20 @@ def _launches(report: PlanReport) -> Iterator[RenderableType]:
             "no price" if launch.price_per_hour is None else f"{money(launch.price_per_hour)} each",
             "" if launch.total_per_hour is None else f"{money(launch.total_per_hour)} per hour",
         )
-    return _section("Launch", table, len(report.launch))
+    return _section("Launch", rows, len(report.launch))
 
 
 def _stops(report: PlanReport) -> Iterator[RenderableType]:
-    table = _grid(4)
+    rows = _Rows(first=3)
     for stop in report.stop[:MAX_ROWS]:
         price = "" if stop.price_per_hour is None else f"; saves {money(stop.price_per_hour)} per hour"
-        table.add_row(
+        rows.add(
             Text(stop.node, style=BAD),
             stop.node_type,
             stop.reason.value,
             f"{stop.detail}{price}".lstrip("; "),
         )
-    return _section("Stop", table, len(report.stop))
+    return _section("Stop", rows, len(report.stop))
 
 
 def _price(report: PlanReport) -> Text:
@@ -164,10 +164,10 @@ def _price(report: PlanReport) -> Text:
 
 def _items(title: str, items: Sequence[Item]) -> Iterator[RenderableType]:
     """The reasons stand below their item; items that are not served come first."""
-    table = _grid(4)
+    rows = _Rows(first=3)
     for item in sorted(items, key=_is_served)[:MAX_ROWS]:
         served = _is_served(item)
-        table.add_row(
+        rows.add(
             Text("ok" if served else "NO", style=GOOD if served else BAD),
             str(item.count),
             Text(item.name, style=HEADING),
@@ -175,10 +175,10 @@ def _items(title: str, items: Sequence[Item]) -> Iterator[RenderableType]:
         )
         for why in item.why:
             reason = Text(f"  {why.reason.value}", style="" if why.reason in SERVED else BAD)
-            table.add_row("", f"  {why.count}", reason, why.detail or why.target)
+            rows.add("", f"  {why.count}", reason, why.detail or why.target)
         if not served and item.rejected:
-            table.add_row("", "", "", Text(_rejected(item), style=QUIET))
-    return _section(title, table, len(items))
+            rows.add("", "", "", Text(_rejected(item), style=QUIET))
+    return _section(title, rows, len(items))
 
 
 def _is_served(item: Item) -> bool:
@@ -198,18 +198,22 @@ def _nodes(nodes: Iterable[PlanNode]) -> Iterator[RenderableType]:
     groups: dict[tuple[Reason, str, str], list[str]] = {}
     for node in nodes:
         groups.setdefault((node.reason, node.node_type, node.detail), []).append(node.node)
-    table = _grid(4)
+    rows = _Rows(first=3)
     for (reason, node_type, detail), names in list(groups.items())[:MAX_ROWS]:
         shown = f"{_names(names)}: {detail}" if detail else _names(names)
-        table.add_row(str(len(names)), node_type, reason.value, shown)
-    return _section("Nodes", table, len(groups))
+        rows.add(str(len(names)), node_type, reason.value, shown)
+    return _section("Nodes", rows, len(groups))
 
 
 def _node_types(report: PlanReport) -> Iterator[RenderableType]:
-    table = _grid(3)
+    rows = _Rows(first=2)
     for verdict in report.node_types[:MAX_ROWS]:
-        table.add_row(verdict.node_type, verdict.reason.value, verdict.detail)
-    return _section("Node types", table, len(report.node_types))
+        rows.add(verdict.node_type, verdict.reason.value, verdict.detail)
+    yield from _section("Node types", rows, len(report.node_types))
+    if report.unknown_sizes:
+        names = _names(report.unknown_sizes)
+        fix = "give its resources in the cluster file, or nodes with a total in the demand file"
+        yield Text(f"\nOf unknown size, so nothing is placed on it: {names}; {fix}", style=BAD)
 
 
 def _conclusion(report: PlanReport) -> Text:
@@ -223,19 +227,61 @@ def _conclusion(report: PlanReport) -> Text:
     return Text(f"\n{asked - served:,} of {asked:,} requests are not served: {_names(left_out)}", style=BAD)
 
 
-def _section(title: str, table: Table, rows: int) -> Iterator[RenderableType]:
-    """A heading and its table; nothing at all when there are no rows."""
-    if rows:
+def _section(title: str, rows: _Rows, count: int) -> Iterator[RenderableType]:
+    """A heading and its rows; nothing at all when there are none."""
+    if count:
         yield Text(f"\n{title}", style=HEADING)
-        yield Padding(table, (0, 0, 0, 2), expand=False)
-    yield from more_line(rows - MAX_ROWS)
+        yield Padding(rows, (0, 0, 0, 2), expand=False)
+    yield from more_line(count - MAX_ROWS)
 
 
-def _grid(columns: int) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(columns):
-        table.add_column(overflow="fold")
-    return table
+class _Rows:
+    """A _Rows shows short cells and, in the last one, a text that may be long.
+
+    The text stands beside the cells if a line has room for its longest word and for a few others; if not, it
+    stands below the first cells. So a word is broken only where it is longer than the line.
+    """
+
+    def __init__(self, first: int, gap: int = 2, justify: Sequence[JustifyMethod] = ()) -> None:
+        self._first, self._gap, self._justify = first, gap, justify
+        self._rows: list[list[Text]] = []
+
+    def add(self, *cells: str | Text) -> None:
+        self._rows.append([Text(cell) if isinstance(cell, str) else cell for cell in cells])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        widths = [max(cell.cell_len for cell in column) for column in zip(*self._rows, strict=True)]
+        words = [cell_len(word) for row in self._rows for word in row[-1].plain.split()]
+        longest = max(words, default=0)
+        wanted = min(widths[-1], max(LEAST_TEXT, longest))
+        if sum(widths[:-1]) + self._gap * (len(widths) - 1) + wanted <= options.max_width:
+            yield self._beside()
+        else:
+            yield from self._below(widths, options.max_width, longest)
+
+    def _beside(self) -> Table:
+        table = Table.grid(padding=(0, self._gap, 0, 0))
+        for number, _ in enumerate(self._rows[0], 1):
+            justify = self._justify[number - 1] if self._justify else "left"
+            table.add_column(justify=justify, no_wrap=number < len(self._rows[0]), overflow="fold")
+        for row in self._rows:
+            table.add_row(*row)
+        return table
+
+    def _below(self, widths: Sequence[int], room: int, longest: int) -> Iterator[RenderableType]:
+        start = sum(widths[: self._first - 1]) + self._gap * (self._first - 1)
+        indent = max(2, min(start + 2, room - longest))
+        for row in self._rows:
+            line = Text(overflow="fold")
+            for cell, width in zip(row[: self._first], widths, strict=False):
+                line.append_text(cell).append(" " * (width - cell.cell_len + self._gap))
+            line.rstrip()
+            text = Text("  ", overflow="fold").join(cell for cell in row[self._first :] if cell.plain)
+            if line.plain and line.cell_len + self._gap + text.cell_len <= room:
+                yield Text(" " * self._gap, overflow="fold").join((line, text))
+                continue
+            yield from (line,) if line.plain else ()
+            yield from (Padding(text, (0, 0, 0, indent), expand=False),) if text.plain else ()
 
 
 def _names(names: Sequence[str]) -> str:

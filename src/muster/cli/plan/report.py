@@ -105,6 +105,7 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     constraints: tuple[Item, ...]
     nodes: tuple[PlanNode, ...]
     node_types: tuple[TypeRow, ...]
+    unknown_sizes: tuple[str, ...]  # node types that could be bought, if their resources were known
 
 
 _DECIMALS = 6  # of a dollar: hides rounding errors of sums, and no price
@@ -133,6 +134,17 @@ def build_report(answer: WhatIfAnswer) -> PlanReport:
         constraints=constraints,
         nodes=nodes,
         node_types=type_rows(answer.verdicts),
+        unknown_sizes=_unknown_sizes(answer),
+    )
+
+
+def _unknown_sizes(answer: WhatIfAnswer) -> tuple[str, ...]:
+    """Returns the types without resources that may have workers."""
+    head = answer.spec.head_node_type
+    return tuple(
+        known.name
+        for known in answer.spec.node_types
+        if not known.resources and known.max_nodes > int(known.name == head)
     )
 
 

@@ -19,6 +19,7 @@ from muster.cli.sim.tune_command import Reply
 from muster.cli.tune.table import plain, strict_json
 from muster.cluster.plan import Subject
 from muster.errors import ConfigError
+from muster.host.machine import program
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.options import GIB
 from muster.sim.cluster.run import Report, SeedRun
@@ -229,7 +230,7 @@ def _money(story: DayStory) -> Iterator[RenderableType]:
     for row in rows:
         table.add_row(*row)
     yield Padding(table, (0, 0, 1, 0))
-    yield Text("Next: muster sim run --seed 7  ·  muster sim sweep --seeds 100", style="dim")
+    yield Text(f"Next: {program()} sim run --seed 7  ·  {program()} sim sweep --seeds 100", style="dim")
 
 
 def _bought(story: DayStory) -> str:
@@ -334,7 +335,7 @@ def draw(reply: Reply, path: Path) -> None:
     try:
         import matplotlib
     except ImportError as error:
-        raise ConfigError("--plot needs matplotlib: pip install 'muster[plot]'") from error
+        raise ConfigError("--plot needs matplotlib: pip install 'muster-ml[plot]'") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

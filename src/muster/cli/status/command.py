@@ -18,9 +18,10 @@ from rich.text import Text
 from muster.autoscaler.known_clusters import KnownCluster, clusters_root, find_cluster, open_cluster
 from muster.base.clock import SystemClock
 from muster.base.codec import encode_plain
-from muster.cli.console import QUIET, console, emit
+from muster.cli.console import QUIET, TABLE_WIDTH, console, emit
+from muster.cli.grid import PageSize
 from muster.cli.status.report import StatusReport, build_report
-from muster.cli.status.view import PageSize, status_page
+from muster.cli.status.view import status_page
 from muster.errors import ClusterError, MusterError
 
 _EPILOG = """\b
@@ -61,7 +62,7 @@ def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, v
     if as_json:
         emit(encode_plain(report))
     else:
-        page = console()
+        page = console(TABLE_WIDTH)
         for part in status_page(
             report, PageSize(width=page.width, others=20 if verbose else 5, verbose=verbose)
         ):
@@ -91,7 +92,6 @@ def report_of(cluster: KnownCluster) -> StatusReport:
     )
 
 
-MAX_WIDTH = 120
 PERIOD_S = 0.5
 FOOTER = "q quits; `muster why MACHINE` shows a machine's history"
 _QUITS = frozenset({"q", "Q", "\x03", "\x04"})
@@ -123,7 +123,7 @@ def _page(cluster: KnownCluster, page: Console, *, verbose: bool) -> RenderableT
 
 def fitted(report: StatusReport, page: Console, *, verbose: bool) -> RenderableType:
     """Returns the page with as many rows per section as the screen has room for, and the footer."""
-    width, height = min(page.width, MAX_WIDTH), page.height
+    width, height = min(page.width, TABLE_WIDTH), page.height
     options = page.options.update(width=width, height=None)
     for machines, requests, others in _ROWS:
         frame = PageSize(

@@ -11,8 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.autoscaler.events import Event
+from muster.autoscaler.shadow_book import ShadowSummary
 from muster.autoscaler.status_files import PublishedStatus
 from muster.base.resources import SCALE, Resources
+from muster.base.text import is_internal, short_id
 from muster.cli.plan.report import TypeRow, type_rows
 from muster.cluster.model import (
     Demand,
@@ -61,6 +63,7 @@ class PendingRow(Struct, frozen=True, kw_only=True):
     detail: str
     target: str  # the machine or node type meant
     for_s: float | None
+    short_id: str = ""  # of a gang: the beginning of its id that begins no other
 
 
 class FailureRow(Struct, frozen=True, kw_only=True):
@@ -105,6 +108,7 @@ class StatusReport(Struct, frozen=True, kw_only=True):
     set_aside: tuple[Quarantined, ...]
     price_per_hour: float
     spent: float
+    shadow: ShadowSummary | None = None  # of `muster monitor --shadow`
 
 
 def shape_of(verdict: Verdict, runtime: RuntimeReport | None) -> str:
@@ -197,7 +201,7 @@ def build_report(published: PublishedStatus, *, now: float, problem: str = "") -
         nodes=nodes,
         states=dict(sorted(Counter(i.state.name for i in published.instances).items())),
         usage=_usage(nodes),
-        pending=tuple(_pending(v, published) for v in verdicts if v.subject in _REQUESTS),
+        pending=tuple(_pending(published)),
         node_types=type_rows(verdicts),
         failures=tuple(
             FailureRow(at=f.failed_at, instance_id=f.instance_id, node_type=f.node_type, message=f.reason)
@@ -207,6 +211,7 @@ def build_report(published: PublishedStatus, *, now: float, problem: str = "") -
         set_aside=published.quarantined,
         price_per_hour=published.status.price_per_hour,
         spent=published.status.spent,
+        shadow=published.shadow,
     )
 
 
@@ -232,12 +237,7 @@ def detail_of(verdict: Verdict) -> str:
 
 def shown_resources(resources: Resources) -> dict[str, float]:
     """Returns the resources without those Ray adds for nodes and placement groups."""
-    hidden = ("node:", "bundle")
-    return {
-        name: units / SCALE
-        for name, units in resources.items()
-        if not name.startswith(hidden) and "_group_" not in name
-    }
+    return {name: units / SCALE for name, units in resources.items() if not is_internal(name)}
 
 
 def _nodes(published: PublishedStatus, age_s: float) -> list[NodeRow]:
@@ -308,7 +308,16 @@ def _usage(nodes: Iterable[NodeRow]) -> dict[str, Usage]:
     return {name: Usage(used=used[name], total=total[name]) for name in sorted(total)}
 
 
-def _pending(verdict: Verdict, published: PublishedStatus) -> PendingRow:
+def _pending(published: PublishedStatus) -> Iterator[PendingRow]:
+    verdicts = [verdict for verdict in published.status.verdicts if verdict.subject in _REQUESTS]
+    gangs = [verdict.subject_id for verdict in verdicts if verdict.subject is Subject.GANG]
+    for verdict in verdicts:
+        row = _pending_row(verdict, published)
+        is_gang = verdict.subject is Subject.GANG
+        yield replace(row, short_id=short_id(row.subject_id, gangs)) if is_gang else row
+
+
+def _pending_row(verdict: Verdict, published: PublishedStatus) -> PendingRow:
     return PendingRow(
         kind=verdict.subject.value,
         subject_id=verdict.subject_id,
@@ -322,6 +331,8 @@ def _pending(verdict: Verdict, published: PublishedStatus) -> PendingRow:
 
 
 def _notes(published: PublishedStatus) -> Iterator[str]:
+    if published.shadow is not None:
+        yield from published.shadow.lines()
     for verdict in published.status.verdicts:
         if verdict.subject is Subject.CLUSTER:
             yield f"{verdict.reason.value}: {verdict.detail}" if verdict.detail else verdict.reason.value

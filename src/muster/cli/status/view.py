@@ -5,79 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from muster.base.text import clock_time, money, short_duration, used_of
+from muster.base.text import ELLIPSIS, clock_time, money, short_duration, short_id, used_of
 from muster.cli.console import BAD, GOOD, HEADING, QUIET, more_line
+from muster.cli.grid import PageSize, TableGrid, folded
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport
 from muster.cluster.plan import SERVED, Reason
 
 WAITING = "yellow"
-WIDE_ENOUGH = 76  # columns; below, tables leave out what `muster why` shows
-_GAP = 2
-_INDENT = 2
-_LEAST = 8  # columns that the last cell gets in any case
-
-
-class PageSize(Struct, frozen=True, kw_only=True):
-    """A PageSize limits the page: its width and the rows of each section."""
-
-    width: int = 80
-    machines: int = 20  # rows of each section
-    requests: int = 20
-    others: int = 5
-    wrap: bool = True  # False: one line per row, for the watch
-    verbose: bool = False
-
-
-class TableGrid:
-    """A TableGrid is rows under a dim header. A column whose name starts with `>` is right-aligned."""
-
-    def __init__(self, *columns: str) -> None:
-        self._names = [name.lstrip(">") for name in columns]
-        self._right = [name.startswith(">") for name in columns]
-        self._rows: list[list[Text]] = []
-
-    def add(self, *cells: str | Text) -> None:
-        """Adds a row; cells beyond the columns are dropped."""
-        texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
-        self._rows.append(texts[: len(self._names)])
-
-    def section(self, title: str, frame: PageSize, *, of: int) -> Iterator[RenderableType]:
-        """Yields a heading, the table and the number of hidden rows of all `of`; nothing without rows."""
-        if not of:
-            return
-        yield Text(f"\n{title}", style=HEADING)
-        yield Padding(self._table(frame), (0, 0, 0, _INDENT), expand=False)
-        yield from more_line(of - len(self._rows))
-
-    def _table(self, frame: PageSize) -> Table:
-        table = Table(box=None, pad_edge=False, header_style=QUIET, padding=(0, _GAP, 0, 0), show_edge=False)
-        last = len(self._names) - 1
-        for position, (name, right) in enumerate(zip(self._names, self._right, strict=True)):
-            folds = frame.wrap and position == last
-            table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not folds)
-        room = frame.width - _INDENT - self._taken()
-        for row in self._rows:
-            if not frame.wrap:
-                row[last].truncate(max(_LEAST, room), overflow="ellipsis")
-            table.add_row(*row)
-        return table
-
-    def _taken(self) -> int:
-        """Returns the width of all cells but the last, gaps included."""
-        firsts = range(len(self._names) - 1)
-        widest = [max(len(self._names[at]), *(row[at].cell_len for row in self._rows)) for at in firsts]
-        return sum(widest) + _GAP * len(widest)
-
-
 _COUNT_INDENT = 9  # count and its gap
 _COUNT_GAP = 2
 _SPAN = 7  # "90 min" and room
+_LEAST_SHAPE = 30
+_AROUND = _COUNT_INDENT + _SPAN + 2 * _COUNT_GAP  # count, time and gaps of a line
 
 
 def pending_section(title: str, pending: Sequence[PendingRow], frame: PageSize) -> Iterator[RenderableType]:
@@ -88,43 +31,60 @@ def pending_section(title: str, pending: Sequence[PendingRow], frame: PageSize) 
     shown = rows[: frame.requests]
     count = sum(row.count for row in rows)
     yield Text(f"\n{title}: {count:,} request{'' if count == 1 else 's'}", style=HEADING)
-    widths = _widths(shown, frame)
-    beside = (
-        _COUNT_INDENT + sum(widths) + _SPAN + 2 * _COUNT_GAP + max(len(row.detail) for row in shown)
-        <= frame.width
-    )
-    for row in shown:
-        line = _line(row, widths)
-        if beside:
-            yield line.append(f"  {row.detail}")
-        else:
-            yield line
+    names = [_name(row) for row in shown]
+    widths = _widths(shown, names, frame)
+    beside = sum(widths) + _AROUND + max(len(row.detail) for row in shown) <= frame.width
+    for row, name in zip(shown, names, strict=True):
+        first, *more = _asks_for(_shape(row), name, widths[0], frame)
+        verdict = _verdict(row, widths[1])
+        is_stacked = sum(widths) + _AROUND > frame.width
+        line = Text.assemble(f"{row.count:>{_COUNT_INDENT - _COUNT_GAP},}  ", first)
+        if not is_stacked:
+            line.append_text(Text.assemble(" " * (widths[0] - first.cell_len + _COUNT_GAP), verdict))
+        yield line.append(f"  {row.detail}") if beside else line
+        yield from (_indented(text) for text in (*more, *([verdict] if is_stacked else [])))
+        if not beside:
             yield from _sentence(row.detail, frame)
     yield from more_line(len(rows) - len(shown))
 
 
-def _widths(rows: Sequence[PendingRow], frame: PageSize) -> tuple[int, int]:
+def _shape(row: PendingRow) -> str:
+    return row.shape or row.subject_id
+
+
+def _name(row: PendingRow) -> str:
+    """Returns what stands behind the shape: a gang's id, as short as `muster why` takes it."""
+    if row.kind == "gang":
+        return f"  gang {row.short_id}"
+    return "  request_resources" if row.kind == "constraint" else ""
+
+
+def _widths(rows: Sequence[PendingRow], names: Sequence[str], frame: PageSize) -> tuple[int, int]:
+    """Returns the widths of shape and reason; a narrow page has the reason below the shape."""
+    longest = max(len(_shape(row)) + len(name) for row, name in zip(rows, names, strict=True))
     reason = max(len(row.reason.value) for row in rows)
-    shape = max(_asks_for(row).cell_len for row in rows)
-    return min(shape, frame.width - _COUNT_INDENT - reason - _SPAN - 2 * _COUNT_GAP), reason
+    room = frame.width - reason - _AROUND
+    return min(longest, room if room >= _LEAST_SHAPE else frame.width - _COUNT_INDENT), reason
 
 
-def _line(row: PendingRow, widths: tuple[int, int]) -> Text:
-    asks_for = _asks_for(row)
-    asks_for.truncate(widths[0], overflow="ellipsis", pad=True)
+def _verdict(row: PendingRow, width: int) -> Text:
     style = WAITING if row.reason in SERVED else BAD
-    return Text.assemble(
-        f"{row.count:>{_COUNT_INDENT - _COUNT_GAP},}  ",
-        asks_for,
-        "  ",
-        (f"{row.reason.value:<{widths[1]}}", style),
-        (f"  {short_duration(row.for_s):>{_SPAN - 1}}", QUIET),
-    )
+    since = f"  {short_duration(row.for_s):>{_SPAN - 1}}"
+    return Text.assemble((f"{row.reason.value:<{width}}", style), (since, QUIET))
 
 
-def _asks_for(row: PendingRow) -> Text:
-    names = {"gang": f"  gang {row.subject_id[:8]}", "constraint": "  request_resources"}
-    return Text.assemble(row.shape or row.subject_id, (names.get(row.kind, ""), QUIET))
+def _indented(text: Text) -> RenderableType:
+    return Padding(text, (0, 0, 0, _COUNT_INDENT), expand=False)
+
+
+def _asks_for(shape: str, name: str, width: int, frame: PageSize) -> list[Text]:
+    """Returns what is requested, in one line or in several; the name of a gang is never cut."""
+    if len(shape) + len(name) <= width:
+        return [Text.assemble(shape, (name, QUIET))]
+    if frame.wrap:
+        lines = [Text(line) for line in folded(shape.split(" "), width)]
+        return [*lines, Text(name.strip(), style=QUIET)] if name else lines
+    return [Text.assemble(f"{shape[: max(0, width - len(name) - 1)]}{ELLIPSIS}", (name, QUIET))]
 
 
 def _sentence(detail: str, frame: PageSize) -> Iterator[RenderableType]:
@@ -141,22 +101,34 @@ _STATE_STYLES |= {"setup failed": BAD, "not gone yet": BAD, "stopped": BAD}
 _QUIET_REASONS = frozenset({Reason.KEPT_BUSY, Reason.KEPT_HEAD, Reason.KEPT_PENDING, Reason.LEAVING})
 _REASON_WORDS = {Reason.KEPT_NEEDED: "needed", Reason.KEPT_MIN_NODES: "kept: minimum"}
 _SPARE = ("memory", "object_store_memory")  # shown when in use, or with -v
+_FACT = 10  # columns of the names of facts
 
 
 def status_page(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     """Yields the page, top to bottom; problems stand above everything else."""
     yield _title(report, frame)
     yield from _warnings(report)
-    yield Text(f"machines  {machines_line(report)}")
-    usage = _usage_line(report, verbose=frame.verbose)
-    yield Text(f"in use    {usage}" if usage else "in use    nothing is known")
-    yield Text(f"spend     {money(report.price_per_hour)} per hour, {money(report.spent)} so far")
+    spend = f"{money(report.price_per_hour)} per hour, {money(report.spent)} so far"
+    yield from _fact("machines", machines_line(report), frame)
+    yield from _fact("in use", _usage_line(report, verbose=frame.verbose) or "nothing is known", frame)
+    yield from _fact("spend", spend, frame)
     yield from _nodes(report, frame)
     yield from pending_section("Waiting", report.pending, frame)
     yield from _types(report, frame)
     yield from _failures(report, frame)
     yield from _events(report, frame)
     yield from _set_aside(report, frame)
+
+
+def _fact(name: str, words: str, frame: PageSize) -> Iterator[Text]:
+    """Yields a line of the head of the page; a list that is too long for it continues below."""
+    for position, line in enumerate(folded(_parts(words), frame.width - _FACT)):
+        yield Text(f"{'' if position else name:<{_FACT}}{line}")
+
+
+def _parts(words: str) -> tuple[str, ...]:
+    *firsts, last = words.split(", ")
+    return (*(f"{part}," for part in firsts), last)
 
 
 def machines_line(report: StatusReport) -> str:
@@ -195,26 +167,23 @@ def _names(used: dict[str, float], total: dict[str, float], *, verbose: bool) ->
 
 
 def _nodes(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
-    """A narrow page leaves out the price and the reason; `muster why` has both."""
-    columns = ("machine", "type", "state", ">for", "in use", ">$/h", "")
-    grid = TableGrid(*columns[: len(columns) if frame.width >= WIDE_ENOUGH else 5])
+    """A narrow page leaves out what does not fit, from the right; `muster why` has it all."""
+    grid = TableGrid("machine", "~type", "state", ">for", "~in use", ">$/h", "~")
+    nodes = [row.node_id for row in report.nodes]
     for row in report.nodes[: frame.machines]:
         used, total = dict(row.used), dict(row.total)
+        names = _names(used, total, verbose=frame.verbose)
+        kept = tuple(name for name in names if frame.verbose or name != "object_store_memory")
         grid.add(
-            _machine_name(row, frame),
+            row.instance_id or short_id(row.node_id, nodes, least=12),
             _type_name(row),
             Text(row.state, style=_STATE_STYLES.get(row.state, WAITING)),
             short_duration(row.for_s),
-            used_of(used, total, _names(used, total, verbose=frame.verbose)),
+            tuple(used_of(used, total, (name,)) for name in kept),
             "" if row.price_per_hour is None else money(row.price_per_hour).lstrip("$"),
             Text(_why_node(row), style=QUIET),
         )
     return grid.section("Machines", frame, of=len(report.nodes))
-
-
-def _machine_name(row: NodeRow, frame: PageSize) -> str:
-    name = row.instance_id or row.node_id[:12]
-    return name if frame.width >= 80 else f"{name[:4]}…{name[-5:]}" if len(name) > 10 else name
 
 
 def _type_name(row: NodeRow) -> str:
@@ -235,7 +204,7 @@ def _why_node(row: NodeRow) -> str:
 def _types(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     """Types that cannot be bought now; with -v every type that was considered."""
     rows = [row for row in report.node_types if frame.verbose or row.reason in BLOCKED_TYPES]
-    grid = TableGrid("type", "verdict", "")
+    grid = TableGrid("~type", "verdict", "~")
     for row in rows[: frame.others]:
         style = BAD if row.reason in BLOCKED_TYPES else ""
         grid.add(row.node_type, Text(row.reason.value, style=style), row.detail)
@@ -243,7 +212,7 @@ def _types(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
 
 
 def _failures(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
-    grid = TableGrid("at", "type", "reason")
+    grid = TableGrid("at", "~type", "~reason")
     for row in report.failures[: frame.others]:
         grid.add(clock_time(row.at), row.node_type, Text(row.message, style=BAD))
     return grid.section("Failed launches", frame, of=len(report.failures))
@@ -251,7 +220,7 @@ def _failures(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]
 
 def _events(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     """Only the newest are shown."""
-    grid = TableGrid("at", "")
+    grid = TableGrid("at", "~")
     shown = report.events[: frame.others]
     for row in shown:
         grid.add(clock_time(row.at), Text(row.message, style=WAITING if row.level == "warning" else ""))
@@ -260,7 +229,7 @@ def _events(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
 
 def _set_aside(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     """Inputs that could not be used."""
-    grid = TableGrid("what", "why")
+    grid = TableGrid("~what", "~why")
     for note in report.set_aside[: frame.others]:
         grid.add(note.source, note.message)
     return grid.section("Set aside", frame, of=len(report.set_aside))

@@ -1,20 +1,24 @@
-"""Implements `muster tune best`: the best trials by a metric, with configs ready to paste."""
+"""Implements `muster tune best` and `compare`: the best trials of one experiment, and of several."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from muster.cli.tune.experiment import ExperimentView
-from muster.cli.tune.table import not_data, plain, strict_json
+from muster.cli.tune.table import cell, lay_out, not_data, notes, page_size, plain, strict_json
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import number
+
+if TYPE_CHECKING:
+    from muster.tune.analysis import ExperimentAnalysis
 
 
 class ScoredTrial(Struct, frozen=True):
@@ -158,3 +162,111 @@ def config_lines(config: Mapping[str, Any]) -> Iterator[str]:
     yield "{"
     yield from (f"    {key!r}: {value!r}," for key, value in config.items())
     yield "}"
+
+
+def experiment_analysis(experiment: ExperimentView) -> ExperimentAnalysis:
+    """Returns the experiment as the library sees it; nothing is unpickled for it."""
+    from muster.tune.analysis import ExperimentAnalysis
+
+    return ExperimentAnalysis(
+        experiment.path,
+        storage_filesystem=experiment.filesystem,
+        trials=experiment.trials,
+        default_metric=experiment.metric,
+        default_mode=experiment.mode,
+    )
+
+
+class Comparison:
+    """A Comparison sets experiments side by side, by one metric."""
+
+    def __init__(self, experiments: Sequence[ExperimentView], metric: str, mode: str) -> None:
+        self.experiments, self.metric, self.mode = experiments, metric, mode
+        self._best = [best_of(each, metric, mode)[:1] for each in experiments]
+        self._names = _distinct_names(experiments)
+
+    @classmethod
+    def of(cls, paths: Sequence[str], metric: str | None, mode: str | None) -> Comparison:
+        """Reads the experiments; ConfigError when they are about different metrics and none is given."""
+        from muster.cli.tune.experiment import read_experiment
+
+        experiments = [read_experiment(path) for path in paths]
+        goals = {wanted_metric(each, metric, mode): each for each in experiments}
+        if len(goals) > 1:
+            about = ", ".join(f"{each.path} {way}imises {what}" for (what, way), each in goals.items())
+            raise ConfigError(f"these experiments differ in their goals: give --metric and --mode ({about})")
+        return cls(experiments, *next(iter(goals)))
+
+    def record(self) -> list[dict[str, Any]]:
+        """Returns one object per experiment."""
+        return [
+            {
+                "experiment": name,
+                "path": each.address,
+                "state": each.state,
+                "trials": len(each.trials),
+                "results": sum(trial.reports for trial in each.trials),
+                "seconds": _span(each),
+                "metric": self.metric,
+                "mode": self.mode,
+                "best": best[0].value if best else None,
+                "best_trial": best[0].trial.trial_id if best else None,
+                "config": flatten(dict(best[0].trial.config)) if best else {},
+            }
+            for name, each, best in zip(self._names, self.experiments, self._best, strict=True)
+        ]
+
+    def lines(self) -> list[str]:
+        """Returns a table with a row per fact and a column per experiment, and who is best."""
+        records = self.record()
+        facts = ("state", "trials", "results", "seconds", "best", "best_trial")
+        parameters = dict.fromkeys(key for record in records for key in record["config"])
+        label = {"best": f"best {self.metric}", "best_trial": "best trial"}
+        rows = [
+            {"": label.get(fact, fact), **{each["experiment"]: cell(fact, each[fact]) for each in records}}
+            for fact in facts
+        ]
+        rows += [
+            {"": key, **{each["experiment"]: cell(key, each["config"].get(key)) for each in records}}
+            for key in parameters
+        ]
+        layout = lay_out(rows, ("", *self._names), page_size()[0], colour=False)
+        return [*layout.lines, *notes(layout), *self._winner(records)]
+
+    def draw(self, file: Path, x: str) -> None:
+        """Draws the best value so far of each. Raises ConfigError for a file that cannot be written."""
+        from muster.tune.plots.overlay import progress_of, save_overlay
+
+        if file.suffix.lower() not in (".html", ".svg", ".png"):
+            raise ConfigError(f"-o {file}: the name must end in .html, .svg or .png")
+        curves = [
+            progress_of(experiment_analysis(each), name, self.metric, self.mode)
+            for name, each in zip(self._names, self.experiments, strict=True)
+        ]
+        try:
+            save_overlay(curves, self.metric, x, file)
+        except (ImportError, OSError) as error:
+            raise ConfigError(f"-o {file}: {error}") from error
+
+    def _winner(self, records: Sequence[Mapping[str, Any]]) -> list[str]:
+        scored = [each for each in records if each["best"] is not None]
+        if len(scored) < 2:
+            return []
+        first, second = sorted(scored, key=lambda each: each["best"], reverse=self.mode == "max")[:2]
+        if first["best"] == second["best"]:
+            return ["", f"{first['experiment']} and {second['experiment']} are equal."]
+        gap = abs(first["best"] - second["best"])
+        return ["", f"{first['experiment']} is best: {gap:.4g} better than {second['experiment']}."]
+
+
+def _distinct_names(experiments: Sequence[ExperimentView]) -> list[str]:
+    """The last part of a path, or all of it where that is not enough to tell them apart."""
+    names = [each.name for each in experiments]
+    if len(set(names)) < len(names):
+        names = [each.address for each in experiments]
+    return [name if names.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(names, start=1)]
+
+
+def _span(experiment: ExperimentView) -> float | None:
+    began, ended = experiment.started_at, experiment.updated_at
+    return None if began is None or ended is None else round(ended - began, 3)

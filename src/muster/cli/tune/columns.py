@@ -120,6 +120,10 @@ class RowColumns:
         found = (name for word in words if word for name in self._matching(word, option))
         return tuple(dict.fromkeys(found))
 
+    def values(self, name: str) -> list[Any]:
+        """Returns the values of a column, without those of rows that have none."""
+        return [row[name] for row in self._rows if row.get(name) is not None]
+
     def one(self, word: str, option: str) -> str:
         """Returns a single column. Raises ConfigError with the nearest names."""
         if word in self._fixed or any(word in row for row in self._rows):
@@ -177,6 +181,7 @@ def _condition(text: str, columns: RowColumns) -> Callable[[Row], bool]:
     name = columns.one(match["column"], "--filter")
     compare, operand = _OPERATORS[match["op"]], match["value"].strip("'\"")
     wanted = _number_from(operand)
+    _check_kind(text, name, columns.values(name), match["op"], operand)
 
     def passes(row: Row) -> bool:
         value = row.get(name)
@@ -190,6 +195,22 @@ def _condition(text: str, columns: RowColumns) -> Callable[[Row], bool]:
         return compare(str(value), operand)
 
     return passes
+
+
+def _check_kind(text: str, name: str, values: Sequence[Any], op: str, operand: str) -> None:
+    """Raises ConfigError where no value can pass, because numbers are compared with a text."""
+    are_numbers = [number(value) is not None for value in values if not isinstance(value, bool)]
+    has_number = _number_from(operand) is not None
+    if are_numbers and all(are_numbers) and not has_number:
+        raise ConfigError(
+            f"--filter {text!r}: the values of {name} are numbers, and {operand!r} is a text; "
+            f"give a number, for example --filter '{name} {op} {values[0]}'"
+        )
+    if are_numbers and not any(are_numbers) and has_number and op not in ("==", "!="):
+        raise ConfigError(
+            f"--filter {text!r}: the values of {name} are texts, such as {str(values[0])!r}, "
+            f"and {operand} is a number; use == or != with one of the texts"
+        )
 
 
 def _number_from(text: str) -> float | None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import importlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +12,9 @@ import click
 from muster.cli.console import emit, has_colours, remark
 from muster.cli.tune.columns import trial_row
 from muster.cli.tune.experiment import ExperimentView
-from muster.cli.tune.table import plain, strict_json
-from muster.errors import ConfigError, MusterError
-from muster.host.atomic_write import replacing
-from muster.tune.analysis.tables import Row, flat_row, need_pandas
+from muster.cli.tune.table import all_columns, check_name, strict_json, write_rows
+from muster.errors import ConfigError
+from muster.tune.analysis.tables import Row, flat_row
 
 SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 WATCH_S = 2.0
@@ -63,7 +59,7 @@ class _RayWords(click.Command):
     epilog="Exit codes: 0 done; 1 `resume` ended with failed trials; 2 bad input; 130 interrupted.",
 )
 def tune() -> None:
-    """List, show, export and resume experiments of muster.tune.
+    """List, show, plot, compare, export and resume experiments of muster.tune.
 
     PATH is the directory of an experiment: what `fit()` wrote, <storage_path>/<name>. The experiment may be
     running now. Only `resume` changes the experiment, and only `resume` loads pickled objects; the other
@@ -72,7 +68,7 @@ def tune() -> None:
 
 
 @tune.command(cls=_RayWords, short_help="List trials, or experiments.")
-@click.argument("path")
+@click.argument("path", required=False)
 @click.option("--sort", multiple=True, metavar="A,B", help="Sort by these columns.")
 @click.option("--desc", is_flag=True, help="Sort in descending order.")
 @click.option(
@@ -92,11 +88,14 @@ def tune() -> None:
 )
 @_json
 @_watch
-def ls(path: str, as_json: bool, watch: bool, output: Path | None, desc: bool, **asked: Any) -> None:  # noqa: ANN401
+def ls(path: str | None, as_json: bool, watch: bool, output: Path | None, desc: bool, **asked: Any) -> None:  # noqa: ANN401
     """List the trials of an experiment, or the experiments in a directory.
+
+    Without PATH: the experiments where `fit()` writes by default.
 
     \b
     Examples:
+    muster tune ls
     muster tune ls results/mine --sort loss --limit 10
     muster tune ls results/mine --filter 'status == ERROR' --columns trial_id,error
     muster tune ls results/mine --columns 'trial,status,config/*' -o trials.csv
@@ -107,23 +106,29 @@ def ls(path: str, as_json: bool, watch: bool, output: Path | None, desc: bool, *
 
     if watch and (as_json or output is not None):
         raise click.UsageError("--watch shows a table; leave out --json and --output")
-    limit = asked["limit"] or (max(page_size()[1] - 8, 5) if watch else None)
+    if path is None:
+        from muster.tune.config import RunConfig
+
+        path = str(RunConfig().storage_path)
+        if not Path(path).expanduser().exists():
+            raise ConfigError(f"no PATH is given, and {path}, where fit() writes by default, does not exist")
+    place, limit = path, asked["limit"] or (max(page_size()[1] - 8, 5) if watch else None)
     words = {"filters": asked["filters"], "sort": asked["sort"], "columns": asked["columns"]}
     choice = ListOptions(**words, descending=desc, limit=limit, active_first=watch)
 
     def read() -> tuple[Iterable[str], bool]:
-        found = listing(path, choice)
+        found = listing(place, choice)
         return as_text(found, colour=has_colours()), found.is_running
 
     if watch:
         _watched(read)
     elif output is not None:
-        found = listing(path, choice)
+        found = listing(place, choice)
         columns = found.columns if choice.columns else found.all_columns
         write_rows(found.rows, columns, output)
         remark(f"{output}: {len(found.rows):,} rows, {len(columns)} columns")
     elif as_json:
-        _emit_json(as_record(listing(path, choice), chosen=bool(choice.columns)))
+        _emit_json(as_record(listing(place, choice), chosen=bool(choice.columns)))
     else:
         _print(read()[0])
 
@@ -238,6 +243,65 @@ def export(path: str, output: Path, results: bool) -> None:
         remark(f"left out, because their results cannot be read ({len(unread)}): {'; '.join(unread[:3])}")
 
 
+@tune.command(short_help="Draw an experiment.")
+@click.argument("path")
+@click.option("--output", "-o", help="File to write: .html or .png (needs matplotlib). Default: in PATH.")
+@click.option("--kind", type=click.Choice(["all", "curves", "parallel", "importance"]), default="all")
+@_metric
+@_mode
+def plot(path: str, output: str | None, **asked: Any) -> None:  # noqa: ANN401
+    """Draw learning curves, parallel coordinates and the importance of parameters; prints the file's path.
+
+    \b
+    Examples:
+    muster tune plot results/mine
+    muster tune plot results/mine -o mine.html --kind curves
+    """
+    from muster.cli.tune.best import experiment_analysis
+    from muster.cli.tune.experiment import read_experiment
+    from muster.tune.plots import save_plot
+
+    experiment = read_experiment(path)
+    try:
+        emit(save_plot(experiment_analysis(experiment), output, **asked).encode())
+    except (ValueError, ImportError, OSError) as error:
+        raise ConfigError(str(error)) from error
+
+
+@tune.command(short_help="Set experiments side by side.")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH PATH...")
+@_metric
+@_mode
+@click.option(
+    "--x", type=click.Choice(["results", "time"]), default="results", help="What the picture is along."
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Draw the best value so far of each into one file: .html, .svg or .png.",
+)
+@_json
+def compare(paths: tuple[str, ...], output: Path | None, as_json: bool, **asked: Any) -> None:  # noqa: ANN401
+    """Set experiments side by side: trials, time, best value and its config; -o draws them over each other.
+
+    \b
+    Examples:
+    muster tune compare results/random results/optuna
+    muster tune compare results/* --metric loss --mode min -o both.html
+    """
+    from muster.cli.tune.best import Comparison
+
+    comparison = Comparison.of(paths, asked["metric"], asked["mode"])
+    if output is not None:
+        comparison.draw(output, asked["x"])
+        remark(f"{output}: the best {comparison.metric} so far of {len(paths)} experiments")
+    if as_json:
+        _emit_json(comparison.record())
+    elif output is None:
+        _print(comparison.lines())
+
+
 @tune.command()
 @click.argument("path")
 @click.option("--trainable", metavar="MODULE:NAME", help="Trainable to run instead of the saved one.")
@@ -270,6 +334,21 @@ def resume(ctx: click.Context, /, path: str, **asked: Any) -> None:  # noqa: ANN
     lines, code = resumed(path, ResumeRequest(**asked), report=remark)
     _print(lines)
     ctx.exit(code)
+
+
+@tune.command(short_help="Tune a small network, to see what it looks like.")
+@click.argument("directory", required=False)
+def demo(directory: str | None) -> None:
+    """Tune a small neural network in a few seconds, and draw what was found. Nothing is downloaded.
+
+    DIRECTORY keeps the results; by default a new temporary one.
+    """
+    import tempfile
+
+    from muster.tune.examples.first_run import main
+
+    grid = main(directory or tempfile.mkdtemp(prefix="muster-"))
+    emit(f"Plot: {grid.plot()}".encode())
 
 
 @tune.command(name="add-note", short_help="Write a note about an experiment.")
@@ -313,30 +392,6 @@ def _watched(read: Callable[[], tuple[Iterable[str], bool]]) -> None:
         return
 
 
-Rows = Sequence[Mapping[str, Any]]
-
-
-def check_name(file: Path) -> None:
-    """Raises ConfigError for a file whose format cannot be written, before any work is done."""
-    if file.suffix not in _WRITERS:
-        kinds = ", ".join(_WRITERS)
-        raise ConfigError(f"-o {file}: unknown format; the name must end in one of {kinds}")
-    if file.suffix in _NEED_PANDAS:
-        need_pandas(f"-o {file}")
-    if file.suffix == ".parquet":
-        _need_pyarrow(file)
-
-
-def write_rows(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    """Replaces the file. Raises MusterError when it cannot be written."""
-    check_name(file)
-    try:
-        with replacing(file) as draft:
-            _WRITERS[file.suffix](rows, columns, Path(draft))
-    except OSError as error:
-        raise MusterError(f"{file}: cannot be written: {error.strerror or error}") from error
-
-
 def trial_rows(experiment: ExperimentView) -> list[Row]:
     """Returns one row per trial: its state, its last result and its config."""
     return [trial_row(trial, experiment.trial_path(trial)) for trial in experiment.trials]
@@ -356,71 +411,3 @@ def result_rows(experiment: ExperimentView, unread: list[str]) -> Iterator[Row]:
         for row in logged:
             own = {key: value for key, value in row.items() if key != "config"}
             yield {"trial_id": trial.trial_id, **flat_row(own), **flat_row({"config": dict(trial.config)})}
-
-
-def all_columns(rows: Iterable[Mapping[str, Any]], first: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns the columns of `first` that exist, then all others in the order of the rows."""
-    names = dict.fromkeys(chain.from_iterable(rows))
-    return (*(name for name in first if name in names), *(name for name in names if name not in first))
-
-
-def _as_csv(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(columns)
-        writer.writerows([_csv_cell(row.get(name)) for name in columns] for row in rows)
-
-
-def _csv_cell(value: Any) -> Any:  # noqa: ANN401 - a user's value
-    return strict_json(value) if isinstance(value, list | tuple | dict) else plain(value)
-
-
-def _as_json(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    lines = (strict_json({name: row.get(name) for name in columns}) for row in rows)
-    file.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
-
-
-def _as_json_lines(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    with file.open("w", encoding="utf-8") as stream:
-        stream.writelines(f"{strict_json({name: row.get(name) for name in columns})}\n" for row in rows)
-
-
-def _as_parquet(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    _need_pyarrow(file)
-    frame = _frame(rows, columns)
-    for name in frame.columns:
-        kinds = {type(value) for value in frame[name].dropna()}
-        if len(kinds) > 1 and not kinds <= {int, float}:  # Parquet wants one type per column
-            frame[name] = [None if value is None else str(value) for value in frame[name]]
-    frame.to_parquet(file)
-
-
-def _as_pickle(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    _frame(rows, columns).to_pickle(file)
-
-
-def _frame(rows: Rows, columns: Sequence[str]) -> Any:  # noqa: ANN401 - pandas is not always there
-    pandas = need_pandas("export")
-    return pandas.DataFrame({name: [plain(row.get(name)) for row in rows] for name in columns})
-
-
-def _need_pyarrow(file: Path) -> None:
-    try:
-        importlib.import_module("pyarrow")
-    except ImportError as error:
-        raise ConfigError(
-            f'-o {file}: Parquet needs pyarrow, which is not installed: pip install "muster[parquet]", '
-            "or write .csv or .jsonl"
-        ) from error
-
-
-_NEED_PANDAS = (".parquet", ".pkl", ".p", ".pickle")
-_WRITERS: dict[str, Callable[[Rows, Sequence[str], Path], None]] = {
-    ".csv": _as_csv,
-    ".json": _as_json,
-    ".jsonl": _as_json_lines,
-    ".parquet": _as_parquet,
-    ".pkl": _as_pickle,
-    ".p": _as_pickle,
-    ".pickle": _as_pickle,
-}

@@ -16,6 +16,7 @@ from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.experiment import ExperimentView, read_experiment
 from muster.cli.tune.ls import heading
 from muster.errors import ConfigError, LedgerLocked, RestoreError
+from muster.host.machine import program
 
 DONE, TRIALS_FAILED, STOPPED = 0, 1, 130
 SCRIPT_MODULE = "muster_resumed_script"
@@ -46,11 +47,11 @@ def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) ->
         report(f"continuing {before.address} ({_left(before)})")
         _run(before, trainable, request)
     except KeyboardInterrupt:
-        return [f"Stopped. To continue: muster tune resume {before.address}"], STOPPED
+        return [f"Stopped. To continue: {program()} tune resume {before.address}"], STOPPED
     after = read_experiment(path)
     lines = ["", *_summary(after)]
     if after.state != "finished" and not request.skip_unfinished:
-        hint = f"Stopped before its end. To continue: muster tune resume {before.address}"
+        hint = f"Stopped before its end. To continue: {program()} tune resume {before.address}"
         return [*lines, "", hint], STOPPED
     return lines, _code(after)
 

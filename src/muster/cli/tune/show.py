@@ -14,6 +14,7 @@ from muster.cli.tune.experiment import FINISHED, ExperimentView
 from muster.cli.tune.ls import experiment_row, heading
 from muster.cli.tune.table import cell, lay_out, page_size, painted
 from muster.errors import ConfigError
+from muster.host.machine import program
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row
@@ -32,7 +33,7 @@ def experiment_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[st
     yield from heading(experiment, colour=colour)
     yield f"in {experiment.address}"
     if experiment.state in ("interrupted", "unfinished"):
-        yield f"To continue: muster tune resume {experiment.address}"
+        yield f"To continue: {program()} tune resume {experiment.address}"
     settings = {key: value for key, value in experiment.settings.items() if value is not None}
     yield from section("Settings", pairs(settings))
     yield from section("Best", _best_lines(experiment))
@@ -132,7 +133,9 @@ def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]
         yield from (f"  {line}" for line in _last_lines(failure["traceback"]))
         yield from (f"  see {file}" for file in error_file(experiment, trial))
     if len(failed) > MAX_FAILURES:
-        command = f"muster tune ls {experiment.address} --filter 'status == ERROR' --columns trial_id,error"
+        command = (
+            f"{program()} tune ls {experiment.address} --filter 'status == ERROR' --columns trial_id,error"
+        )
         yield f"... and {len(failed) - MAX_FAILURES:,} more: {command}"
 
 

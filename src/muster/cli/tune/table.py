@@ -1,21 +1,28 @@
-"""Lays rows out as text that fits the terminal; left-out columns and shortened cells are noted.
+"""Lays rows out as text that fits the terminal, and writes them to files.
 
-The lines are plain strings, not rich tables, because a rich table of 20,000 trials takes many seconds.
+Left-out columns and shortened cells are noted. The lines are plain strings, not rich tables, because a rich
+table of 20,000 trials takes many seconds.
 """
 
 from __future__ import annotations
 
+import csv
+import importlib
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from muster.base.text import duration, moment
 from muster.base.text import shortened as shorten
 from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, TIMES, TIMES_SHORT
+from muster.errors import ConfigError, MusterError
+from muster.host.atomic_write import replacing
 from muster.trials.metrics import flatten
-from muster.tune.analysis.tables import number
+from muster.tune.analysis.tables import need_pandas, number
 
 GAP = 2
 WIDEST = 28  # of a cell, while there are other columns
@@ -173,3 +180,95 @@ def _finite(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def check_name(file: Path) -> None:
+    """Raises ConfigError for a file whose format cannot be written, before any work is done."""
+    if file.suffix not in _WRITERS:
+        kinds = ", ".join(_WRITERS)
+        raise ConfigError(f"-o {file}: unknown format; the name must end in one of {kinds}")
+    if file.suffix in _NEED_PANDAS:
+        need_pandas(f"-o {file}")
+    if file.suffix == ".parquet":
+        _need_pyarrow(file)
+
+
+def write_rows(rows: Rows, columns: Sequence[str], file: Path) -> None:
+    """Replaces the file. Raises MusterError when it cannot be written."""
+    check_name(file)
+    try:
+        with replacing(file) as draft:
+            _WRITERS[file.suffix](rows, columns, Path(draft))
+    except OSError as error:
+        raise MusterError(f"{file}: cannot be written: {error.strerror or error}") from error
+
+
+def all_columns(rows: Iterable[Mapping[str, Any]], first: Sequence[str] = ()) -> tuple[str, ...]:
+    """Returns the columns of `first` that exist, then all others in the order of the rows."""
+    names = dict.fromkeys(chain.from_iterable(rows))
+    return (*(name for name in first if name in names), *(name for name in names if name not in first))
+
+
+def _as_csv(rows: Rows, columns: Sequence[str], file: Path) -> None:
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows([_csv_cell(row.get(name)) for name in columns] for row in rows)
+
+
+def _csv_cell(value: Any) -> Any:  # noqa: ANN401 - a user's value
+    return strict_json(value) if isinstance(value, list | tuple | dict) else plain(value)
+
+
+def _as_json(rows: Rows, columns: Sequence[str], file: Path) -> None:
+    lines = (strict_json({name: row.get(name) for name in columns}) for row in rows)
+    file.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
+def _as_json_lines(rows: Rows, columns: Sequence[str], file: Path) -> None:
+    with file.open("w", encoding="utf-8") as stream:
+        stream.writelines(f"{strict_json({name: row.get(name) for name in columns})}\n" for row in rows)
+
+
+def _as_parquet(rows: Rows, columns: Sequence[str], file: Path) -> None:
+    _need_pyarrow(file)
+    frame = _frame(rows, columns)
+    for name in frame.columns:
+        kinds = {type(value) for value in frame[name].dropna()}
+        if len(kinds) > 1 and not kinds <= {int, float}:  # Parquet wants one type per column
+            frame[name] = [None if value is None else str(value) for value in frame[name]]
+    frame.to_parquet(file)
+
+
+def _as_pickle(rows: Rows, columns: Sequence[str], file: Path) -> None:
+    _frame(rows, columns).to_pickle(file)
+
+
+def _frame(rows: Rows, columns: Sequence[str]) -> Any:  # noqa: ANN401 - pandas is not always there
+    pandas = need_pandas("export")
+    return pandas.DataFrame({name: [plain(row.get(name)) for row in rows] for name in columns})
+
+
+def _need_pyarrow(file: Path) -> None:
+    try:
+        importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ConfigError(
+            f'-o {file}: Parquet needs pyarrow, which is not installed: pip install "muster-ml[parquet]", '
+            "or write .csv or .jsonl"
+        ) from error
+
+
+_NEED_PANDAS = (".parquet", ".pkl", ".p", ".pickle")
+_WRITERS: dict[str, Callable[[Rows, Sequence[str], Path], None]] = {
+    ".csv": _as_csv,
+    ".json": _as_json,
+    ".jsonl": _as_json_lines,
+    ".parquet": _as_parquet,
+    ".pkl": _as_pickle,
+    ".p": _as_pickle,
+    ".pickle": _as_pickle,
+}

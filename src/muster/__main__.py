@@ -1,0 +1,6 @@
+"""Runs the `muster` command as `python -m muster`."""
+
+from muster.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""`muster compat` on scripts as users of Ray Tune write them."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+
+from muster.cli.compat import examine, rewritten, scripts_in
+
+SCRIPT = """\
+import os, ray
+import ray.tune as rt
+from ray import tune
+from ray.tune import Callback, CLIReporter
+from ray.tune.schedulers import (
+    ASHAScheduler,  # stops early
+    PopulationBasedTraining as PBT,
+)
+
+
+def train(config):
+    from ray.tune import report; report({"loss": 1})
+    rt.report({"loss": 2})
+
+
+if __name__ == "__main__":
+    ray.init(num_cpus=2)
+    scheduler = ASHAScheduler(max_t=10)
+    stopper = ray.tune.stopper.MaximumIterationStopper(3)
+    tune.Tuner(train, run_config=tune.RunConfig(stop=stopper)).fit()
+"""
+
+REWRITTEN = """\
+import os
+import ray
+import muster.tune.stopper
+import muster.tune as rt
+from muster import tune
+from muster.tune import Callback, CLIReporter
+from muster.tune.schedulers import (
+    ASHAScheduler,  # stops early
+    PopulationBasedTraining as PBT,
+)
+
+
+def train(config):
+    from muster.tune import report; report({"loss": 1})
+    rt.report({"loss": 2})
+
+
+if __name__ == "__main__":
+    ray.init(num_cpus=2)
+    scheduler = ASHAScheduler(max_t=10)
+    stopper = muster.tune.stopper.MaximumIterationStopper(3)
+    tune.Tuner(train, run_config=tune.RunConfig(stop=stopper)).fit()
+"""
+
+
+def test_imports_of_ray_tune_become_ours_and_the_rest_of_the_script_stays():
+    assert rewritten(SCRIPT) == REWRITTEN
+    assert rewritten(REWRITTEN) == REWRITTEN
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import ray.tune\nray.tune.report({})\n", "import muster.tune\nmuster.tune.report({})\n"),
+        (
+            "import ray.tune\nray.init()\nray.tune.report({})\n",
+            "import muster.tune\nimport ray\nray.init()\nmuster.tune.report({})\n",
+        ),
+        ("import ray as r\nr.tune.run(f)\n", "import ray as r\nimport muster.tune\nmuster.tune.run(f)\n"),
+        ("import ray.tune.search as search\n", "import muster.tune.search as search\n"),
+        ("from ray.tune import *\n", "from muster.tune import *\n"),
+        ("from ray import tune as t, remote\n", "from muster import tune as t\nfrom ray import remote\n"),
+        ("if 1: from ray import tune, get\n", "if 1: from muster import tune; from ray import get\n"),
+        ("try:\n\tfrom ray import tune, get\nfinally: 1\n", None),
+        ("from .ray import tune\nfrom rayon import tune\nimport rayon.tune\n", "same"),
+        ("from ray import data\nimport ray\nray.data.range(3)\n", "same"),
+        ("tune = 1\ntune.anything\n", "same"),
+        ("from ray.air import RunConfig\n", "from muster.air import RunConfig\n"),
+        (
+            "# é\r\nx = 'äé'; import ray.tune as t\r\nfrom ray import tune  # é\r\n",
+            "# é\r\nx = 'äé'; import muster.tune as t\r\nfrom muster import tune  # é\r\n",
+        ),
+    ],
+)
+def test_forms_of_imports(before, after):
+    found = rewritten(before)
+    if after is None:
+        assert "muster" in found
+        compile(found.removeprefix("\ufeff"), "script", "exec")
+        return
+    assert found == (before if after == "same" else after)
+
+
+def test_a_name_that_is_missing_is_listed_and_keeps_its_import(tmp_path):
+    script = tmp_path / "odd.py"
+    script.write_text(
+        "from ray import tune\n"
+        "from ray.tune.schedulers import ASHAScheduler, FoxScheduler\n"
+        "tune.Tunr(train)\n"
+        "tune.RunConfig(name='a', colour='red')\n"
+        "ASHAScheduler(max_t=3, max_q=4)\n"
+        "tune.nothing.like.it\n"
+    )
+    report = examine(script)
+    assert [(line, name) for line, name, _ in report.findings] == [
+        (2, "ray.tune.schedulers.FoxScheduler"),
+        (3, "ray.tune.Tunr"),
+        (4, "ray.tune.RunConfig(colour=...)"),
+        (5, "ray.tune.schedulers.ASHAScheduler(max_q=...)"),
+        (6, "ray.tune.nothing.like.it"),
+    ]
+    assert report.findings[1].advice == "did you mean muster.tune.Tuner?"
+    assert report.after.splitlines()[1:3] == [
+        "from muster.tune.schedulers import ASHAScheduler",
+        "from ray.tune.schedulers import FoxScheduler",
+    ]
+
+
+def test_a_name_that_lives_elsewhere_is_found(tmp_path):
+    script = tmp_path / "moved.py"
+    script.write_text("from ray.tune.tracking import MLflowLoggerCallback\n")
+    assert "import MLflowLoggerCallback from muster." in examine(script).findings[0].advice
+
+
+def test_train_moves_with_tune():
+    assert rewritten("from ray import train, tune\n") == "from muster import train, tune\n"
+
+
+def test_all_of_ray_train_stays_in_a_script_with_a_trainer():
+    """Trainers take the configs of Ray Train, and their workers report to Ray Train."""
+    script = """import ray.train
+import ray.tune
+from ray import train, tune
+from ray.train import RunConfig, ScalingConfig
+from ray.tune.integration.ray_train import TuneReportCallback
+
+def work(config):
+    ray.train.report({"loss": ray.tune.uniform(0, 1).sample()})
+
+run = RunConfig(callbacks=[TuneReportCallback()], worker_runtime_env={})
+"""
+    assert (
+        rewritten(script)
+        == """import ray.train
+import muster.tune
+import ray
+from muster import tune
+from ray import train
+from ray.train import RunConfig, ScalingConfig
+from muster.tune.integration.ray_train import TuneReportCallback
+
+def work(config):
+    ray.train.report({"loss": muster.tune.uniform(0, 1).sample()})
+
+run = RunConfig(callbacks=[TuneReportCallback()], worker_runtime_env={})
+"""
+    )
+
+
+def test_trainers_stay_with_ray_and_are_listed(tmp_path):
+    script = tmp_path / "trainer.py"
+    script.write_text("from ray.train.torch import TorchTrainer\nimport ray.train.torch\n")
+    report = examine(script)
+    assert (report.before == report.after, {line for line, *_ in report.findings}) == (True, {1, 2})
+    assert all(finding.advice for finding in report.findings)
+
+
+def test_write_shows_the_diff_and_keeps_backups(muster, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    script.chmod(0o750)
+    (tmp_path / "train.py.bak").write_text("an older one")
+    shown = muster("compat", str(script))
+    assert (shown.exit_code, script.read_text()) == (0, SCRIPT)
+    assert shown.output == "1 read, 1 with imports to change, 0 missing; --write changes them\n"
+    written = muster("compat", str(script), "--write")
+    assert written.exit_code == 0
+    assert "-from ray import tune\n" in written.output and "+from muster import tune\n" in written.output
+    assert (script.read_text(), (tmp_path / "train.py.bak2").read_text()) == (REWRITTEN, SCRIPT)
+    assert (tmp_path / "train.py.bak").read_text() == "an older one"
+    assert stat.S_IMODE(script.stat().st_mode) == 0o750
+    assert muster("compat", str(script), "--write").output == "1 read, 0 changed, 0 missing\n"
+
+
+def test_a_folder_is_searched_and_what_is_missing_makes_the_exit_code_1(muster, tmp_path):
+    for name in ("a.py", "inner/b.py", ".hidden/c.py", "inner/__pycache__/d.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("from ray import tune\ntune.nothing_like_it\n")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    assert [each.name for each in scripts_in(tmp_path)] == ["a.py", "broken.py", "b.py"]
+    result = muster("compat", str(tmp_path))
+    lines = result.output.splitlines()
+    assert (result.exit_code, lines[-1]) == (
+        1,
+        "3 read, 2 with imports to change, 3 missing; --write changes them",
+    )
+    assert lines[0].startswith(f"{tmp_path / 'a.py'}:2: ray.tune.nothing_like_it: ")
+    assert lines[1].startswith(f"{tmp_path / 'broken.py'}:1: (the file): it is not Python that can be read")
+
+
+def test_other_encodings_are_kept(muster, tmp_path):
+    script = tmp_path / "latin.py"
+    script.write_bytes(
+        "# -*- coding: latin-1 -*-\nx = '\xe9'; from ray import tune  # \xe9\n".encode("latin-1")
+    )
+    assert muster("compat", str(script), "--write").exit_code == 0
+    assert script.read_bytes() == b"# -*- coding: latin-1 -*-\nx = '\xe9'; from muster import tune  # \xe9\n"
+    script.write_bytes("\ufeffx = '\xe9'; from ray import tune\r\n".encode())
+    assert muster("compat", str(script), "--write").exit_code == 0
+    assert script.read_bytes() == "\ufeffx = '\xe9'; from muster import tune\r\n".encode()
+
+
+def test_a_file_that_does_not_exist_is_bad_input(muster, tmp_path):
+    result = muster("compat", str(tmp_path / "none.py"))
+    assert (result.exit_code, "cannot be read" in result.output) == (2, True)
