@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if with_peer and not peer.installed():
         table.note(
             "Ray is not installed in this interpreter, so only ours runs and every figure that needs "
-            "Ray is absent. For the comparison: pip install 'muster[bench]'"
+            "Ray is absent. For the comparison: pip install 'muster-ml[bench]'"
         )
         with_peer = False
     options = Options(quick=given.quick, with_peer=with_peer, only=given.only)

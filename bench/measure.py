@@ -29,6 +29,15 @@ def timed(prepare: Callable[[], Any], run: Callable[[Any], Any]) -> Timed:
     return Timed(value, time.process_time() - started)
 
 
+def calibration_s() -> float:
+    """Returns the CPU seconds of a fixed loop: how fast this machine is now, for bars in seconds."""
+    started = time.process_time()
+    total = 0
+    for number in range(5_000_000):
+        total += number & 7
+    return time.process_time() - started
+
+
 @dataclass
 class Party:
     """A Party is one side of a comparison; `once` runs it one time, and returns None at the limit."""

@@ -14,7 +14,11 @@ from bench.options import Options
 from bench.ours.planner import plan, unserved, unserved_in_all
 from bench.peer import planner as peer
 from bench.peer.process import PeerProcess
-from bench.unseen import parity_figures
+from bench.planner_gangs import gang_figures
+from bench.planner_large import million_figures
+from bench.planner_pinned import pinned_figures
+from bench.planner_shapes import shape_figures
+from bench.unseen import gang_parity_figures, parity_figures
 from bench.workloads import Bounds, Workload, large, load, load_bounds, names, series
 from muster.cluster.model import Objective
 
@@ -81,13 +85,17 @@ def run(options: Options) -> dict[str, float]:
         cases = recorded_cases(options, ray)
         if ray and options.wants("unseen"):
             unseen = parity_figures(options, ray)
+        if ray and options.wants("gangs_unseen"):
+            unseen |= gang_parity_figures(options, ray)
     generated = generated_cases(options)
-    problems = [problem for case in (*cases, *generated) for problem in case.problems()]
+    shapes, problems = shape_figures(options)
+    problems += [problem for case in (*cases, *generated) for problem in case.problems()]
     show_cases(cases)
     for case in cases:
         if not case.has_cost_bound:
             show_served(case)
     show_generated(generated)
+    pinned = pinned_figures(options)
     for problem in problems:
         table.note(f"WRONG ANSWER: {problem}")
     return {
@@ -96,6 +104,10 @@ def run(options: Options) -> dict[str, float]:
         **growth_figures("growth", "series_", generated),
         **growth_figures("growth_busy", "busy_", cases),
         **large_figures(generated),
+        **gang_figures(options),
+        **million_figures(options),
+        **pinned,
+        **shapes,
         "check.problems": len(problems),
     }
 

@@ -53,7 +53,7 @@ def run(options: Options) -> dict[str, float]:
         schedulers_plot.draw(board, {name: PROBLEMS[name].optimum for name in board}, path)
         table.note(f"plot: {path}")
     elif board:
-        table.note("no plot: matplotlib is not installed (pip install 'muster[plot]')")
+        table.note("no plot: matplotlib is not installed (pip install 'muster-ml[plot]')")
     rate = figures["decisions_per_s.asha"]
     table.note(f"ASHA: {rate:,.0f} decisions per CPU second, the scheduler alone, {live:,} live trials")
     return figures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from bench import table, tune_baseline, tune_start
+from bench import table, tune_baseline, tune_million, tune_start
 from bench.options import Options
 from bench.ours import tune as ours
 from bench.peer import tune as peer
@@ -213,7 +213,7 @@ def restore(processes: BenchProcesses) -> dict[str, float]:
 def optuna(processes: BenchProcesses) -> dict[str, float]:
     """Measures TPE through Tuner.fit, with processes and logs, over study.optimize in one process."""
     if importlib.util.find_spec("optuna") is None:
-        table.note("Optuna is not installed, so optuna_overhead is absent: pip install 'muster[bench]'")
+        table.note("Optuna is not installed, so optuna_overhead is absent: pip install 'muster-ml[bench]'")
         return {}
     number = processes.size(2000, 200)
     repeats = processes.size(3, 3)
@@ -246,4 +246,5 @@ CASES = {
     "growth": growth,
     "restore": restore,
     "optuna": optuna,
+    "million": tune_million.million,
 }

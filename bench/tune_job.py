@@ -16,6 +16,7 @@ from typing import Any
 
 CPUS = 2  # both sides get so many
 METRIC = "score"
+GONE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,16 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Phases:
+    """A Phases is where the time of one `fit()` with trials at once went, in seconds."""
+
+    first: float  # until the first trial's code ran
+    last: float  # until the last one's did: from here on all processes run
+    results: float  # from then to the last result
+    end: float  # from the last result to the end of fit()
+
+
+@dataclass(frozen=True)
 class Fit:
     """A Fit is what one `fit()` took."""
 
@@ -43,6 +54,7 @@ class Fit:
     since_first_s: float  # the part of it after the first result
     cpu_s: float  # of this process and of the children it has waited for
     rss_bytes: dict[int, int]  # of this process, by the number of finished trials; the last one after fit()
+    phases: Phases | None = None  # of trials at once
 
     @property
     def trials_per_s(self) -> float:
@@ -61,14 +73,14 @@ class Marks:
     """Marks are what the callback saw. Not kept in the callback: a Tuner may copy its callbacks."""
 
     def __init__(self) -> None:
-        self.first_result_at = 0.0
+        self.first_result_at = self.last_result_at = 0.0
         self.finished = 0
         self.rss_bytes: dict[int, int] = {}
         self.look_at: frozenset[int] = frozenset()
 
     def result(self) -> None:
-        if not self.first_result_at:
-            self.first_result_at = time.perf_counter()
+        self.last_result_at = time.perf_counter()
+        self.first_result_at = self.first_result_at or self.last_result_at
 
     def complete(self) -> None:
         self.finished += 1
@@ -120,7 +132,7 @@ def fit(tune: Any, job: Job, storage: str, look_at: tuple[int, ...] = (), **run_
     if job.together:
         space["meeting"] = str(Path(storage) / "meeting")
         os.mkdir(space["meeting"])
-    cpu_before, started = cpu_s(), time.perf_counter()
+    cpu_before, started, started_at = cpu_s(), time.perf_counter(), time.time()
     tuner = tune.Tuner(
         trainable(tune, job),
         param_space=space,
@@ -137,8 +149,34 @@ def fit(tune: Any, job: Job, storage: str, look_at: tuple[int, ...] = (), **run_
     check_results(grid, job)
     directory = str(Path(storage) / "bench")
     check_logs(directory, job)
-    since_first_s = ended - MARKS.first_result_at
-    return Fit(job, directory, ended - started, since_first_s, cpu_s() - cpu_before, rss_bytes)
+    since_first_s, used_s = ended - MARKS.first_result_at, cpu_s() - cpu_before
+    phases = None
+    if job.together:
+        first, last = arrivals(space["meeting"], started_at)
+        results = MARKS.last_result_at - started - last
+        phases = Phases(first, last, results, ended - MARKS.last_result_at)
+        wait_until_gone([int(name) for name in os.listdir(space["meeting"])])
+    return Fit(job, directory, ended - started, since_first_s, used_s, rss_bytes, phases)
+
+
+def arrivals(meeting: str, since: float) -> tuple[float, float]:
+    """Returns when the first and the last trial came to the meeting, in seconds since that time."""
+    came = [entry.stat().st_mtime - since for entry in os.scandir(meeting)]
+    return min(came), max(came)
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Waits for the end of these processes: the CPU that it takes is not the next turn's."""
+    give_up = time.monotonic() + GONE_S
+    while any(_lives(pid) for pid in pids) and time.monotonic() < give_up:
+        time.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def restore(tune: Any, job: Job, directory: str, then: str) -> float:

@@ -112,7 +112,7 @@ class BenchProcesses:
         """Calls a function in the child process that has a Ray."""
         if self._ray is None:
             if lacking := peer.missing():
-                raise PeerError(f"Ray Tune needs {', '.join(lacking)}: pip install 'muster[bench]'")
+                raise PeerError(f"Ray Tune needs {', '.join(lacking)}: pip install 'muster-ml[bench]'")
             table.progress("tune: starting Ray")
             self._ray = PeerProcess(CPU_LIMIT_S)
             self._ray.call(*self._start_ray)

@@ -20,6 +20,8 @@ from bench.tune_ray_cluster import open_cluster
 
 RATES = ("experiment", "Ray Tune /s", "ours /s", "ours / Ray")
 RESULTS = (*RATES, "since the first: Ray Tune /s", "ours /s", "ours / Ray")
+PHASES = ("first", "last", "results", "end")
+WHERE = ("seconds", "to the first process", "to the last", "results", "end", "fit()", "beside Ray's start")
 COSTS = ("driver CPU s per 1,000 results", "Ray Tune", "ours", "Ray / ours")
 
 
@@ -37,7 +39,7 @@ class ClusterBenchProcesses(BenchProcesses):
 def run(options: Options) -> dict[str, float]:
     """Measures, prints the tables, returns the figures."""
     if not peers.installed():
-        table.note("tune-ray needs Ray on both sides: pip install 'muster[bench]'")
+        table.note("tune-ray needs Ray on both sides: pip install 'muster-ml[bench]'")
         return {}
     figures: dict[str, float] = {}
     table.progress("tune-ray: starting a cluster")
@@ -50,14 +52,16 @@ def run(options: Options) -> dict[str, float]:
 
 def compare(
     processes: BenchProcesses, name: str, mine: tuple[Job, int], theirs: tuple[Job, int]
-) -> tuple[Side, Side]:
-    """Runs both sides on a job each, as often as given."""
+) -> tuple[Side, Side, Side]:
+    """Runs both sides on a job each, as often as given; for trials at once, Ray with as many empty actors."""
     (my_job, my_repeats), (their_job, their_repeats) = mine, theirs
     us = Side("ours", lambda: processes.ours(ours.fit, my_job, processes.storage()), my_repeats)
     them = Side("Ray Tune", lambda: processes.ray(peer.fit, their_job, processes.storage()), their_repeats)
+    alone = Side("Ray alone", lambda: processes.ours(ours.empty_actors, my_job), my_repeats)
     processes.ours(ours.fit, Job(trials=2), processes.storage())
-    in_turns(f"on Ray: {name}", us, *([them] if processes.with_ray else []))
-    return us, them
+    sides = [us, *([them] if processes.with_ray else []), *([alone] if my_job.together else [])]
+    in_turns(f"on Ray: {name}", *sides)
+    return us, them, alone
 
 
 def row(title: str, figure: str, name: str, figures: dict[str, float]) -> tuple[str, ...]:
@@ -74,7 +78,7 @@ def row(title: str, figure: str, name: str, figures: dict[str, float]) -> tuple[
 def trials(processes: BenchProcesses) -> dict[str, float]:
     """Measures trivial trials, one report each, actors used again."""
     mine, theirs = Job(processes.size(2000, 400)), Job(processes.size(300, 40))
-    us, them = compare(processes, "trials", (mine, processes.size(5, 3)), (theirs, processes.size(3, 1)))
+    us, them, _ = compare(processes, "trials", (mine, processes.size(5, 3)), (theirs, processes.size(3, 1)))
     figures = rate_figures("trials", "reuse", us, them)
     title = f"{mine.trials} trials (Ray: {theirs.trials}), reuse_actors=True"
     table.show("tune-ray: trivial trials", RATES, [row(title, "trials", "reuse", figures)])
@@ -94,10 +98,12 @@ def results(processes: BenchProcesses) -> dict[str, float]:
     rates: list[tuple[str, ...]] = []
     costs: list[tuple[str, ...]] = []
     for name, (title, job) in jobs.items():
-        us, them = compare(
+        us, them, alone = compare(
             processes, f"results, {title}", (job, processes.size(5, 3)), (job, processes.size(3, 1))
         )
         figures |= rate_figures("results", name, us, them) | cost_figures(name, us, them)
+        if job.together:
+            figures |= phase_figures(name, us, them, alone)
         title_row = row(f"{title}, {job.reports} reports each", "results", name, figures)
         rates.append((*title_row, *row("", "results", f"{name}.since_first", figures)[1:]))
         costs.append(
@@ -109,8 +115,45 @@ def results(processes: BenchProcesses) -> dict[str, float]:
             )
         )
     table.show("tune-ray: results, loggers on", RESULTS, rates)
+    show_phases("sixteen", figures)
     table.show("tune-ray: what a result costs the driver", COSTS, costs)
     return figures
+
+
+def phase_figures(
+    name: str, us: Side[Fit], them: Side[Fit], alone: Side[tuple[float, float]]
+) -> dict[str, float]:
+    """Returns where the time of both goes, and the time that Ray needs to start as many empty actors."""
+    figures = {
+        f"seconds.empty_actors.{phase}": alone.median(lambda s, i=i: s[i])
+        for i, phase in enumerate(PHASES[:2])
+    }
+    for side, prefix in ((us, ""), (them, "peer_")):
+        if side.runs:
+            for phase in PHASES:
+                figures[f"{prefix}seconds.{name}.{phase}"] = side.median(
+                    lambda fit, of=phase: getattr(fit.phases, of)
+                )
+            figures[f"{prefix}seconds.{name}.fit"] = side.median(lambda fit: fit.wall_s)
+    return figures
+
+
+def show_phases(name: str, figures: dict[str, float]) -> None:
+    """Prints where the time goes; what Ray takes to start empty actors is in every fit()."""
+    start = figures["seconds.empty_actors.last"]
+    rows = [
+        (
+            "Ray alone: empty actors",
+            *(table.seconds(figures[f"seconds.empty_actors.{p}"]) for p in PHASES[:2]),
+            *"----",
+        )
+    ]
+    for title, prefix in (("Ray Tune", "peer_"), ("ours", "")):
+        if f"{prefix}seconds.{name}.fit" in figures:
+            whole = figures[f"{prefix}seconds.{name}.fit"]
+            each = [figures[f"{prefix}seconds.{name}.{phase}"] for phase in PHASES]
+            rows.append((title, *map(table.seconds, [*each, whole, whole - start])))
+    table.show("tune-ray: where the time of 16 trials at once goes", WHERE, rows)
 
 
 def cost_figures(name: str, us: Side[Fit], them: Side[Fit]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import yaml
 
 from muster.cluster.states import InstanceState
+from muster.providers.process.records import NodeDirectory
 from muster.stores.ledger.history import open_history
 
 UP_S = 180.0
@@ -30,16 +31,17 @@ class Running:
     monitor_pid: int
     ledger: Path
 
-    def first_launch_at(self, since: float) -> float:
-        """Returns when the first machine after a moment was requested, by the ledger."""
+    def steps(self, since: float) -> dict[str, list[float]]:
+        """Returns when each machine after a moment was decided on, asked from the provider, and forked."""
         with contextlib.closing(open_history(self.ledger)) as history:
-            asked = [
-                moment
-                for record in history.find()
-                for moment in record.entered(InstanceState.REQUESTED)
-                if moment >= since
-            ]
-        return min(asked)
+            decided = [at for record in history.find() for at in record.entered(InstanceState.REQUESTED)]
+        nodes = [one for one in NodeDirectory(self.ledger.parent / "nodes").records() if not one.is_head]
+        found = {
+            "decided": decided,
+            "launch_call": [one.created_at for one in nodes],
+            "forked": [one.started_at or 0.0 for one in nodes],
+        }
+        return {name: sorted(at for at in times if at >= since) for name, times in found.items()}
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ class PeerPlan:
 
     launch: dict[str, int]
     unserved: int  # single requests without a place
-    unserved_gangs: int
+    unserved_gangs: tuple[str, ...]
+    idle: frozenset[str]  # nodes that it would end, because nothing was planned onto them
 
 
 def schedule(workload: Workload) -> Timed:
@@ -34,7 +35,8 @@ def plan_of(reply) -> PeerPlan:
     return PeerPlan(
         launch=launch,
         unserved=len(reply.infeasible_resource_requests),
-        unserved_gangs=len(reply.infeasible_gang_resource_requests),
+        unserved_gangs=tuple(gang.details for gang in reply.infeasible_gang_resource_requests),
+        idle=frozenset(request.instance_id for request in reply.to_terminate),
     )
 
 
@@ -83,6 +85,8 @@ def gang_of(gang: GangData):
         request = pb.ResourceRequest(resources_bundle=shape)
         if gang.strategy == "STRICT_SPREAD":
             request.placement_constraints.add().anti_affinity.label_name = f"_PG_{gang.id}"
+        if gang.strategy == "STRICT_PACK":
+            request.placement_constraints.add().affinity.label_name = f"_PG_{gang.id}"
         return request
 
     return pb.GangResourceRequest(requests=[bundle(shape) for shape in gang.bundles], details=gang.id)

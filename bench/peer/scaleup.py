@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
@@ -27,13 +27,15 @@ START_S = 120.0
 
 
 @contextlib.contextmanager
-def cluster(max_workers: int, idle_s: float, upscaling_speed: float) -> Iterator[tuple[str, dict[str, str]]]:
+def cluster(
+    max_workers: int, idle_s: float, upscaling_speed: float, auth: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields the address and what a driver's environment needs, while the cluster is up."""
     temp_dir = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
     gcs, client, http, grpc, metrics, monitor = free_ports(6)
     config = temp_dir / "cluster.yaml"
     config.write_text(yaml.safe_dump(document(gcs, max_workers, idle_s, upscaling_speed)))
-    auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    auth = dict(auth or {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         *("--num-cpus=0", "--num-gpus=0", "--include-dashboard=false", "--node-ip-address=127.0.0.1"),

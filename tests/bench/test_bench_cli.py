@@ -72,7 +72,7 @@ def test_without_ray_installed_that_is_reported_and_ours_runs(capsys, monkeypatc
     code, figures, out = run(capsys, "reconcile")
     assert (code, figures, seen) == (0, {}, [False])
     assert "Ray is not installed" in out
-    assert "muster[bench]" in out
+    assert "muster-ml[bench]" in out
 
 
 def test_an_unknown_benchmark_is_refused_with_the_names_that_exist(capsys):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import workloads
+from bench import planner_gangs, planner_large, workloads
 
 
 def test_every_recorded_workload_loads_and_has_a_recorded_answer_of_ray():
@@ -44,6 +44,22 @@ def test_the_large_case_has_the_size_the_issue_asks_for():
     shapes = {tuple(sorted(demand.shape.items())) for demand in big.demands}
     sizes = (len(big.nodes), big.requests, len(big.demands), len(shapes), len(big.node_types))
     assert sizes == (10_000, 100_000, 200, 200, 400)
+
+
+@pytest.mark.slow
+def test_the_largest_case_has_the_size_the_issue_asks_for():
+    big = planner_large.million()
+    states = {(node.type, *sorted(node.available.items())) for node in big.nodes}
+    sizes = (len(big.nodes), len(states), big.requests, len(big.demands), len(big.node_types))
+    assert sizes == (100_000, 5_000, 1_000_000, 200, 400)
+
+
+def test_no_two_nodes_and_no_two_gangs_of_the_mixed_case_are_alike():
+    made = planner_gangs.mixed(50, nodes=500)
+    nodes = {(node.type, *sorted(node.available.items())) for node in made.nodes}
+    gangs = {str(gang.bundles) for gang in made.gangs}
+    assert (len(nodes), len(gangs)) == (500, 50)
+    assert {gang.strategy for gang in made.gangs} == set(planner_gangs.STRATEGIES)
 
 
 def test_generated_nodes_are_about_half_full_and_never_overfull():

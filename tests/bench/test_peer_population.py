@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip(
-    "ray.tune", exc_type=ImportError, reason="Ray Tune is not installed: pip install 'muster[bench]'"
+    "ray.tune", exc_type=ImportError, reason="Ray Tune is not installed: pip install 'muster-ml[bench]'"
 )
 
 from bench.peer import population

@@ -10,7 +10,7 @@ from bench.tune_job import Job
 from bench.tune_processes import BenchProcesses, Side, in_turns
 
 from bench import __main__ as cli
-from bench import tune_baseline, tune_job, tune_processes, tune_start
+from bench import tune_baseline, tune_control, tune_job, tune_processes, tune_start
 from muster import tune
 
 TINY = 12
@@ -60,8 +60,28 @@ def test_starting_gives_the_time_of_the_import_and_of_the_first_result(capsys, t
 
 
 @pytest.mark.slow
+def test_simulated_trials_give_what_one_costs(capsys, tiny):
+    figures = figures_of(capsys, "million")
+    names = ("bytes_per_trial", "results_per_trial", "us_per_trial")
+    assert sorted(figures) == sorted(f"simulated.{name}{end}" for name in names for end in ("", ".stopping"))
+    assert figures["simulated.us_per_trial"] > 10
+    assert figures["simulated.results_per_trial"] == 5.0 > figures["simulated.results_per_trial.stopping"]
+
+
+@pytest.mark.slow
+def test_the_control_thread_is_measured_with_processes_and_replayed():
+    with tune_control.replayed():
+        replayed = tune_control.cost(4, results=400)
+    assert replayed > 1.0
+    assert tune_control.cost(1, results=100) > 1.0
+
+
+@pytest.mark.slow
 def test_a_script_that_fails_is_reported_with_its_output(tmp_path):
-    with pytest.raises(RuntimeError, match=r"(?s)result\.py muster .* ended with 1:\n.*StoreError"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"(?s)result\.py muster .* ended with 1:\n.*TuneError: the experiment cannot be written",
+    ):
         (tmp_path / "file").write_text("")
         tune_start.first_result_s("muster", str(tmp_path / "file" / "below_a_file"))
 
@@ -76,6 +96,15 @@ def test_a_fit_reports_its_times_its_memory_and_where_it_wrote(tmp_path):
     assert fit.results_per_s == pytest.approx(12 / fit.wall_s)
     assert fit.results_per_s_since_first == pytest.approx(11 / fit.since_first_s)
     assert fit.trials_per_s == pytest.approx(4 / fit.wall_s)
+
+
+def test_the_phases_of_trials_at_once_are_all_of_the_fit_and_no_process_is_left(tmp_path):
+    fit = tune_job.fit(tune, Job(trials=2, reports=3, cpus=0.5, together=True), str(tmp_path))
+    assert fit.phases is not None
+    assert 0.0 < fit.phases.first <= fit.phases.last
+    whole = fit.phases.last + fit.phases.results + fit.phases.end
+    assert whole == pytest.approx(fit.wall_s, abs=0.02)  # two clocks
+    assert not any(tune_job._lives(int(entry.name)) for entry in (tmp_path / "meeting").iterdir())
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 from bench.floors import FLOORS
-from bench.tune_job import Fit, Job
+from bench.tune_job import Fit, Job, Phases
 from bench.tune_processes import BenchProcesses, Side
 
 from bench import __main__ as cli
@@ -28,6 +28,24 @@ def test_what_a_result_costs_the_driver_is_compared_by_medians():
         "driver_cpu_ratio.one": 5.0,
     }
     assert tune_ray.cost_figures("one", side(fit(0.2)), side()) == {"driver_cpu_s_per_1000.one": 0.4}
+
+
+def at_once(wall_s: float, *seconds: float) -> Fit:
+    return Fit(Job(trials=16, together=True), "", wall_s, 1.0, 1.0, {}, Phases(*seconds))
+
+
+def test_the_table_shows_what_is_left_beside_rays_start(capsys):
+    us, them = side(at_once(6.0, 1.0, 4.0, 1.5, 0.5)), side(at_once(40.0, 2.0, 6.0, 33.0, 1.0))
+    figures = tune_ray.phase_figures("sixteen", us, them, Side("", lambda: None, 1, [(0.9, 3.5)]))
+    assert figures["seconds.empty_actors.last"] == 3.5
+    tune_ray.show_phases("sixteen", figures)
+    rows = [line.split("│")[2:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["0.9", "3.5", "-", "-", "-", "-"],
+        ["2", "6", "33", "1", "40", "36.5"],
+        ["1", "4", "1.5", "0.5", "6", "2.5"],
+    ]
+    assert "peer_seconds.sixteen.fit" not in tune_ray.phase_figures("sixteen", us, side(), side((0.9, 3.5)))
 
 
 def test_a_row_shows_a_dash_where_ray_did_not_run():
