@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sysconfig
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,13 @@ from typing import Any
 import pytest
 
 pytest_plugins = ("tests.ray_clusters",)
+pytest.register_assert_rewrite("tests.tune.crash.lives")  # its assertions say what differs
 ROOT = Path(__file__).parents[1]
 RAY_S = 480.0  # a start of Ray may take a minute on a busy computer, and a test may need several
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As in an activated environment: commands that are suggested start with `muster`.
+os.environ["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

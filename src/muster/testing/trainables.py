@@ -96,6 +96,17 @@ def forks(config: Config) -> None:
     report({"forked": pid, "started": started.pid})
 
 
+def leaves_its_session(config: Config) -> None:
+    """Leaves a child in a session of its own, and one whose parent has ended."""
+    code = (
+        "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid)"
+    )
+    started = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    orphan = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout
+    report({"left": [started.pid, int(orphan)]})
+    report({"left": []})
+
+
 def reports_in_a_fork(config: Config) -> None:
     """Does what a fork of the trial may not do; the exit code shows what happened."""
     pid = os.fork()
@@ -209,6 +220,7 @@ TRAINABLES: dict[str, Any] = {
         needs_memory,
         prints_much,
         forks,
+        leaves_its_session,
         reports_in_a_fork,
         reports_odd_numbers,
         reports_object,

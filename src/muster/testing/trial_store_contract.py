@@ -55,6 +55,7 @@ def every_kind(root: str) -> tuple[Fact, ...]:
             experiment_tag="1_lr=0.1",
             trial_name="name",
             relative_logdir="dir/of/trial",
+            resources=[[{"CPU": 2.0}], "SPREAD", [], {"lifetime": None}],
         ),
         TrialStarted(trial_id="t", at=1.0, location={"pid": 3}, reused=True),
         TrialReported(trial_id="t", at=2.0, result={"loss": 1.5, "n": 2}, checkpoint=ref),
@@ -64,6 +65,7 @@ def every_kind(root: str) -> tuple[Fact, ...]:
         TrialExited(trial_id="t", at=9.0, is_done=True, reusable=True),
         failed("t"),
         TrialAdmitted(trial_id="t", at=9.5),
+        TrialAdmitted(trial_id="t", at=9.75, resources=[[{}, {"GPU": 0.5}], "PACK", [], {}]),
         SearchExhausted(at=10.0),
         ExperimentEnded(at=11.0),
     )
@@ -144,7 +146,7 @@ class TrialStoreContract:
         self, store: FullTrialStore, tmp_path: Path
     ) -> None:
         for ended in (b"first", b"", b"second" * 1000):
-            store.snapshot(b"state", {}, None, ended)
+            store.snapshot(b"state", {}, None, [ended] if ended else ())
         kept = (b"first", b"second" * 1000)
         assert store.load().ended == kept
         assert self.reopened(store, tmp_path).load().ended == kept

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 from pathlib import Path
+
+import pytest
 
 from muster.base.clock import SystemClock
 from muster.testing.engine_contract.fixture import Driver, EngineFixture
@@ -93,6 +96,19 @@ class HardPromises(EngineFixture):
         driver.go_on("a")
         assert driver.to_exit("a").is_done
         driver.poll_until(lambda: is_gone(result["forked"]) and is_gone(result["started"]))
+
+    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are adopted on Linux only")
+    def test_what_has_left_its_session_ends_with_it(self, engine: Engine, driver: Driver) -> None:
+        for trial_id in ("returns", "is stopped"):
+            driver.start(trial_id, "leaves_its_session")
+            left = driver.to_report(trial_id).result["left"]
+            assert not any(map(is_gone, left))
+            if trial_id == "returns":
+                driver.go_on(trial_id)
+            else:
+                engine.submit(StopTrial(trial_id=trial_id, grace_s=0.1))
+            driver.to_exit(trial_id)
+            assert [ends(pid) for pid in left] == [True, True]
 
     def test_a_fork_of_a_trial_may_not_report(self, driver: Driver) -> None:
         driver.start("a", "reports_in_a_fork")

@@ -53,15 +53,16 @@ class NodePromises(ProviderFixture):
             "terminate_nodes ends all nodes it is given, and no other",
         )
 
-    def test_ids_are_never_used_twice(self, provider: Any) -> None:  # noqa: ANN401
+    def test_an_id_that_is_used_again_stands_for_the_new_node(self, provider: Any) -> None:  # noqa: ANN401
         first = self.create(provider, self.several)
         provider.terminate_nodes(first)
-        second = self.create(provider, self.several)
-        again = sorted(set(first) & set(second))
+        second = self.create(provider, self.several, request="r-2")
+        requests = {node_id: provider.node_tags(node_id).get("ray-launch-request") for node_id in second}
         promised(
-            not again and len(second) == self.several,
-            f"after terminating {first}, new nodes were called {second}; used twice: {again}",
-            "an id is never used again: the autoscaler would take the new node for the dead one",
+            len(second) == self.several and set(requests.values()) == {"r-2"},
+            f"after terminating {first}, new nodes of request r-2 are listed with requests {requests}",
+            "an id may be used again once its node is terminated; it then has the tags of the new launch, by"
+            " which the autoscaler tells the new node from the old one",
         )
 
     def test_no_two_living_nodes_have_the_same_address(self, provider: Any) -> None:  # noqa: ANN401
