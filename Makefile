@@ -10,7 +10,9 @@ SIM_SEEDS ?= 2000
 TUNE_SEEDS ?= 2000
 SOAK_MINUTES ?= 20
 SOAK_SEED ?= 0
-PATHS := src tests bench tools examples
+PATHS := src tests bench tools examples docs
+SITE := build/docs
+SITE_ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 
@@ -19,7 +21,7 @@ SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast sim sim-tune series soak bench check docs clean
+.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast sim sim-tune series parity soak bench check docs docs-check pictures changelog clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +46,16 @@ $(VENV)/.installed-quickstart: pyproject.toml tools/setup.sh
 $(VENV)/.installed-demo: pyproject.toml tools/setup.sh
 	@$(SETUP) ray,plot
 	@touch $@ $(VENV)/.installed-core
+
+$(VENV)/.installed-docs: $(VENV)/.installed-dev
+	@$(SETUP) docs
+	@touch $@
+
+# What the pages promise without naming an extra is run with this one.
+$(SITE)/base/.installed: pyproject.toml tools/setup.sh
+	@mkdir -p $(SITE)
+	@PYTHON='$(PYTHON)' sh tools/setup.sh $(SITE)/base core
+	@touch $@
 
 quickstart: $(VENV)/.installed-quickstart ## Tune a small neural network, watch it, look at the picture
 	@$(BIN)/python examples/tune/quickstart.py
@@ -85,6 +97,9 @@ sim-tune: $(VENV)/.installed-dev ## Simulate 2,000 experiments with faults per s
 series: $(VENV)/.installed-dev ## The long series of kills and seeds of which `make test` runs a sample
 	MUSTER_SERIES=1 $(PYTEST) -n 2 --dist loadscope $$(grep -rl "from tests.series" tests --include='test_*.py') $(PYTEST_ARGS)
 
+parity: $(VENV)/.installed-dev $(VENV)/.installed-bench ## Scripts of Ray Tune 2.60 on a live Ray and on our Ray engine; 20 minutes
+	MUSTER_RAY_PYTHON=1 $(PYTEST) tests/parity -m parity $(PYTEST_ARGS)
+
 soak: $(VENV)/.installed-dev ## A Ray cluster here for 20 minutes; nodes and monitor are killed (SOAK_MINUTES=...)
 	$(BIN)/python -m bench.soak --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED)
 
@@ -96,8 +111,21 @@ bench: $(VENV)/.installed-bench ## Compare with Ray 2.60 on the same inputs
 	$(BIN)/python -m bench tune-ray
 	$(BIN)/python -m bench scaleup
 
-docs: $(VENV)/.installed-dev ## Check links in the docs and run the commands they show
-	$(BIN)/python tools/check_docs.py
+docs: $(VENV)/.installed-docs $(SITE)/base/.installed ## Build the site in build/docs/html, check it, run every block of the docs
+	$(BIN)/python tools/pictures.py $(SITE)/pictures
+	$(BIN)/python -m sphinx -q -W --keep-going -E -b html -c docs . $(SITE)/html
+	$(MAKE) docs-check
+	$(BIN)/python tools/check_docs.py --base $(SITE)/base/bin/python
+
+docs-check: $(VENV)/.installed-docs ## Check the built site in Chromium: links, search, widths, colours (SITE_ARGS=--no-browser)
+	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install -y -qq --no-install-recommends chromium >/dev/null || true
+	$(BIN)/python tools/check_site.py --pictures $(SITE)/screenshots $(SITE_ARGS)
+
+pictures: $(VENV)/.installed-docs ## Make the pictures of the README anew
+	$(BIN)/python tools/pictures.py docs/pictures
+
+changelog: $(VENV)/.installed-core ## Write CHANGELOG.md from the fragments in changelog.d
+	$(BIN)/python tools/changelog.py
 
 check: lint types imports sizes test ## All of it: the meaning of "green"
 

@@ -1,25 +1,29 @@
 """Checks the docs: links lead somewhere, and the commands shown print what is shown.
 
-Run by `make docs`; `--write` puts the real output into the docs instead of comparing. Shown commands stand in
-```console blocks that start with `$ muster `; the lines up to the next `$ muster ` are a command's output.
+Run by `make docs`; `--write` puts the real output into the docs instead of comparing. tools/doc_blocks.py
+says which blocks are run, and how.
 """
 
 from __future__ import annotations
 
+import argparse
 import difflib
+import os
 import re
-import shlex
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+if __name__ == "__main__":  # `python tools/check_docs.py`
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.doc_blocks import Environment, PageRun, wrong_marks
+
 ROOT = Path(__file__).resolve().parent.parent
-LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-CONSOLE = re.compile(r"^```console\n(\$ muster .*?)^```", re.MULTILINE | re.DOTALL)
-TIMEOUT_S = 60
 
 
 def pages(root: Path) -> list[Path]:
@@ -51,48 +55,44 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def with_real_output(text: str) -> str:
-    """Returns the page with each shown `muster` command followed by what it prints today."""
-    return CONSOLE.sub(lambda block: f"```console\n{_session(block[1])}```", text)
-
-
-def _session(shown: str) -> str:
-    commands = [line[2:] for line in shown.splitlines() if line.startswith("$ muster ")]
-    return "".join(f"$ {command}\n{_output(command)}" for command in commands)
-
-
-def _output(command: str) -> str:
-    """Returns what a `muster` command prints when its output is not a terminal."""
-    words = shlex.split(command)
-    run = subprocess.run(
-        [sys.executable, "-m", "muster.cli.main", *words[1:]],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    return "".join(f"{line.rstrip()}\n" for line in run.stdout.splitlines())
-
-
-def untrue_output(page: Path) -> list[str]:
-    """Returns a diff from what the page shows to what its commands print; empty when they agree."""
+def untrue_output(page: Path, environment: Environment) -> list[str]:
+    """Returns why blocks of a page fail, and a diff from what the page shows to what its commands print."""
     text = page.read_text(encoding="utf-8")
     name = page.relative_to(ROOT).as_posix()
-    real = with_real_output(text)
-    return list(difflib.unified_diff(text.splitlines(), real.splitlines(), name, "real", lineterm="", n=1))
+    run = PageRun(name, text, environment).run()
+    sys.stdout.write("".join(f"{line}\n" for line in run.skipped))
+    diff = difflib.unified_diff(text.splitlines(), run.text.splitlines(), name, "real", lineterm="", n=1)
+    return [*wrong_marks(text), *run.problems, *diff]
+
+
+def write_real_output(page: Path, environment: Environment) -> None:
+    """Puts what the commands of a page print today into the page."""
+    text = page.read_text(encoding="utf-8")
+    page.write_text(PageRun(page.name, text, environment).run().text, encoding="utf-8")
 
 
 def main(arguments: list[str]) -> int:
-    found = pages(ROOT)
-    if "--write" in arguments:
+    parser = argparse.ArgumentParser(description="Checks the links of the docs and runs their blocks.")
+    parser.add_argument("pages", nargs="*", type=Path, help="all pages if none is given")
+    parser.add_argument("--write", action="store_true", help="put the real output into the pages")
+    parser.add_argument(
+        "--base", type=Path, help="the Python of a base install", default=Path(sys.executable)
+    )
+    options = parser.parse_args(arguments)
+    os.environ.pop("PYTHONPATH", None)
+    found = [page.resolve() for page in options.pages] or pages(ROOT)
+    with tempfile.TemporaryDirectory(prefix="muster-docs-") as directory:
+        environment = Environment(options.base.absolute(), Path(sys.executable), Path(directory))
+        if options.write:
+            for page in found:
+                write_real_output(page, environment)
+        problems = [
+            f"{page.relative_to(ROOT)}: broken link {link}" for page in found for link in broken_links(page)
+        ]
         for page in found:
-            page.write_text(with_real_output(page.read_text(encoding="utf-8")), encoding="utf-8")
-    problems = [
-        f"{page.relative_to(ROOT)}: broken link {link}" for page in found for link in broken_links(page)
-    ]
-    problems += [line for page in found for line in untrue_output(page)]
+            sys.stdout.write(f"docs: {page.relative_to(ROOT)}\n")
+            sys.stdout.flush()
+            problems += untrue_output(page, environment)
     sys.stdout.write("".join(f"{line}\n" for line in problems) or f"docs: {len(found)} pages are correct\n")
     return 1 if problems else 0
 

