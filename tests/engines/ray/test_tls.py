@@ -141,6 +141,13 @@ class Wire:
         self._thread.join(20)
 
 
+def wait_until(is_true):
+    give_up = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
 def exchange(line, message):
     line.sendall(message)
     received = b""
@@ -225,13 +232,12 @@ def test_a_caller_without_tls_gets_nothing(environments):
 def test_a_connection_that_one_side_closes_ends_on_the_other(environments):
     server, tls = Server(environments["node"]), TlsTunnel(environments["node"])
     line = call([server.address], KEY, {"number": 1}, tls)
+    wait_until(lambda: server._lines)  # the caller has its proof before the driver admits it
     (held,) = server._lines.values()
     line.sendall(b"last words")
     line.close()
     tls.flush(5)
-    give_up = time.monotonic() + 10
-    while server._lines and time.monotonic() < give_up:
-        time.sleep(0.01)
+    wait_until(lambda: not server._lines)
     assert held.fileno() == -1
     server.close()
     tls.close()
@@ -244,7 +250,7 @@ def test_strangers_take_few_descriptors_with_tls_too(environments):
     server = Server(environments["node"])
     before = len(os.listdir("/proc/self/fd"))
     strangers = [socket.create_connection(server.address) for _ in range(4 * MOST_PENDING)]
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + 20
     while (held := len(os.listdir("/proc/self/fd")) - before - len(strangers)) != 3 * MOST_PENDING:
         assert time.monotonic() < give_up, f"{held} descriptors"  # three each: with two ends of a plain one
         time.sleep(0.05)
@@ -279,9 +285,7 @@ def test_the_exit_code_of_a_process_that_leaves_at_once_arrives(environments):
         timeout=60,
         check=False,
     )
-    give_up = time.monotonic() + 10
-    while not got and time.monotonic() < give_up:
-        time.sleep(0.01)
+    wait_until(lambda: got)
     server.close()
     assert (done.returncode, got) == (7, [frame(FrameKind.LEFT, b"i\x07\x00\x00\x00")])
 
