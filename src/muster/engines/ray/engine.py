@@ -11,6 +11,7 @@ import os
 import platform
 import secrets
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ _log = logging.getLogger(__name__)
 
 _JUDGE_AFTER_S = 5.0  # so long a pending placement group is not judged: nodes may be on their way
 _WARN_S = 60.0
+_MOST_REMOVALS = 16  # of placement groups, at once
 
 
 class RayOptions(EngineTimeouts, frozen=True, kw_only=True):
@@ -142,8 +144,8 @@ class RayEngine(ProcessEngine, ActorListener):
             self._watcher.close()
         groups = {id(placement): placement for placement in (*self._pool.placements.values(), *self._vacant)}
         super().close()
-        for placement in groups.values():
-            self._pool.ray.remove_group(placement)
+        with ThreadPoolExecutor(_MOST_REMOVALS) as threads:  # each waits for an answer of the cluster
+            list(threads.map(self._pool.ray.remove_group, groups.values()))
         self._vacant.clear()
         self._placement_of.clear()
         self._orders.clear()
