@@ -1,7 +1,7 @@
 """Ends the machines that checks have made, whatever state the provider is in, and names what is left.
 
-Only machines of the clusters of a run are ended: what was listed before a check began, and what carries the name
-of another cluster, is left alone also where a provider mixes clusters up.
+Only machines of the clusters of a run are ended: what was listed before a check began, and what carries the
+name of another cluster, is left alone also where a provider mixes clusters up.
 """
 
 from __future__ import annotations

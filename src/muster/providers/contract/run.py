@@ -1,7 +1,7 @@
 """ContractRun runs the checks against a live provider, and ends every machine that they made.
 
-Called by `muster provider check`. Whatever happens (a broken promise, Ctrl-C, a call that hangs), the machines of
-the clusters of the run are ended before it returns; what could not be ended is named in the report.
+Called by `muster provider check`. Whatever happens (a broken promise, Ctrl-C, a hung call), the machines of
+the run are ended before it returns; what could not be ended is named in the report.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class ContractReport:
-    """A ContractReport is the outcome of a run; `left` has ids and a reason for each cluster with machines."""
+    """A ContractReport is the outcome of a run; `left` has what could not be ended, by cluster."""
 
     results: tuple[CheckResult, ...]
     left: Mapping[str, LeftMachines] = field(default_factory=dict)
@@ -189,3 +189,16 @@ def _place(error: BaseException) -> str:
             place = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
         trace = trace.tb_next
     return place
+
+
+def end_clusters(subject: ProviderSubject, names: Sequence[str]) -> dict[str, LeftMachines]:
+    """Ends the machines of clusters of an earlier run; returns those that it could not end."""
+    left: dict[str, LeftMachines] = {}
+    for name in names:
+        try:
+            subject.provider(name)
+        except Exception as error:  # noqa: BLE001 - the other clusters are ended all the same
+            left[name] = LeftMachines((), f"the constructor failed: {error_text(error)}")
+    left.update(end_machines(subject))
+    subject.close()
+    return left

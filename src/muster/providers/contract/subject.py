@@ -1,6 +1,6 @@
 """ProviderSubject is a provider as the checks use it: objects for clusters of their own, nodes, an adapter.
 
-Made by `muster provider check` from a cluster file, and by `muster.testing.ProviderContract` from a test class.
+Made by `muster provider check` from a cluster file, and by `muster.testing.ProviderContract` for its tests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CallWatch stands between a check and the provider: limits the time of calls, checks answers, keeps ids.
 
-A provider under test may raise, hang, or return anything. A call that hangs is left behind with its thread, an
-answer of a wrong shape is a broken promise, and every machine that was ever seen is remembered, so that it can
+A provider under test may raise, hang, or return anything. A call that hangs is left behind with its thread,
+an answer of a wrong shape is a broken promise, and the ids of new machines are remembered, so that they can
 be ended whatever happens later.
 """
 

@@ -49,7 +49,7 @@ class ProviderContract:
         raise NotImplementedError(f"{type(self).__name__} must define make_provider(self, cluster_name)")
 
     def make_refused(self, kind: FailureKind, cluster_name: str) -> RefusedOrder | None:
-        """Returns an object whose create call is refused for this reason; None where you cannot provoke it."""
+        """Returns an object whose create call is refused for this reason; None where nothing provokes it."""
         return None
 
     @pytest.fixture
