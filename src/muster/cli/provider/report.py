@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.status import Status
 from rich.text import Text
 
 from muster.base.text import duration, money
-from muster.cli.console import BAD, GOOD, HEADING, QUIET, emit, remark, show
+from muster.cli.console import BAD, GOOD, HEADING, QUIET, complain, console, emit, remark, show
 from muster.providers.contract.check import Check
 from muster.providers.contract.end import LeftMachines, left_text
 from muster.providers.contract.run import CheckResult, ContractReport, CostBound
 
 _STYLES = {"passed": GOOD, "failed": BAD, "skipped": QUIET, "not run": BAD}
-_INDENT = 9
+_INDENT = " " * 9
 
 
 class Page:
@@ -128,8 +128,10 @@ def _show_result(result: CheckResult) -> None:
         show(_below(result.promise, "the promise: "))
 
 
-def _below(text: str, label: str) -> Padding:
-    return Padding(Text(f"{label}{' '.join(text.split())}", style=QUIET), (0, 0, 0, _INDENT), expand=False)
+def _below(text: str, label: str) -> Text:
+    """Returns a text in lines that begin below the name of the line of the contract."""
+    lines = textwrap.wrap(f"{label}{' '.join(text.split())}", console().width - len(_INDENT))
+    return Text("\n".join(f"{_INDENT}{line}" for line in lines), style=QUIET)
 
 
 def _sum(report: ContractReport) -> str:
@@ -145,11 +147,9 @@ def _sum(report: ContractReport) -> str:
 
 def show_left(left: Mapping[str, LeftMachines], how_to_end: str) -> None:
     """Shows which machines are left and how to end them."""
-    from muster.cli.console import complain
-
     if not left:
         show(Text("nothing is left"))
         return
     for name, one in left.items():
-        complain(f"machines are left: {left_text(name, one)}")
+        complain(left_text(name, one))
     remark(f"end them with: {how_to_end} {' '.join(left)} (or with your cloud's own tool)")

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from muster.base.foreign import error_text
+from muster.cluster.model import FailureKind
 from muster.providers.contract.subject import ProviderSubject
 from muster.providers.contract.watch import PromiseBroken, WatchedProvider
+from muster.providers.v1.failures import kind_of
 from muster.providers.v1.tags import TAG_RAY_NODE_NAME
 
 END_CALLS = 2.0  # ending the machines of a line may take as long as so many calls
-TRIES = 3  # a machine that is not listed is not ended more often than this
+AGAIN_S = 10.0  # a machine that is still listed is terminated again after this long
 FIRST_LOOK_S, LAST_LOOK_S = 0.02, 1.0  # between two looks
 
 Report = Callable[[str], None]
@@ -30,11 +32,17 @@ class LeftMachines:
 
 
 def end_machines(
-    subject: ProviderSubject, report: Report = lambda text: None, patience_s: float | None = None
+    subject: ProviderSubject,
+    report: Report = lambda text: None,
+    *,
+    patience_s: float | None = None,
+    of_earlier_runs: bool = False,
 ) -> dict[str, LeftMachines]:
     """Ends the machines of all clusters of a subject; returns those that it could not end."""
     watch = subject.watch
     watch.allow_until(float("-inf"), "the check has ended")
+    if not watch.made_any and not of_earlier_runs:
+        return {}
     creates_ended = watch.wait_for_creates()
     limit_s = END_CALLS * watch.call_limit_s if patience_s is None else patience_s
     end_at = subject.clock.monotonic() + limit_s
@@ -55,12 +63,13 @@ class ClusterEnd:
         self._subject, self._watch, self._clock = subject, subject.watch, subject.clock
         self._name, self._report = name, report
         self._objects = list(subject.watch.objects[name])
-        self._tries: dict[str, int] = {}
+        self._due: dict[str, float] = {}  # id -> when it is terminated (again)
+        self._given_up: set[str] = set()  # ids that no list shows and that cannot be terminated
         self._why = ""
 
     def run(self, end_at: float) -> LeftMachines | None:
         """Returns None when nothing of the cluster is listed any more."""
-        pause_s = FIRST_LOOK_S
+        pause_s = 0.0  # after the first time
         while True:
             listed = self._look()
             unlisted = self._unlisted(listed)
@@ -70,15 +79,15 @@ class ClusterEnd:
                 return LeftMachines(tuple(listed or unlisted), self._why or "still listed")
             self._report(f"ending {len(listed or ()) + len(unlisted)} machines of {self._name}")
             for node_id in [*(listed or ()), *unlisted]:
-                if self._clock.monotonic() < end_at:
-                    self._terminate(node_id)
+                if self._due.get(node_id, 0.0) <= self._clock.monotonic() < end_at:
+                    self._terminate(node_id, is_listed=node_id not in unlisted)
             self._clock.sleep(pause_s)
-            pause_s = min(LAST_LOOK_S, pause_s * 2)
+            pause_s = max(FIRST_LOOK_S, min(LAST_LOOK_S, pause_s * 2))
 
     def _unlisted(self, listed: list[str] | None) -> list[str]:
         """Returns what create calls returned and no list shows: a list may be late, or an id wrong."""
         made = self._watch.made.get(self._name, {})
-        return [one for one in list(made) if one not in (listed or ()) and self._tries.get(one, 0) < TRIES]
+        return [one for one in list(made) if one not in (listed or ()) and one not in self._given_up]
 
     def _look(self) -> list[str] | None:
         """Returns what any object lists of ours; None when no new object can list either."""
@@ -118,10 +127,11 @@ class ClusterEnd:
             return True
         return name in (None, "", f"ray-{self._name}-worker")
 
-    def _terminate(self, node_id: str) -> None:
+    def _terminate(self, node_id: str, *, is_listed: bool) -> None:
         """Ends a machine through the first object that can."""
-        self._tries[node_id] = self._tries.get(node_id, 0) + 1
+        is_known = True
         for provider in reversed(self._objects):
+            self._due[node_id] = self._clock.monotonic() + AGAIN_S
             try:
                 provider.ending("terminate_node", node_id)
             except PromiseBroken as late:
@@ -129,8 +139,12 @@ class ClusterEnd:
                 return  # the other objects would hang as well
             except Exception as error:  # noqa: BLE001 - told when it is still there in the end
                 self._why = f"terminate_node({node_id!r}) failed: {_told(error)}"
+                self._due[node_id] = 0.0
+                is_known = is_listed or kind_of(error) is FailureKind.THROTTLED
             else:
                 return
+        if not is_known:
+            self._given_up.add(node_id)  # an id that create_node has made up
 
 
 def _told(error: Exception) -> str:
@@ -139,5 +153,6 @@ def _told(error: Exception) -> str:
 
 def left_text(name: str, left: LeftMachines) -> str:
     """Returns one line for users: what is left, where, and why."""
-    what = ", ".join(left.node_ids) or "it is not known what"
-    return f"cluster {name}: {what} ({left.why})"
+    if not left.node_ids:
+        return f"cluster {name}: machines may be left ({left.why})"
+    return f"cluster {name}: left are {', '.join(left.node_ids)} ({left.why})"

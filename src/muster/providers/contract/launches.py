@@ -60,6 +60,12 @@ def a_launch_repeated_after_a_restart_buys_what_is_missing(subject: ProviderSubj
     provider = _with_requests(subject)
     subject.adapter(provider).launch(FIRST, {subject.machine.node_type: 1})
     restarted = subject.adapter(subject.provider(provider.cluster_name))
+    before = [machine.request_id for machine in subject.machines(restarted, provider)]
+    promised(
+        before == [FIRST],
+        f"a machine was launched for {FIRST}; after a restart the autoscaler reads machines of {before}",
+        "the machines of a request are found after a restart, or they would be bought again",
+    )
     restarted.launch(FIRST, {subject.machine.node_type: 2})
     what = "a launch request of 2, of which 1 was made before a restart"
     return _expect(subject.machines(restarted, provider), 2, what)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.providers.contract.check import check, checks_in, one, several, twice_several, two
 from muster.providers.contract.subject import ProviderSubject, keeps_tags
-from muster.providers.contract.watch import PromiseBroken, WatchedProvider, promised
+from muster.providers.contract.watch import ClustersMixed, PromiseBroken, WatchedProvider, promised
 
 UNUSED_IP = "203.0.113.255"
 
@@ -18,10 +18,15 @@ def a_cluster_sees_only_its_own_nodes(subject: ProviderSubject) -> str:
         f"cluster {ours.cluster_name!r} made {mine} and sees {seen[0]};"
         f" cluster {theirs.cluster_name!r} made {other} and sees {seen[1]}"
     )
+    for provider, ids, new in ((ours, seen[0], mine), (theirs, seen[1], other)):
+        if any(subject.is_strange(provider, node_id) for node_id in ids if node_id not in new):
+            raise ClustersMixed(
+                told, "nodes are kept apart by cluster_name: one cluster must never end another's machines"
+            )
     promised(
         seen == (mine, other) and bool(mine) and bool(other),
         told,
-        "nodes are kept apart by cluster_name: one cluster must never end another's machines",
+        "nodes are listed as soon as create_node returns",
     )
     return told
 
@@ -140,6 +145,7 @@ def running_and_terminated_agree_with_the_list(subject: ProviderSubject) -> str:
     )
     took_s = subject.clock.monotonic() - began
     provider.terminate_node(node_id)
+    subject.listed(provider)  # single nodes may be answered from the newest list
     is_terminated, is_running = provider.is_terminated(node_id), provider.is_running(node_id)
     promised(
         is_terminated and not is_running,

@@ -15,12 +15,12 @@ from muster.providers.contract import launches, nodes, tags
 from muster.providers.contract.check import Check, DoesNotApply
 from muster.providers.contract.end import END_CALLS, LeftMachines, end_machines
 from muster.providers.contract.subject import CheckSizes, ProviderSubject
-from muster.providers.contract.watch import NoMoreCalls, PromiseBroken
+from muster.providers.contract.watch import ClustersMixed, NoMoreCalls, PromiseBroken
 
 CHECKS: tuple[Check, ...] = (*nodes.CHECKS, *tags.CHECKS, *launches.CHECKS)
-# While this one is broken, what is listed may be somebody's: nothing more is tried.
-APART = nodes.a_cluster_sees_only_its_own_nodes
 CHECK_CALLS = 5.0  # a line may take as long as so many calls
+MIXED = "clusters are not kept apart: another cluster's machines might be ended"
+NOT_ENDED = "machines of an earlier line could not be ended: nothing more is created"
 QUIET_S = 2.0  # what was ended is looked for once more after this long: a list may be late
 
 Status = Literal["passed", "failed", "skipped", "not run"]
@@ -101,6 +101,7 @@ class ContractRun:
         self._subjects: list[ProviderSubject] = []
         self._results: list[CheckResult] = []
         self._left: dict[str, LeftMachines] = {}
+        self._mixed = False
         self._clean: set[str] = set()  # clusters of which nothing was listed in the end
 
     def run(self, checks: Sequence[Check] = CHECKS) -> ContractReport:
@@ -113,7 +114,7 @@ class ContractRun:
             self._ending("interrupted: ending what was made; once more leaves it running")
         self._end_everything(again_after_s=self._quiet_s)
         done = {result.name for result in self._results}
-        why = "interrupted" if interrupted else _why_not_run(self._results)
+        why = "interrupted" if interrupted else MIXED if self._mixed else NOT_ENDED
         self._results += [CheckResult(one.name, "not run", why) for one in checks if one.name not in done]
         for subject in self._subjects:
             subject.close()
@@ -127,7 +128,7 @@ class ContractRun:
             result = self._one(check, subject)
             self._results.append(result)
             self._done(result)
-            if self._end(subject) or (check is APART and result.status == "failed"):
+            if self._end(subject) or self._mixed:
                 return
 
     def _end(self, subject: ProviderSubject) -> dict[str, LeftMachines]:
@@ -147,13 +148,14 @@ class ContractRun:
         except DoesNotApply as reason:
             return result("skipped", str(reason))
         except PromiseBroken as broken:
+            self._mixed = self._mixed or isinstance(broken, ClustersMixed)
             return result("failed", broken.did, broken.promise)
         except NoMoreCalls as late:
             return result("failed", str(late), "calls return in a reasonable time")
         except Exception as error:  # noqa: BLE001 - whatever a provider raises breaks the line, not the run
-            return result(
-                "failed", f"{error_text(error)}{_place(error)}", "calls that can be served are served"
-            )
+            is_missing = isinstance(error, NotImplementedError)
+            promise = "every provider defines this method" if is_missing else "a call that can be served is"
+            return result("failed", f"{error_text(error)}{_place(error)}", promise)
 
     def _end_everything(self, again_after_s: float) -> None:
         """Ends what is left of all clusters, and looks once more after a while; Ctrl-C leaves it."""
@@ -170,12 +172,6 @@ class ContractRun:
                 for name in open_clusters if subject.watch.made_any else ():
                     ids = tuple(subject.watch.made.get(name, ()))
                     self._left.setdefault(name, LeftMachines(ids, "interrupted while it was being ended"))
-
-
-def _why_not_run(results: Sequence[CheckResult]) -> str:
-    if any(result.name == APART.name and result.status == "failed" for result in results):
-        return "clusters are not kept apart: another cluster's machines might be ended"
-    return "machines of an earlier line could not be ended: nothing more is created"
 
 
 def _place(error: BaseException) -> str:
@@ -199,6 +195,6 @@ def end_clusters(subject: ProviderSubject, names: Sequence[str]) -> dict[str, Le
             subject.provider(name)
         except Exception as error:  # noqa: BLE001 - the other clusters are ended all the same
             left[name] = LeftMachines((), f"the constructor failed: {error_text(error)}")
-    left.update(end_machines(subject))
+    left.update(end_machines(subject, of_earlier_runs=True))
     subject.close()
     return left

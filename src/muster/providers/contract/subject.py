@@ -17,7 +17,7 @@ from muster.config.node_launch import NodeLaunch
 from muster.providers.batching import BatchingNodeProvider, SubmittingProvider, submitting
 from muster.providers.contract.watch import CALL_S, CallWatch, WatchedProvider
 from muster.providers.v1.adapter import V1Adapter, inline_pools
-from muster.providers.v1.tags import worker_tags
+from muster.providers.v1.tags import TAG_RAY_NODE_NAME, worker_tags
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,11 @@ class ProviderSubject:
         """Returns a new object although the check has ended."""
         made = self.watch.limited("__init__", "the constructor", lambda: submitting(self._make(cluster_name)))
         return WatchedProvider(made, cluster_name, self.watch)
+
+    def is_strange(self, provider: WatchedProvider, node_id: str) -> bool:
+        """Returns whether a node does not say that it belongs to the cluster: it may be somebody's."""
+        name = provider.node_tags(node_id).get(TAG_RAY_NODE_NAME)
+        return bool(name != self.tags(provider.cluster_name)[TAG_RAY_NODE_NAME])
 
     def listed(self, provider: WatchedProvider, **filters: str) -> list[str]:
         """Returns the nodes with these tags, without those that were there before the check."""

@@ -8,26 +8,27 @@ from collections.abc import Callable
 from muster.base.foreign import error_text
 from muster.providers.contract.check import DoesNotApply, check, checks_in, crowd, one, two
 from muster.providers.contract.subject import ProviderSubject, keeps_tags
-from muster.providers.contract.watch import WatchedProvider, promised
+from muster.providers.contract.watch import PromiseBroken, WatchedProvider, promised
 
 
 def at_once(jobs: list[Callable[[], object]]) -> list[str]:
-    """Runs all jobs in threads of their own, started together; returns what they raised."""
-    gate, raised = threading.Barrier(len(jobs)), []
+    """Runs all jobs in threads of their own, started together; returns what they raised, each text once."""
+    gate = threading.Barrier(len(jobs))
+    raised: dict[str, None] = {}
 
     def run(job: Callable[[], object]) -> None:
         gate.wait()
         try:
             job()
         except Exception as error:  # noqa: BLE001 - a provider may raise anything
-            raised.append(error_text(error))
+            raised[error.did if isinstance(error, PromiseBroken) else error_text(error)] = None
 
     threads = [threading.Thread(target=run, args=(job,), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return raised
+    return list(raised)
 
 
 def _tagged(subject: ProviderSubject) -> WatchedProvider:

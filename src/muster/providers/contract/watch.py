@@ -29,6 +29,10 @@ class PromiseBroken(AssertionError):
         super().__init__(f"{did}\n  The promise: {promise}")
 
 
+class ClustersMixed(PromiseBroken):
+    """A ClustersMixed means that a cluster shows machines of another: nothing more may be tried with it."""
+
+
 def promised(kept: bool, did: str, promise: str) -> None:
     """Raises PromiseBroken unless the promise was kept."""
     if not kept:
@@ -212,8 +216,12 @@ class WatchedProvider:
 
 def call_text(name: str, arguments: Sequence[object], named: Mapping[str, object]) -> str:
     """Returns a call as a reader would write it, with long arguments cut."""
-    words = [*map(shown, arguments), *(f"{key}={shown(value)}" for key, value in named.items())]
+    words = [*map(_brief, arguments), *(f"{key}={_brief(value)}" for key, value in named.items())]
     return f"{name}({', '.join(words)})"
+
+
+def _brief(value: object) -> str:
+    return "{...}" if isinstance(value, dict) and len(value) > 2 else shown(value)
 
 
 def _is_ids(value: object) -> bool:
