@@ -1,4 +1,4 @@
-"""A run against providers that raise, hang, or return anything: each line has a result, and nothing is left."""
+"""Providers that raise, hang, or return anything: each line has a result, and nothing is left."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_is_raised_is_told_and_nothing_is_left(call, state):
 
 def test_a_provider_that_ends_the_program_does_not_end_the_run():
     report = run("tests.providers.contract.test_run.Quits", checks=LISTED)
-    assert [result.saw for result in report.results][0].startswith("SystemExit: 3")
+    assert report.results[0].saw.startswith("SystemExit: 3")
 
 
 class Quits(FaultyCloud):

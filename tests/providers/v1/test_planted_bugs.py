@@ -1,4 +1,4 @@
-"""The test class finds bugs, too, in words for people; that the contract finds all of them: test_styles.py."""
+"""The test class finds bugs in words for people; that all of them are found: test_styles.py."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import signal
@@ -105,6 +106,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - clic
         return
     if not options["yes"]:
         _confirm(f"Create them, in clusters named {run}-*?")
+    logging.getLogger("muster").addHandler(logging.NullHandler())  # the report has what the adapter logs
     clock = SystemClock()
     with _signals_interrupt(), page:
         subjects = live.completed(sizes, clock).subjects(run, sizes, refusals, clock)
@@ -145,7 +147,8 @@ def _how_to_end(module: str, file: Path) -> str:
 def _confirm(question: str) -> None:
     """Raises Abort when the user says no, and ClusterError when there is nobody to ask."""
     try:
-        click.confirm(question, default=False, abort=True, err=True)
+        if click.confirm(question, default=False, err=True):
+            return
     except click.Abort:
         if sys.stdin.isatty():
             raise
@@ -153,6 +156,7 @@ def _confirm(question: str) -> None:
         raise ClusterError(
             "nobody answered, and there is no terminal to ask on; -y confirms in advance"
         ) from None
+    raise click.Abort
 
 
 @contextmanager

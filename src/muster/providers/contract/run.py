@@ -94,10 +94,10 @@ class ContractRun:
         begin: Callable[[Check], None] = lambda check: None,
         done: Callable[[CheckResult], None] = lambda result: None,
         ending: Callable[[str], None] = lambda text: None,
-        quiet_s: float = QUIET_S,
+        quiet_s: float | None = None,
     ) -> None:
         self._make_subject, self._begin, self._done, self._ending = make_subject, begin, done, ending
-        self._quiet_s = quiet_s
+        self._quiet_s = QUIET_S if quiet_s is None else quiet_s
         self._subjects: list[ProviderSubject] = []
         self._results: list[CheckResult] = []
         self._left: dict[str, LeftMachines] = {}
