@@ -44,7 +44,8 @@ class Page:
 
     def show_plan(self, node_type: str, bound: CostBound, listed: Sequence[Check]) -> None:
         """Shows what will be created and the most that it can cost; `listed`: the lines, too."""
-        text = f"{self._class_name}: {self._lines} lines of the contract, with machines of type {node_type}"
+        lines = f"{self._lines} line{'s' if self._lines != 1 else ''}"
+        text = f"{self._class_name}: {lines} of the contract, with machines of type {node_type}"
         if self._as_json:
             remark(f"{text}\n{bound_text(bound)}")
             return

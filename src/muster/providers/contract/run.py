@@ -102,6 +102,7 @@ class ContractRun:
         self._results: list[CheckResult] = []
         self._left: dict[str, LeftMachines] = {}
         self._mixed = False
+        self._stuck: set[str] = set()  # clusters that could not be ended in all the time that there was
         self._clean: set[str] = set()  # clusters of which nothing was listed in the end
 
     def run(self, checks: Sequence[Check] = CHECKS) -> ContractReport:
@@ -132,8 +133,11 @@ class ContractRun:
                 return
 
     def _end(self, subject: ProviderSubject) -> dict[str, LeftMachines]:
-        left = end_machines(subject, self._ending)
+        """Ends the machines of a line; where that failed before, it only looks whether they have gone."""
+        had_time = any(name in self._stuck for name in subject.clusters)
+        left = end_machines(subject, self._ending, patience_s=0.0 if had_time else None)
         self._clean.update(name for name in subject.clusters if name not in left)
+        self._stuck.update(left)
         return left
 
     def _one(self, check: Check, subject: ProviderSubject) -> CheckResult:
