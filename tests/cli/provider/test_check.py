@@ -82,7 +82,8 @@ def test_a_broken_line_says_what_it_saw_and_what_was_promised(cloud):
     assert lines[at + 1 : at + 3] == [
         f"{INDENT}saw: create_node(count=3) returned, and non_terminated_nodes({{}}) lists"
         " ['machine-1', 'machine-2']",
-        f"{INDENT}the promise: as many nodes as asked for, each once, are listed as soon as create_node returns",
+        f"{INDENT}the promise: as many nodes as asked for, each once, are listed as soon as"
+        " create_node returns",
     ]
     assert (done.exit_code, cloud.living()) == (1, [])
 
