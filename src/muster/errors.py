@@ -22,6 +22,9 @@ MusterError                   retryable: ClassVar[bool] = False
     EngineMissing             Ray is not installed, or another version: the message says which
     EngineUnreachable         no cluster answers at the address retryable
     EngineDenied              the token is missing or wrong
+  RemoteError                 a machine could not be set up or used
+    Unreachable               it does not answer over SSH       retryable
+    CommandFailed             a command on it failed: carries exit code and last lines
   ClusterError                a cluster cannot be found, started or stopped; says what to do
   TuneError                   Ray's public name: an experiment that cannot continue, and what to change
     RestoreError              an experiment that cannot be resumed from its directory
@@ -151,6 +154,24 @@ class EngineUnreachable(EngineError):
 
 class EngineDenied(EngineError):
     """An EngineDenied means that the cluster's token is missing or wrong."""
+
+
+class RemoteError(MusterError):
+    """A RemoteError means that something could not be done on another machine; it says on which and what to do."""
+
+
+class Unreachable(RemoteError):
+    """An Unreachable machine does not answer, refuses the key, or is not the one that it was before."""
+
+    retryable = True
+
+
+class CommandFailed(RemoteError):
+    """A CommandFailed is a command that ended on the machine with another code than 0."""
+
+    def __init__(self, message: str, *, exit_code: int, last_lines: Sequence[str] = ()) -> None:
+        self.exit_code, self.last_lines = exit_code, tuple(last_lines)
+        super().__init__(message)
 
 
 class ClusterError(MusterError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
+import pytest
 from msgspec import structs
 from tests.autoscaler.scenes import Scene
 from tests.cluster.worlds import HEAD_NODE, node, spec
@@ -55,6 +56,7 @@ def idle(scene, seconds):
     ]
 
 
+@pytest.mark.conformance("EV-1")
 def test_machines_are_added():
     scene = Scene(wishes=spec(GPU, node_type("cpu", max_nodes=9), objective=Objective.UTILIZATION))
     scene.tick()
@@ -64,6 +66,7 @@ def test_machines_are_added():
     assert texts(scene.tick()) == []
 
 
+@pytest.mark.conformance("EV-1")
 def test_idle_machines_are_removed():
     scene = Scene(wishes=spec(idle_timeout_s=60.0, max_nodes=None, limits=FAST))
     running(scene, 2)
@@ -145,6 +148,7 @@ def test_outdated_machines_are_removed():
     assert "Removing 1 nodes of type cpu (outdated)." in texts(scene.tick())
 
 
+@pytest.mark.conformance("EV-1")
 def test_what_no_type_can_hold_is_told_with_shapes_counts_and_labels():
     scene = Scene()
     scene.tick()
@@ -204,6 +208,7 @@ def test_a_runtime_that_cannot_be_read_makes_no_warning_new():
     assert len(log.newest) == 1
 
 
+@pytest.mark.conformance("EV-2")
 def test_a_read_only_cluster_only_warns():
     scene = Scene()
     scene.stage.provider.answers["traits"] = ProviderTraits(read_only=True)

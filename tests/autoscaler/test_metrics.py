@@ -51,6 +51,7 @@ def launched(scene, **reported):
     scene.tick()
 
 
+@pytest.mark.conformance("MR-1")
 def test_nodes_by_type_and_resources_as_machines_come_and_go(scene, metrics):
     scene.tick()
     scene.stage.runtime.demands = [demand({"GPU": 2})]
@@ -79,6 +80,7 @@ def lose(scene):
         scene.tick(40)
 
 
+@pytest.mark.conformance("MR-2")
 def test_a_type_or_resource_that_leaves_the_config_keeps_its_nodes_and_then_has_no_series(scene, metrics):
     launched(scene)
     scene.stage.spec.answers["current"] = (spec(node_type("tpu", {"TPU": 4})), "")

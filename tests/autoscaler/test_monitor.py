@@ -165,6 +165,7 @@ def test_a_runtime_that_goes_away_is_reported_once_and_so_is_its_return(caplog):
     ]
 
 
+@pytest.mark.conformance("AS-2")
 def test_a_refused_token_ends_the_loop_and_closes_everything():
     scene = Scene()
     scene.stage.runtime.answers["read"] = EngineDenied("127.0.0.1:1: the token is not right")

@@ -16,7 +16,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.observe import FailureInbox
-from muster.cluster.plan import Drain, Install, Launch, Resize, Terminate
+from muster.cluster.plan import Drain, Install, Launch, Plan, Resize, Terminate
 from muster.errors import (
     CapacityExhausted,
     ProviderDenied,
@@ -125,6 +125,20 @@ def test_a_refused_termination_comes_back_as_one_failure_per_machine(stage):
     assert stage.store.gone == [["r-1", "d-1", "s-1", "z-1"]]
 
 
+@pytest.mark.conformance("IN-1", "IN-3")
+def test_an_installation_changes_no_record_whether_it_has_begun_or_ended_well():
+    stage = Stage()
+    installing = record("i", S.RAY_INSTALLING, history=past((S.ALLOCATED, 1), (S.RAY_INSTALLING, 2)))
+    stage.store.commit(stage.store.load().version, Plan(tick_id="t-1", at=1.0, writes=(installing,)))
+    before = stage.store.load()
+    inbox = run(stage, actions=(INSTALL,), records=before.instances)
+    after = stage.store.load()
+    assert stage.installer.calls == [("start", INSTALL)]
+    assert (after.instances, after.version) == (before.instances, before.version)
+    assert (list(inbox.of(InstallFailure)), stage.installer.poll()) == ([], ())
+
+
+@pytest.mark.conformance("IN-2")
 def test_refused_drains_and_installations_come_back(stage):
     stage.drainer.answers["drain"] = ProviderError("busy")
     stage.installer.answers["start"] = ProviderError("no key")

@@ -123,6 +123,7 @@ def test_synced_files_may_be_missing_and_mounts_may_not(tmp_path):
     )
 
 
+@pytest.mark.conformance("CF-1")
 def test_cf_1_contents_are_hashed_only_when_asked_for(tmp_path):
     config = parsed(f"file_mounts: {{/r: {mounts(tmp_path / 'm')}}}\n")
     without = head_runtime_hashes(config, with_contents=False)

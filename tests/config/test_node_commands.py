@@ -50,6 +50,7 @@ CONFIG = parse_config(Document(FULL, "c.yaml"))
         ("none", (), ()),
     ],
 )
+@pytest.mark.conformance("CF-2")
 def test_cf_2_a_types_own_commands_stand_in_place_of_the_clusters(node_type, initialization, setup):
     assert initialization_commands(CONFIG, node_type) == initialization
     assert worker_setup_commands(CONFIG, node_type) == setup
@@ -64,6 +65,7 @@ def test_cf_2_a_types_own_commands_stand_in_place_of_the_clusters(node_type, ini
         ("own", True, "for-head", ("-a", "-h"), False),
     ],
 )
+@pytest.mark.conformance("CF-2")
 def test_cf_2_the_container_of_a_node_is_its_types_then_its_roles_then_the_clusters(
     node_type, is_head, image, run_options, pull
 ):

@@ -34,6 +34,7 @@ def test_every_provider_has_defaults():
         ("aliyun", "ecs.g6.large", ["ray.head.default", "ray.worker.default"]),
     ],
 )
+@pytest.mark.conformance("CF-2")
 def test_cf_2_a_file_that_names_only_a_cloud_gets_two_small_types(provider, machine, names):
     spec = to_spec(parsed(f"provider: {{type: {provider}}}\n"))
     assert [(t.name, t.max_nodes, t.machine_type, t.resources.units("CPU") > 0) for t in spec.node_types] == [
@@ -65,6 +66,7 @@ def test_preparing_leaves_the_defaults_and_the_document_as_they_were():
     assert (DEFAULTS, document.data) == (before, data)
 
 
+@pytest.mark.conformance("CF-2")
 def test_cf_2_setup_commands_run_before_those_of_head_and_workers():
     config = parsed(
         "provider: {type: aws}\nsetup_commands: [a]\nhead_setup_commands: [h]\nworker_setup_commands: [w]\n"

@@ -125,6 +125,7 @@ def fields(cls: type) -> set[str]:
 
 
 @pytest.mark.parametrize("key", TOP_LEVEL)
+@pytest.mark.conformance("CF-1")
 def test_cf_1_a_top_level_key_is_read_and_has_its_default(key):
     value, typed, default = TOP_LEVEL[key]
     with_head = {"head_node_type": "a"} if key == "available_node_types" else {}
@@ -134,6 +135,7 @@ def test_cf_1_a_top_level_key_is_read_and_has_its_default(key):
 
 
 @pytest.mark.parametrize("key", AUTH)
+@pytest.mark.conformance("CF-1")
 def test_cf_1_a_key_of_auth_is_read_and_has_its_default(key):
     value, typed, default = AUTH[key]
     assert getattr(parsed({"auth": {key: value}}).auth, key) == typed
@@ -141,6 +143,7 @@ def test_cf_1_a_key_of_auth_is_read_and_has_its_default(key):
 
 
 @pytest.mark.parametrize("key", DOCKER)
+@pytest.mark.conformance("CF-1")
 def test_cf_1_a_key_of_docker_is_read_and_has_its_default(key):
     value, typed, default = DOCKER[key]
     whole = {"image": "x", "container_name": "y", key: value}
@@ -149,6 +152,7 @@ def test_cf_1_a_key_of_docker_is_read_and_has_its_default(key):
 
 
 @pytest.mark.parametrize("key", NODE_TYPE)
+@pytest.mark.conformance("CF-2")
 def test_cf_2_a_key_of_a_node_type_is_read_and_has_its_default(key):
     value, typed, default = NODE_TYPE[key]
     assert getattr(in_node_type({key: value}), key) == typed
@@ -157,6 +161,7 @@ def test_cf_2_a_key_of_a_node_type_is_read_and_has_its_default(key):
 
 
 @pytest.mark.parametrize("key", NODE_TYPE_DOCKER)
+@pytest.mark.conformance("CF-2")
 def test_cf_2_a_key_of_a_node_types_docker_is_read_and_has_its_default(key):
     value, typed, default = NODE_TYPE_DOCKER[key]
     assert getattr(in_node_type({"docker": {key: value}}).docker, key) == typed

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from muster.base.ids import NodeId
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, NodeReport, NodeStatus, NodeType, Objective, RuntimeReport
@@ -13,6 +15,7 @@ def node(node_id: str, node_type: str = "", **more: object) -> NodeReport:
     return NodeReport(node_id=NodeId(node_id), node_type=node_type, total=FOUR, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.conformance("CF-6")
 def test_cf_6_types_are_the_nodes_that_are_there_by_name_or_by_id():
     report = RuntimeReport(
         nodes=(
@@ -37,6 +40,7 @@ def test_cf_6_types_are_the_nodes_that_are_there_by_name_or_by_id():
     )
 
 
+@pytest.mark.conformance("CF-6")
 def test_cf_6_a_head_without_a_type_has_one_of_its_own():
     spec = readonly_spec(BASE, RuntimeReport(nodes=(node("h", is_head=True),)))
     assert (spec.head_node_type, [t.name for t in spec.node_types]) == ("node_h", ["node_h"])

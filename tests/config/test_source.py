@@ -71,6 +71,7 @@ def test_without_a_good_file_to_begin_with_there_is_no_source(write):
         FileSpecSource(write(GOOD.replace("max_workers: 10", "max_workers: x")))
 
 
+@pytest.mark.conformance("CF-5")
 def test_cf_5_the_config_is_kept_until_the_next_read(write):
     source = FileSpecSource(write(GOOD))
     write(GOOD.replace("max_workers: 10", "max_workers: 20"))

@@ -15,6 +15,7 @@ def spec_of(text: str) -> ClusterSpec:
     return to_spec(parse_config(Document(text, "c.yaml")))
 
 
+@pytest.mark.conformance("CF-4")
 def test_counts_of_workers_become_counts_of_nodes_with_the_head():
     assert spec_of(GOOD) == ClusterSpec(
         cluster_name="demo",
@@ -43,6 +44,7 @@ def test_counts_of_workers_become_counts_of_nodes_with_the_head():
     )
 
 
+@pytest.mark.conformance("CF-4")
 def test_a_type_without_a_maximum_takes_the_clusters_and_the_only_type_is_the_heads():
     text = "cluster_name: x\nprovider: {type: process}\navailable_node_types:\n  a: {resources: {}}\n"
     only = spec_of(text)
@@ -89,5 +91,6 @@ def test_provider_switches_reach_the_spec():
         ("kuberay", {"InstanceType": "p4d"}, ""),
     ],
 )
+@pytest.mark.conformance("CF-3")
 def test_the_providers_name_of_a_machine_is_found_or_empty(provider, node_config, name):
     assert machine_type(provider, node_config) == name

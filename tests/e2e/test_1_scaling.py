@@ -18,6 +18,7 @@ def test_the_usage_tag_says_v2(stage):
     assert told == b"v2"
 
 
+@pytest.mark.conformance("AS-1")
 def test_a_requested_size_comes_stays_and_shrinks_then_tasks_and_gangs_grow_it(stage):
     """AS-1, E2E-1, 2, 3, 5, 8: constraint to 3, to 1, tasks to 3, spread to 5, pack to 6, and too large."""
     driver, watch, before, began = stage.driver, stage.watch, stage.came_up(), time.monotonic()

@@ -142,6 +142,34 @@ COMMANDS = [
     _of("output_folder_missing", "tune ls HERE/run -o HERE/none/x.csv", "none/x.csv", "No such file"),
     _of("resume_of_nothing", "tune resume HERE/none", "none"),
     _of("compat_missing_file", "compat HERE/none.py", "none.py"),
+    _of(
+        "provider_check_class",
+        "provider check nosuch.Class --config HERE/good.yaml -y",
+        "good.yaml",
+        "'nosuch'",
+        "PYTHONPATH",
+    ),
+    _of(
+        "provider_check_no_class",
+        "provider check --config HERE/good.yaml -y",
+        "good.yaml",
+        "provider",
+        "MODULE.CLASS",
+    ),
+    _of("provider_check_no_file", "provider check a.B --config HERE/none.yaml", "none.yaml", "No such file"),
+    _of(
+        "provider_check_line",
+        "provider check muster.testing.faulty_cloud.FaultyCloud --config HERE/good.yaml --line xyz",
+        "--line",
+        "xyz",
+        "--list",
+    ),
+    _of(
+        "provider_end_of_others",
+        "provider end a.B production --config HERE/good.yaml",
+        "production",
+        "muster~down",
+    ),
     _of("sim_seed", "sim day --seed x", "--seed", "x"),
 ]
 

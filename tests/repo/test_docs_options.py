@@ -19,6 +19,7 @@ PAGES = {
     "why": "docs/laptop-cluster.md",
     "down": "docs/laptop-cluster.md",
     "monitor": "docs/monitor.md",
+    "provider": "docs/providers.md",
     "tune": "docs/tune-cli.md",
     "compat": "docs/compat.md",
 }

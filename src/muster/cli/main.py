@@ -45,6 +45,9 @@ AUTOSCALE = {
     "plan": CommandEntry(
         "muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."
     ),
+    "provider": CommandEntry(
+        "muster.cli.provider.command", "provider", "Check that a provider keeps what it promises."
+    ),
     "sim": CommandEntry(
         "muster.cli.sim.command", "sim", "Run the autoscaler against a simulated cloud with faults."
     ),

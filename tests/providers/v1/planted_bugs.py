@@ -1,6 +1,6 @@
 """The dictionary provider with one bug each: what goes wrong in providers of real life.
 
-`BUGS` says which promise each one breaks. `test_planted_bugs.py` runs the contract over this file and
+`BUGS` says which promise each one breaks; `../contract/test_styles.py` runs the contract over them and
 demands that every bug is found; pytest does not collect it by itself.
 """
 

@@ -15,6 +15,7 @@ def v1():
     return Scripted()
 
 
+@pytest.mark.conformance("NP-1")
 def test_np_1_launches_and_terminations_add_up(v1):
     port = adapted(v1)
     port.launch("r-1", {"cpu": 2})
@@ -28,6 +29,7 @@ def test_np_1_launches_and_terminations_add_up(v1):
     assert (port.poll_launch_failures(), port.poll_terminate_failures()) == ((), ())
 
 
+@pytest.mark.conformance("NP-2")
 def test_np_2_a_create_error_is_told_with_type_and_request(v1):
     def refuse(tags, count):
         raise RuntimeError("the cloud is on fire")
@@ -223,6 +225,7 @@ def test_a_provider_of_an_older_kind_is_asked_by_the_method_it_has():
     assert (oldest.made, older.made) == (("create_node", 2), ("create_node_with_resources", {"CPU": 4}))
 
 
+@pytest.mark.conformance("RO-1")
 def test_a_read_only_provider_is_asked_for_nothing(v1):
     v1.is_readonly = lambda: True
     port = adapted(v1)

@@ -20,6 +20,7 @@ def port(v1):
     return port
 
 
+@pytest.mark.conformance("NP-3")
 def test_np_3_a_termination_error_leaves_the_node_and_is_told(v1, port):
     node_id = next(iter(port.list_instances()))
 

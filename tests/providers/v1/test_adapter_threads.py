@@ -34,6 +34,7 @@ def gate():
     event.set()
 
 
+@pytest.mark.conformance("NP-4")
 def test_np_4_batches_of_one_and_one_at_a_time(v1):
     clock = SystemClock()
     v1.before_create = lambda *_: clock.sleep(0.02)

@@ -11,8 +11,9 @@ from tests.providers.v1.scripted import Scripted, adapted, counted
 
 from muster.autoscaler.metrics import Metrics
 from muster.cluster.controller import Executor
+from muster.cluster.model import StopCause
 from muster.cluster.observe import FailureInbox
-from muster.cluster.plan import Launch, Terminate
+from muster.cluster.plan import Drain, Launch, Terminate
 from muster.testing.builders import node_type
 
 
@@ -37,12 +38,24 @@ LAUNCHED = Launch(request_id="r-1", shape={"cpu": 1}, instance_ids=("a",))
 ENDED = Terminate(request_id="t-1", cloud_ids=("c-x", "c-y"), instance_ids=("x", "y"))
 
 
+DRAINED = Drain(request_id="d-1", instance_id="d", node_id="n-d", cause=StopCause.IDLE, deadline_s=0.0)
+
+
+@pytest.mark.parametrize("state", [s for s in S if s is not S.RAY_STOP_REQUESTED])
+@pytest.mark.conformance("SB-1")
+def test_sb_1_no_drain_for_other_states(stage, state):
+    carry_out(stage, DRAINED, records=[record("d", state)])
+    assert stage.drainer.calls == []
+
+
 @pytest.mark.parametrize("state", [s for s in S if s is not S.REQUESTED])
+@pytest.mark.conformance("SB-4")
 def test_sb_4_no_launch_for_other_states(stage, state):
     carry_out(stage, LAUNCHED, records=[record("a", state)])
     assert stage.provider.calls == []
 
 
+@pytest.mark.conformance("SB-5")
 def test_sb_5_two_requests_are_two_launches_with_their_shapes(stage):
     one = Launch(request_id="r-1", shape={"cpu": 2}, instance_ids=("a", "b"))
     other = Launch(request_id="r-2", shape={"gpu": 1}, instance_ids=("g",))
@@ -55,6 +68,7 @@ def test_sb_5_two_requests_are_two_launches_with_their_shapes(stage):
     assert stage.provider.calls == [("launch", "r-1", {"cpu": 2}), ("launch", "r-2", {"gpu": 1})]
 
 
+@pytest.mark.conformance("SB-6")
 def test_sb_6_two_ticks_are_two_calls(stage):
     again = Launch(request_id="r-2", shape={"cpu": 1}, instance_ids=("b",))
     carry_out(stage, LAUNCHED, records=[record("a", S.REQUESTED)])
@@ -63,16 +77,19 @@ def test_sb_6_two_ticks_are_two_calls(stage):
 
 
 @pytest.mark.parametrize("state", [s for s in S if s is not S.TERMINATING])
+@pytest.mark.conformance("SB-7")
 def test_sb_7_no_terminate_for_other_states(stage, state):
     carry_out(stage, ENDED, records=[record("x", state), record("y", state)])
     assert stage.provider.calls == []
 
 
+@pytest.mark.conformance("SB-8")
 def test_sb_8_one_terminate_for_all(stage):
     carry_out(stage, ENDED, records=[record("x", S.TERMINATING), record("y", S.TERMINATING)])
     assert stage.provider.calls == [("terminate", "t-1", ("c-x", "c-y"))]
 
 
+@pytest.mark.conformance("SB-9")
 def test_sb_9_an_id_named_twice_is_ended_once():
     v1 = Scripted()
     port = adapted(v1)
@@ -82,6 +99,7 @@ def test_sb_9_an_id_named_twice_is_ended_once():
     assert v1.terminates == [[one, other]]
 
 
+@pytest.mark.conformance("SB-10")
 def test_sb_10_no_ids_no_call():
     v1 = Scripted()
     port = adapted(v1)
@@ -106,6 +124,7 @@ def test_an_effect_stays_in_the_outbox_until_the_adapter_is_done_with_it(stage):
     assert (stage.store.gone, v1.creates) == ([], [("cpu", 1)])
 
 
+@pytest.mark.conformance("SB-8", "SB-11")
 def test_sb_8_and_sb_11_machines_count_as_stopped_when_they_are_gone_and_not_before():
     metrics = Metrics("s")
     cpu = node_type("cpu")

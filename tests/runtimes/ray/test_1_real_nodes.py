@@ -62,6 +62,7 @@ def on(*matches: LabelMatch) -> tuple[tuple[LabelMatch, ...], ...]:
     return (matches,)
 
 
+@pytest.mark.conformance("SDK-3")
 def test_nodes_carry_the_identity_they_were_started_with(source: GcsNodeSource) -> None:
     nodes = living(source)
     assert {key: (node.node_type, node.is_head) for key, node in nodes.items()} == {
@@ -81,11 +82,13 @@ def test_nodes_carry_the_identity_they_were_started_with(source: GcsNodeSource) 
     assert first.ip
 
 
+@pytest.mark.conformance("SDK-11")
 def test_a_head_of_ours_turns_the_v2_protocol_on(link: GcsClient) -> None:
     assert link.kv_get("__autoscaler_v2_enabled", "__autoscaler") == b"1"
     assert link.session_name().startswith("session_")
 
 
+@pytest.mark.conformance("SDK-4")
 def test_what_waits_is_read_in_all_its_shapes(driver: RayDriver, source: GcsNodeSource) -> None:
     ids = driver.run(SHAPES)
     try:
@@ -180,6 +183,7 @@ def test_a_new_monitor_is_heard_though_its_ledger_starts_below(link: GcsClient) 
     assert b"late" not in link.cluster_status()
 
 
+@pytest.mark.conformance("SDK-6", "SDK-7", "SDK-8")
 def test_a_node_is_busy_while_it_runs_anything_and_idle_after(
     driver: RayDriver, source: GcsNodeSource
 ) -> None:
@@ -213,6 +217,7 @@ def start(**options):
     driver.run("ray.kill(gate); del gate, running")
 
 
+@pytest.mark.conformance("SDK-5")
 def test_nodes_that_hold_a_bundle_carry_the_groups_label(driver: RayDriver, source: GcsNodeSource) -> None:
     group = driver.run("""
 from ray.util.placement_group import placement_group, remove_placement_group

@@ -83,6 +83,7 @@ def test_verdicts_are_written_when_they_change_and_read_by_anybody(link: GcsClie
     assert read_board(link) == PublishedVerdicts()
 
 
+@pytest.mark.conformance("SDK-1", "SDK-2")
 def test_a_wish_replaces_the_last_and_an_empty_one_takes_it_back(
     link: GcsClient, source: GcsNodeSource, driver: RayDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_wish_replaces_the_last_and_an_empty_one_takes_it_back(
     assert read_constraint(source) == set()
 
 
+@pytest.mark.conformance("SDK-9", "SDK-10")
 def test_the_status_holds_nodes_demand_and_what_we_told(
     link: GcsClient, source: GcsNodeSource, driver: RayDriver
 ) -> None:

@@ -90,6 +90,7 @@ def start_again(cluster: RayCluster, head: RayNode) -> None:
     raise AssertionError(f"the head does not start again; it says:\n{said}")
 
 
+@pytest.mark.conformance("SDK-12")
 def test_only_the_right_token_is_let_in(cluster: RayCluster) -> None:
     """SDK-12. The token may be given, lie in a file, or be in the environment."""
     wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}

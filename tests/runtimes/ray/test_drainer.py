@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pytest
 from tests.runtimes.ray.conftest import wait_for
 
 from muster.base.clock import ManualClock
@@ -42,6 +43,7 @@ def drain(number: int, cause: StopCause, *, deadline_s: float = 60.0, message: s
     )
 
 
+@pytest.mark.conformance("SB-2", "SB-3")
 def test_only_an_idle_node_is_asked_all_others_get_a_deadline() -> None:
     link = ScriptedLink(lambda _: (True, ""))
     drainer = GcsDrainer(link, ManualClock(now=1000.0))
@@ -60,6 +62,7 @@ def test_only_an_idle_node_is_asked_all_others_get_a_deadline() -> None:
     assert drainer.poll() == ()
 
 
+@pytest.mark.conformance("SB-2", "SB-3")
 def test_refused_and_undelivered_drains_come_back_once() -> None:
     def answer(node_id: str) -> tuple[bool, str]:
         if node_id == "01":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ray.core.generated import autoscaler_pb2 as wire
 
 from muster.base.resources import Resources
@@ -28,6 +29,7 @@ def cpu(size: float, **more: object) -> Demand:
     return Demand(shape=Resources.of(CPU=size), **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.conformance("UT-3")
 def test_every_machine_has_an_entry_of_its_own() -> None:
     report = ScalingReport(
         seen_runtime_version=5,
@@ -70,6 +72,7 @@ def test_every_machine_has_an_entry_of_its_own() -> None:
     )
 
 
+@pytest.mark.conformance("UT-3")
 def test_what_has_no_place_is_read_back_as_it_was_told() -> None:
     gang = Gang(gang_id="ab", strategy=Strategy.STRICT_SPREAD, options=((cpu(1), cpu(2)),))
     selective = cpu(3, selectors=TIER, name="{CPU: 3} on tier in (a, b) and zone not in (x)")

@@ -56,6 +56,7 @@ def cpu(size: float, **more: object) -> Demand:
     return Demand(shape=Resources.of(CPU=size), **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.conformance("UT-2")
 def test_a_whole_state_becomes_one_report() -> None:
     state = wire.ClusterResourceState(
         cluster_resource_state_version=7,
@@ -79,6 +80,7 @@ def test_a_whole_state_becomes_one_report() -> None:
     )
 
 
+@pytest.mark.conformance("UT-2")
 def test_a_node_is_told_with_everything_ray_knows_of_it() -> None:
     node = wire.NodeState(
         node_id=b"\xff\x00",
@@ -239,6 +241,7 @@ def test_locality_names_its_label_and_narrows_every_bundle() -> None:
     ]
 
 
+@pytest.mark.conformance("UT-1")
 def test_bundles_that_must_share_a_node_are_one_request_per_selector() -> None:
     """UT-1: equal affinity and selector are added up; another selector stays apart."""
     fast, slow = selector(("tier", 1, ["fast"])), selector(("tier", 1, ["slow"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ray.core.generated import autoscaler_pb2 as wire
 
 from muster.base.resources import Resources
@@ -85,6 +86,7 @@ def cpu(size: float, **more: object) -> Demand:
     return Demand(shape=Resources.of(CPU=size), name=f"{{CPU: {size:g}}}", **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.conformance("UT-2", "UT-3")
 def test_every_part_of_the_reply_is_told() -> None:
     status = parse_status(a_reply())
     assert [one.instance_id for one in status.active_nodes] == ["i-1", "i-4"]
@@ -137,6 +139,7 @@ def test_every_part_of_the_reply_is_told() -> None:
     )
 
 
+@pytest.mark.conformance("UT-4")
 def test_the_text_has_a_line_for_everything() -> None:
     assert str(parse_status(a_reply())) == (
         "Active nodes:\n"

@@ -17,7 +17,7 @@ from muster.base.clock import SystemClock
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import FailureKind, LaunchFailure, NodeKind
 from muster.cluster.ports import CloudProvider
-from muster.testing.provider_contract.fixture import promised
+from muster.providers.contract.watch import promised
 
 FIRST, SECOND = RequestId("r-first"), RequestId("r-second")
 

@@ -1,0 +1,187 @@
+"""ProviderSubject is a provider as the checks use it: objects for clusters of their own, nodes, an adapter.
+
+Made by `muster provider check` from a cluster file, and by `muster.testing.ProviderContract` for its tests.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.base.clock import Clock, SystemClock
+from muster.base.ids import RequestId
+from muster.cluster.model import CloudInstance, FailureKind
+from muster.config.node_launch import NodeLaunch
+from muster.providers.batching import BatchingNodeProvider, SubmittingProvider, submitting
+from muster.providers.contract.watch import CALL_S, CallWatch, WatchedProvider
+from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.providers.v1.tags import TAG_RAY_NODE_NAME, worker_tags
+
+
+@dataclass(frozen=True)
+class MachineOrder:
+    """A MachineOrder is what the checks order."""
+
+    node_type: str = "contract"
+    node_config: Mapping[str, Any] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckSizes:
+    """A CheckSizes is how much the checks ask for, and how long they wait."""
+
+    several: int = 3  # nodes where more than one is needed
+    crowd: int = 8  # threads at a time, a node each
+    starts_within_s: float = 10.0  # from created to running
+    call_limit_s: float = CALL_S
+
+
+@dataclass(frozen=True)
+class RefusedOrder:
+    """A RefusedOrder is a provider object that refuses to create a node, and the config it refuses."""
+
+    provider: Any
+    node_config: Mapping[str, Any] | None = None
+
+
+MakeProvider = Callable[[str], Any]  # from the name of a cluster
+MakeRefused = Callable[[FailureKind, str], "RefusedOrder | None"]
+
+
+class ProviderSubject:
+    """A ProviderSubject is the provider that one check is about; its clusters have unused names."""
+
+    def __init__(
+        self,
+        make: MakeProvider,
+        new_name: Callable[[], str],
+        *,
+        machine: MachineOrder | None = None,
+        sizes: CheckSizes | None = None,
+        make_refused: MakeRefused = lambda kind, cluster_name: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.machine, self.sizes = machine or MachineOrder(), sizes or CheckSizes()
+        self.clock = clock or SystemClock()
+        self.watch = CallWatch(self.clock, self.sizes.call_limit_s)
+        self.clusters: list[str] = []
+        self._make, self._new_name, self._make_refused = make, new_name, make_refused
+
+    @property
+    def several(self) -> int:
+        return self.sizes.several
+
+    @property
+    def crowd(self) -> int:
+        return self.sizes.crowd
+
+    def cluster(self) -> str:
+        """Returns the name of a cluster that nobody has used before."""
+        self.clusters.append(self._new_name())
+        return self.clusters[-1]
+
+    def provider(self, cluster_name: str | None = None) -> WatchedProvider:
+        """Returns a new object: of a cluster, or of a new one, whose nodes from before are left alone."""
+        name = self.cluster() if cluster_name is None else cluster_name
+        text = f"the constructor, for cluster {name!r},"
+        made = self.watch.watched(
+            self.watch.call("__init__", text, lambda: submitting(self._make(name))), name
+        )
+        if cluster_name is None:
+            self.watch.leave_alone(name, made.non_terminated_nodes({}))
+        return made
+
+    def object_for_ending(self, cluster_name: str) -> WatchedProvider:
+        """Returns a new object although the check has ended."""
+        made = self.watch.limited("__init__", "the constructor", lambda: submitting(self._make(cluster_name)))
+        return WatchedProvider(made, cluster_name, self.watch)
+
+    def is_strange(self, provider: WatchedProvider, node_id: str) -> bool:
+        """Returns whether a node does not say that it belongs to the cluster: it may be somebody's."""
+        name = provider.node_tags(node_id).get(TAG_RAY_NODE_NAME)
+        return bool(name != self.tags(provider.cluster_name)[TAG_RAY_NODE_NAME])
+
+    def listed(self, provider: WatchedProvider, **filters: str) -> list[str]:
+        """Returns the nodes with these tags, without those that were there before the check."""
+        before = self.watch.before.get(provider.cluster_name, ())
+        return [node_id for node_id in provider.non_terminated_nodes(dict(filters)) if node_id not in before]
+
+    def machines(self, port: V1Adapter, provider: WatchedProvider) -> list[CloudInstance]:
+        """Returns what the autoscaler reads, without what was there before the check."""
+        before = self.watch.before.get(provider.cluster_name, ())
+        return [machine for cloud_id, machine in port.list_instances().items() if cloud_id not in before]
+
+    def refused(self, kind: FailureKind) -> tuple[WatchedProvider, Mapping[str, Any]] | None:
+        """Returns a provider that refuses with this kind, and the order; None where nothing provokes it."""
+        name = self.cluster()
+        order: RefusedOrder | None = self.watch.call(
+            "__init__", "the constructor", lambda: self._make_refused(kind, name)
+        )
+        if order is None:
+            self.clusters.pop()
+            return None
+        config = self.machine.node_config if order.node_config is None else order.node_config
+        return self.watch.watched(submitting(order.provider), name), config
+
+    def tags(self, cluster_name: str, request: str = "r-1", **others: str) -> dict[str, str]:
+        """Returns the tags that the autoscaler gives a worker."""
+        given = worker_tags(cluster_name, self.machine.node_type, "hash", RequestId(request))
+        return {**given, **others}
+
+    def create(self, provider: WatchedProvider, count: int = 1, **tags: str) -> list[str]:
+        """Creates nodes the way the autoscaler does; returns the ids that were not listed before."""
+        before = set(self.listed(provider))
+        self.call_create(provider, self.tags(provider.cluster_name, **tags), count)
+        return [node_id for node_id in self.listed(provider) if node_id not in before]
+
+    def call_create(self, provider: WatchedProvider, tags: dict[str, str], count: int = 1) -> object:
+        """Calls create, by the newest method the class has."""
+        machine = self.machine
+        config, sizes = (
+            copy.deepcopy(dict(machine.node_config)),
+            (dict(machine.resources), dict(machine.labels)),
+        )
+        newest = getattr(provider, "create_node_with_resources_and_labels", None)
+        if newest is not None:
+            made: object = newest(config, dict(tags), count, *sizes)
+            return made
+        older = getattr(provider, "create_node_with_resources", None)
+        if older is not None:
+            return older(config, dict(tags), count, sizes[0])
+        return provider.create_node(config, dict(tags), count)
+
+    def adapter(self, provider: WatchedProvider, node_config: Mapping[str, Any] | None = None) -> V1Adapter:
+        """Returns the port around it, with every call made at once and in this thread."""
+        machine = self.machine
+        launch = NodeLaunch(
+            node_type=machine.node_type,
+            node_config=machine.node_config if node_config is None else node_config,
+            resources=machine.resources,
+            labels=machine.labels,
+            launch_hash="hash",
+        )
+        launches = {machine.node_type: launch}
+        return V1Adapter(provider, lambda: launches, cluster_name=provider.cluster_name, pools=inline_pools())
+
+    def until(self, holds: Callable[[], bool]) -> bool:
+        """Returns whether it holds within `starts_within_s`."""
+        end = self.clock.monotonic() + self.sizes.starts_within_s
+        pause_s = 0.02
+        while not holds():
+            if self.clock.monotonic() >= end:
+                return False
+            self.clock.sleep(pause_s)
+            pause_s = min(1.0, pause_s * 1.5)  # a cloud that takes minutes is not asked fifty times a second
+        return True
+
+    def close(self) -> None:
+        self.watch.close()
+
+
+def keeps_tags(provider: WatchedProvider) -> bool:
+    """Returns whether nodes have tags of their own; those that are requested by number have none."""
+    return not isinstance(provider.bare, SubmittingProvider | BatchingNodeProvider)
