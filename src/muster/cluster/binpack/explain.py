@@ -16,7 +16,7 @@ from muster.base.resources import EMPTY, Resources, implicit_units
 from muster.cluster.binpack.demand_classes import DemandKey, demand_key
 from muster.cluster.binpack.feasible import fitting, labels_suit, nearest, why_not
 from muster.cluster.binpack.idle import idle_limit_s
-from muster.cluster.binpack.request import ItemOutcome, Offer, Packing, PackNode, PackRequest
+from muster.cluster.binpack.request import ItemOutcome, Packing, PackNode, PackRequest, TypeOffer
 from muster.cluster.model import NEEDS_USER_ACTION, Demand, Gang, NodeKind, Selector, StopCause, Strategy
 from muster.cluster.plan import NOTHING, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
@@ -117,7 +117,7 @@ class Obstacles:
             return False
         return any(self._is_open(offer) for offer in fitting(demand, self._offers))
 
-    def _is_open(self, offer: Offer) -> bool:
+    def _is_open(self, offer: TypeOffer) -> bool:
         return offer.blocked_kind is None and self._below_maximum[offer.node_type.name] > 0
 
     def _find(self, demand: Demand) -> Obstacle:
@@ -161,14 +161,14 @@ def _merged(bundles: Sequence[Demand]) -> list[Demand]:
     return [Demand(shape=shape, selectors=selectors) for selectors, shape in sums.items()]
 
 
-def _at_type_limit(demand: Demand, could: Sequence[Offer]) -> Obstacle:
+def _at_type_limit(demand: Demand, could: Sequence[TypeOffer]) -> Obstacle:
     shown = ", ".join(f"{offer.node_type.name} ({offer.node_type.max_nodes})" for offer in could[:3])
     more = f" and {len(could) - 3} more" if len(could) > 3 else ""
     detail = f"every node type that can hold {{{demand.shape}}} is at its maximum: {shown}{more}"
     return Obstacle(reason=Reason.BLOCKED_BY_TYPE_LIMIT, detail=detail, target=could[0].node_type.name)
 
 
-def _backed_off(blocked: Sequence[Offer], now: float) -> Obstacle:
+def _backed_off(blocked: Sequence[TypeOffer], now: float) -> Obstacle:
     """Names the type that will be tried first."""
     first = min(blocked, key=lambda offer: offer.blocked_until)
     return Obstacle(
@@ -176,7 +176,7 @@ def _backed_off(blocked: Sequence[Offer], now: float) -> Obstacle:
     )
 
 
-def blocked_text(offer: Offer, now: float) -> str:
+def blocked_text(offer: TypeOffer, now: float) -> str:
     """Returns why a type is backed off and what happens next, for users."""
     kind = offer.blocked_kind
     message = f": {offer.blocked_message}" if offer.blocked_message else ""
@@ -201,7 +201,7 @@ def explain(request: PackRequest, packing: Packing) -> tuple[Verdict, ...]:
 
 
 def rejections(
-    demand: Demand, offers: Iterable[Offer], room: int | None, chosen: Collection[str]
+    demand: Demand, offers: Iterable[TypeOffer], room: int | None, chosen: Collection[str]
 ) -> dict[str, Reason]:
     """Returns for each node type not used for this demand: why not. `offers` and `room` as before buying."""
     return {
@@ -211,7 +211,7 @@ def rejections(
     }
 
 
-def _why_passed_over(demand: Demand, offer: Offer, room: int | None) -> Reason:
+def _why_passed_over(demand: Demand, offer: TypeOffer, room: int | None) -> Reason:
     unfit = why_not(demand, offer.node_type)
     if unfit is not None:
         return unfit
@@ -220,7 +220,7 @@ def _why_passed_over(demand: Demand, offer: Offer, room: int | None) -> Reason:
     return Reason.TYPE_AT_MAXIMUM if offer.room <= 0 or room == 0 else Reason.TYPE_NOT_BEST
 
 
-def _blocked_reason(offer: Offer) -> Reason:
+def _blocked_reason(offer: TypeOffer) -> Reason:
     return (
         Reason.TYPE_NEEDS_USER_ACTION if offer.blocked_kind in NEEDS_USER_ACTION else Reason.TYPE_BACKED_OFF
     )
@@ -316,7 +316,7 @@ def _of_type(name: str, reason: Reason, detail: str, count: int = 1) -> Verdict:
     return Verdict(subject=Subject.NODE_TYPE, subject_id=name, reason=reason, detail=detail, count=count)
 
 
-def _blocked_detail(request: PackRequest, packing: Packing, offer: Offer) -> str:
+def _blocked_detail(request: PackRequest, packing: Packing, offer: TypeOffer) -> str:
     """A type that is backed off gets no machines for its minimum either: the text has their number."""
     known = offer.node_type
     text = blocked_text(offer, request.now)
@@ -344,7 +344,7 @@ def _wanted(request: PackRequest, packing: Packing) -> list[Demand]:
     return list(kinds.values())
 
 
-def _nearest_miss(wanted: Sequence[Demand], offer: Offer, room: int | None) -> Reason:
+def _nearest_miss(wanted: Sequence[Demand], offer: TypeOffer, room: int | None) -> Reason:
     """Returns why this type was not bought, for the request that it came closest to serving."""
     reason = Reason.TYPE_LACKS_RESOURCES
     for demand in wanted:
