@@ -6,17 +6,16 @@ Both callers use `request_of`, so that a plan made by hand and a tick ask the sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.cluster.backoff import availabilities, is_blocked, recoverable
 from muster.cluster.binpack.explain import explain
-from muster.cluster.binpack.offers import offer_states
+from muster.cluster.binpack.offers import offer_states, with_block_of_offers
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import Packing, PackNode, PackRequest, TypeOffer
-from muster.cluster.model import ClusterSpec, Constraint, Demand, FailureKind, Gang, NodeKind, NodeType
+from muster.cluster.model import ClusterSpec, Constraint, Demand, Gang, NodeKind, NodeType
 from muster.cluster.plan import Verdict
 from muster.cluster.snapshot import TypeHealth
 
@@ -91,32 +90,28 @@ def offers_of(spec: ClusterSpec, health: Mapping[str, TypeHealth], now: float) -
     """Returns every node type as it can be bought now, with its back-off."""
     scores = availabilities(health)
     return tuple(
-        TypeOffer(
-            node_type=known,
-            room=known.max_nodes,
-            availability=scores.get(known.name, 1.0),
-            recoverable=recoverable(health.get(known.name), now, spec.backoff.recovery_s),
-            **_choices(known, health, now),
-        )
+        _offer(known, health, scores.get(known.name, 1.0), spec.backoff.recovery_s, now)
         for known in spec.node_types
     )
 
 
-def _choices(known: NodeType, health: Mapping[str, TypeHealth], now: float) -> dict[str, Any]:
-    """Returns the offers of a type and its back-off: its own, or that of its offers when all have one."""
-    choices = offer_states(known, health, now)
-    failed = health.get(known.name)
-    if failed is not None and is_blocked(failed, now):
-        return {**_blocked(failed.kind, failed.blocked_until, failed.message), "choices": choices}
-    if choices and all(each.blocked_kind is not None for each in choices):
-        first = min(choices, key=lambda each: each.blocked_until)
-        blocked = _blocked(first.blocked_kind, first.blocked_until, first.blocked_message)
-        return {**blocked, "blocked_offer": first.offer.name, "choices": choices}
-    return {"choices": choices}
-
-
-def _blocked(kind: FailureKind | None, until: float, message: str) -> dict[str, Any]:
-    return {"blocked_kind": kind, "blocked_until": until, "blocked_message": message}
+def _offer(
+    node_type: NodeType, health: Mapping[str, TypeHealth], availability: float, recovery_s: float, now: float
+) -> TypeOffer:
+    own = health.get(node_type.name)
+    blocked = own if is_blocked(own, now) else None
+    offer = TypeOffer(
+        node_type=node_type,
+        room=node_type.max_nodes,
+        availability=availability,
+        recoverable=recoverable(own, now, recovery_s),
+        blocked_kind=blocked.kind if blocked else None,
+        blocked_until=blocked.blocked_until if blocked else 0.0,
+        blocked_message=blocked.message if blocked else "",
+        choices=offer_states(node_type, health, now),
+    )
+    all_fail = offer.choices and all(each.blocked_kind is not None for each in offer.choices)
+    return with_block_of_offers(offer) if all_fail and not blocked else offer
 
 
 def _assumed_head(spec: ClusterSpec) -> tuple[PackNode, ...]:

@@ -55,6 +55,24 @@ def left_of(choices: Iterable[OfferState], taken: Mapping[str, int]) -> tuple[Of
     )
 
 
+def has_blocked_offer(offer: TypeOffer) -> bool:
+    """Returns whether at least one offer of the type is backed off."""
+    return any(each.blocked_kind is not None for each in offer.choices)
+
+
+def with_block_of_offers(offer: TypeOffer) -> TypeOffer:
+    """Returns a type that cannot be bought, with the back-off of the offer that will be tried first."""
+    blocked = [each for each in offer.choices if each.blocked_kind is not None]
+    first = min(blocked, key=lambda each: each.blocked_until)
+    return replace(
+        offer,
+        blocked_kind=first.blocked_kind,
+        blocked_until=first.blocked_until,
+        blocked_message=first.blocked_message,
+        blocked_offer=first.offer.name,
+    )
+
+
 def by_price(choices: Sequence[OfferState]) -> list[OfferState]:
     """Returns the offers that can be bought from, cheapest first; equal prices in the order of the config."""
     usable = [each for each in choices if each.room > 0]
