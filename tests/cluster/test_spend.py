@@ -34,13 +34,13 @@ def test_machines_without_a_price_cost_nothing(price):
     ("terms", "used_s", "paid_s"),
     [
         ({}, 90.0, 90.0),
-        ({"minimum_s": 60.0}, 10.0, 60.0),
-        ({"minimum_s": 60.0}, 61.5, 61.5),
-        ({"granularity_s": 3600.0}, 1.0, 3600.0),
-        ({"granularity_s": 3600.0}, 3600.0000001, 3600.0),
-        ({"granularity_s": 60.0}, 61.0, 120.0),
-        ({"minimum_s": 90.0, "granularity_s": 60.0}, 1.0, 120.0),
-        ({"granularity_s": 60.0}, 0.0, 0.0),
+        ({"billing_minimum_s": 60.0}, 10.0, 60.0),
+        ({"billing_minimum_s": 60.0}, 61.5, 61.5),
+        ({"billing_granularity_s": 3600.0}, 1.0, 3600.0),
+        ({"billing_granularity_s": 3600.0}, 3600.0000001, 3600.0),
+        ({"billing_granularity_s": 60.0}, 61.0, 120.0),
+        ({"billing_minimum_s": 90.0, "billing_granularity_s": 60.0}, 1.0, 120.0),
+        ({"billing_granularity_s": 60.0}, 0.0, 0.0),
     ],
 )
 def test_a_machine_is_billed_by_the_terms_of_its_offer(terms, used_s, paid_s):

@@ -46,8 +46,8 @@ class Offer(Struct, frozen=True, kw_only=True):
     market: str = "on-demand"
     price_per_hour: float | None = None
     max_nodes: int | None = None  # at once; None: as many as the type may have
-    minimum_s: float = 0.0  # billing: a machine costs at least this long
-    granularity_s: float = 0.0  # billing: in steps of this length; 0: exactly
+    billing_minimum_s: float = 0.0  # billing: a machine costs at least this long
+    billing_granularity_s: float = 0.0  # billing: in steps of this length; 0: exactly
 
     @property
     def name(self) -> str:

@@ -23,8 +23,8 @@ def billed_s(offer: Offer | None, used_s: float) -> float:
     """Returns the seconds that are paid for a machine that was there for `used_s`."""
     if offer is None:
         return max(0.0, used_s)
-    least_s = max(0.0, used_s, offer.minimum_s)
-    step_s = offer.granularity_s
+    least_s = max(0.0, used_s, offer.billing_minimum_s)
+    step_s = offer.billing_granularity_s
     # A little less than a whole step: 3600.0000001 s, from adding up, is one hour and not two.
     return math.ceil(least_s / step_s - 1e-9) * step_s if step_s > 0 else least_s
 

@@ -12,7 +12,7 @@ from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth
 from muster.testing.builders import NOW, demand, node_type
 
-CHEAP = Offer(zone="a", market="spot", price_per_hour=1.0, minimum_s=60.0)
+CHEAP = Offer(zone="a", market="spot", price_per_hour=1.0, billing_minimum_s=60.0)
 NEXT = Offer(zone="b", market="spot", price_per_hour=2.0)
 DEAR = Offer(zone="a", market="on-demand", price_per_hour=4.0)
 GPU = node_type("gpu", {"CPU": 4}, offers=(DEAR, CHEAP, NEXT))

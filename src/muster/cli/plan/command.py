@@ -21,8 +21,7 @@ from muster.cluster.model import Objective
 from muster.cluster.plan import SERVED, Reason
 from muster.cluster.what_if import what_if
 from muster.config.demand_file import load_demand, load_nodes
-from muster.config.load import load_config
-from muster.config.to_spec import to_spec
+from muster.config.to_spec import load_spec
 from muster.errors import ConfigError
 
 NOT_SATISFIED = 3
@@ -77,7 +76,7 @@ def plan(
     CONFIG is the cluster's YAML file, as for `ray up`. The answer comes from the same function that decides
     in the running autoscaler. Nothing is launched.
     """
-    spec = to_spec(load_config(config))
+    spec = load_spec(config)
     if objective is not None:
         spec = replace(spec, objective=Objective(objective))
     wanted = load_demand(demand_file, spec)
