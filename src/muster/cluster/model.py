@@ -52,7 +52,12 @@ class Offer(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Returns the name by which an offer is known within its type: `us-east-1a/spot`."""
-        return f"{self.zone}/{self.market}" if self.zone else self.market
+        return offer_name(self.zone, self.market)
+
+
+def offer_name(zone: str, market: str) -> str:
+    """Returns the name of the offer with this zone and market; "" for neither."""
+    return f"{zone}/{market}" if zone else market
 
 
 def health_key(node_type: str, offer_name: str) -> str:

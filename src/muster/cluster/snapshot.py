@@ -71,6 +71,7 @@ class FailedLaunch(Struct, frozen=True, kw_only=True):
     started_at: float
     failed_at: float
     reason: str
+    offer: str = ""  # its name within the type; "" without offers
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
