@@ -167,6 +167,14 @@ def test_a_machine_that_came_from_another_offer_costs_what_that_one_costs():
     assert (bound.state, bound.offer, bound.price_per_hour) == (S.ALLOCATED, NEXT, 2.0)
 
 
+def test_a_refusal_blames_the_offer_that_was_asked_although_a_machine_from_another_came():
+    """Seed 44000679: the record had just been bound to a late machine of its type."""
+    late = machine("m", node_type="gpu", request_id="r-gone", zone="b", market="spot")
+    plan = reconcile(offered([asked()], machines=[late], launch_failures=refused(), wanted=2))
+    assert list(plan.memory.health) == ["gpu a/spot"]
+    assert launches(plan) == [(NEXT, {"gpu": 1})]
+
+
 def test_an_adopted_machine_gets_the_offer_that_it_reports():
     found = machine("m", node_type="gpu", zone="a", market="on-demand")
     (adopted,) = created(seen := offered(machines=[found], wanted=0), reconcile(seen))

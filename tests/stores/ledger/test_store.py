@@ -284,4 +284,4 @@ def test_a_ledger_from_before_there_were_offers_opens(path):
     assert "offer" not in row + action
     with opened(path) as store:
         ledger = store.load()
-    assert (ledger.instances["a"].offer, store.damaged(), ledger.outbox) == (None, (), (launch("e-1"),))
+    assert (ledger.instances["a"].offer, ledger.damaged, ledger.outbox) == (None, (), (launch("e-1"),))
