@@ -189,11 +189,11 @@ def _fail_refused(draft: Draft) -> None:
 def _newest_failures(draft: Draft) -> dict[str, LaunchFailure]:
     """Returns the newest failure of each type or offer, by the key of its health.
 
-    All records of a request have the same offer, also those that are not refused. It is the offer from
-    before this tick: a machine from another one may just have been bound to the record.
+    All records of a request that wait have the same offer, also those that are not refused; one that got a
+    machine may have got it from another offer. When none waited any more, the failure counts for the type.
     """
-    asked = (i for i in draft.seen.instances.values() if i.offer is not None)
-    offers = {i.launch_request_id: i.offer_name for i in asked}
+    waiting = (i for i in draft.seen.instances.values() if i.state in (_S.REQUESTED, _S.QUEUED))
+    offers = {i.launch_request_id: i.offer_name for i in waiting}
     newest: dict[str, LaunchFailure] = {}
     for failure in draft.seen.launch_failures:
         offer = failure.offer
