@@ -203,6 +203,14 @@ def test_a_price_file_for_other_machines_is_a_mistake(files):
         load_spec(path)
 
 
+def test_a_price_file_for_another_region_is_a_mistake(files):
+    path = files(CLUSTER.replace("us-east-1", "us-east1"))
+    with pytest.raises(
+        ConfigError, match=r"none in the region and zones of `provider`; it knows az1, az2, az7, us-e"
+    ):
+        load_spec(path)
+
+
 def test_a_price_file_that_is_not_there_is_a_mistake_at_the_start(files):
     path = files(prices=None)
     with pytest.raises(ConfigError, match=r"prices\.csv: cannot be read: No such file"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -141,7 +141,7 @@ def offers_of_type(
 ) -> tuple[Offer, ...]:
     """Returns the offers of a node type: those of the cluster file, else all that the price file has."""
     entry = config.available_node_types[name]
-    rows = () if prices is None else prices.rows.get(machine_type) or prices.rows.get(name, ())
+    rows = () if prices is None else _rows_of(prices, name, machine_type)
     if entry.offers:
         known = {(row.zone, market): price for row in rows for market, price in row.prices.items()}
         return tuple(_written(entry, offer, known) for offer in entry.offers)
@@ -177,16 +177,25 @@ def _is_here(config: ClusterConfig, row: PriceRow) -> bool:
     return not zones or row.zone in zones
 
 
-def check_prices(prices: PriceTable, machine_types: Mapping[str, str]) -> None:
-    """Raises ConfigError when no node type has a row: then the file, or a name in it, is wrong."""
-    if not any(_rows_of_types(prices, machine_types)):
-        names = [machine or name for name, machine in machine_types.items()]
+def check_prices(config: ClusterConfig, prices: PriceTable, machine_types: Mapping[str, str]) -> None:
+    """Raises ConfigError when no node type has a row here: then the file, or a name in it, is wrong."""
+    rows = [row for name, machine in machine_types.items() for row in _rows_of(prices, name, machine)]
+    if any(_is_here(config, row) for row in rows):
+        return
+    names = [machine or name for name, machine in machine_types.items()]
+    if rows:
+        places = sorted({place for row in rows for place in (row.region, row.zone) if place})
+        message = f"has rows for node types, but none in the region and zones of `provider`; {_known(places)}"
+    else:
         hint = nearest(names[0], prices.rows) if names else "describe node types first"
         message = f"has no row for any node type ({', '.join(names[:5])}); {hint}"
-        raise ConfigError(message, path="muster.prices", file=prices.file)
+    raise ConfigError(message, path="muster.prices", file=prices.file)
 
 
-def _rows_of_types(prices: PriceTable, machine_types: Mapping[str, str]) -> Iterator[tuple[PriceRow, ...]]:
-    for name, machine_type in machine_types.items():
-        yield prices.rows.get(machine_type, ())
-        yield prices.rows.get(name, ())
+def _known(places: list[str]) -> str:
+    more = f" and {len(places) - 8} more" if len(places) > 8 else ""
+    return f"it knows {', '.join(places[:8])}{more}"
+
+
+def _rows_of(prices: PriceTable, name: str, machine_type: str) -> tuple[PriceRow, ...]:
+    return prices.rows.get(machine_type) or prices.rows.get(name, ())

@@ -26,7 +26,7 @@ def to_spec(config: ClusterConfig, prices: PriceTable | None = None) -> ClusterS
     muster = config.muster
     launches = node_launches(config)
     if prices is not None:
-        check_prices(prices, {name: launch.machine_type for name, launch in launches.items()})
+        check_prices(config, prices, {name: launch.machine_type for name, launch in launches.items()})
     return ClusterSpec(
         cluster_name=config.cluster_name,
         head_node_type=config.head_type,
