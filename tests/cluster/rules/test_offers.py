@@ -197,4 +197,4 @@ def test_a_restarted_node_keeps_the_offer_of_its_machine():
 def test_a_provider_that_cannot_choose_gets_plain_launches_and_the_user_is_told():
     plan = reconcile(offered(traits=ProviderTraits()))
     assert launches(plan) == [(None, {"gpu": 1})]
-    assert [note.source for note in plan.quarantined] == ["config"]
+    assert [note.source for note in plan.quarantined] == ["offers"]

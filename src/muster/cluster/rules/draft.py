@@ -62,7 +62,7 @@ class Draft:
         self._verdicts: list[Verdict] = []
         self._quarantined: list[Quarantined] = list(snapshot.quarantined)
         if self.spec is not snapshot.spec:
-            self.quarantine("config", _OFFERS_UNUSED)
+            self.quarantine("offers", _OFFERS_UNUSED)
         self._fresh = 0
         self.unplaced: list[NodeReport] | None = None  # live nodes of no known machine; None: not worked out
         self._by_state: dict[InstanceState, dict[InstanceId, None]] = {state: {} for state in InstanceState}
