@@ -164,6 +164,14 @@ def test_when_some_offers_are_full_and_the_rest_are_backed_off_the_demand_waits_
     assert [v.detail for v in waits] == ["gpu b/spot failed (capacity: none left); next try in 9 s"]
 
 
+def test_a_type_whose_open_offers_are_full_is_backed_off_as_long_as_the_others_are():
+    limited = gpu(replace(A_SPOT, max_nodes=1), B_SPOT, min_nodes=2)
+    busy = pack_nodes(1, limited, available=EMPTY, offer="a/spot")
+    found = verdict_of(ask(limited, count=0, nodes=busy, health=sold_out("gpu b/spot")), Subject.NODE_TYPE)
+    assert found.reason is Reason.TYPE_BACKED_OFF
+    assert found.detail.endswith("next try in 9 s; 1 of its minimum of 2 are missing")
+
+
 def test_when_every_offer_is_full_the_reason_is_a_limit():
     request = ask(gpu(replace(A_SPOT, max_nodes=1)), count=2)
     found = next(v for v in explain(request, pack(request)) if v.reason is Reason.BLOCKED_BY_TYPE_LIMIT)

@@ -326,7 +326,7 @@ def _on_nodes(subject: Subject, subject_id: str, reason: Reason, counts: Mapping
 def _types(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
     """Yields a verdict per type that was bought, backed off, or passed over although machines were wanted."""
     wanted = _wanted(request, packing)
-    for offer in packing.offers:
+    for offer in map(_with_own_block, packing.offers):
         name = offer.node_type.name
         count = packing.launch.get(name, 0)
         if count:
@@ -336,6 +336,12 @@ def _types(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
             yield _of_type(name, _blocked_reason(offer), _blocked_detail(request, packing, offer))
         elif wanted:
             yield _of_type(name, _nearest_miss(wanted, offer, packing.room), "")
+
+
+def _with_own_block(offer: TypeOffer) -> TypeOffer:
+    """A type of which some offers are backed off and all others are full waits for the back-off."""
+    is_open = offer.blocked_kind is not None or any(each.room for each in offer.choices)
+    return offer if is_open or not has_blocked_offer(offer) else with_block_of_offers(offer)
 
 
 def _purchase_text(offer: TypeOffer, count: int, by_offer: Mapping[str, int]) -> str:
