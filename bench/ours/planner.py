@@ -8,7 +8,7 @@ from bench.measure import Timed, timed
 from bench.workloads import DemandData, GangData, NodeData, NodeTypeData, Workload
 from muster.base.resources import Resources
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Offer, Packing, PackNode, PackRequest
+from muster.cluster.binpack.request import Packing, PackNode, PackRequest, TypeOffer
 from muster.cluster.model import Constraint, Demand, Gang, NodeType, Objective, Strategy
 
 
@@ -53,7 +53,7 @@ def node_of(node: NodeData) -> PackNode:
     )
 
 
-def offer_of(data: NodeTypeData) -> Offer:
+def offer_of(data: NodeTypeData) -> TypeOffer:
     node_type = NodeType(
         name=data.name,
         resources=Resources.of(data.resources),
@@ -62,7 +62,7 @@ def offer_of(data: NodeTypeData) -> Offer:
         labels=data.labels,
         price_per_hour=data.price_per_hour,
     )
-    return Offer(node_type=node_type, room=data.max_workers)
+    return TypeOffer(node_type=node_type, room=data.max_workers)
 
 
 def demands_of(demands: Sequence[DemandData]) -> tuple[Demand, ...]:

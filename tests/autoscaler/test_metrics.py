@@ -8,11 +8,13 @@ import urllib.error
 import urllib.request
 
 import pytest
+from msgspec.structs import replace
 from tests.autoscaler.scenes import Scene
 from tests.cluster.worlds import HEAD_NODE, node, spec
 
 from muster.autoscaler.metrics import Metrics, MetricsServer, gauges_of, host_for, start_metrics_server
-from muster.cluster.model import DrainFailure, NodeStatus, TerminateFailure
+from muster.cluster.model import DrainFailure, NodeStatus, Offer, TerminateFailure
+from muster.cluster.snapshot import ProviderTraits
 from muster.errors import CapacityExhausted, ClusterError
 from muster.testing.builders import amounts, demand, gang, node_type
 
@@ -412,3 +414,28 @@ def test_a_token_file_without_a_token_is_refused_at_the_start(metrics, tmp_path,
         file.write_text(text, encoding="utf-8")
     with pytest.raises(ClusterError, match="no token for the metrics"):
         MetricsServer(metrics, "127.0.0.1", 0, file)
+
+
+def test_prices_back_off_and_failures_are_told_by_offer(metrics):
+    offers = (Offer(zone="a", market="spot", price_per_hour=1.0), Offer(zone="b", price_per_hour=2.0))
+    scene = Scene(wishes=spec(replace(CPU, offers=offers)), outlets=[metrics])
+    provider = scene.stage.provider
+    provider.answers["traits"] = ProviderTraits(buys_offers=True)
+    provider.answers["launch_offer"] = CapacityExhausted("none left")
+    scene.tick()
+    scene.stage.runtime.demands = [demand()]
+    scene.tick()
+    provider.answers["launch_offer"] = None
+    scene.tick()
+    assert [call[1:] for call in provider.called("launch_offer")] == [
+        ({"cpu": 1}, "a/spot"),
+        ({"cpu": 1}, "b/on-demand"),
+    ]
+    first = {"NodeType": "cpu", "Zone": "a", "Market": "spot"}
+    other = {"NodeType": "cpu", "Zone": "b", "Market": "on-demand"}
+    assert values(metrics, "muster_offer_price_per_hour", **first) == 1.0
+    assert values(metrics, "muster_offer_price_per_hour", **other) == 2.0
+    assert values(metrics, "muster_offer_backoff_seconds", **first) > 0.0
+    assert values(metrics, "muster_offer_backoff_seconds", **other) == 0.0
+    assert values(metrics, "muster_offer_launch_failures_total", **first, kind="capacity") == 1.0
+    assert values(metrics, "muster_launch_failures_total", NodeType="cpu", kind="capacity") == 1.0

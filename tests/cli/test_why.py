@@ -14,9 +14,10 @@ from muster.base.clock import ManualClock
 from muster.cli.main import cli
 from muster.cli.status.view import PageSize
 from muster.cli.why import DEMAND, GANG, MACHINE, NODE_TYPE, Known, WhySubject, answer, find_subject, why_page
-from muster.cluster.model import NodeReport, StatusChange, StopCause
+from muster.cluster.model import NodeReport, Offer, StatusChange, StopCause
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
+from muster.cluster.status import OfferStatus
 from muster.errors import ClusterError
 from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.builders import amounts, instance
@@ -272,3 +273,14 @@ def test_a_record_whose_machine_has_another_one_is_not_called_lost():
     about = WhySubject(kind=MACHINE, key=ENDED)
     assert page(about, known(records=(ended, heir)))[1] == "now    gone"
     assert page(about, known(records=(ended,)))[1].startswith("now    gone, lost: ")
+
+
+def test_a_node_type_with_offers_shows_all_of_them_and_where_its_machines_came_from():
+    row = {"node_type": "big", "market": "spot", "price_per_hour": 0.2, "machines": 0, "max_machines": None}
+    offers = tuple(OfferStatus(zone=zone, **row) for zone in "ab")
+    seen = replace(published(), status=replace(published().status, offers=offers))
+    bought = replace(ended_record(), offer=Offer(zone="b", market="spot"))
+    about, facts = WhySubject(kind=NODE_TYPE, key="big"), known(published=seen, records=(bought,))
+    report = answer(about, facts)
+    assert ([row.zone for row in report.offers], report.machines[0].market) == (["a", "b"], "spot")
+    assert any("TERMINATED, b/spot" in line for line in page(about, facts))

@@ -60,6 +60,9 @@ class FakeProvider(Scripted):
     def launch(self, request_id, shape):
         self.reply("launch", request_id, dict(shape))
 
+    def launch_offer(self, request_id, shape, offer):
+        self.reply("launch_offer", request_id, dict(shape), offer.name)
+
     def terminate(self, request_id, cloud_ids):
         self.reply("terminate", request_id, tuple(cloud_ids))
 

@@ -26,6 +26,7 @@ from muster.cluster.model import (
     NodeReport,
     NodeStatus,
     NodeType,
+    Offer,
     RuntimeReport,
     StatusChange,
     StopCause,
@@ -57,6 +58,13 @@ SIZES = [
     )
 ]
 RARELY = [False] * 9 + [True]
+OFFERS = [
+    Offer(zone="a", market="spot", price_per_hour=0.5, max_nodes=2),
+    Offer(zone="b", market="spot", price_per_hour=0.5, billing_granularity_s=3600.0),
+    Offer(market="reserved", price_per_hour=0.0, max_nodes=0),
+    Offer(zone="a", price_per_hour=None, billing_minimum_s=60.0),
+]
+SOLD = [(), (), tuple(OFFERS), tuple(OFFERS[:1]), (OFFERS[0], OFFERS[0])]  # the last one is nonsense
 
 
 class WorldMaker:
@@ -101,6 +109,7 @@ class WorldMaker:
             provisional=state in RUNNING | {S.RAY_STOPPED} and pick(RARELY),
             internal_ip=pick(IPS),
             price_per_hour=pick([None, 1.0]),
+            offer=pick([None, None, *OFFERS, Offer(zone="gone", market="spot")]),
             history=self.history(state),
         )
 
@@ -124,6 +133,8 @@ class WorldMaker:
             kind=NodeKind.UNMANAGED if pick(RARELY) else NodeKind.WORKER,
             is_running=pick([True, False]),
             request_id=pick([None, *REQUEST_IDS]),
+            zone=pick(["", "a", "elsewhere"]),
+            market=pick(["", "spot", "on-demand"]),
             internal_ip=pick(IPS),
         )
 
@@ -153,7 +164,10 @@ class WorldMaker:
 
     def launch_failure(self) -> LaunchFailure:
         return LaunchFailure(
-            request_id=self.pick(REQUEST_IDS), node_type=self.pick(TYPES), kind=self.pick(list(FailureKind))
+            request_id=self.pick(REQUEST_IDS),
+            node_type=self.pick(TYPES),
+            kind=self.pick(list(FailureKind)),
+            offer=self.pick(["", "", "a/spot", "nowhere/spot"]),
         )
 
     def spec(self) -> ClusterSpec:
@@ -163,8 +177,14 @@ class WorldMaker:
         return ClusterSpec(
             node_types=(
                 NodeType(name="head", resources=Resources.of(CPU=1), max_nodes=1),
-                NodeType(name="cpu", resources=few, min_nodes=pick([0, 0, 2]), max_nodes=pick([0, 2, 6, 20])),
-                NodeType(name="gpu", resources=roomy, max_nodes=pick([0, 2, 6, 20])),
+                NodeType(
+                    name="cpu",
+                    resources=few,
+                    min_nodes=pick([0, 0, 2]),
+                    max_nodes=pick([0, 2, 6, 20]),
+                    offers=pick(SOLD),
+                ),
+                NodeType(name="gpu", resources=roomy, max_nodes=pick([0, 2, 6, 20]), offers=pick(SOLD)),
             ),
             max_nodes=pick([None, 0, 1, 4, 10, 30]),
             idle_timeout_s=pick([None, 0.0, 300.0]),
@@ -209,9 +229,11 @@ class WorldMaker:
             terminate_failures=tuple(self.some(lambda: TerminateFailure(cloud_id=pick(CLOUD_IDS)), 2)),
             drain_failures=tuple(self.some(lambda: DrainFailure(instance_id=pick(names)), 2)),
             install_failures=tuple(self.some(lambda: InstallFailure(instance_id=pick(names)), 1)),
-            traits=ProviderTraits(read_only=pick(RARELY), installs_runtime=pick([True, False])),
+            traits=ProviderTraits(
+                read_only=pick(RARELY), installs_runtime=pick([True, False]), buys_offers=pick([True, False])
+            ),
             memory=Memory(
-                health=pick([{}, {"cpu": mishap}]),
+                health=pick([{}, {"cpu": mishap}, {"cpu a/spot": mishap, "gpu b/spot": mishap}]),
                 ended_nodes={"n-7": 1.0},
                 ended_machines=pick([{}, {"c-1": NOW}]),
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cluster.worlds import S, following, machine, node, past, record, spec, world
 
+from muster.cluster.model import Offer
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory
 from muster.cluster.spend import cost_of, price_per_hour, spend_so_far
@@ -27,6 +28,24 @@ def test_a_machine_that_is_gone_costs_until_it_was_missed():
 @pytest.mark.parametrize("price", [None, 0.0])
 def test_machines_without_a_price_cost_nothing(price):
     assert cost_of(record("a", S.RAY_RUNNING, history=LIFE, price_per_hour=price), 1e6) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("terms", "used_s", "paid_s"),
+    [
+        ({}, 90.0, 90.0),
+        ({"billing_minimum_s": 60.0}, 10.0, 60.0),
+        ({"billing_minimum_s": 60.0}, 61.5, 61.5),
+        ({"billing_granularity_s": 3600.0}, 1.0, 3600.0),
+        ({"billing_granularity_s": 3600.0}, 3600.0000001, 3600.0),
+        ({"billing_granularity_s": 60.0}, 61.0, 120.0),
+        ({"billing_minimum_s": 90.0, "billing_granularity_s": 60.0}, 1.0, 120.0),
+        ({"billing_granularity_s": 60.0}, 0.0, 0.0),
+    ],
+)
+def test_a_machine_is_billed_by_the_terms_of_its_offer(terms, used_s, paid_s):
+    bought = record("a", S.RAY_RUNNING, history=LIFE, price_per_hour=3600.0, offer=Offer(**terms))
+    assert cost_of(bought, 200.0 + used_s) == pytest.approx(paid_s)
 
 
 def test_wishes_cost_nothing():

@@ -37,6 +37,8 @@ def test_what_is_what_it_says_is_sound():
         ("c-a", None),
         ("c-a", machine("a", kind="head")),
         ("c-a", machine("a", node_type=None)),
+        ("c-a", machine("a", zone=None)),
+        ("c-a", machine("a", market=7)),
     ],
 )
 def test_unsound_machines(key, item):

@@ -70,7 +70,7 @@ def test_a_good_file_loads_and_keeps_the_order_of_its_types(write):
         (
             "price_per_hour: 0.4",
             "market: spt",
-            "c.yaml:15: available_node_types.cpu.market: 'spt' is not one of on-demand, spot; "
+            "c.yaml:15: available_node_types.cpu.market: 'spt' is not one of on-demand, spot, reserved; "
             "did you mean 'spot'?",
         ),
         (

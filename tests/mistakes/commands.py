@@ -35,6 +35,11 @@ FILES = {
     "aws.yaml": CLUSTER.replace("type: process", "type: aws"),
     "external.yaml": CLUSTER.replace("{type: process}", "{type: external, module: nosuch.module.Class}"),
     "indent.yaml": CLUSTER.replace("  small:", "   small:"),
+    "market_typo.yaml": CLUSTER + "    offers: [{zone: a, market: spto, price_per_hour: 1.0}]\n",
+    "offer_twice.yaml": CLUSTER + "    offers: [{zone: a, market: spot}, {zone: a, market: spot}]\n",
+    "no_prices.yaml": CLUSTER + "muster: {prices: none.csv}\n",
+    "prices.yaml": CLUSTER + "muster: {prices: prices.csv}\n",
+    "prices.csv": "type,zone,on_demand,spot\nsmall,a,1.0,cheap\n",
     "script.py": "import muster\n",
 }
 
@@ -115,6 +120,34 @@ COMMANDS = [
         "plan_files_swapped", "plan HERE/demand.yaml --demand HERE/good.yaml", "demand.yaml:1", "unknown key"
     ),
     _of("plan_indent", "plan HERE/indent.yaml --demand HERE/demand.yaml", "indent.yaml:8", "YAML"),
+    _of(
+        "plan_market_typo",
+        "plan HERE/market_typo.yaml --demand HERE/demand.yaml",
+        "market_typo.yaml:11",
+        "offers[0].market",
+        "'spto'",
+        "did you mean 'spot'",
+    ),
+    _of(
+        "plan_offer_twice",
+        "plan HERE/offer_twice.yaml --demand HERE/demand.yaml",
+        "offer_twice.yaml:11",
+        "zone 'a' and market spot",
+        "keep one",
+    ),
+    _of(
+        "plan_no_price_file",
+        "plan HERE/no_prices.yaml --demand HERE/demand.yaml",
+        "none.csv",
+        "No such file",
+    ),
+    _of(
+        "plan_bad_price",
+        "plan HERE/prices.yaml --demand HERE/demand.yaml",
+        "prices.csv:2",
+        "spot 'cheap'",
+        "$ per hour",
+    ),
     _of("plan_missing_demand", "plan HERE/good.yaml --demand HERE/none.yaml", "none.yaml", "No such file"),
     _of("plan_without_file", "plan", "muster plan", "--help"),
     _of("plan_option_typo", "plan HERE/good.yaml --demnad x", "--demnad", "--demand"),

@@ -15,7 +15,7 @@ from msgspec import Struct
 from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
 from muster.base.text import is_internal
-from muster.cluster.model import Demand, Gang, Instance, StopCause
+from muster.cluster.model import Demand, Gang, Instance, StopCause, health_key
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.states import RUNNING_REACHABLE, InstanceState
 
@@ -160,7 +160,7 @@ def _shown_size(size: Resources) -> str:
 def _failed_launches(tick: Tick) -> Iterator[Event]:
     at = tick.plan.at
     failed = Counter(
-        (record.node_type, record.details)
+        (health_key(record.node_type, record.offer_name), record.details)
         for record in tick.plan.writes
         if record.state is _S.ALLOCATION_FAILED and record.since == at
     )

@@ -24,6 +24,7 @@ from muster.cluster.model import Demand, Gang, Instance, NodeKind, StatusChange
 from muster.cluster.plan import Reason, Subject, Verdict, base_id
 from muster.cluster.spend import price_per_hour, spend_so_far
 from muster.cluster.states import PENDING, RUNNING, InstanceState
+from muster.cluster.status import offer_statuses
 from muster.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -65,11 +66,14 @@ _HISTOGRAMS = (
     ("worker_update_time", _UP_TO_AN_HOUR, "Setting the runtime up on one node."),
     ("update_time", _UP_TO_A_MINUTE, "One tick."),
 )
+_OFFER = ("NodeType", "Zone", "Market")
 _OUR_GAUGES = (
     ("last_tick_timestamp_seconds", (), "When the newest tick that decided something or nothing was."),
     ("config_not_in_force", (), "1 while the cluster file on disk is not the one in force."),
     ("price_per_hour", (), "What its machines cost per hour now, in the currency of the prices."),
     ("type_price_per_hour", ("NodeType",), "What one machine of the type costs per hour."),
+    ("offer_price_per_hour", _OFFER, "What one machine of the type costs per hour in this zone and market."),
+    ("offer_backoff_seconds", _OFFER, "How long the offer will not be bought from after a failure."),
     ("verdicts", ("subject", "reason"), "Requests, nodes and node types by the reason for their state."),
     ("pending_demand", ("resource", "reason"), "Resources that requests wait for, by the reason."),
     ("pending_demand_wait_seconds", ("resource",), "How long equal requests have waited, the longest."),
@@ -80,6 +84,7 @@ _OUR_COUNTERS = (
     ("quarantined", (), "Inputs that were set aside, each tick anew."),
     ("terminate_exceptions", (), "Terminate calls that were refused or broke."),
     ("launch_failures", ("NodeType", "kind"), "Machines that did not come, by what the provider said."),
+    ("offer_launch_failures", (*_OFFER, "kind"), "The same, by the offer from which they were to come."),
     ("lost_nodes", ("NodeType",), "Nodes or machines that went although nobody had asked for it."),
 )
 
@@ -153,6 +158,8 @@ class Metrics:
             self._count("lost_nodes", count, node_type)
         for labels, count in launch_failures_of(tick).items():
             self._count("launch_failures", count, *labels)
+        for labels, count in offer_failures_of(tick).items():
+            self._count("offer_launch_failures", count, *labels)
         records = tick.ledger.instances.values()
         spent = spend_so_far(records, tick.ledger.memory, tick.plan.at)
         if spent > self._spent:
@@ -205,16 +212,27 @@ TIMEOUT = "timeout"  # beside the kinds of failures: the provider said nothing, 
 
 def launch_failures_of(tick: Tick) -> Counter[Labels]:
     """Counts the machines that did not come, by type and kind of failure; pure."""
+    return Counter((record.node_type, kind) for record, kind in _failed_launches(tick))
+
+
+def offer_failures_of(tick: Tick) -> Counter[Labels]:
+    """Counts those of types with offers, by type, zone, market and kind of failure; pure."""
+    return Counter(
+        (record.node_type, record.offer.zone, record.offer.market, kind)
+        for record, kind in _failed_launches(tick)
+        if record.offer is not None
+    )
+
+
+def _failed_launches(tick: Tick) -> Iterator[tuple[Instance, str]]:
     refused: defaultdict[Labels, list[str]] = defaultdict(list)
     for failure in tick.snapshot.launch_failures:
         refused[base_id(failure.request_id), failure.node_type].append(failure.kind.value)
-    found: Counter[Labels] = Counter()
     for record in tick.plan.writes:
         failed = [change.state for change in record.history if change.at == tick.plan.at]
         if _S.ALLOCATION_FAILED in failed or _S.ALLOCATION_TIMEOUT in failed:
             kinds = refused[record.launch_request_id or "", record.node_type]
-            found[record.node_type, kinds.pop() if kinds else TIMEOUT] += 1
-    return found
+            yield record, kinds.pop() if kinds else TIMEOUT
 
 
 Waits = Mapping[object, tuple[float, frozenset[str]]]  # request -> since when it waits, and for what
@@ -291,6 +309,7 @@ def gauges_of(tick: Tick, waits: Waits = MappingProxyType({})) -> dict[str, dict
             else 0.0
             for kind in types
         },
+        **_offer_gauges(tick),
     }
     if tick.is_decided:
         found["last_tick_timestamp_seconds"] = {(): tick.plan.at}
@@ -300,6 +319,20 @@ def gauges_of(tick: Tick, waits: Waits = MappingProxyType({})) -> dict[str, dict
         found["cluster_resources"] = _amounts(tick, running)
         found.update(_demand_gauges(tick, waits))
     return found
+
+
+def _offer_gauges(tick: Tick) -> dict[str, dict[Labels, float]]:
+    ledger, types = tick.ledger, tick.types_with_offers
+    rows = offer_statuses(types, ledger.instances.values(), ledger.memory, tick.plan.at) if types else ()
+    labelled = [((row.node_type, row.zone, row.market), row) for row in rows]
+    return {
+        "offer_price_per_hour": {
+            labels: row.price_per_hour for labels, row in labelled if row.price_per_hour is not None
+        },
+        "offer_backoff_seconds": {
+            labels: max(0.0, (row.blocked_until or 0.0) - tick.plan.at) for labels, row in labelled
+        },
+    }
 
 
 def _demand_gauges(tick: Tick, waits: Waits) -> dict[str, dict[Labels, float]]:

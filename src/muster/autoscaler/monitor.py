@@ -17,7 +17,7 @@ from muster.base.clock import Clock
 from muster.base.foreign import error_text, shielded
 from muster.base.log import OnChange
 from muster.cluster.controller import LEDGER_SOURCE, ClusterController
-from muster.cluster.model import ClusterSpec, NodeStatus, RuntimeReport
+from muster.cluster.model import ClusterSpec, NodeStatus, NodeType, RuntimeReport
 from muster.cluster.plan import Plan
 from muster.cluster.ports import Ledger, PortErrors
 from muster.cluster.snapshot import Snapshot
@@ -69,7 +69,14 @@ class Tick:
         return all(note.source != LEDGER_SOURCE for note in self.plan.quarantined)
 
     def status(self) -> StatusSnapshot:
-        return status_of(self.ledger.instances.values(), self.ledger.memory, self.plan)
+        ledger = self.ledger
+        return status_of(ledger.instances.values(), ledger.memory, self.plan, self.types_with_offers)
+
+    @property
+    def types_with_offers(self) -> tuple[NodeType, ...]:
+        """Returns the node types whose offers are used; none when the provider cannot choose among them."""
+        can_choose = self.snapshot.traits.buys_offers
+        return tuple(known for known in self.spec.node_types if known.offers and can_choose)
 
 
 class StopSignal(Protocol):

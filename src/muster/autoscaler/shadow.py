@@ -29,8 +29,10 @@ from muster.cluster.model import (
     NodeKind,
     NodeReport,
     NodeStatus,
+    Offer,
     RuntimeReport,
     TerminateFailure,
+    health_key,
 )
 from muster.cluster.plan import Drain, Launch, Reason, ScalingReport
 from muster.cluster.ports import SpecSource
@@ -66,7 +68,7 @@ class ShadowWorld:
     # -- the provider ---------------------------------------------------------------------------------
 
     def traits(self) -> ProviderTraits:
-        return ProviderTraits()
+        return ProviderTraits(buys_offers=True)
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         """Returns the machines of the real nodes until muster ends them, and those it would have bought."""
@@ -81,6 +83,10 @@ class ShadowWorld:
 
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
         self.book.buy(request_id, shape, self._price, self._clock.now())
+        self.save()
+
+    def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
+        self.book.buy(request_id, shape, lambda _: offer.price_per_hour, self._clock.now())
         self.save()
 
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
@@ -254,20 +260,21 @@ def decisions(tick: Tick) -> list[str]:
     types = {record.node_id: record.node_type for record in tick.ledger.instances.values()}
     for action in tick.plan.actions:
         if isinstance(action, Launch):
-            lines += [_would_buy(tick, name, count) for name, count in action.shape.items()]
+            lines += [_would_buy(tick, name, count, action.offer) for name, count in action.shape.items()]
         elif isinstance(action, Drain):
             name = types.get(action.node_id, "")
             lines.append(f"would end node {action.node_id[:12]} of type {name}: {action.message}")
     return lines
 
 
-def _would_buy(tick: Tick, name: str, count: int) -> str:
-    known = tick.spec.node_type(name)
-    price = known.price_per_hour if known is not None else None
+def _would_buy(tick: Tick, name: str, count: int, offer: Offer | None) -> str:
+    terms = offer or tick.spec.node_type(name)
+    price = terms.price_per_hour if terms is not None else None
     wanted = [
         f"{verdict.count} x {verdict.subject_id}"
         for verdict in tick.plan.verdicts
         if verdict.reason in (Reason.WAITING_FOR_LAUNCH, Reason.WAITING_FOR_NODE) and verdict.target == name
     ]
     each = f" at {price:g}/h each" if price is not None else ""
-    return f"would buy {count} x {name}{each}" + (f" for {', '.join(wanted)}" if wanted else "")
+    what = name if offer is None else health_key(name, offer.name)
+    return f"would buy {count} x {what}{each}" + (f" for {', '.join(wanted)}" if wanted else "")

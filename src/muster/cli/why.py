@@ -23,11 +23,12 @@ from muster.cli.console import BAD, HEADING, QUIET, TABLE_WIDTH, console, emit
 from muster.cli.grid import PageSize, TableGrid
 from muster.cli.plan.report import TypeRow
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport, build_report
-from muster.cli.status.view import pending_section
-from muster.cluster.model import Instance, NodeReport
+from muster.cli.status.view import offers_section, pending_section
+from muster.cluster.model import Instance, NodeReport, offer_name
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.spend import cost_of
 from muster.cluster.states import TERMINAL
+from muster.cluster.status import OfferStatus
 from muster.errors import ClusterError
 from muster.stores.ledger.history import Decision, open_history
 
@@ -213,6 +214,8 @@ class MachineStory(Struct, frozen=True, kw_only=True):
     instance_id: str
     node_type: str
     state: str
+    zone: str = ""  # of the offer it was bought from; "" when its type had none
+    market: str = ""
     cost: float
     ended: bool
     cause: str = ""  # why it went: "lost: its node is dead", "removed: idle"
@@ -231,6 +234,7 @@ class WhyReport(Struct, frozen=True, kw_only=True):
     machine: NodeRow | None  # as it is now
     pending: tuple[PendingRow, ...]
     node_types: tuple[TypeRow, ...]
+    offers: tuple[OfferStatus, ...] = ()  # of the node type
     machines: tuple[MachineStory, ...]
     story: tuple[StoryLine, ...]  # how its verdicts changed
 
@@ -253,6 +257,7 @@ def answer(about: WhySubject, known: Known) -> WhyReport:
         machine=_machine_now(about, report),
         pending=tuple(_pending(about, report)),
         node_types=tuple(_types(about, report)),
+        offers=tuple(_offers(about, report)),
         machines=tuple(_stories(about, known)),
         story=tuple(_verdict_story(about, known.decisions)),
     )
@@ -276,6 +281,12 @@ def _pending(about: WhySubject, report: StatusReport | None) -> Iterator[Pending
 def _types(about: WhySubject, report: StatusReport | None) -> Iterator[TypeRow]:
     for row in report.node_types if report is not None else ():
         if about.kind in (DEMAND, GANG) or (about.kind == NODE_TYPE and row.node_type == about.key):
+            yield row
+
+
+def _offers(about: WhySubject, report: StatusReport | None) -> Iterator[OfferStatus]:
+    for row in report.offers if report is not None and about.kind == NODE_TYPE else ():
+        if row.node_type == about.key:
             yield row
 
 
@@ -304,6 +315,8 @@ def _story(record: Instance, now: float, cause: str) -> MachineStory:
         instance_id=record.instance_id,
         node_type=record.node_type,
         state=record.state.name,
+        zone=record.offer.zone if record.offer else "",
+        market=record.offer.market if record.offer else "",
         cost=cost_of(record, now),
         ended=record.state in TERMINAL,
         cause=cause,
@@ -347,8 +360,10 @@ def why_page(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
     titles = {MACHINE: "Waiting for it", NODE_TYPE: "Waiting for machines of this type"}
     yield from pending_section(titles.get(report.kind, "Waiting"), report.pending, frame)
     yield from _types_section(report, frame)
+    yield from offers_section(report.offers, report.at, replace(frame, verbose=True))
     for machine in report.machines:
-        facts = (machine.state, machine.cause, money(machine.cost))
+        offer = offer_name(machine.zone, machine.market)
+        facts = (machine.state, offer, machine.cause, money(machine.cost))
         summary = f"{machine.instance_id}: {', '.join(fact for fact in facts if fact)}"
         yield from _story_section("Story" if report.kind == MACHINE else summary, machine.story, frame)
     yield from _story_section("Story", report.story, frame)
@@ -359,7 +374,8 @@ def _now(report: WhyReport) -> Iterator[Text]:
     if row is not None:
         lasted = f" for {short_duration(row.for_s)}" if row.for_s is not None else ""
         used = used_of(dict(row.used), dict(row.total), tuple(sorted(row.total)))
-        kind = f", type {row.node_type}" if row.node_type else ""
+        kind = f", type {row.node_type} {offer_name(row.zone, row.market)}" if row.node_type else ""
+        kind = kind.rstrip()
         yield Text(f"now    {row.state}{lasted}{kind}" + (f", {used} in use" if used else ""))
         words = (row.reason.value if row.reason is not None else "", row.detail)
         if any(words):

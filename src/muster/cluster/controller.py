@@ -24,7 +24,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.observe import FailureInbox, Observer
 from muster.cluster.plan import Action, Drain, Install, Launch, Plan, Resize, Terminate, attempt_of, base_id
-from muster.cluster.ports import Ledger, PortErrors, Ports, TickResult, WorksInBackground
+from muster.cluster.ports import BuysOffers, Ledger, PortErrors, Ports, TickResult, WorksInBackground
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Quarantined, Snapshot
 from muster.cluster.states import InstanceState
@@ -86,7 +86,7 @@ class Executor:
     def _call(self, action: Action) -> None:
         match action:
             case Launch():
-                self._ports.provider.launch(action.request_id, action.shape)
+                self._launch(action)
             case Terminate():
                 self._ports.provider.terminate(action.request_id, action.cloud_ids)
             case Drain():
@@ -97,6 +97,14 @@ class Executor:
                 self._ports.provider.resize(action.request_id, action.cloud_id, action.desired.to_floats())
             case _:
                 assert_never(action)
+
+    def _launch(self, action: Launch) -> None:
+        """A launch from before the provider was replaced by one without offers still buys its types."""
+        provider = self._ports.provider
+        if action.offer is not None and isinstance(provider, BuysOffers):
+            provider.launch_offer(action.request_id, action.shape, action.offer)
+        else:
+            provider.launch(action.request_id, action.shape)
 
     def _install(self, action: Install) -> None:
         if self._ports.installer is None:

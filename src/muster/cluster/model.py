@@ -36,6 +36,35 @@ class ResizeLimits(Struct, frozen=True, kw_only=True):
     timeout_s: float = 300.0
 
 
+MARKETS = ("on-demand", "spot", "reserved")
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """An Offer is one way to buy a node type: in a zone, on a market, at a price, billed in its own way."""
+
+    zone: str = ""  # the provider's own name; empty: it chooses
+    market: str = "on-demand"
+    price_per_hour: float | None = None
+    max_nodes: int | None = None  # at once; None: as many as the type may have
+    billing_minimum_s: float = 0.0  # billing: a machine costs at least this long
+    billing_granularity_s: float = 0.0  # billing: in steps of this length; 0: exactly
+
+    @property
+    def name(self) -> str:
+        """Returns the name by which an offer is known within its type: `us-east-1a/spot`."""
+        return offer_name(self.zone, self.market)
+
+
+def offer_name(zone: str, market: str) -> str:
+    """Returns the name of the offer with this zone and market; "" for neither."""
+    return f"{zone}/{market}" if zone else market
+
+
+def health_key(node_type: str, offer_name: str) -> str:
+    """Returns the key of the failures of one offer; those of the whole type are under the type's name."""
+    return f"{node_type} {offer_name}" if offer_name else node_type
+
+
 class NodeType(Struct, frozen=True, kw_only=True):
     """A NodeType is a kind of machine to buy. `min_nodes` and `max_nodes` include a head of this type."""
 
@@ -51,6 +80,17 @@ class NodeType(Struct, frozen=True, kw_only=True):
     machine_type: str = ""  # the provider's own name, for reports
     launch_hash: str = ""  # empty: machines of this type are never outdated
     resize: ResizeLimits | None = None
+    offers: tuple[Offer, ...] = ()  # in the order of the config: ties of price go to the first; (): no choice
+
+    @property
+    def is_priced(self) -> bool:
+        """Returns whether it is known what every machine of this type would cost."""
+        if self.offers:
+            return all(offer.price_per_hour is not None for offer in self.offers)
+        return self.price_per_hour is not None
+
+    def offer(self, name: str) -> Offer | None:
+        return next((offer for offer in self.offers if offer.name == name), None)
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
@@ -77,7 +117,7 @@ class LaunchLimits(Struct, frozen=True, kw_only=True):
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
-    """A Backoff is how long a failed type is not bought; it doubles per failure and decays with time."""
+    """A Backoff is how long a failed type or offer is not bought; it doubles per failure, and decays."""
 
     base_s: float = 5.0
     max_s: float = 600.0
@@ -141,6 +181,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     launch_request_id: RequestId | None = None
     launch_hash: str = ""
     price_per_hour: float | None = None  # fixed when bought, so that spend can be added up later
+    offer: Offer | None = None  # what it was bought as, fixed then; None: its type has no offers
     stop_cause: StopCause | None = None  # set while a removal is under way
     cancelled: bool = False  # requested, no longer wanted: terminate on arrival
     missing_since: float | None = None  # since when the cloud does not list its machine
@@ -149,6 +190,11 @@ class Instance(Struct, frozen=True, kw_only=True):
     external_ip: str = ""
     history: tuple[StatusChange, ...] = ()
     version: int = 0  # ledger version of the last write
+
+    @property
+    def offer_name(self) -> str:
+        """Returns the offer's name within its type; "" without an offer."""
+        return self.offer.name if self.offer is not None else ""
 
     @property
     def since(self) -> float:
@@ -204,6 +250,8 @@ class CloudInstance(Struct, frozen=True, kw_only=True):
     internal_ip: str = ""
     external_ip: str = ""
     resize: ResizeStatus | None = None
+    zone: str = ""  # where it is, when the provider reports it
+    market: str = ""  # how it was bought, when the provider reports it
 
 
 class ResizeStatus(Struct, frozen=True, kw_only=True):
@@ -313,7 +361,7 @@ class RuntimeReport(Struct, frozen=True, kw_only=True):
 class FailureKind(Enum):
     """A FailureKind is why a provider refused; it decides the reaction."""
 
-    CAPACITY = "capacity"  # sold out: another type now, this one later
+    CAPACITY = "capacity"  # sold out: another offer or type now, this one later
     QUOTA = "quota"  # the account's limit: the user must act
     PERMISSION = "permission"  # credentials: the user must act
     THROTTLED = "throttled"  # too many calls: slower
@@ -331,6 +379,7 @@ class LaunchFailure(Struct, frozen=True, kw_only=True):
     node_type: str
     kind: FailureKind = FailureKind.UNKNOWN
     message: str = ""
+    offer: str = ""  # the offer's name, when the provider knows that only this one is concerned
 
 
 class TerminateFailure(Struct, frozen=True, kw_only=True):

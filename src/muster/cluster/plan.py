@@ -10,16 +10,17 @@ from msgspec import Struct, field
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.model import Demand, Gang, Instance, StopCause
+from muster.cluster.model import Demand, Gang, Instance, Offer, StopCause
 from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined
 
 
-class Launch(Struct, frozen=True, kw_only=True, tag="launch"):
-    """A Launch buys machines: a count per node type, for these records."""
+class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True):
+    """A Launch buys machines: a count per node type, for these records; with an offer, of one type."""
 
     request_id: RequestId
     shape: Mapping[str, int]
     instance_ids: tuple[InstanceId, ...]
+    offer: Offer | None = None  # None: types without offers, or a provider that does not choose among them
 
 
 class Terminate(Struct, frozen=True, kw_only=True, tag="terminate"):

@@ -20,6 +20,7 @@ from muster.cluster.model import (
     InstallFailure,
     Instance,
     LaunchFailure,
+    Offer,
     RuntimeReport,
     TerminateFailure,
 )
@@ -61,6 +62,15 @@ class CloudProvider(Protocol):
 
     def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
         """Returns the machines that could not be terminated since the last poll."""
+        ...
+
+
+@runtime_checkable
+class BuysOffers(Protocol):
+    """A BuysOffers provider can be told the zone and the market; its `traits().buys_offers` is true."""
+
+    def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
+        """Starts to buy as `launch` does, from this offer and no other. `shape` has one type."""
         ...
 
 

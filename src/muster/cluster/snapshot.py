@@ -27,6 +27,7 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
     installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
     resizable: bool = False  # can change a machine's size in place
     max_batch: int | None = None  # largest launch call
+    buys_offers: bool = False  # has `launch_offer`: can be told the zone and the market
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):
@@ -37,7 +38,7 @@ class Quarantined(Struct, frozen=True, kw_only=True):
 
 
 class TypeHealth(Struct, frozen=True, kw_only=True):
-    """A TypeHealth is the recent failures of one node type; it is in the ledger, so it survives restarts."""
+    """A TypeHealth is the recent failures of a node type or of one offer; the ledger keeps it."""
 
     failures: float = 0.0  # decayed count
     failed_at: float = 0.0
@@ -50,7 +51,7 @@ class TypeHealth(Struct, frozen=True, kw_only=True):
 class Memory(Struct, frozen=True, kw_only=True):
     """A Memory is what planning carries from tick to tick besides the instances."""
 
-    health: Mapping[str, TypeHealth] = field(default_factory=dict)
+    health: Mapping[str, TypeHealth] = field(default_factory=dict)  # key: `model.health_key`
     # Per type: since when at least k+1 machines on their way have been unneeded.
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     spent: float = 0.0  # $ of machines that are gone; live ones are added by `spend.spend_so_far`
@@ -70,6 +71,7 @@ class FailedLaunch(Struct, frozen=True, kw_only=True):
     started_at: float
     failed_at: float
     reason: str
+    offer: str = ""  # its name within the type; "" without offers
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from muster.cluster.model import Instance
+from muster.cluster.model import Instance, Offer
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import ON_CLOUD, InstanceState
 
@@ -15,7 +16,17 @@ def cost_of(instance: Instance, now: float) -> float:
     if started is None or not instance.price_per_hour:
         return 0.0
     ended = instance.since if instance.state is InstanceState.TERMINATED else now
-    return instance.price_per_hour * max(0.0, ended - started) / 3600.0
+    return instance.price_per_hour * billed_s(instance.offer, ended - started) / 3600.0
+
+
+def billed_s(offer: Offer | None, used_s: float) -> float:
+    """Returns the seconds that are paid for a machine that was there for `used_s`."""
+    if offer is None:
+        return max(0.0, used_s)
+    least_s = max(0.0, used_s, offer.billing_minimum_s)
+    step_s = offer.billing_granularity_s
+    # A little less than a whole step: 3600.0000001 s, from adding up, is one hour and not two.
+    return math.ceil(least_s / step_s - 1e-9) * step_s if step_s > 0 else least_s
 
 
 def spend_so_far(instances: Iterable[Instance], memory: Memory, now: float) -> float:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-from muster.cluster.model import Instance
+from muster.cluster.backoff import is_blocked
+from muster.cluster.model import Instance, NodeType, health_key
 from muster.cluster.plan import Plan, Verdict
 from muster.cluster.snapshot import Memory, Quarantined
 from muster.cluster.spend import price_per_hour, spend_so_far
+from muster.cluster.states import ON_CLOUD
 
-__all__ = ["StatusSnapshot", "spend_so_far", "status_of"]
+__all__ = ["OfferStatus", "StatusSnapshot", "offer_statuses", "spend_so_far", "status_of"]
+
+
+class OfferStatus(Struct, frozen=True, kw_only=True):
+    """An OfferStatus is one offer of a node type: its price, its machines, and why it is not bought from."""
+
+    node_type: str
+    zone: str
+    market: str
+    price_per_hour: float | None
+    machines: int
+    max_machines: int | None  # of its own; None: as many as the type may have
+    blocked_until: float | None = None  # None: it can be bought from
+    kind: str = ""  # of the newest failure, while it is backed off
+    message: str = ""
 
 
 class StatusSnapshot(Struct, frozen=True, kw_only=True):
@@ -23,10 +40,13 @@ class StatusSnapshot(Struct, frozen=True, kw_only=True):
     spent: float
     verdicts: tuple[Verdict, ...]
     quarantined: tuple[Quarantined, ...]
+    offers: tuple[OfferStatus, ...] = ()  # of the node types that have any
 
 
-def status_of(instances: Iterable[Instance], memory: Memory, plan: Plan) -> StatusSnapshot:
-    """Returns the summary of these instances and this plan."""
+def status_of(
+    instances: Iterable[Instance], memory: Memory, plan: Plan, node_types: Iterable[NodeType] = ()
+) -> StatusSnapshot:
+    """Returns the summary of these instances and this plan; `node_types` are asked for their offers."""
     live = tuple(instances)
     counts: dict[str, dict[str, int]] = {}
     for instance in live:
@@ -39,4 +59,27 @@ def status_of(instances: Iterable[Instance], memory: Memory, plan: Plan) -> Stat
         spent=spend_so_far(live, memory, plan.at),
         verdicts=plan.verdicts,
         quarantined=plan.quarantined,
+        offers=tuple(offer_statuses(node_types, live, memory, plan.at)),
     )
+
+
+def offer_statuses(
+    node_types: Iterable[NodeType], live: Iterable[Instance], memory: Memory, now: float
+) -> Iterator[OfferStatus]:
+    """Yields every offer of these types, in the order of the config."""
+    machines = Counter((i.node_type, i.offer_name) for i in live if i.state in ON_CLOUD)
+    for known in node_types:
+        for offer in known.offers:
+            health = memory.health.get(health_key(known.name, offer.name))
+            blocked = health if health is not None and is_blocked(health, now) else None
+            yield OfferStatus(
+                node_type=known.name,
+                zone=offer.zone,
+                market=offer.market,
+                price_per_hour=offer.price_per_hour,
+                machines=machines[known.name, offer.name],
+                max_machines=offer.max_nodes,
+                blocked_until=blocked.blocked_until if blocked else None,
+                kind=blocked.kind.value if blocked else "",
+                message=blocked.message if blocked else "",
+            )

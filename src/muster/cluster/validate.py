@@ -33,6 +33,8 @@ def is_sound_machine(key: object, item: object) -> bool:
         and item.cloud_id == key
         and isinstance(item.kind, NodeKind)
         and isinstance(item.node_type, str)
+        and isinstance(item.zone, str)
+        and isinstance(item.market, str)
     )
 
 

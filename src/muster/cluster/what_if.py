@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from muster.cluster.backoff import availabilities, is_blocked, recoverable
 from muster.cluster.binpack.explain import explain
+from muster.cluster.binpack.offers import offer_states, with_block_of_offers
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Offer, Packing, PackNode, PackRequest
+from muster.cluster.binpack.request import Packing, PackNode, PackRequest, TypeOffer
 from muster.cluster.model import ClusterSpec, Constraint, Demand, Gang, NodeKind, NodeType
 from muster.cluster.plan import Verdict
 from muster.cluster.snapshot import TypeHealth
@@ -60,7 +61,7 @@ def what_if(spec: ClusterSpec, wanted: PlannedDemand) -> WhatIfAnswer:
 def request_of(
     spec: ClusterSpec,
     wanted: PlannedDemand,
-    offers: tuple[Offer, ...],
+    offers: tuple[TypeOffer, ...],
     *,
     now: float,
     leaving: Mapping[str, int],
@@ -85,28 +86,32 @@ def request_of(
     )
 
 
-def offers_of(spec: ClusterSpec, health: Mapping[str, TypeHealth], now: float) -> tuple[Offer, ...]:
+def offers_of(spec: ClusterSpec, health: Mapping[str, TypeHealth], now: float) -> tuple[TypeOffer, ...]:
     """Returns every node type as it can be bought now, with its back-off."""
     scores = availabilities(health)
     return tuple(
-        _offer(known, health.get(known.name), scores.get(known.name, 1.0), spec.backoff.recovery_s, now)
+        _offer(known, health, scores.get(known.name, 1.0), spec.backoff.recovery_s, now)
         for known in spec.node_types
     )
 
 
 def _offer(
-    node_type: NodeType, health: TypeHealth | None, availability: float, recovery_s: float, now: float
-) -> Offer:
-    blocked = health if is_blocked(health, now) else None
-    return Offer(
+    node_type: NodeType, health: Mapping[str, TypeHealth], availability: float, recovery_s: float, now: float
+) -> TypeOffer:
+    own = health.get(node_type.name)
+    blocked = own if is_blocked(own, now) else None
+    offer = TypeOffer(
         node_type=node_type,
         room=node_type.max_nodes,
         availability=availability,
-        recoverable=recoverable(health, now, recovery_s),
+        recoverable=recoverable(own, now, recovery_s),
         blocked_kind=blocked.kind if blocked else None,
         blocked_until=blocked.blocked_until if blocked else 0.0,
         blocked_message=blocked.message if blocked else "",
+        choices=offer_states(node_type, health, now),
     )
+    all_fail = offer.choices and all(each.blocked_kind is not None for each in offer.choices)
+    return with_block_of_offers(offer) if all_fail and not blocked else offer
 
 
 def _assumed_head(spec: ClusterSpec) -> tuple[PackNode, ...]:

@@ -17,6 +17,7 @@ from muster.cluster.model import Backoff, Timeouts
 from muster.config.check import checked, nearest, shortened
 from muster.config.document import Document, Path_, kubernetes_kind, not_kubernetes
 from muster.config.node_launch import with_sizes
+from muster.config.prices import check_offers
 from muster.config.schema import (
     MANY,
     PROVIDERS,
@@ -274,6 +275,7 @@ def check_written(document: Document, config: ClusterConfig, platform: str = sys
     if config.auth.ssh_proxy_use_node_id and not config.auth.ssh_proxy_command:
         raise document.error(("auth", "ssh_proxy_use_node_id"), "needs ssh_proxy_command; add it")
     _check_muster(document, config)
+    check_offers(document, config)
     if config.file_mounts_sync_continuously and platform == "win32":
         raise document.error(("file_mounts_sync_continuously",), "does not work on Windows; remove it")
 

@@ -1,7 +1,8 @@
 """Defines the cluster YAML as types: every key of `ray up`, and ours.
 
 One class per section; docs/cluster-yaml.md documents them for users. `prepare` makes a file complete before
-it becomes one of these. Our keys are `muster` and, per node type, `price_per_hour` and `market`.
+it becomes one of these. Our keys are `muster` and, per node type, `price_per_hour`, `market` and
+`offers`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Market(Enum):
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
+    RESERVED = "reserved"
 
 
 # The providers a file may name. Which of them this program can drive is decided by the registry.
@@ -178,6 +180,18 @@ class MusterConfig(Section, frozen=True, kw_only=True):
     backoff: Backoff = Backoff()
     retention: RetentionConfig = RetentionConfig()
     monitor: MonitorConfig = MonitorConfig()
+    prices: str | None = None  # a CSV file, relative to the cluster file
+
+
+class OfferConfig(Section, frozen=True, kw_only=True):
+    """An OfferConfig is one entry of a node type's `offers`: a zone and a market where it can be bought."""
+
+    zone: str = ""  # empty: the provider chooses
+    market: Market = Market.ON_DEMAND
+    price_per_hour: Price | None = None  # None: that of the price file, else the type's
+    max_workers: Count | None = None  # None: the type's
+    billing_minimum_s: Seconds = 0.0
+    billing_granularity_s: Seconds = 0.0
 
 
 class NodeTypeConfig(Section, frozen=True, kw_only=True):
@@ -196,6 +210,7 @@ class NodeTypeConfig(Section, frozen=True, kw_only=True):
     docker: NodeTypeDocker = NodeTypeDocker()
     price_per_hour: Price | None = None  # ours: $ for one machine
     market: Market = Market.ON_DEMAND  # ours
+    offers: tuple[OfferConfig, ...] = ()  # ours: where it can be bought, and at which price
 
 
 class ClusterConfig(Section, frozen=True, kw_only=True):

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypedDict
 
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, LaunchLimits, NodeReport, NodeStatus, NodeType, RuntimeReport
+from muster.config.load import load_config
 from muster.config.node_launch import NodeLaunch, node_launches
+from muster.config.prices import PriceTable, check_prices, load_prices, offers_of_type
 from muster.config.schema import ClusterConfig, NodeTypeConfig
 
 
-def to_spec(config: ClusterConfig) -> ClusterSpec:
+def load_spec(path: Path) -> ClusterSpec:
+    """Returns the spec of a cluster file and its price file; ConfigError names file, line, key and fix."""
+    config = load_config(path)
+    return to_spec(config, load_prices(config, path))
+
+
+def to_spec(config: ClusterConfig, prices: PriceTable | None = None) -> ClusterSpec:
     """Returns what the planner needs; counts of workers become counts of nodes, the head included."""
     muster = config.muster
     launches = node_launches(config)
+    if prices is not None:
+        check_prices(config, prices, {name: launch.machine_type for name, launch in launches.items()})
     return ClusterSpec(
         cluster_name=config.cluster_name,
         head_node_type=config.head_type,
         node_types=tuple(
-            _node_type(config, launches[name], entry) for name, entry in config.available_node_types.items()
+            _node_type(config, launches[name], entry, prices)
+            for name, entry in config.available_node_types.items()
         ),
         max_nodes=config.max_workers + 1,
         idle_timeout_s=config.idle_timeout_minutes * 60,
@@ -38,7 +50,9 @@ def to_spec(config: ClusterConfig) -> ClusterSpec:
     )
 
 
-def _node_type(config: ClusterConfig, launch: NodeLaunch, entry: NodeTypeConfig) -> NodeType:
+def _node_type(
+    config: ClusterConfig, launch: NodeLaunch, entry: NodeTypeConfig, prices: PriceTable | None
+) -> NodeType:
     name = launch.node_type
     is_head = name == config.head_type
     return NodeType(
@@ -53,6 +67,7 @@ def _node_type(config: ClusterConfig, launch: NodeLaunch, entry: NodeTypeConfig)
         market=entry.market.value,
         machine_type=launch.machine_type,
         launch_hash=launch.launch_hash,
+        offers=offers_of_type(config, name, launch.machine_type, prices),
     )
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import Offer, PackNode, PackRequest
+from muster.cluster.binpack.request import PackNode, PackRequest, TypeOffer
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -59,10 +59,10 @@ def node_type(name: str = "cpu", resources: Quantities | Resources = ONE_CPU, **
     return replace(NodeType(name=name, resources=amounts(resources), max_nodes=10), **changes)
 
 
-def offer(of: NodeType | None = None, **changes: object) -> Offer:
+def offer(of: NodeType | None = None, **changes: object) -> TypeOffer:
     """Returns a type on sale, all of its maximum still free."""
     chosen = of or node_type()
-    return replace(Offer(node_type=chosen, room=chosen.max_nodes), **changes)
+    return replace(TypeOffer(node_type=chosen, room=chosen.max_nodes), **changes)
 
 
 def pack_node(
@@ -98,9 +98,9 @@ def pack_nodes(
     return tuple(replace(model, key=f"{prefix}{index + 1}") for index in range(count))
 
 
-def pack_request(types: Iterable[NodeType | Offer] = (), **changes: object) -> PackRequest:
+def pack_request(types: Iterable[NodeType | TypeOffer] = (), **changes: object) -> PackRequest:
     """Returns a planning request for these types, with no nodes, no demand and no cluster-wide limit."""
-    offers = tuple(of if isinstance(of, Offer) else offer(of) for of in types)
+    offers = tuple(of if isinstance(of, TypeOffer) else offer(of) for of in types)
     return replace(PackRequest(now=NOW, nodes=(), offers=offers, max_nodes=None), **changes)
 
 

@@ -242,3 +242,42 @@ def test_bad_input_exits_with_2_and_one_line_that_names_the_place(plan, tmp_path
     assert result.exit_code == 2
     assert result.output.startswith(f"error: {tmp_path}/{where}")
     assert result.output.count("\n") == 1
+
+
+OFFERS = """\
+cluster_name: demo
+max_workers: 9
+provider: {type: process}
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 2}, price_per_hour: 0.1}
+  gpu:
+    resources: {CPU: 4, GPU: 1}
+    max_workers: 9
+    offers:
+    - {zone: east-a, market: on-demand, price_per_hour: 1.0}
+    - {zone: east-b, market: spot, price_per_hour: 0.25, max_workers: 2}
+"""
+
+
+def test_a_plan_shows_the_offers_that_are_bought_and_their_prices(plan):
+    demand = "demands:\n- {name: work, resources: {GPU: 1}, count: 3}\n"
+    result = plan(demand, cluster=OFFERS)
+    assert [line.rstrip() for line in result.output.splitlines()][2:6] == [
+        "Launch",
+        "  2   gpu      east-b/spot        $0.25 each   $0.50 per hour",
+        "  1   gpu      east-a/on-demand   $1.00 each   $1.00 per hour",
+        "",
+    ]
+    assert "Cost per hour: $0.10 now + $1.50 launched = $1.60 after" in result.output
+    chosen = "gpu type-chosen 2 from east-b/spot at $0.25 per hour; 1 from east-a/on-demand at $1 per hour"
+    assert chosen in " ".join(result.output.split())
+
+
+def test_the_json_of_a_plan_has_a_row_per_offer(plan):
+    demand = "demands:\n- {name: work, resources: {GPU: 1}, count: 3}\n"
+    rows = json.loads(plan(demand, "--json", cluster=OFFERS).output)["launch"]
+    assert [(row["zone"], row["market"], row["count"], row["total_per_hour"]) for row in rows] == [
+        ("east-b", "spot", 2, 0.5),
+        ("east-a", "on-demand", 1, 1.0),
+    ]

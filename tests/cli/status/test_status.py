@@ -13,12 +13,14 @@ from tests.cli.cluster_samples import AT, GANG_IDS, IDLE, published, with_tuner
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, write_record, write_status
 from muster.base.clock import SystemClock
+from muster.base.codec import encode_plain
 from muster.cli.main import cli
 from muster.cli.status.report import build_report
 from muster.cli.status.view import PageSize, status_page
 from muster.cli.why import Known, find_subject
-from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
+from muster.cluster.model import NodeReport, NodeStatus, Offer, RuntimeReport
 from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.status import OfferStatus
 from muster.host.processes import mark_of
 from muster.testing.builders import amounts, demand, selector
 
@@ -323,3 +325,40 @@ def test_in_a_pipe_the_page_is_as_wide_as_columns_says(home, monkeypatch, column
     title = status().output.splitlines()[0]
     assert len(title) == widest
     assert CliRunner().invoke(cli, ["why", "demand"]).exit_code == 0
+
+
+OFFERS = (
+    OfferStatus(
+        node_type="gpu", zone="a", market="spot", price_per_hour=0.3, machines=2, max_machines=4,
+        blocked_until=AT + 30, kind="capacity", message="none left",
+    ),
+    OfferStatus(
+        node_type="gpu", zone="b", market="on-demand", price_per_hour=None, machines=0, max_machines=None
+    ),
+)  # fmt: skip
+
+
+def offered():
+    seen = published()
+    bought = replace(seen.instances[1], offer=Offer(zone="a", market="spot"))
+    status = replace(seen.status, offers=OFFERS)
+    failures = (replace(seen.recent_failures[0], offer="a/spot"),)
+    records = (seen.instances[0], bought, *seen.instances[2:])
+    return build_report(replace(seen, status=status, instances=records, recent_failures=failures), now=AT)
+
+
+def test_offers_are_shown_with_their_machines_and_why_they_are_not_bought_from():
+    lines = page(offered(), width=100)
+    start = lines.index("Offers")
+    assert (
+        " ".join(lines[start + 2].split()) == "gpu a spot 0.30 2 of 4 capacity: none left; next try in 30 s"
+    )
+    assert lines[start + 3] == ""
+    assert len([line for line in page(offered(), width=100, verbose=True) if "on-demand" in line]) == 1
+    assert any("small a/spot" in line for line in lines)
+    assert any("big a/spot" in line for line in lines[lines.index("Failed launches") :])
+
+
+def test_the_json_of_a_machine_has_zone_and_market():
+    row = json.loads(encode_plain(offered()))["nodes"][1]
+    assert (row["zone"], row["market"]) == ("a", "spot")

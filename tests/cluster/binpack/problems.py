@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import Offer, PackNode, PackProblem
+from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
 from muster.cluster.model import (
     Demand,
     Gang,
@@ -100,7 +100,7 @@ def problems(draw: st.DrawFn) -> PackProblem:
     others = [draw(gangs(i)) for i in range(1, 1 + draw(st.integers(0, 2)))]
     return PackProblem(
         nodes=tuple(draw(nodes(i, types)) for i in range(draw(st.integers(0, 5)))),
-        offers=tuple(Offer(node_type=t, room=draw(st.integers(0, 5))) for t in types),
+        offers=tuple(TypeOffer(node_type=t, room=draw(st.integers(0, 5))) for t in types),
         room=draw(st.none() | st.integers(0, 8)),
         demands=tuple(draw(st.lists(demands, max_size=4))),
         constraints=tuple(draw(st.lists(demands, max_size=2))),

@@ -15,7 +15,7 @@ from muster.base.resources import Resources
 from muster.cluster.binpack.cost import solve_cost, solve_detailed
 from muster.cluster.binpack.explain import explain
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import DemandKind, Offer, PackNode, PackProblem, PackSolution
+from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem, PackSolution, TypeOffer
 from muster.cluster.binpack.utilization import solve_utilization
 from muster.cluster.model import Demand, Gang, NodeType, ResizeLimits, ResizeStatus, Strategy
 from muster.cluster.plan import Subject
@@ -49,7 +49,7 @@ def on(number: int, cpus: float = 1, count: int = 1, **changes: object) -> Deman
 def problem(
     *demands: Demand, there: tuple[PackNode, ...] = (), room: int = 100, **more: object
 ) -> PackProblem:
-    offers = (Offer(node_type=TYPE, room=room),)
+    offers = (TypeOffer(node_type=TYPE, room=room),)
     return PackProblem(nodes=there or nodes(4), offers=offers, room=None, demands=demands, **more)
 
 
@@ -117,7 +117,7 @@ def test_a_node_that_grows_is_counted_once(solve, in_progress: bool) -> None:
     )
     there = (replace(nodes(1)[0], resize=status),)
     asked = problem(there=there, constraints=(on(0, cpus=5), demand({"CPU": 12})), room=0)
-    asked = replace(asked, offers=(Offer(node_type=grows, room=0),))
+    asked = replace(asked, offers=(TypeOffer(node_type=grows, room=0),))
     solution = solve(asked)
     assert broken_rules(asked, solution) == []
     assert sum(p.amount for p in solution.placements) == 1

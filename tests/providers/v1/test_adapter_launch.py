@@ -6,7 +6,7 @@ import pytest
 from tests.providers.v1.scripted import LAUNCHES, Scripted, adapted, counted
 
 from muster.autoscaler import NodeLaunchException
-from muster.cluster.model import FailureKind, LaunchFailure
+from muster.cluster.model import FailureKind, LaunchFailure, Offer
 from muster.errors import ProviderError
 
 
@@ -246,3 +246,28 @@ def test_who_installs_the_runtime(config, says_so, expected):
     v1 = Scripted(config)
     v1.installs_runtime = says_so
     assert adapted(v1).traits().installs_runtime is expected
+
+
+class Choosing(Scripted):
+    """A provider that buys in the zone and on the market that it is given."""
+
+    buys_offers = True
+
+
+def test_an_offer_is_passed_as_tags_and_in_the_node_config_and_comes_back_in_the_list():
+    v1 = Choosing()
+    port = adapted(v1)
+    port.launch_offer("r-1", {"cpu": 1}, Offer(zone="a", market="spot", price_per_hour=0.5))
+    config, tags, *_ = v1.last_create
+    assert config["offer"] == {"zone": "a", "market": "spot", "price_per_hour": 0.5}
+    assert (tags["muster-zone"], tags["muster-market"]) == ("a", "spot")
+    (machine,) = port.list_instances().values()
+    assert (machine.zone, machine.market) == ("a", "spot")
+
+
+def test_only_a_provider_that_says_so_is_given_offers(v1):
+    assert (adapted(v1).traits().buys_offers, adapted(Choosing()).traits().buys_offers) == (False, True)
+    port = adapted(v1)
+    port.launch("r-1", {"cpu": 1})
+    assert "offer" not in v1.last_create[0]
+    assert not [tag for tag in v1.last_create[1] if tag.startswith("muster-")]

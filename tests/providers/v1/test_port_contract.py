@@ -62,6 +62,19 @@ class TestAdaptedDictProviderInline(CloudProviderContract):
         """All has happened when a call returns."""
 
 
+class ChoosingProvider(DictNodeProvider):
+    """A provider that buys in the zone and on the market that it is given."""
+
+    buys_offers = True
+
+
+class TestAdaptedProviderThatBuysOffers(TestAdaptedDictProviderInline):
+    def open_provider(self):
+        name = next(names)
+        pools = inline_pools()
+        return V1Adapter(ChoosingProvider({}, name), lambda: LAUNCHES, cluster_name=name, pools=pools)
+
+
 class TestAdaptedFileProvider(CloudProviderContract):
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from muster.cluster import controller, what_if
+from muster.cluster import controller, spend, what_if
 from muster.cluster.model import Instance, StopCause
 from muster.cluster.plan import Drain, Plan, Reason, Terminate
 from muster.cluster.reconcile import RULES, reconcile
-from muster.cluster.rules import draft, observe_cloud, observe_nodes
+from muster.cluster.rules import draft, launch, observe_cloud, observe_nodes
 from muster.cluster.rules.draft import is_head
 from muster.cluster.states import InstanceState as S
 from muster.sim.cluster.build import CommittedPlan, SimulatedCluster
@@ -141,6 +141,29 @@ def test_spend_that_is_counted_twice_is_found(monkeypatch):
     cost_of = draft.cost_of
     monkeypatch.setattr(draft, "cost_of", lambda record, now: 2 * cost_of(record, now))
     assert is_found("the ledger has $", 6)
+
+
+def test_a_dear_offer_bought_while_a_cheaper_one_can_be_had_is_found(monkeypatch):
+    by_price = launch.by_price
+    monkeypatch.setattr(launch, "by_price", lambda choices: by_price(choices)[::-1])
+    assert is_found("was cheaper and could be had", 20)
+
+
+def test_an_offer_that_is_bought_from_while_it_is_backed_off_is_found(monkeypatch):
+    offer_states = draft.offer_states
+    monkeypatch.setattr(draft, "offer_states", lambda known, health, now: offer_states(known, {}, now))
+    assert is_found("which is backed off", 20)
+
+
+@pytest.mark.slow
+def test_an_offer_above_its_own_maximum_is_found(monkeypatch):
+    monkeypatch.setattr(draft, "left_of", lambda choices, taken: choices)
+    assert is_found("at most 1", 20)
+
+
+def test_spend_that_ignores_the_terms_of_the_offer_is_found(monkeypatch):
+    monkeypatch.setattr(spend, "billed_s", lambda offer, used_s: used_s)
+    assert is_found("the ledger has $", 20)
 
 
 def test_hops_outside_the_table_are_found():

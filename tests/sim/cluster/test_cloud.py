@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.base.rng import Seed
-from muster.cluster.model import FailureKind, NodeKind
+from muster.cluster.model import FailureKind, NodeKind, Offer
 from muster.errors import ProviderError
 from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.crash_points import CrashPoints
@@ -39,6 +39,22 @@ def test_a_machine_costs_its_price_when_bought_from_creation_to_end():
     sim.end(next(iter(sim.alive())), "dies")
     world.advance(1800.0)
     assert sim.bill() == pytest.approx(0.20 / 2)
+
+
+def test_one_offer_is_sold_out_at_a_time_and_machines_have_the_price_and_terms_of_theirs():
+    world, sim = cloud()
+    cheap = Offer(zone="a", market="spot", price_per_hour=0.1)
+    dear = Offer(zone="b", price_per_hour=0.4, billing_granularity_s=3600.0)
+    sim.sells.prices |= {"cpu-4 a/spot": 0.1, "cpu-4 b/on-demand": 0.4}
+    sim.sells.reports_offers = True
+    sim.sell_out("cpu-4 a/spot", 60.0)
+    sim.launch_offer("r-1", {"cpu-4": 1}, cheap)
+    sim.launch_offer("r-2", {"cpu-4": 1}, dear)
+    world.advance(10.0)
+    assert [f.request_id for f in sim.poll_launch_failures()] == ["r-1"]
+    (machine,) = sim.list_instances().values()
+    assert (machine.request_id, machine.zone, machine.market) == ("r-2", "b", "on-demand")
+    assert sim.bill() == pytest.approx(0.4)
 
 
 def test_a_sold_out_type_is_refused_unit_by_unit_and_others_are_not():

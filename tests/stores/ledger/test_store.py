@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from muster.base import codec
 from muster.base.clock import ManualClock
 from muster.base.ids import InstanceId
+from muster.cluster.model import Offer
 from muster.cluster.snapshot import Memory, Quarantined, TypeHealth
 from muster.cluster.states import InstanceState as S
 from muster.errors import StoreError, VersionConflict
@@ -255,3 +256,32 @@ def test_w37_a_hundred_thousand_ended_records_do_not_slow_a_load(tmp_path):
         assert len(many.history.find(["e-000000", "e-099999"])) == 2
         # SQLite's own count of work: the same on a busy machine. The seconds are measured in bench.reconcile.
         assert database_steps(many) <= 1.1 * database_steps(none)
+
+
+OFFER = Offer(zone="a", market="spot", price_per_hour=0.5, max_nodes=3, billing_minimum_s=60.0)
+
+
+def test_the_offer_of_a_machine_and_of_a_launch_survives_a_restart(path):
+    bought = record("a", offer=OFFER, price_per_hour=0.5)
+    asked = replace(launch("e-1"), offer=OFFER)
+    health = Memory(health={"cpu a/spot": TypeHealth(failures=1.0, blocked_until=NOW + 9.0)})
+    with opened(path) as store:
+        store.commit(0, plan(bought, actions=[asked], memory=health))
+    with opened(path) as store:
+        ledger = store.load()
+    assert (ledger.instances["a"].offer, ledger.outbox, ledger.memory) == (OFFER, (asked,), health)
+
+
+def test_a_ledger_from_before_there_were_offers_opens(path):
+    """Its records have no key `offer`; its launches are written as they are now."""
+    with opened(path) as store:
+        store.commit(0, plan(record("a"), actions=[launch("e-1")]))
+    changed_by_hand(path, "UPDATE instances SET record = json_remove(record, '$.d.offer')")
+    with closing(sqlite3.connect(path)) as connection:
+        ((row,), (action,)) = connection.execute(
+            "SELECT record FROM instances UNION ALL SELECT action FROM outbox"
+        )
+    assert "offer" not in row + action
+    with opened(path) as store:
+        ledger = store.load()
+    assert (ledger.instances["a"].offer, ledger.damaged, ledger.outbox) == (None, (), (launch("e-1"),))

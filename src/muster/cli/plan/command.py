@@ -16,13 +16,12 @@ from rich.text import Text
 from muster.base.codec import encode_plain
 from muster.base.text import money
 from muster.cli.console import BAD, GOOD, HEADING, QUIET, emit, more_line, show
-from muster.cli.plan.report import Item, PlanNode, PlanReport, build_report
-from muster.cluster.model import Objective
+from muster.cli.plan.report import Item, LaunchRow, PlanNode, PlanReport, build_report
+from muster.cluster.model import Objective, offer_name
 from muster.cluster.plan import SERVED, Reason
 from muster.cluster.what_if import what_if
 from muster.config.demand_file import load_demand, load_nodes
-from muster.config.load import load_config
-from muster.config.to_spec import to_spec
+from muster.config.to_spec import load_spec
 from muster.errors import ConfigError
 
 NOT_SATISFIED = 3
@@ -77,7 +76,7 @@ def plan(
     CONFIG is the cluster's YAML file, as for `ray up`. The answer comes from the same function that decides
     in the running autoscaler. Nothing is launched.
     """
-    spec = to_spec(load_config(config))
+    spec = load_spec(config)
     if objective is not None:
         spec = replace(spec, objective=Objective(objective))
     wanted = load_demand(demand_file, spec)
@@ -128,11 +127,17 @@ def _launches(report: PlanReport) -> Iterator[RenderableType]:
             str(launch.count),
             Text(launch.node_type, style=GOOD),
             launch.machine_type,
-            "" if launch.market == "on-demand" else launch.market,
+            _where(launch),
             "no price" if launch.price_per_hour is None else f"{money(launch.price_per_hour)} each",
             "" if launch.total_per_hour is None else f"{money(launch.total_per_hour)} per hour",
         )
     return _section("Launch", rows, len(report.launch))
+
+
+def _where(launch: LaunchRow) -> str:
+    """Returns the offer, or the market of a type without offers when it is not the usual one."""
+    is_usual = not launch.zone and launch.market == "on-demand"
+    return "" if is_usual else offer_name(launch.zone, launch.market)
 
 
 def _stops(report: PlanReport) -> Iterator[RenderableType]:

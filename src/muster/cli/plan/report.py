@@ -12,7 +12,7 @@ from muster.base.resources import Resources
 from muster.cluster.binpack.explain import rejections
 from muster.cluster.binpack.pack import objective_of
 from muster.cluster.binpack.request import ItemOutcome, PackNode
-from muster.cluster.model import Demand, Gang, NodeType
+from muster.cluster.model import Demand, Gang, NodeType, Offer
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.what_if import WhatIfAnswer
 
@@ -42,7 +42,7 @@ class Item(Struct, frozen=True, kw_only=True):
 
 
 class LaunchRow(Struct, frozen=True, kw_only=True):
-    """A LaunchRow is one node type of which machines would be bought."""
+    """A LaunchRow is one node type, or one offer of it, of which machines would be bought."""
 
     node_type: str
     machine_type: str
@@ -50,6 +50,7 @@ class LaunchRow(Struct, frozen=True, kw_only=True):
     count: int
     price_per_hour: float | None  # of one
     total_per_hour: float | None
+    zone: str = ""  # of the offer; "" when the type has none
 
 
 class StopRow(Struct, frozen=True, kw_only=True):
@@ -236,23 +237,27 @@ def _node(node: PackNode, reasons: _Reasons) -> PlanNode:
 
 
 def _launches(answer: WhatIfAnswer) -> tuple[LaunchRow, ...]:
-    """Returns what would be bought, in the order of the cluster file."""
-    return tuple(
-        _launch(known, answer.packing.launch[known.name])
-        for known in answer.spec.node_types
-        if answer.packing.launch.get(known.name)
-    )
+    """Returns what would be bought, in the order of the cluster file; offers of a type cheapest first."""
+    rows: list[LaunchRow] = []
+    for known in answer.spec.node_types:
+        offers = answer.packing.bought_offers.get(known.name)
+        if offers:
+            rows += [_launch(known, count, known.offer(name)) for name, count in offers.items()]
+        elif answer.packing.launch.get(known.name):
+            rows.append(_launch(known, answer.packing.launch[known.name]))
+    return tuple(rows)
 
 
-def _launch(known: NodeType, count: int) -> LaunchRow:
-    price = known.price_per_hour
+def _launch(known: NodeType, count: int, offer: Offer | None = None) -> LaunchRow:
+    price = known.price_per_hour if offer is None else offer.price_per_hour
     return LaunchRow(
         node_type=known.name,
         machine_type=known.machine_type,
-        market=known.market,
+        market=known.market if offer is None else offer.market,
         count=count,
         price_per_hour=price,
         total_per_hour=None if price is None else round(price * count, _DECIMALS),
+        zone="" if offer is None else offer.zone,
     )
 
 
@@ -273,15 +278,18 @@ def _stops(answer: WhatIfAnswer, reasons: _Reasons) -> tuple[StopRow, ...]:
 def _price(answer: WhatIfAnswer) -> Price:
     prices = _prices(answer)
     now = Counter(node.node_type for node in answer.request.nodes)
-    launch = Counter(answer.packing.launch)
+    launch = _launches(answer)
     stop = Counter(removal.node_type for removal in answer.packing.removals)
-    paid, added, saved = (_sum(prices, counts) for counts in (now, launch, stop))
+    paid, saved = (_sum(prices, counts) for counts in (now, stop))
+    added = round(sum(row.total_per_hour or 0.0 for row in launch), _DECIMALS)
+    unpriced = [name for name in now if name not in prices]
+    unpriced += [row.node_type for row in launch if row.price_per_hour is None]
     return Price(
         now=paid,
         launch=added,
         stop=saved,
         after=round(paid + added - saved, _DECIMALS),
-        unpriced=tuple(name for name in {**now, **launch} if name not in prices),
+        unpriced=tuple(dict.fromkeys(unpriced)),
     )
 
 

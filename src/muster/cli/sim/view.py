@@ -17,6 +17,7 @@ from rich.text import Text
 from muster.base.text import duration, short_duration
 from muster.cli.sim.tune_command import Reply
 from muster.cli.tune.table import plain, strict_json
+from muster.cluster.model import health_key
 from muster.cluster.plan import Subject
 from muster.errors import ConfigError
 from muster.host.machine import program
@@ -70,7 +71,8 @@ def _instances(cluster: SimulatedCluster) -> Table:
     table = _table("instances", "id", "type", "state", "machine", "node", "since", "details")
     for record in cluster.store.live.values():
         since = f"{record.since - cluster.world.wall_shift:.0f}"
-        columns = (record.instance_id, record.node_type, record.state.name)
+        bought_as = health_key(record.node_type, record.offer_name)
+        columns = (record.instance_id, bought_as, record.state.name)
         table.add_row(*columns, record.cloud_id or "-", record.node_id or "-", since, record.details)
     return table
 
@@ -82,7 +84,8 @@ def _machines(cluster: SimulatedCluster) -> Table:
         status = f"{node.node_id} {node.status.name}" if node else "booting" if not machine.up else "none"
         born, price = f"{machine.created_at:.0f}", f"{machine.price_per_hour:g}"
         tasks = str(len(node.running)) if node else "-"
-        table.add_row(machine.cloud_id, machine.node_type, born, status, tasks, price)
+        bought_as = health_key(machine.node_type, machine.offer.name if machine.offer else "")
+        table.add_row(machine.cloud_id, bought_as, born, status, tasks, price)
     return table
 
 

@@ -30,6 +30,7 @@ from muster.cluster.model import (
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.snapshot import Quarantined
 from muster.cluster.states import InstanceState
+from muster.cluster.status import OfferStatus
 
 FORMAT = 1
 
@@ -48,6 +49,8 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     used: Mapping[str, float] = {}
     total: Mapping[str, float] = {}
     price_per_hour: float | None = None
+    zone: str = ""  # of the offer it was bought from; "" when its type has none
+    market: str = ""
     reason: Reason | None = None  # why it stays or goes
     detail: str
 
@@ -73,6 +76,7 @@ class FailureRow(Struct, frozen=True, kw_only=True):
     instance_id: str
     node_type: str
     message: str
+    offer: str = ""
 
 
 class Usage(Struct, frozen=True, kw_only=True):
@@ -103,6 +107,7 @@ class StatusReport(Struct, frozen=True, kw_only=True):
     usage: Mapping[str, Usage]
     pending: tuple[PendingRow, ...]
     node_types: tuple[TypeRow, ...]
+    offers: tuple[OfferStatus, ...] = ()
     failures: tuple[FailureRow, ...]
     events: tuple[Event, ...]  # newest first
     set_aside: tuple[Quarantined, ...]
@@ -203,8 +208,15 @@ def build_report(published: PublishedStatus, *, now: float, problem: str = "") -
         usage=_usage(nodes),
         pending=tuple(_pending(published)),
         node_types=type_rows(verdicts),
+        offers=published.status.offers,
         failures=tuple(
-            FailureRow(at=f.failed_at, instance_id=f.instance_id, node_type=f.node_type, message=f.reason)
+            FailureRow(
+                at=f.failed_at,
+                instance_id=f.instance_id,
+                node_type=f.node_type,
+                message=f.reason,
+                offer=f.offer,
+            )
             for f in sorted(published.recent_failures, key=lambda f: -f.failed_at)
         ),
         events=tuple(reversed(published.events)),
@@ -261,6 +273,8 @@ def _of_record(instance: Instance, verdict: Verdict | None) -> NodeRow:
         is_head=instance.kind is NodeKind.HEAD,
         instance_state=instance.state.name,
         price_per_hour=instance.price_per_hour,
+        zone=instance.offer.zone if instance.offer else "",
+        market=instance.offer.market if instance.offer else "",
         reason=verdict.reason if verdict else None,
         detail=verdict.detail if verdict else instance.details,
     )

@@ -13,7 +13,9 @@ from muster.base.text import ELLIPSIS, clock_time, money, short_duration, short_
 from muster.cli.console import BAD, GOOD, HEADING, QUIET, more_line
 from muster.cli.grid import PageSize, TableGrid, folded
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport
+from muster.cluster.model import offer_name
 from muster.cluster.plan import SERVED, Reason
+from muster.cluster.status import OfferStatus
 
 WAITING = "yellow"
 _COUNT_INDENT = 9  # count and its gap
@@ -115,6 +117,7 @@ def status_page(report: StatusReport, frame: PageSize) -> Iterator[RenderableTyp
     yield from _nodes(report, frame)
     yield from pending_section("Waiting", report.pending, frame)
     yield from _types(report, frame)
+    yield from offers_section(report.offers, report.at, frame)
     yield from _failures(report, frame)
     yield from _events(report, frame)
     yield from _set_aside(report, frame)
@@ -188,7 +191,7 @@ def _nodes(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
 
 def _type_name(row: NodeRow) -> str:
     if not row.is_head:
-        return row.node_type or "?"
+        return f"{row.node_type or '?'} {offer_name(row.zone, row.market)}".rstrip()
     return "head" if row.node_type in ("", "head") else f"{row.node_type} (head)"
 
 
@@ -211,10 +214,34 @@ def _types(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     return grid.section("Node types", frame, of=len(rows))
 
 
+def offers_section(offers: Sequence[OfferStatus], at: float, frame: PageSize) -> Iterator[RenderableType]:
+    """Yields offers with machines and those that are backed off; with -v all of them."""
+    rows = [row for row in offers if frame.verbose or row.machines or row.blocked_until is not None]
+    grid = TableGrid("~type", "zone", "market", ">$/h", ">machines", "~")
+    for row in rows[: frame.others]:
+        most = "" if row.max_machines is None else f" of {row.max_machines}"
+        grid.add(
+            row.node_type,
+            row.zone,
+            row.market,
+            "" if row.price_per_hour is None else money(row.price_per_hour).lstrip("$"),
+            f"{row.machines}{most}",
+            Text(_why_offer(row, at), style=BAD),
+        )
+    return grid.section("Offers", frame, of=len(rows))
+
+
+def _why_offer(row: OfferStatus, at: float) -> str:
+    if row.blocked_until is None:
+        return ""
+    why = f"{row.kind}: {row.message}" if row.message else row.kind
+    return f"{why}; next try in {short_duration(max(0.0, row.blocked_until - at))}"
+
+
 def _failures(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     grid = TableGrid("at", "~type", "~reason")
     for row in report.failures[: frame.others]:
-        grid.add(clock_time(row.at), row.node_type, Text(row.message, style=BAD))
+        grid.add(clock_time(row.at), f"{row.node_type} {row.offer}".rstrip(), Text(row.message, style=BAD))
     return grid.section("Failed launches", frame, of=len(report.failures))
 
 

@@ -16,8 +16,18 @@ from muster.base.resources import EMPTY, Resources, implicit_units
 from muster.cluster.binpack.demand_classes import DemandKey, demand_key
 from muster.cluster.binpack.feasible import fitting, labels_suit, nearest, why_not
 from muster.cluster.binpack.idle import idle_limit_s
-from muster.cluster.binpack.request import ItemOutcome, Offer, Packing, PackNode, PackRequest
-from muster.cluster.model import NEEDS_USER_ACTION, Demand, Gang, NodeKind, Selector, StopCause, Strategy
+from muster.cluster.binpack.offers import has_blocked_offer, with_block_of_offers
+from muster.cluster.binpack.request import ItemOutcome, Packing, PackNode, PackRequest, TypeOffer
+from muster.cluster.model import (
+    NEEDS_USER_ACTION,
+    Demand,
+    Gang,
+    NodeKind,
+    Selector,
+    StopCause,
+    Strategy,
+    health_key,
+)
 from muster.cluster.plan import NOTHING, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
 
@@ -80,6 +90,11 @@ class Obstacles:
         taken.update(self._packing.launch)
         return {o.node_type.name: o.node_type.max_nodes - taken[o.node_type.name] for o in self._offers}
 
+    def _is_sold_out(self, offer: TypeOffer) -> bool:
+        """Returns whether the type has offers and nothing is left of those that are not backed off."""
+        name = offer.node_type.name
+        return bool(offer.choices) and offer.room - self._packing.launch.get(name, 0) <= 0
+
     def of_demand(self, demand: Demand) -> Obstacle:
         key = demand_key(demand)
         found = self._known.get(key)
@@ -117,8 +132,9 @@ class Obstacles:
             return False
         return any(self._is_open(offer) for offer in fitting(demand, self._offers))
 
-    def _is_open(self, offer: Offer) -> bool:
-        return offer.blocked_kind is None and self._below_maximum[offer.node_type.name] > 0
+    def _is_open(self, offer: TypeOffer) -> bool:
+        is_blocked = offer.blocked_kind is not None or self._is_sold_out(offer)
+        return not is_blocked and self._below_maximum[offer.node_type.name] > 0
 
     def _find(self, demand: Demand) -> Obstacle:
         could = fitting(demand, self._offers)
@@ -133,8 +149,10 @@ class Obstacles:
                 reason=Reason.BLOCKED_BY_CLUSTER_LIMIT, detail=detail, target=below[0].node_type.name
             )
         blocked = [offer for offer in below if offer.blocked_kind is not None]
-        if len(blocked) == len(below):
-            return _backed_off(blocked, self._request.now)
+        sold_out = [offer for offer in below if offer.blocked_kind is None and self._is_sold_out(offer)]
+        if len(blocked) + len(sold_out) == len(below):
+            blocked += [with_block_of_offers(each) for each in sold_out if has_blocked_offer(each)]
+            return _backed_off(blocked, self._request.now) if blocked else _offers_at_limit(demand, sold_out)
         # No engine should leave a request that a type with room could hold; if one does, the text reports it.
         detail = f"{below[0].node_type.name} could hold it and has room; the planner did not use it"
         return Obstacle(reason=Reason.BLOCKED_BY_TYPE_LIMIT, detail=detail, target=below[0].node_type.name)
@@ -161,14 +179,22 @@ def _merged(bundles: Sequence[Demand]) -> list[Demand]:
     return [Demand(shape=shape, selectors=selectors) for selectors, shape in sums.items()]
 
 
-def _at_type_limit(demand: Demand, could: Sequence[Offer]) -> Obstacle:
+def _at_type_limit(demand: Demand, could: Sequence[TypeOffer]) -> Obstacle:
     shown = ", ".join(f"{offer.node_type.name} ({offer.node_type.max_nodes})" for offer in could[:3])
     more = f" and {len(could) - 3} more" if len(could) > 3 else ""
     detail = f"every node type that can hold {{{demand.shape}}} is at its maximum: {shown}{more}"
     return Obstacle(reason=Reason.BLOCKED_BY_TYPE_LIMIT, detail=detail, target=could[0].node_type.name)
 
 
-def _backed_off(blocked: Sequence[Offer], now: float) -> Obstacle:
+def _offers_at_limit(demand: Demand, sold_out: Sequence[TypeOffer]) -> Obstacle:
+    first = sold_out[0]
+    most = ", ".join(f"{each.offer.name} ({each.offer.max_nodes})" for each in first.choices[:3])
+    what = f"every offer of {first.node_type.name}, which can hold {{{demand.shape}}}"
+    detail = f"{what}, is at its maximum: {most}"
+    return Obstacle(reason=Reason.BLOCKED_BY_TYPE_LIMIT, detail=detail, target=first.node_type.name)
+
+
+def _backed_off(blocked: Sequence[TypeOffer], now: float) -> Obstacle:
     """Names the type that will be tried first."""
     first = min(blocked, key=lambda offer: offer.blocked_until)
     return Obstacle(
@@ -176,14 +202,15 @@ def _backed_off(blocked: Sequence[Offer], now: float) -> Obstacle:
     )
 
 
-def blocked_text(offer: Offer, now: float) -> str:
+def blocked_text(offer: TypeOffer, now: float) -> str:
     """Returns why a type is backed off and what happens next, for users."""
     kind = offer.blocked_kind
     message = f": {offer.blocked_message}" if offer.blocked_message else ""
     advice = "; a user must act" if kind in NEEDS_USER_ACTION else ""
     wait_s = max(0.0, offer.blocked_until - now)
     what = kind.value if kind is not None else "backed off"
-    return f"{offer.node_type.name} failed ({what}{message}){advice}; next try in {wait_s:.0f} s"
+    name = health_key(offer.node_type.name, offer.blocked_offer)
+    return f"{name} failed ({what}{message}){advice}; next try in {wait_s:.0f} s"
 
 
 _REMOVED = {
@@ -201,7 +228,7 @@ def explain(request: PackRequest, packing: Packing) -> tuple[Verdict, ...]:
 
 
 def rejections(
-    demand: Demand, offers: Iterable[Offer], room: int | None, chosen: Collection[str]
+    demand: Demand, offers: Iterable[TypeOffer], room: int | None, chosen: Collection[str]
 ) -> dict[str, Reason]:
     """Returns for each node type not used for this demand: why not. `offers` and `room` as before buying."""
     return {
@@ -211,7 +238,7 @@ def rejections(
     }
 
 
-def _why_passed_over(demand: Demand, offer: Offer, room: int | None) -> Reason:
+def _why_passed_over(demand: Demand, offer: TypeOffer, room: int | None) -> Reason:
     unfit = why_not(demand, offer.node_type)
     if unfit is not None:
         return unfit
@@ -220,7 +247,7 @@ def _why_passed_over(demand: Demand, offer: Offer, room: int | None) -> Reason:
     return Reason.TYPE_AT_MAXIMUM if offer.room <= 0 or room == 0 else Reason.TYPE_NOT_BEST
 
 
-def _blocked_reason(offer: Offer) -> Reason:
+def _blocked_reason(offer: TypeOffer) -> Reason:
     return (
         Reason.TYPE_NEEDS_USER_ACTION if offer.blocked_kind in NEEDS_USER_ACTION else Reason.TYPE_BACKED_OFF
     )
@@ -299,12 +326,11 @@ def _on_nodes(subject: Subject, subject_id: str, reason: Reason, counts: Mapping
 def _types(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
     """Yields a verdict per type that was bought, backed off, or passed over although machines were wanted."""
     wanted = _wanted(request, packing)
-    for offer in packing.offers:
+    for offer in map(_with_own_block, packing.offers):
         name = offer.node_type.name
         count = packing.launch.get(name, 0)
         if count:
-            price = offer.node_type.price_per_hour
-            detail = "" if price is None else f"{count} at ${price:g} per hour each"
+            detail = _purchase_text(offer, count, packing.bought_offers.get(name, {}))
             yield _of_type(name, Reason.TYPE_CHOSEN, detail, count)
         elif offer.blocked_kind is not None:
             yield _of_type(name, _blocked_reason(offer), _blocked_detail(request, packing, offer))
@@ -312,11 +338,37 @@ def _types(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
             yield _of_type(name, _nearest_miss(wanted, offer, packing.room), "")
 
 
+def _with_own_block(offer: TypeOffer) -> TypeOffer:
+    """A type of which some offers are backed off and all others are full waits for the back-off."""
+    is_open = offer.blocked_kind is not None or any(each.room for each in offer.choices)
+    return offer if is_open or not has_blocked_offer(offer) else with_block_of_offers(offer)
+
+
+def _purchase_text(offer: TypeOffer, count: int, by_offer: Mapping[str, int]) -> str:
+    """Returns what is bought at which price, and which cheaper offers were passed over, for users."""
+    price = offer.node_type.price_per_hour
+    if not offer.choices:
+        return "" if price is None else f"{count} at ${price:g} per hour each"
+    prices = {each.offer.name: each.offer.price_per_hour for each in offer.choices}
+    parts = [f"{amount} from {name}{_at(prices[name])}" for name, amount in by_offer.items()]
+    dearest = max((prices[name] or 0.0 for name in by_offer), default=0.0)
+    parts += [
+        f"{each.offer.name}{_at(each.offer.price_per_hour)} is backed off ({each.blocked_kind.value})"
+        for each in offer.choices
+        if each.blocked_kind is not None and (each.offer.price_per_hour or 0.0) < dearest
+    ]
+    return "; ".join(parts)
+
+
+def _at(price: float | None) -> str:
+    return "" if price is None else f" at ${price:g} per hour"
+
+
 def _of_type(name: str, reason: Reason, detail: str, count: int = 1) -> Verdict:
     return Verdict(subject=Subject.NODE_TYPE, subject_id=name, reason=reason, detail=detail, count=count)
 
 
-def _blocked_detail(request: PackRequest, packing: Packing, offer: Offer) -> str:
+def _blocked_detail(request: PackRequest, packing: Packing, offer: TypeOffer) -> str:
     """A type that is backed off gets no machines for its minimum either: the text has their number."""
     known = offer.node_type
     text = blocked_text(offer, request.now)
@@ -344,7 +396,7 @@ def _wanted(request: PackRequest, packing: Packing) -> list[Demand]:
     return list(kinds.values())
 
 
-def _nearest_miss(wanted: Sequence[Demand], offer: Offer, room: int | None) -> Reason:
+def _nearest_miss(wanted: Sequence[Demand], offer: TypeOffer, room: int | None) -> Reason:
     """Returns why this type was not bought, for the request that it came closest to serving."""
     reason = Reason.TYPE_LACKS_RESOURCES
     for demand in wanted:

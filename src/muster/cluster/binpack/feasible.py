@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from muster.base.resources import SCALE, Resources, implicit_units
-from muster.cluster.binpack.request import Offer, PackNode
+from muster.cluster.binpack.request import PackNode, TypeOffer
 from muster.cluster.model import Demand, LabelMatch, LabelOperator, NodeType, Selector
 from muster.cluster.plan import Reason
 
@@ -67,7 +67,7 @@ def labels_suit(demand: Demand, labels: Mapping[str, str]) -> bool:
     return not demand.selectors or first_match(demand.selectors, labels) is not None
 
 
-def nearest(demand: Demand, offers: Sequence[Offer]) -> Nearest:
+def nearest(demand: Demand, offers: Sequence[TypeOffer]) -> Nearest:
     """Returns the type that is short of the smallest shares of what is asked; then the first listed."""
     wanted = f"{{{demand.shape}}}"
     if not offers:
@@ -100,7 +100,7 @@ def _selector_text(selector: Selector) -> str:
     return " and ".join(parts)
 
 
-def names_of_no_type(names: Iterable[str], offers: Iterable[Offer]) -> list[str]:
+def names_of_no_type(names: Iterable[str], offers: Iterable[TypeOffer]) -> list[str]:
     """Returns the resources that no new machine could have: only nodes that exist, if any, offer them."""
     offered = {name for offer in offers for name in capacity(offer.node_type)}
     return [name for name in names if name not in offered and not implicit_units(name)]
@@ -121,6 +121,6 @@ def nodes_by_name(names: Iterable[str], nodes: Sequence[PackNode]) -> dict[str, 
     return homes
 
 
-def fitting(demand: Demand, offers: Iterable[Offer]) -> list[Offer]:
+def fitting(demand: Demand, offers: Iterable[TypeOffer]) -> list[TypeOffer]:
     """Returns the offers whose machines could hold one of these requests, whatever the limits say."""
     return [offer for offer in offers if why_not(demand, offer.node_type) is None]

@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.ids import InstanceId
-from muster.cluster.binpack.request import Offer, PackNode, PackRequest, Removal
+from muster.cluster.binpack.offers import with_choices_left
+from muster.cluster.binpack.request import PackNode, PackRequest, Removal, TypeOffer
 from muster.cluster.model import NodeKind, NodeType, StopCause
 from muster.cluster.states import InstanceState
 
@@ -27,7 +28,7 @@ class LimitedCluster(Struct, frozen=True, kw_only=True):
     nodes: tuple[PackNode, ...]  # in list order, machines bought for minimums included
     removals: tuple[Removal, ...]
     bought: Mapping[str, int]  # for minimums, by type
-    offers: tuple[Offer, ...]  # with the room there was before anything was bought
+    offers: tuple[TypeOffer, ...]  # with the room there was before anything was bought
     room: int | None
 
 
@@ -42,6 +43,9 @@ def resolve_limits(request: PackRequest) -> LimitedCluster:
     if survivors is not None:
         live = Counter(node.node_type for node in survivors)
     offers, room = _rooms(request, live)
+    offers = with_choices_left(
+        offers, chain.from_iterable(groups.values()) if survivors is None else survivors, request
+    )
     bought = _minimums(offers, live, room)
     return LimitedCluster(
         # Where the cluster had to shrink there is no room to buy, so the survivors are the whole list.
@@ -136,7 +140,7 @@ def _choose(nodes: Iterable[PackNode], excess: int) -> tuple[list[PackNode], lis
     return ranked[:excess], ranked[excess:] + heads
 
 
-def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[Offer, ...], int | None]:
+def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[TypeOffer, ...], int | None]:
     """Returns how many more of each type, and in all. Nodes on their way out may come back, so they count."""
     leaving = request.leaving
     offers = tuple(
@@ -148,12 +152,12 @@ def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[Offer, 
     return offers, max(0, request.max_nodes - sum(live.values()) - sum(leaving.values()))
 
 
-def _with_room(offer: Offer, taken: int) -> Offer:
+def _with_room(offer: TypeOffer, taken: int) -> TypeOffer:
     room = 0 if offer.blocked_kind is not None else max(0, offer.node_type.max_nodes - taken)
     return offer if offer.room == room else replace(offer, room=room)
 
 
-def _minimums(offers: Iterable[Offer], live: Mapping[str, int], room: int | None) -> dict[str, int]:
+def _minimums(offers: Iterable[TypeOffer], live: Mapping[str, int], room: int | None) -> dict[str, int]:
     """Returns machines to buy for minimums; limits bound them, and types in config order come first."""
     bought: dict[str, int] = {}
     for offer in offers:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-
-from msgspec.structs import replace
+from collections.abc import Callable, Iterable
 
 from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands, PlacementTallies
 from muster.cluster.binpack.idle import remove_idle
 from muster.cluster.binpack.limits import LimitedCluster, resolve_limits
-from muster.cluster.binpack.request import Offer, Packing, PackProblem, PackRequest, PackSolution
+from muster.cluster.binpack.offers import at_prices, bought_offers, by_type, price_of, without
+from muster.cluster.binpack.request import Packing, PackProblem, PackRequest, PackSolution
 from muster.cluster.model import NodeKind, NodeType, Objective
 
 Engine = Callable[[PackProblem], PackSolution]
@@ -36,6 +35,7 @@ def pack(request: PackRequest, engine: Engine | None = None) -> Packing:
     idle = remove_idle(request, limited.nodes, tallies.needed, launch)
     return Packing(
         launch=launch,
+        bought_offers=bought_offers(launch, limited.offers),
         removals=limited.removals + idle.removals,
         resize=resize,
         demands=wanted.demands.outcomes(tallies.demands),
@@ -75,20 +75,8 @@ def choose_objective(objective: Objective, worker_types: Iterable[NodeType]) -> 
     """Resolves AUTO: by cost when every type that may be bought has a price, else Ray's rule."""
     if objective is not Objective.AUTO:
         return objective
-    prices = [node_type.price_per_hour for node_type in worker_types if node_type.max_nodes > 0]
-    return Objective.UTILIZATION if None in prices or not prices else Objective.COST
-
-
-def price_of(launch: Mapping[str, int], offers: Iterable[Offer]) -> float | None:
-    """Returns $ per hour of these machines; None when one of them has no price."""
-    prices = {offer.node_type.name: offer.node_type.price_per_hour for offer in offers}
-    total = 0.0
-    for name, count in launch.items():
-        price = prices.get(name)
-        if price is None:
-            return None
-        total += price * count
-    return total
+    priced = [node_type.is_priced for node_type in worker_types if node_type.max_nodes > 0]
+    return Objective.COST if priced and all(priced) else Objective.UTILIZATION
 
 
 def _problem(request: PackRequest, limited: LimitedCluster, wanted: _Wanted) -> PackProblem:
@@ -96,12 +84,7 @@ def _problem(request: PackRequest, limited: LimitedCluster, wanted: _Wanted) -> 
     left = None if limited.room is None else limited.room - sum(bought.values())
     return PackProblem(
         nodes=limited.nodes,
-        offers=tuple(
-            replace(offer, room=offer.room - bought[offer.node_type.name])
-            if offer.node_type.name in bought
-            else offer
-            for offer in limited.offers
-        ),
+        offers=tuple(without(offer, bought.get(offer.node_type.name, 0)) for offer in limited.offers),
         room=left,
         constraints=wanted.constraints.demands,
         gangs=wanted.gangs.gangs,
@@ -128,12 +111,13 @@ def _cheaper_engine(problem: PackProblem) -> PackSolution:
     """Returns what the `cost` engine finds, unless Ray's rule serves more, or as much for less."""
     from muster.cluster.binpack.cost import solve_cost
 
-    found = solve_cost(problem)
-    if not _is_compared(problem) or not (found.launch or found.unplaced):
-        return found
-    from muster.cluster.binpack.utilization import solve_utilization
+    priced = at_prices(problem)
+    found = solve_cost(priced)
+    if _is_compared(problem) and (found.launch or found.unplaced):
+        from muster.cluster.binpack.utilization import solve_utilization
 
-    return min(found, solve_utilization(problem), key=lambda solution: _rank(solution, problem))
+        found = min(found, solve_utilization(priced), key=lambda solution: _rank(solution, priced))
+    return by_type(found)
 
 
 def _is_compared(problem: PackProblem) -> bool:

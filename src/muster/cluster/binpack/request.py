@@ -23,6 +23,7 @@ from muster.cluster.model import (
     NodeKind,
     NodeType,
     Objective,
+    Offer,
     ResizeStatus,
     StopCause,
 )
@@ -42,6 +43,7 @@ class PackNode(Struct, frozen=True, kw_only=True, gc=False):
     idle_s: float = 0.0
     launch_hash: str = ""
     resize: ResizeStatus | None = None
+    offer: str = ""  # the name of the offer it was bought from; "" before its launch, and without offers
 
     @property
     def runs(self) -> bool:
@@ -49,8 +51,18 @@ class PackNode(Struct, frozen=True, kw_only=True, gc=False):
         return self.state is InstanceState.RAY_RUNNING
 
 
-class Offer(Struct, frozen=True, kw_only=True):
-    """An Offer is one node type as it can be bought right now."""
+class OfferState(Struct, frozen=True, kw_only=True):
+    """An OfferState is one offer of a type as it can be bought from right now."""
+
+    offer: Offer
+    room: int  # how many more from it; 0 when at its maximum or backed off
+    blocked_kind: FailureKind | None = None  # why it is backed off
+    blocked_until: float = 0.0
+    blocked_message: str = ""
+
+
+class TypeOffer(Struct, frozen=True, kw_only=True):
+    """A TypeOffer is one node type as it can be bought right now, over all its offers."""
 
     node_type: NodeType
     room: int  # how many more of it; 0 when at its maximum or backed off
@@ -59,13 +71,15 @@ class Offer(Struct, frozen=True, kw_only=True):
     blocked_kind: FailureKind | None = None  # why it is backed off
     blocked_until: float = 0.0
     blocked_message: str = ""
+    blocked_offer: str = ""  # all offers are backed off, and this one will be tried first
+    choices: tuple[OfferState, ...] = ()  # of a type with offers, in the order of the config
 
 
 class PackProblem(Struct, frozen=True, kw_only=True):
     """A PackProblem asks where the demand goes; everything invalid or superfluous has been removed before."""
 
     nodes: tuple[PackNode, ...]  # in list order: exact ties go to the first
-    offers: tuple[Offer, ...]  # in config order
+    offers: tuple[TypeOffer, ...]  # in config order
     room: int | None  # how many new nodes the cluster may still get; None: any number
     constraints: tuple[Demand, ...] = ()  # counted against totals
     gangs: tuple[Gang, ...] = ()
@@ -118,10 +132,11 @@ class PackRequest(Struct, frozen=True, kw_only=True):
 
     now: float
     nodes: tuple[PackNode, ...]  # those that may serve work; draining ones are only counted, see `leaving`
-    offers: tuple[Offer, ...]  # every type of the config; `room` is recomputed by `pack`
+    offers: tuple[TypeOffer, ...]  # every type of the config; `room` is recomputed by `pack`
     max_nodes: int | None
     # Per type, nodes on their way out that may still come back (idle drains): they count against the limits.
     leaving: Mapping[str, int] = field(default_factory=dict)
+    leaving_offers: Mapping[str, int] = field(default_factory=dict)  # the same, by `model.health_key`
     constraints: tuple[Constraint, ...] = ()
     gangs: tuple[Gang, ...] = ()
     demands: tuple[Demand, ...] = ()
@@ -157,6 +172,7 @@ class Packing(Struct, frozen=True, kw_only=True):
     """A Packing is the whole planning answer."""
 
     launch: Mapping[str, int]
+    bought_offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # type -> offer -> count
     removals: tuple[Removal, ...] = ()
     resize: Mapping[str, Resources] = field(default_factory=dict)  # instance id -> new size
     demands: tuple[ItemOutcome, ...] = ()
@@ -164,6 +180,6 @@ class Packing(Struct, frozen=True, kw_only=True):
     constraints: tuple[ItemOutcome, ...] = ()  # one per demand of each constraint, flattened in order
     needed: frozenset[str] = frozenset()  # instance ids that something was planned onto
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    offers: tuple[Offer, ...] = ()  # with the room that was left before buying: verdicts read it
+    offers: tuple[TypeOffer, ...] = ()  # with the room that was left before buying: verdicts read it
     room: int | None = None
     price_per_hour: float | None = None  # of `launch`; None when a launched type has no price

@@ -20,6 +20,7 @@ from muster.cluster.model import (
     ResizeStatus,
     RuntimeReport,
     StopCause,
+    health_key,
 )
 from muster.cluster.plan import Reason
 from muster.cluster.rules.draft import Draft, is_head
@@ -61,14 +62,17 @@ def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
         ),
         nodes=nodes,
     )
-    return request_of(
+    leaving = _leaving(draft)
+    request = request_of(
         draft.spec,
         wanted,
         offers_of(draft.spec, draft.health, draft.now),
         now=draft.now,
-        leaving=_leaving(draft) + surplus,
+        leaving=Counter(i.node_type for i in leaving) + surplus,
         pending_idle=draft.seen.memory.pending_idle,
     )
+    of_offers = Counter(health_key(i.node_type, i.offer.name) for i in leaving if i.offer is not None)
+    return replace(request, leaving_offers=of_offers) if of_offers else request
 
 
 def _nodes(draft: Draft) -> tuple[tuple[PackNode, ...], Counter[str]]:
@@ -118,7 +122,7 @@ def _unlisted(
 
 def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
     launch_hash = instance.launch_hash
-    is_plain = report.status is not _IDLE and not draft.seen.traits.resizable
+    is_plain = report.status is not _IDLE and not draft.seen.traits.resizable and instance.offer is None
     if is_plain:  # nearly all: fewer fields take half the time
         return PackNode(
             key=instance.instance_id,
@@ -139,6 +143,7 @@ def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
         idle_s=_idle_s(draft, instance, report) if report.status is _IDLE else 0.0,
         launch_hash=launch_hash,
         resize=_resize_of(draft, instance) if draft.seen.traits.resizable else None,
+        offer=instance.offer_name,
     )
 
 
@@ -163,6 +168,7 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
         labels=known.labels if known else {},
         launch_hash=_todays_hash(draft, instance) if is_kept else instance.launch_hash,
         resize=_resize_of(draft, instance) if draft.seen.traits.resizable else None,
+        offer=instance.offer_name,
     )
 
 
@@ -172,13 +178,13 @@ def _todays_hash(draft: Draft, instance: Instance) -> str:
     return known.launch_hash if known else instance.launch_hash
 
 
-def _leaving(draft: Draft) -> Counter[str]:
+def _leaving(draft: Draft) -> list[Instance]:
     """Machines that may still come back or arrive: a refused idle drain, a cancelled request."""
-    return Counter(
-        i.node_type
+    return [
+        i
         for i in draft.in_state(_S.RAY_STOP_REQUESTED, _S.REQUESTED)
         if i.cancelled or (i.state is _S.RAY_STOP_REQUESTED and i.stop_cause in (None, StopCause.IDLE))
-    )
+    ]
 
 
 def _resize_of(draft: Draft, instance: Instance) -> ResizeStatus | None:

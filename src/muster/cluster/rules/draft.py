@@ -6,6 +6,7 @@ the loop.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from copy import copy
 from typing import Any
@@ -13,20 +14,30 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, InstanceId
-from muster.cluster.binpack.request import Packing, PackRequest
+from muster.cluster.binpack.offers import left_of, offer_states
+from muster.cluster.binpack.request import OfferState, Packing, PackRequest
 from muster.cluster.model import (
     CloudInstance,
+    ClusterSpec,
     Instance,
     NodeKind,
     NodeReport,
     NodeStatus,
     NodeType,
+    Offer,
     StatusChange,
+    StopCause,
 )
 from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict
 from muster.cluster.snapshot import Memory, Quarantined, Snapshot, TypeHealth
 from muster.cluster.spend import cost_of
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
+
+_STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
+_OFFERS_UNUSED = (
+    "the offers of node types are not used, because the provider cannot be told the zone and the market; "
+    "remove `offers` and `muster.prices`, or use a provider that has `launch_offer`"
+)
 
 
 class Draft:
@@ -35,8 +46,8 @@ class Draft:
     def __init__(self, snapshot: Snapshot) -> None:
         self.seen = snapshot
         self.now = snapshot.now
-        self.spec = snapshot.spec
-        self.types: dict[str, NodeType] = {t.name: t for t in snapshot.spec.node_types}
+        self.spec = snapshot.spec if snapshot.traits.buys_offers else _without_offers(snapshot.spec)
+        self.types: dict[str, NodeType] = {t.name: t for t in self.spec.node_types}
         self.instances: Mapping[InstanceId, Instance] = snapshot.instances
         self.nodes: Mapping[str, NodeReport] = {}  # readable node reports by node id; filled by observe_nodes
         self.health: dict[str, TypeHealth] = dict(snapshot.memory.health)
@@ -50,6 +61,8 @@ class Draft:
         self._actions: list[Action] = []
         self._verdicts: list[Verdict] = []
         self._quarantined: list[Quarantined] = list(snapshot.quarantined)
+        if self.spec is not snapshot.spec:
+            self.quarantine("offers", _OFFERS_UNUSED)
         self._fresh = 0
         self.unplaced: list[NodeReport] | None = None  # live nodes of no known machine; None: not worked out
         self._by_state: dict[InstanceState, dict[InstanceId, None]] = {state: {} for state in InstanceState}
@@ -93,6 +106,20 @@ class Draft:
     def count(self, state: InstanceState) -> int:
         """Returns the number of records in a state."""
         return len(self._by_state[state])
+
+    def holding(self) -> list[Instance]:
+        """Returns the records whose machines stay, or may come or come back, without those of others."""
+        kept = (i for i in self.in_state(*_STAYING) if not i.cancelled)
+        ours = (i for i in kept if i.launch_request_id or not i.provisional)
+        stopping = self.in_state(InstanceState.RAY_STOP_REQUESTED)
+        idle = (i for i in stopping if i.stop_cause in (None, StopCause.IDLE))
+        return [*ours, *idle, *self.in_state(InstanceState.REQUESTED)]
+
+    def choices_of(self, known: NodeType) -> tuple[OfferState, ...]:
+        """Returns the offers of a type, each with the room that machines and repeated requests leave."""
+        taken = (*self.holding(), *self.in_state(InstanceState.QUEUED))
+        counts = Counter(i.offer.name for i in taken if i.offer is not None and i.node_type == known.name)
+        return left_of(offer_states(known, self.health, self.now), counts)
 
     def may_work_unseen(self, instance: Instance) -> bool:
         """Returns whether a live node that is on no known machine may be on this record's machine.
@@ -205,10 +232,20 @@ class Draft:
         self._changed[instance.instance_id] = instance
         return instance
 
-    def terms_of(self, node_type: str) -> dict[str, Any]:
+    def terms_of(self, node_type: str, offer: Offer | None = None) -> dict[str, Any]:
         """Returns the price and the launch hash of a machine of this type that is bought now."""
         known = self.types.get(node_type)
-        return {"price_per_hour": known.price_per_hour, "launch_hash": known.launch_hash} if known else {}
+        if known is None:
+            return {}
+        price = known.price_per_hour if offer is None else offer.price_per_hour
+        return {"price_per_hour": price, "launch_hash": known.launch_hash, "offer": offer}
+
+
+def _without_offers(spec: ClusterSpec) -> ClusterSpec:
+    """A provider that cannot be told the zone and the market buys types as if they had no offers."""
+    if not any(known.offers for known in spec.node_types):
+        return spec
+    return replace(spec, node_types=tuple(replace(known, offers=()) for known in spec.node_types))
 
 
 def _verdict_key(verdict: Verdict) -> str:
@@ -234,3 +271,11 @@ def _may_be_on(node: NodeReport, instance: Instance, cloud: Mapping[CloudId, Clo
 def is_head(instance: Instance) -> bool:
     """Returns whether the record is the head's."""
     return instance.kind is NodeKind.HEAD
+
+
+def fields_of_request(record: Instance, receiver: Instance | None = None) -> dict[str, Any]:
+    """Returns what passes with a record's request to another record, which may have made one of its own."""
+    found: dict[str, Any] = {"launch_request_id": record.launch_request_id}
+    if record.offer is not None or (receiver is not None and receiver.offer is not None):
+        found |= {"offer": record.offer, "price_per_hour": record.price_per_hour}
+    return found

@@ -6,7 +6,8 @@ import math
 from collections import Counter
 
 from muster.base.ids import RequestId
-from muster.cluster.model import Instance, LaunchLimits, StopCause
+from muster.cluster.binpack.offers import by_price
+from muster.cluster.model import Instance, LaunchLimits, NodeType, Offer, health_key
 from muster.cluster.plan import Launch, attempt_id
 from muster.cluster.rules.draft import Draft
 from muster.cluster.states import InstanceState
@@ -29,27 +30,38 @@ def launch(draft: Draft) -> None:
     for instance in queued:
         by_type[instance.node_type].append(instance)
     running = Counter(instance.node_type for instance in draft.in_state(_S.RAY_RUNNING))
-    requested, taken = draft.count(_S.REQUESTED), _taken(draft)
-    chosen: list[Instance] = []
+    requested, taken = draft.count(_S.REQUESTED), Counter(i.node_type for i in draft.holding())
+    chosen: list[Purchase] = []
     for name, waiting in by_type.items():
         room = min(draft.spec.limits.max_concurrent - requested, _room(draft, taken, name))
-        batch = waiting[: max(0, min(room, _at_once(draft.spec.limits, running[name])))]
+        most = max(0, min(room, _at_once(draft.spec.limits, running[name])))
+        batch = _with_offers(draft, draft.types.get(name), waiting, most)
         requested += len(batch)
         taken[name] += len(batch)
         chosen.extend(batch)
     _request(draft, chosen)
 
 
-def _taken(draft: Draft) -> Counter[str]:
-    """Returns the machines by type that stay, or may come or come back, without those of others."""
-    kept = (i for i in draft.in_state(*_STAYING) if not i.cancelled)
-    ours = (i for i in kept if i.launch_request_id or not i.provisional)
-    stopping = draft.in_state(_S.RAY_STOP_REQUESTED)
-    idle = (i for i in stopping if i.stop_cause in (None, StopCause.IDLE))
-    return Counter(i.node_type for i in (*ours, *idle, *draft.in_state(_S.REQUESTED)))
+Purchase = tuple[Instance, Offer | None]  # a record, and the offer that its machine is bought from
 
 
-_STAYING = (_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
+def _with_offers(draft: Draft, known: NodeType | None, waiting: list[Instance], most: int) -> list[Purchase]:
+    """Returns the oldest records that can be bought now. A repeated request keeps its offer.
+
+    The others get the cheapest offers that are not backed off and have room: as they are now, not as they
+    were when the record was planned.
+    """
+    if known is None or not known.offers or most <= 0:
+        return [(instance, None) for instance in waiting[:most]]
+    cheapest = by_price(draft.choices_of(known))
+    offers = iter([each.offer for each in cheapest for _ in range(min(each.room, most))])
+    chosen: list[Purchase] = []
+    for instance in waiting:
+        is_repeated = instance.launch_request_id is not None
+        offer = known.offer(instance.offer_name) if is_repeated else next(offers, None)
+        if offer is not None or is_repeated:
+            chosen.append((instance, offer))
+    return chosen[:most]
 
 
 def _room(draft: Draft, taken: Counter[str], name: str) -> int:
@@ -66,20 +78,28 @@ def _at_once(limits: LaunchLimits, running: int) -> int:
     return math.ceil(max(1.0, min(speed * max(running, 1), float(limits.max_concurrent))))
 
 
-def _request(draft: Draft, chosen: list[Instance]) -> None:
+def _request(draft: Draft, chosen: list[Purchase]) -> None:
     calls: dict[RequestId, list[Instance]] = {}
-    fresh: RequestId | None = None
-    for instance in chosen:
+    fresh: dict[str, RequestId] = {}  # one call for all types without offers, one for each offer
+    for instance, offer in chosen:
         base = instance.launch_request_id
         if base is None:
-            base = fresh = fresh or RequestId(draft.fresh("r"))
+            of = "" if offer is None else health_key(instance.node_type, offer.name)
+            base = fresh[of] = fresh.get(of) or RequestId(draft.fresh("r"))
         # Price and hash are those of the config this very launch is made with.
-        terms = draft.terms_of(instance.node_type)
-        moved = draft.move(instance, _S.REQUESTED, "asked from the provider", launch_request_id=base, **terms)
+        terms = draft.terms_of(instance.node_type, offer)
+        moved = draft.move(instance, _S.REQUESTED, _asked(offer), launch_request_id=base, **terms)
         if moved is not None:
             attempt = len(moved.entered(_S.REQUESTED))
             calls.setdefault(attempt_id(base, attempt, draft.seen.tick_id), []).append(moved)
     for request_id, members in calls.items():
         shape = dict(Counter(instance.node_type for instance in members))
         ids = tuple(i.instance_id for i in members)
-        draft.act(Launch(request_id=request_id, shape=shape, instance_ids=ids))
+        draft.act(Launch(request_id=request_id, shape=shape, instance_ids=ids, offer=members[0].offer))
+
+
+def _asked(offer: Offer | None) -> str:
+    if offer is None:
+        return "asked from the provider"
+    price = "" if offer.price_per_hour is None else f" at ${offer.price_per_hour:g} per hour"
+    return f"asked from the provider: {offer.name}{price}"

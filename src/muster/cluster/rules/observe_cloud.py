@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.backoff import after_failure
-from muster.cluster.model import CloudInstance, Instance, LaunchFailure, NodeKind, NodeStatus, StopCause
+from muster.cluster.model import (
+    CloudInstance,
+    FailureKind,
+    Instance,
+    LaunchFailure,
+    NodeKind,
+    NodeStatus,
+    Offer,
+    StopCause,
+    health_key,
+)
 from muster.cluster.plan import Reason, attempt_of, base_id
-from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.draft import Draft, fields_of_request, is_head
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState
 
@@ -132,7 +145,21 @@ def _bind(
         launch_hash=machine.launch_hash or instance.launch_hash,
         internal_ip=machine.internal_ip,
         external_ip=machine.external_ip,
+        **_reported_terms(draft, machine, instance.offer),
     )
+
+
+def _reported_terms(draft: Draft, machine: CloudInstance, asked: Offer | None) -> dict[str, Any]:
+    """A machine that came from another offer than was asked for costs what that one costs."""
+    known = draft.types.get(machine.node_type)
+    if known is None or not known.offers or not (machine.zone or machine.market):
+        return {}
+    expected = asked or Offer()
+    came = Offer(zone=machine.zone or expected.zone, market=machine.market or expected.market)
+    if asked is not None and came.name == asked.name:
+        return {}
+    found = known.offer(came.name) or replace(came, price_per_hour=known.price_per_hour)
+    return {"offer": found, "price_per_hour": found.price_per_hour}
 
 
 def _fail_refused(draft: Draft) -> None:
@@ -141,24 +168,43 @@ def _fail_refused(draft: Draft) -> None:
     A late refusal of an earlier attempt does not concern the attempt under way.
     """
     refused: dict[tuple[RequestId, int, str], deque[LaunchFailure]] = {}
-    newest: dict[str, LaunchFailure] = {}
     for failure in draft.seen.launch_failures:
         call = (base_id(failure.request_id), attempt_of(failure.request_id), failure.node_type)
         refused.setdefault(call, deque()).append(failure)
-        newest[failure.node_type] = failure
     if not refused:
         return
+    for name, failure in _newest_failures(draft).items():
+        health = draft.health.get(name, TypeHealth())
+        draft.health[name] = after_failure(
+            health, failure.kind, failure.message, draft.now, draft.spec.backoff
+        )
     for instance in sorted(draft.in_state(_S.REQUESTED), key=lambda i: i.entered(_S.REQUESTED)):
         asked = len(instance.entered(_S.REQUESTED))
         queue = refused.get((instance.launch_request_id or RequestId(""), asked, instance.node_type))
         if queue:
             failure = queue.popleft()
             draft.move(instance, _S.ALLOCATION_FAILED, f"{failure.kind.value}: {failure.message}")
-    for name, failure in newest.items():
-        health = draft.health.get(name, TypeHealth())
-        draft.health[name] = after_failure(
-            health, failure.kind, failure.message, draft.now, draft.spec.backoff
-        )
+
+
+def _newest_failures(draft: Draft) -> dict[str, LaunchFailure]:
+    """Returns the newest failure of each type or offer, by the key of its health.
+
+    All records of a request that wait have the same offer, also those that are not refused; one that got a
+    machine may have got it from another offer. When none waited any more, the failure counts for the type.
+    """
+    waiting = (i for i in draft.seen.instances.values() if i.state in (_S.REQUESTED, _S.QUEUED))
+    offers = {i.launch_request_id: i.offer_name for i in waiting}
+    newest: dict[str, LaunchFailure] = {}
+    for failure in draft.seen.launch_failures:
+        offer = failure.offer
+        if not offer and failure.kind in _OF_ONE_OFFER:
+            offer = offers.get(base_id(failure.request_id), "")
+        newest[health_key(failure.node_type, offer)] = failure
+    return newest
+
+
+# Failures that say nothing about the other offers of the type, unless the provider names one.
+_OF_ONE_OFFER = frozenset({FailureKind.CAPACITY, FailureKind.UNKNOWN})
 
 
 def _confirm_listed(
@@ -202,11 +248,11 @@ def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     if waiting is None:
         return
     if instance.launch_request_id:
-        draft.amend(waiting, launch_request_id=instance.launch_request_id)
-        draft.amend(instance, launch_request_id=tag)
+        draft.amend(waiting, **fields_of_request(instance, waiting))
+        draft.amend(instance, **fields_of_request(waiting, instance))
     elif waiting.state is _S.QUEUED:
         draft.move(waiting, _S.TERMINATED, _CAME_LATE)
-        draft.amend(instance, launch_request_id=tag)
+        draft.amend(instance, **fields_of_request(waiting))
     else:
         draft.move(instance, _S.TERMINATED, "its machine is the answer to another record", node_id=None)
         _bind(draft, waiting, machine, {machine.cloud_id: machine})
@@ -276,6 +322,9 @@ def _adopt(draft: Draft, machines: Collection[CloudInstance]) -> None:
         is_back = machine.cloud_id in draft.ended_machines
         if not is_back and _pass_on(draft, claims, machine):
             continue
+        claimed = None if is_back else _claim(draft, claims, machine)
+        terms = {} if claimed is None else fields_of_request(claimed)
+        terms |= _reported_terms(draft, machine, claimed.offer if claimed is not None else None)
         draft.create(
             _S.ALLOCATED,
             machine.node_type,
@@ -286,9 +335,9 @@ def _adopt(draft: Draft, machines: Collection[CloudInstance]) -> None:
             cloud_id=machine.cloud_id,
             cancelled=is_back,
             stop_cause=StopCause.UNKNOWN if is_back else None,
-            launch_request_id=None if is_back else _claim(draft, claims, machine),
             internal_ip=machine.internal_ip,
             external_ip=machine.external_ip,
+            **terms,
             **({"launch_hash": machine.launch_hash} if machine.launch_hash else {}),
         )
 
@@ -315,8 +364,8 @@ def _pass_on(draft: Draft, claims: list[Instance], machine: CloudInstance) -> bo
     waiting = next(asked, None) if taken is not None else None
     if taken is None or waiting is None:
         return False
-    claims[claims.index(taken)] = draft.amend(taken, launch_request_id=waiting.launch_request_id)
-    draft.amend(waiting, launch_request_id=taken.launch_request_id)
+    claims[claims.index(taken)] = draft.amend(taken, **fields_of_request(waiting, taken))
+    waiting = draft.amend(waiting, **fields_of_request(taken, waiting))
     _bind(draft, waiting, machine, {machine.cloud_id: machine})
     return True
 
@@ -326,8 +375,8 @@ def _is_answer(machine: CloudInstance, record: Instance) -> bool:
     return record.node_type == machine.node_type and tag in (None, record.launch_request_id)
 
 
-def _claim(draft: Draft, claims: list[Instance], machine: CloudInstance) -> RequestId | None:
-    """The machine takes over the request that it answers, so that no second one is bought for it."""
+def _claim(draft: Draft, claims: list[Instance], machine: CloudInstance) -> Instance | None:
+    """The machine takes over the request of the record returned, so that no second one is bought for it."""
     for record in claims:
         if not _is_answer(machine, record):
             continue
@@ -336,5 +385,5 @@ def _claim(draft: Draft, claims: list[Instance], machine: CloudInstance) -> Requ
             draft.move(record, _S.TERMINATED, _CAME_LATE)
         else:
             draft.amend(record, launch_request_id=None)
-        return record.launch_request_id
+        return record
     return None

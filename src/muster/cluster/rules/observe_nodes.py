@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from muster.base.ids import CloudId
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus
 from muster.cluster.plan import Reason
-from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.draft import Draft, fields_of_request, is_head
 from muster.cluster.states import INSTANCE_MACHINE, ON_CLOUD, InstanceState
 
 _S = InstanceState
@@ -225,7 +225,7 @@ def _take_for_answer(draft: Draft, node: NodeReport, cloud_id: CloudId, details:
 
     Without a waiting request it gets a record all the same: it may be ours, and may be somebody's own.
     """
-    unseen = {"internal_ip": node.ip, "provisional": True, "missing_since": draft.now}
+    unseen: dict[str, object] = {"internal_ip": node.ip, "provisional": True, "missing_since": draft.now}
     waiting = _waiting(draft, node)
     if waiting is not None and waiting.state is _S.REQUESTED:
         text = "a node of its type joined before a machine was listed"
@@ -234,7 +234,7 @@ def _take_for_answer(draft: Draft, node: NodeReport, cloud_id: CloudId, details:
         return draft.instances[waiting.instance_id]
     if waiting is not None:
         draft.move(waiting, _S.TERMINATED, "a node of its type joined, and has a record of its own")
-        unseen["launch_request_id"] = waiting.launch_request_id
+        unseen |= fields_of_request(waiting)
     return _adopt_node(draft, node, cloud_id, details, **unseen)
 
 
@@ -293,6 +293,7 @@ def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> Instance
 # What a record that takes a machine over keeps of the record before it.
 _OF_THE_MACHINE = (
     "price_per_hour",
+    "offer",
     "launch_hash",
     "launch_request_id",
     "internal_ip",

@@ -87,6 +87,7 @@ def _failed_now(draft: Draft) -> list[FailedLaunch]:
             started_at=max(i.entered(_S.REQUESTED), default=0.0),
             failed_at=i.since,
             reason=i.details,
+            offer=i.offer_name,
         )
         for i in draft.in_state(_S.ALLOCATION_FAILED)
     ]

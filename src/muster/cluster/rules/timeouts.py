@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from muster.cluster.backoff import after_failure
-from muster.cluster.model import FailureKind, Instance, NodeStatus
+from muster.cluster.model import FailureKind, Instance, NodeStatus, health_key
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
@@ -61,7 +61,7 @@ def _expire_request(draft: Draft, instance: Instance) -> None:
     waited = f"no machine within {draft.spec.timeouts.request_s:g} s"
     if attempts > draft.spec.limits.max_request_retries or instance.cancelled:
         draft.move(instance, _S.ALLOCATION_FAILED, f"{waited}, attempt {attempts}")
-        _blame(draft, instance.node_type, waited)
+        _blame(draft, instance, waited)
     else:
         draft.move(instance, _S.QUEUED, f"{waited}: asking again")
 
@@ -69,13 +69,16 @@ def _expire_request(draft: Draft, instance: Instance) -> None:
 def _expire_allocation(draft: Draft, instance: Instance) -> None:
     text = f"its node did not come within {draft.spec.timeouts.allocate_s:g} s"
     if draft.move(instance, _S.ALLOCATION_TIMEOUT, text):
-        _blame(draft, instance.node_type, text)
-        draft.health[instance.node_type] = replace(draft.health[instance.node_type], timed_out_at=draft.now)
+        _blame(draft, instance, text)
+        known = draft.health.get(instance.node_type, TypeHealth())
+        draft.health[instance.node_type] = replace(known, timed_out_at=draft.now)
 
 
-def _blame(draft: Draft, node_type: str, text: str) -> None:
-    health = draft.health.get(node_type, TypeHealth())
-    draft.health[node_type] = after_failure(health, FailureKind.UNKNOWN, text, draft.now, draft.spec.backoff)
+def _blame(draft: Draft, instance: Instance, text: str) -> None:
+    """The offer failed, where there is one: another may bring machines of the type."""
+    key = health_key(instance.node_type, instance.offer_name)
+    health = draft.health.get(key, TypeHealth())
+    draft.health[key] = after_failure(health, FailureKind.UNKNOWN, text, draft.now, draft.spec.backoff)
 
 
 def _expire_stop(draft: Draft, instance: Instance) -> None:

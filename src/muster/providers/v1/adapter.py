@@ -19,7 +19,7 @@ from muster.base.clock import Clock, SystemClock
 from muster.base.foreign import error_text
 from muster.base.ids import CloudId, RequestId
 from muster.base.log import OnChange
-from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, TerminateFailure
+from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, Offer, TerminateFailure
 from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
 from muster.errors import MusterError, ProviderMisconfigured
@@ -260,6 +260,7 @@ class V1Adapter:
                 read_only=self._calls.read_only(),
                 installs_runtime=self._calls.installs_runtime() if known is None else known,
                 max_batch=self._limits.max_launch_batch,
+                buys_offers=self._calls.buys_offers(),
             )
         return self._traits
 
@@ -271,6 +272,10 @@ class V1Adapter:
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
         self._refuse_if_read_only("launch")
         self._launches.take(request_id, shape)
+
+    def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
+        self._refuse_if_read_only("launch")
+        self._launches.take(request_id, shape, offer)
 
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         self._refuse_if_read_only("terminate")

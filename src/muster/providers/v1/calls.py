@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from muster.base.foreign import error_text
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.model import CloudInstance, NodeKind
+from muster.cluster.model import CloudInstance, NodeKind, Offer
 from muster.config.node_launch import NodeLaunch
 from muster.providers.v1 import tags as t
 from muster.providers.v1.failures import ShieldedProvider, provider_call
@@ -34,10 +34,19 @@ class V1Calls:
 
     # -- creating ---------------------------------------------------------------------------------
 
-    def create(self, launch: NodeLaunch, request_id: RequestId, count: int) -> set[str] | None:
-        """Makes one create call; returns the new ids, or None where the provider does not report them."""
+    def create(
+        self, launch: NodeLaunch, request_id: RequestId, count: int, offer: Offer | None = None
+    ) -> set[str] | None:
+        """Makes one create call; returns the new ids, or None where the provider does not report them.
+
+        An offer is passed as tags, so that the list shows it later, and under `offer` in the node config.
+        """
         tags = t.worker_tags(self._cluster_name, launch.node_type, launch.launch_hash, request_id)
         config = copy.deepcopy(dict(launch.node_config))  # providers write into it
+        if offer is not None:
+            tags |= t.offer_tags(offer.zone, offer.market)
+            price = offer.price_per_hour
+            config["offer"] = {"zone": offer.zone, "market": offer.market, "price_per_hour": price}
         made = self._create(config, tags, count, launch)
         return set(made) if isinstance(made, Mapping) else None
 
@@ -101,6 +110,10 @@ class V1Calls:
         disabled = isinstance(config, Mapping) and bool(config.get("disable_node_updaters"))
         return disabled or bool(getattr(self._v1, "installs_runtime", False))
 
+    def buys_offers(self) -> bool:
+        """Returns whether the class says that it buys in the zone and the market that it is given."""
+        return bool(getattr(self._v1, "buys_offers", False))
+
     def listed(self) -> tuple[dict[CloudId, CloudInstance], dict[str, str]]:
         """Returns every machine of the cluster, and what is wrong with single ones.
 
@@ -138,6 +151,8 @@ class V1Calls:
             launch_hash=tags.get(t.TAG_RAY_LAUNCH_CONFIG, ""),
             internal_ip=str(self._ask("internal_ip", node_id) or ""),
             external_ip=str(self._ask("external_ip", node_id) or ""),
+            zone=tags.get(t.TAG_MUSTER_ZONE, ""),
+            market=tags.get(t.TAG_MUSTER_MARKET, ""),
         )
 
     def _ask(self, question: str, node_id: str) -> object:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from muster.base.ids import RequestId
-from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure
+from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, Offer
 from muster.config.node_launch import NodeLaunch
 from muster.errors import ProviderError, ProviderMisconfigured
 from muster.providers.v1.calls import Requests, V1Calls
@@ -40,6 +40,7 @@ class _Order:
     request_id: RequestId
     node_type: str
     count: int
+    offer: Offer | None = None
     made: set[str] = field(default_factory=set)  # ids known to exist
     unfilled: list[BaseException] = field(default_factory=list)  # one entry per unit that may be missing
     open_batches: int = 0
@@ -72,9 +73,10 @@ class V1LaunchQueue:
         self._short: dict[tuple[RequestId | None, str], set[str]] = {}
         self._lists_late = False
 
-    def take(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
+    def take(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer | None = None) -> None:
         """Takes a request; an id that was taken before changes nothing."""
-        orders = [_Order(request_id, node_type, count) for node_type, count in shape.items() if count > 0]
+        wanted = ((node_type, count) for node_type, count in shape.items() if count > 0)
+        orders = [_Order(request_id, node_type, count, offer) for node_type, count in wanted]
         self.requests.start(request_id, [partial(self._open, order) for order in orders], self._pool)
 
     def _open(self, order: _Order) -> None:
@@ -108,7 +110,7 @@ class V1LaunchQueue:
 
     def _fill(self, order: _Order, launch: NodeLaunch, size: int) -> None:
         try:
-            made = self._calls.create(launch, order.request_id, size)
+            made = self._calls.create(launch, order.request_id, size, order.offer)
         except Exception as error:  # noqa: BLE001 - comes back as failures
             self._done(order, set(), [error] * size)
             return

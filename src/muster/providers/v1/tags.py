@@ -1,6 +1,6 @@
 """Names the tags under which Ray's v1 providers keep what muster must know about a machine.
 
-They are Ray's own, so that a cluster tagged by one is read by the other. Constants and their two forms only.
+All but two are Ray's own, so that a cluster tagged by one is read by the other. Constants and their two forms only.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ TAG_RAY_REPLICA_INDEX = "ray-replica-index"
 TAG_RAY_NODE_STATUS = "ray-node-status"
 TAG_RAY_LAUNCH_CONFIG = "ray-launch-config"
 TAG_RAY_LAUNCH_REQUEST = "ray-launch-request"
+TAG_MUSTER_ZONE = "muster-zone"  # ours, like the next one: of a machine that was bought from an offer
+TAG_MUSTER_MARKET = "muster-market"
 
 NODE_KIND_HEAD = "head"
 NODE_KIND_WORKER = "worker"
@@ -37,6 +39,11 @@ def worker_tags(cluster_name: str, node_type: str, launch_hash: str, request_id:
         TAG_RAY_LAUNCH_REQUEST: request_tag(request_id),
         TAG_RAY_USER_NODE_TYPE: node_type,
     }
+
+
+def offer_tags(zone: str, market: str) -> dict[str, str]:
+    """Returns the tags of a machine that is bought in this zone, if any, and on this market."""
+    return {**({TAG_MUSTER_ZONE: zone} if zone else {}), TAG_MUSTER_MARKET: market}
 
 
 def request_tag(request_id: RequestId) -> str:

@@ -23,6 +23,8 @@ from muster.cluster.model import (
     NodeKind,
     NodeStatus,
     NodeType,
+    Offer,
+    health_key,
 )
 from muster.cluster.plan import Drain, Install, Plan
 from muster.cluster.ports import InstanceStore, Ledger
@@ -67,9 +69,37 @@ class SimSpec:
         change(chosen, draw)
 
     def _price(self, chosen: NodeType, draw: Stream) -> None:
+        if chosen.offers:
+            self._offer(chosen, draw)
+            return
         price = round((chosen.price_per_hour or 1.0) * draw.uniform(0.5, 2.0), 3)
         self._sells.prices[chosen.name] = price
         self._put(chosen, replace(chosen, price_per_hour=price), f"{chosen.name} costs ${price}/h")
+
+    def _offer(self, chosen: NodeType, draw: Stream) -> None:
+        """Changes the limit of an offer, or removes it, as long as another one is left."""
+        offer = draw.choice(chosen.offers)
+        if len(chosen.offers) > 1 and draw.random() < 0.3:
+            kept = tuple(o for o in chosen.offers if o is not offer)
+            self._put(chosen, replace(chosen, offers=kept), f"{chosen.name} {offer.name} removed")
+        else:
+            most = draw.choice((None, 0, 1, 2, 4))
+            self._put_offer(chosen, offer, replace(offer, max_nodes=most), f"at most {most}")
+
+    def offers(self) -> list[tuple[NodeType, Offer]]:
+        """Returns every offer of the config with its type."""
+        return [(known, offer) for known in self.spec.node_types for offer in known.offers]
+
+    def reprice_offer(self, draw: Stream) -> None:
+        """Changes the price of an offer, as an edit of the price file does; the cloud charges it too."""
+        known, offer = draw.choice(self.offers())
+        price = round((offer.price_per_hour or 1.0) * draw.uniform(0.4, 2.5), 3)
+        self._sells.prices[health_key(known.name, offer.name)] = price
+        self._put_offer(known, offer, replace(offer, price_per_hour=price), f"costs ${price}/h")
+
+    def _put_offer(self, known: NodeType, old: Offer, new: Offer, text: str) -> None:
+        offers = tuple(new if o is old else o for o in known.offers)
+        self._put(known, replace(known, offers=offers), f"{known.name} {old.name} {text}")
 
     def _limits(self, chosen: NodeType, draw: Stream) -> None:
         most = draw.randint(0, 6)

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from muster.base.ids import InstanceId
-from muster.cluster.model import Instance, NodeKind
+from muster.base.ids import InstanceId, RequestId
+from muster.cluster.model import FailureKind, Instance, NodeKind, health_key
 from muster.cluster.plan import Launch, Subject, base_id
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
 from muster.sim.cluster.build import SimulatedCluster
@@ -22,7 +22,9 @@ MOST_REFUSALS = 12  # with a pause of 5 s that doubles up to 60 s, nine fit into
 
 
 class NoHotLoop:
-    """NoHotLoop limits, per type, the ticks whose decision knew of a refusal, until a machine comes up.
+    """NoHotLoop limits, per type and offer, the ticks that knew of a refusal, until a machine comes up.
+
+    Sold out, or refused without a reason, is one offer; other refusals are of the type unless they name it.
 
     A refusal that a call raised is known to the next tick that commits; one that was polled, to the same
     tick. What only a killed controller knew is lost, and need not be remembered.
@@ -30,13 +32,17 @@ class NoHotLoop:
 
     def __init__(self) -> None:
         self._calls = self._reported = 0
-        self._new_refusals: set[str] = set()  # types refused, not yet part of a decision
+        self._offers: dict[RequestId, str] = {}  # of launch calls
+        self._new_refusals: set[str] = set()  # types and offers refused, not yet part of a decision
         self._refused_at: dict[str, list[float]] = {}
 
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
         found = cluster.cloud.failures_reported[self._reported :]
         self._reported += len(found)
-        self._new_refusals.update(failure.node_type for failure in found)
+        for failure in found:
+            offer = failure.offer or self._offers.get(failure.request_id, "")
+            is_of_offer = failure.offer or failure.kind in _OF_ONE_OFFER
+            self._new_refusals.add(health_key(failure.node_type, offer if is_of_offer else ""))
         self._clear_refusals(cluster)
         if cluster.store.committed is not None:
             yield from self._decided(cluster)
@@ -56,7 +62,9 @@ class NoHotLoop:
     def _asked_too_soon(self, cluster: SimulatedCluster) -> Iterator[str]:
         plan, pause_s = cluster.store.committed, cluster.spec.spec.backoff.base_s
         launches = [a for a in plan.actions if isinstance(a, Launch)] if plan else []
-        requested = {name for a in launches if base_id(a.request_id) == a.request_id for name in a.shape}
+        new = [a for a in launches if base_id(a.request_id) == a.request_id]
+        requested = {name for a in new for name in a.shape}
+        requested |= {health_key(name, a.offer.name) for a in new if a.offer for name in a.shape}
         for name in sorted(requested):
             since = cluster.world.time - self._refused_at.get(name, [float("-inf")])[-1]
             if since < pause_s:
@@ -66,16 +74,24 @@ class NoHotLoop:
         """What the calls of this tick raised is known to the next one, if the controller survives."""
         calls = cluster.cloud.launch_calls[self._calls :]
         self._calls += len(calls)
+        self._offers.update({call.request_id: call.offer for call in calls})
         if cluster.plan is None:
             self._new_refusals.clear()
             return
-        self._new_refusals.update(name for call in calls if call.refused for name in call.shape)
+        for call in calls:
+            if call.refused is not None:
+                offer = call.offer if call.refused in _OF_ONE_OFFER else ""
+                self._new_refusals.update(health_key(name, offer) for name in call.shape)
 
     def _clear_refusals(self, cluster: SimulatedCluster) -> None:
         for commit in cluster.store.commits:
             for record in commit.plan.writes:
                 if record.state is InstanceState.RAY_RUNNING:
                     self._refused_at.pop(record.node_type, None)
+                    self._refused_at.pop(health_key(record.node_type, record.offer_name), None)
+
+
+_OF_ONE_OFFER = frozenset({FailureKind.CAPACITY, FailureKind.UNKNOWN})
 
 
 _S = InstanceState

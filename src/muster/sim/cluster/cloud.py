@@ -18,9 +18,12 @@ from muster.cluster.model import (
     LaunchFailure,
     NodeKind,
     NodeType,
+    Offer,
     TerminateFailure,
+    health_key,
 )
 from muster.cluster.snapshot import ProviderTraits
+from muster.cluster.spend import billed_s
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.world import World
@@ -46,6 +49,8 @@ class CloudMachine:
     kind: NodeKind = NodeKind.WORKER
     request_id: RequestId | None = None
     launch_hash: str = ""
+    offer: Offer | None = None  # what it was bought from
+    reports_offer: bool = False
     up: bool = False
     leaving: bool = False  # a terminate arrived
     ended_at: float | None = None
@@ -64,9 +69,9 @@ class CloudMachine:
         return self.ended_at is None
 
     def cost(self, now: float) -> float:
-        """Returns the cost so far, to the second."""
+        """Returns the cost so far, by the terms of its offer, else to the second."""
         end = now if self.ended_at is None else self.ended_at
-        return (end - self.created_at) * self.price_per_hour / 3600
+        return billed_s(self.offer, end - self.created_at) * self.price_per_hour / 3600
 
     def is_listed(self, now: float) -> bool:
         if now < self.listed_from or now < self.hidden_until:
@@ -74,6 +79,7 @@ class CloudMachine:
         return self.exists or now < self.listed_until
 
     def shown(self) -> CloudInstance:
+        offer = self.offer if self.reports_offer else None
         return CloudInstance(
             cloud_id=self.cloud_id,
             node_type=self.node_type,
@@ -82,6 +88,8 @@ class CloudMachine:
             request_id=self.request_id,
             launch_hash=self.launch_hash,
             internal_ip=self.ip,
+            zone=offer.zone if offer else "",
+            market=offer.market if offer else "",
         )
 
 
@@ -93,6 +101,7 @@ class LaunchCall:
     request_id: RequestId
     shape: dict[str, int]
     refused: FailureKind | None = None
+    offer: str = ""
 
 
 @dataclass
@@ -100,12 +109,13 @@ class Catalogue:
     """A Catalogue lists what is on sale: types, prices, boot times, and how many there are."""
 
     types: dict[str, NodeType]
-    prices: dict[str, float]
+    prices: dict[str, float]  # of types, and of offers by `model.health_key`
     boot_s: tuple[float, float] = (10.0, 40.0)
     capacity: dict[str, int] = field(default_factory=dict)  # per type, of this cluster; absent: any number
     quota: int | None = None  # all machines of the account
     api_s: float = 1.0  # from a launch call to the machine, or to the refusal
     shutdown_s: tuple[float, float] = (1.0, 8.0)
+    reports_offers: bool = False  # whether listed machines have their zone and market
 
 
 KINDS = tuple(FailureKind)
@@ -139,7 +149,7 @@ class SimCloud:
     # -- the port ---------------------------------------------------------------------------------
 
     def traits(self) -> ProviderTraits:
-        return ProviderTraits(installs_runtime=self.installs_runtime)
+        return ProviderTraits(installs_runtime=self.installs_runtime, buys_offers=True)
 
     def reconnect(self) -> None:
         """Drops what an adapter held in memory, because a new controller was started."""
@@ -175,7 +185,16 @@ class SimCloud:
 
     @crash_point("cloud.launch")
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
-        call = LaunchCall(self._world.time, request_id, dict(shape))
+        self._launch(request_id, shape, None)
+
+    @crash_point("cloud.launch_offer")
+    def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
+        self._launch(request_id, shape, offer)
+
+    def _launch(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer | None) -> None:
+        call = LaunchCall(
+            self._world.time, request_id, dict(shape), offer="" if offer is None else offer.name
+        )
         self.launch_calls.append(call)
         faults = self._faults
         if faults.hit("launch_refused"):
@@ -189,7 +208,10 @@ class SimCloud:
         slow = faults.between("launch_slow", 10, 150) if faults.hit("launch_slow") else 0.0
         for name, count in shape.items():
             for _ in range(count):
-                self._world.after(self.sells.api_s + slow, lambda name=name: self._buy(request_id, name))  # type: ignore[misc]
+                self._world.after(
+                    self.sells.api_s + slow,
+                    lambda name=name: self._buy(request_id, name, offer),  # type: ignore[misc]
+                )
         if faults.hit("launch_reply_lost"):
             raise TimeoutError("simulated: the reply to the launch call was lost")
 
@@ -226,8 +248,9 @@ class SimCloud:
         """Returns the $ of every machine ever sold, to the second."""
         return sum(machine.cost(self._world.time) for machine in self.machines.values())
 
-    def sell_out(self, node_type: str, for_s: float) -> None:
-        self._sold_out_until[node_type] = self._world.time + for_s
+    def sell_out(self, name: str, for_s: float) -> None:
+        """Ends the sale of a type, or of one offer by `model.health_key`, for a while."""
+        self._sold_out_until[name] = self._world.time + for_s
 
     def end_shortages(self) -> None:
         """Ends every shortage: everything can be bought again."""
@@ -236,14 +259,21 @@ class SimCloud:
         self.sells.quota = None
 
     def create(
-        self, node_type: str, kind: NodeKind = NodeKind.WORKER, request: RequestId | None = None
+        self,
+        node_type: str,
+        kind: NodeKind = NodeKind.WORKER,
+        request: RequestId | None = None,
+        offer: Offer | None = None,
     ) -> CloudMachine:
         """Creates a machine; it starts to boot and to cost."""
         known = self.sells.types.get(node_type)
+        priced_as = node_type if offer is None else health_key(node_type, offer.name)
         machine = CloudMachine(
             cloud_id=CloudId(f"m-{len(self.machines) + 1:04d}"),
             node_type=node_type,
-            price_per_hour=self.sells.prices.get(node_type, 0.0),
+            price_per_hour=self.sells.prices.get(priced_as, 0.0),
+            offer=offer,
+            reports_offer=self.sells.reports_offers,
             created_at=self._world.time,
             kind=kind,
             request_id=request,
@@ -265,27 +295,35 @@ class SimCloud:
             machine.listed_until = self._world.time + self._faults.between("list_ghost", 5, 60)
         self.on_gone(machine)
 
-    def _buy(self, request_id: RequestId, node_type: str) -> None:
-        refused = self.refusal(node_type)
+    def _buy(self, request_id: RequestId, node_type: str, offer: Offer | None) -> None:
+        refused = self.refusal(node_type, offer)
         if refused is not None:
-            message = f"no {node_type} to be had"
+            is_named = offer is not None and self._faults.hit("refusal_names_offer")
             self._launch_failures.append(
-                LaunchFailure(request_id=request_id, node_type=node_type, kind=refused, message=message)
+                LaunchFailure(
+                    request_id=request_id,
+                    node_type=node_type,
+                    kind=refused,
+                    message=f"no {node_type} to be had",
+                    offer=offer.name if offer is not None and is_named else "",
+                )
             )
             return
         if not self._faults.hit("unit_dropped"):
-            self.deliver(node_type, request_id)
+            self.deliver(node_type, request_id, offer)
 
-    def refusal(self, node_type: str) -> FailureKind | None:
+    def refusal(self, node_type: str, offer: Offer | None = None) -> FailureKind | None:
         """Returns why one machine is refused, by a shortage or a fault; None when it is sold."""
-        refused = self._why_not(node_type)
+        refused = self._why_not(node_type, offer)
         if refused is None and self._faults.hit("unit_refused"):
             return self._faults.stream("unit_refused").choice(KINDS)
         return refused
 
-    def deliver(self, node_type: str, request_id: RequestId | None) -> CloudMachine:
+    def deliver(
+        self, node_type: str, request_id: RequestId | None, offer: Offer | None = None
+    ) -> CloudMachine:
         """Creates and boots a machine that was bought; it may be listed late."""
-        machine = self.create(node_type, request=request_id)
+        machine = self.create(node_type, request=request_id, offer=offer)
         if self._faults.hit("list_late"):
             machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
         boot_s = round(self._draw.uniform(*self.sells.boot_s), 1)
@@ -294,10 +332,11 @@ class SimCloud:
         self.boot(machine, boot_s)
         return machine
 
-    def _why_not(self, node_type: str) -> FailureKind | None:
+    def _why_not(self, node_type: str, offer: Offer | None) -> FailureKind | None:
         if node_type not in self.sells.types:
             return FailureKind.CONFIG
-        if self._world.time < self._sold_out_until.get(node_type, 0.0):
+        names = (node_type, health_key(node_type, offer.name if offer is not None else ""))
+        if any(self._world.time < self._sold_out_until.get(name, 0.0) for name in names):
             return FailureKind.CAPACITY
         have = [machine.node_type for machine in self.alive()]
         if have.count(node_type) >= self.sells.capacity.get(node_type, len(have) + 1):

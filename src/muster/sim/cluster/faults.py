@@ -64,6 +64,9 @@ ADDED: Mapping[str, tuple[float, float]] = {
     "node_without_id": (0.05, 0.4),  # per node that joins: it has its ip, but no cloud id
     "node_without_ip": (0.02, 0.15),  # per node that joins: neither cloud id nor ip
     "joined_by_hand": (0.005, 0.03),  # per tick: somebody joins a node of their own for a while
+    "offer_sold_out": (0.02, 0.15),  # per tick, with offers: one of them cannot be bought from for a while
+    "offer_price_changes": (0.02, 0.15),  # per tick, with offers: one of them costs more or less from now on
+    "refusal_names_offer": (0.2, 0.8),  # per machine refused, with offers: the failure says which one
 }
 KINDS = (*EVERY_CALL, *EVERY_TICK, *ADDED)
 

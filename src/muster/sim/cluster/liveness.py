@@ -75,10 +75,17 @@ def _holds(cluster: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType
     if reason is Reason.INFEASIBLE:
         return not fitting
     if reason is Reason.BLOCKED_BY_TYPE_LIMIT:
-        return all(have[t.name] >= t.max_nodes for t in fitting)
+        return all(have[t.name] >= t.max_nodes or _is_sold_out(cluster, t) for t in fitting)
     if reason is Reason.BLOCKED_BY_CLUSTER_LIMIT:
         return limit is not None and sum(have.values()) >= limit
     return False  # placed, on its way or backed off: none of that may last
+
+
+def _is_sold_out(cluster: SimulatedCluster, known: NodeType) -> bool:
+    """Returns whether every offer of the type is at its own maximum, as the ledger counts."""
+    held = Counter(i.offer_name for i in cluster.store.live.values() if i.node_type == known.name)
+    most = ((held[offer.name], offer.max_nodes) for offer in known.offers)
+    return bool(known.offers) and all(limit is not None and count >= limit for count, limit in most)
 
 
 def _holders(cluster: SimulatedCluster, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
@@ -124,7 +131,7 @@ def _limits(cluster: SimulatedCluster) -> Iterator[str]:
         yield f"{total} machines, the cluster's maximum is {spec.max_nodes}"
     for t in spec.node_types:
         least = min(t.min_nodes, t.max_nodes)
-        if have[t.name] < least and not full:
+        if have[t.name] < least and not full and not _is_sold_out(cluster, t):
             yield f"{have[t.name]} machines of {t.name}, its minimum is {least}"
 
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.model import Instance, NodeStatus, StopCause
-from muster.cluster.plan import base_id
+from muster.cluster.model import Instance, NodeStatus, Offer, StopCause, health_key
+from muster.cluster.plan import Launch, Plan, base_id
 from muster.cluster.spend import spend_so_far
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.sim.cluster.build import CommittedPlan, SimulatedCluster
@@ -23,7 +23,63 @@ _STAYING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
 
 def money_checks() -> tuple[Check, ...]:
     """Returns every property about money, for one run."""
-    return SpendAddsUp(), PurchasesAreExplained()
+    return SpendAddsUp(), PurchasesAreExplained(), launches_take_the_cheapest_offer
+
+
+def launches_take_the_cheapest_offer(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks every new launch of a type with offers, as the decision that made it could know the offers.
+
+    It has an offer of the config, at the config's price. That offer is not backed off and, with the machines
+    of this launch, not above its maximum. No cheaper offer of the type that is not backed off is below its
+    maximum. A repeated request keeps its offer; that may be a dearer one by then.
+    """
+    for commit in cluster.store.commits:
+        held = Counter(_offer_key(i) for i in cluster.store.live.values() if _counts(i))
+        for action in commit.plan.actions:
+            if isinstance(action, Launch) and base_id(action.request_id) == action.request_id:
+                for name in action.shape:
+                    yield from _wrong_offer(cluster, commit.plan, held, name, action.offer)
+
+
+def _wrong_offer(
+    cluster: SimulatedCluster, plan: Plan, held: Counter[str], name: str, bought: Offer | None
+) -> Iterator[str]:
+    known = cluster.spec.spec.node_type(name)
+    if known is None or not known.offers:
+        return
+    if bought is None or bought not in known.offers:
+        yield f"{name} was bought from {bought}, which is not an offer of it"
+        return
+    full = {o.name for o in known.offers if o.max_nodes is not None and held[_key(name, o)] >= o.max_nodes}
+    blocked = {o.name for o in known.offers if _blocked_until(plan, _key(name, o)) > plan.at}
+    if bought.name in blocked:
+        yield f"{name} was bought from {bought.name}, which is backed off"
+    if bought.max_nodes is not None and held[_key(name, bought)] > bought.max_nodes:
+        yield f"{held[_key(name, bought)]} machines of {name} from {bought.name}, at most {bought.max_nodes}"
+    for offer in known.offers:
+        is_cheaper = (offer.price_per_hour or 0.0) < (bought.price_per_hour or 0.0)
+        if is_cheaper and offer.name not in full | blocked:
+            yield f"{name} was bought from {bought.name}, although {offer.name} was cheaper and could be had"
+
+
+def _key(node_type: str, offer: Offer) -> str:
+    return health_key(node_type, offer.name)
+
+
+def _offer_key(record: Instance) -> str:
+    return health_key(record.node_type, record.offer_name)
+
+
+def _counts(record: Instance) -> bool:
+    """Returns whether the machine stays, or may come or come back, or is about to be asked for again."""
+    if record.offer is None or record.state in (_S.QUEUED, _S.REQUESTED):
+        return record.offer is not None
+    return record.state in ON_CLOUD and not _is_leaving(record)
+
+
+def _blocked_until(plan: Plan, key: str) -> float:
+    health = plan.memory.health.get(key)
+    return health.blocked_until if health is not None else 0.0
 
 
 class PurchasesAreExplained:
@@ -244,4 +300,16 @@ def _cost(record: Instance, now: float) -> float:
     if begun is None:
         return 0.0
     end = record.history[-1].at if record.state is InstanceState.TERMINATED else now
-    return (end - begun) * (record.price_per_hour or 0.0) / 3600
+    return _paid_s(record.offer, end - begun) * (record.price_per_hour or 0.0) / 3600
+
+
+def _paid_s(offer: Offer | None, used_s: float) -> float:
+    """Counts whole steps and what is left of one; not the formula of the ledger."""
+    if offer is None:
+        return used_s
+    paid_s = max(used_s, offer.billing_minimum_s)
+    step_s = offer.billing_granularity_s
+    if not step_s:
+        return paid_s
+    whole, rest = divmod(paid_s, step_s)
+    return (whole + (rest > step_s * 1e-9)) * step_s

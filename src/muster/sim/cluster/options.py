@@ -11,7 +11,16 @@ from msgspec.structs import replace
 
 from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
-from muster.cluster.model import Backoff, ClusterSpec, LaunchLimits, NodeType, Objective, Timeouts
+from muster.cluster.model import (
+    Backoff,
+    ClusterSpec,
+    LaunchLimits,
+    NodeType,
+    Objective,
+    Offer,
+    Timeouts,
+    health_key,
+)
 from muster.sim.cluster.cloud import Catalogue
 
 GIB = 2**30
@@ -72,9 +81,9 @@ class RunOptions:
 
 
 def draw_options(seed: Seed) -> RunOptions:
-    """Draws the options of this seed."""
-    draw = seed.derive("sim.setting")
-    spec = _spec(draw)
+    """Draws the options of this seed. Offers have a stream of their own: without them a seed is as before."""
+    draw, of_offers = seed.derive("sim.setting"), seed.derive("sim.offers")
+    spec = _with_offers(of_offers, _spec(draw))
     options = RunOptions(
         spec=spec,
         catalogue=_catalogue(draw, spec),
@@ -85,6 +94,7 @@ def draw_options(seed: Seed) -> RunOptions:
         runtime_ends_drains=draw.random() < 0.5,
         head_late_s=draw.choice((0.0, 0.0, 30.0)),
     )
+    options.catalogue.reports_offers = of_offers.random() < 0.5
     options.shown = _shown(options)
     return options
 
@@ -105,7 +115,9 @@ def head_type(cpus: int = 0) -> NodeType:
 def catalogue_for(spec: ClusterSpec) -> Catalogue:
     """Returns a catalogue of everything that the config names, and of all other types."""
     types = {t.name: t for t in (*WORKER_TYPES, *spec.node_types)}
-    return Catalogue(types=types, prices={t.name: t.price_per_hour or 0.0 for t in types.values()})
+    prices = {t.name: t.price_per_hour or 0.0 for t in types.values()}
+    prices |= {health_key(t.name, o.name): o.price_per_hour or 0.0 for t in types.values() for o in t.offers}
+    return Catalogue(types=types, prices=prices)
 
 
 def _spec(draw: Stream) -> ClusterSpec:
@@ -139,6 +151,32 @@ def _spec(draw: Stream) -> ClusterSpec:
     )
 
 
+_WAYS = tuple((zone, market) for zone in ("a", "b", "c") for market in ("on-demand", "spot"))
+
+
+def _with_offers(draw: Stream, spec: ClusterSpec) -> ClusterSpec:
+    """Gives offers to most worker types, in half of the runs."""
+    if draw.random() < 0.5:
+        return spec
+    head, *workers = spec.node_types
+    offered = [replace(t, offers=_offers(draw, t)) if draw.random() < 0.75 else t for t in workers]
+    return replace(spec, node_types=(head, *offered))
+
+
+def _offers(draw: Stream, of: NodeType) -> tuple[Offer, ...]:
+    return tuple(
+        Offer(
+            zone=zone,
+            market=market,
+            price_per_hour=round((of.price_per_hour or 1.0) * draw.choice((0.3, 0.5, 0.5, 1.0, 1.3)), 3),
+            max_nodes=draw.choice((None, None, 1, 2, 3)),
+            billing_minimum_s=draw.choice((0.0, 60.0)),
+            billing_granularity_s=draw.choice((0.0, 0.0, 60.0, 3600.0)),
+        )
+        for zone, market in draw.sample(_WAYS, draw.randint(1, 4))
+    )
+
+
 def _catalogue(draw: Stream, spec: ClusterSpec) -> Catalogue:
     sells = catalogue_for(spec)
     sells.boot_s = draw.choice(((2.0, 6.0), (10.0, 40.0)))
@@ -150,12 +188,17 @@ def _catalogue(draw: Stream, spec: ClusterSpec) -> Catalogue:
     return sells
 
 
+def _ways(of: NodeType) -> str:
+    return ",".join(f"{o.name}@{o.price_per_hour:g}[{o.max_nodes or ''}]" for o in of.offers)
+
+
 def _shown(options: RunOptions) -> dict[str, object]:
     spec, sells = options.spec, options.catalogue
     workers = (f"{t.name}[{t.min_nodes}..{t.max_nodes}]" for t in spec.node_types[1:])
     return {
         "tick_s": options.tick_s,
         "types": " ".join(workers),
+        "offers": " ".join(f"{t.name}:{_ways(t)}" for t in spec.node_types if t.offers) or None,
         "max_nodes": spec.max_nodes,
         "objective": spec.objective.value,
         "idle_timeout_s": spec.idle_timeout_s,

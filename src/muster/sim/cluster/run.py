@@ -15,7 +15,16 @@ from typing import ClassVar
 
 from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
-from muster.cluster.model import Constraint, Demand, LabelMatch, LabelOperator, NodeKind, Selector, Strategy
+from muster.cluster.model import (
+    Constraint,
+    Demand,
+    LabelMatch,
+    LabelOperator,
+    NodeKind,
+    Selector,
+    Strategy,
+    health_key,
+)
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.checkers import safety_checks
 from muster.sim.cluster.cloud import CloudMachine
@@ -214,6 +223,13 @@ class SeedRun:
         if faults.hit("sold_out"):
             name = faults.stream("sold_out").choice(sorted(cluster.cloud.sells.types))
             cluster.cloud.sell_out(name, faults.between("sold_out", 20, 300))
+        offers = cluster.spec.offers()
+        if offers and faults.hit("offer_sold_out"):
+            known, offer = faults.stream("offer_sold_out").choice(offers)
+            sold_out_s = faults.between("offer_sold_out", 20, 300)
+            cluster.cloud.sell_out(health_key(known.name, offer.name), sold_out_s)
+        if offers and faults.hit("offer_price_changes"):
+            cluster.spec.reprice_offer(faults.stream("offer_price_changes"))
         if faults.hit("clock_jumps"):
             cluster.world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
         if faults.hit("config_edited"):

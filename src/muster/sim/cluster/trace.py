@@ -62,7 +62,8 @@ def _acts(plan: Plan | None) -> list[str]:
     for action in plan.actions:
         match action:
             case Launch():
-                parts.append("+" + ",".join(f"{count}x{name}" for name, count in action.shape.items()))
+                bought = ",".join(f"{count}x{name}" for name, count in action.shape.items())
+                parts.append(f"+{bought}" + (f"@{action.offer.name}" if action.offer else ""))
             case Terminate():
                 parts.append("-" + ",".join(action.cloud_ids))
             case Drain():

@@ -12,7 +12,7 @@ from typing import Any
 
 from muster.base.ids import CloudId, RequestId
 from muster.base.rng import Stream
-from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, NodeKind, TerminateFailure
+from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, NodeKind, Offer, TerminateFailure
 from muster.config.node_launch import NodeLaunch
 from muster.providers.node_provider import NodeLaunchException, NodeProvider
 from muster.providers.v1 import tags as t
@@ -29,6 +29,8 @@ _KIND_TAGS = {NodeKind.HEAD: t.NODE_KIND_HEAD, NodeKind.WORKER: t.NODE_KIND_WORK
 
 class SimNodeProvider(NodeProvider):
     """A SimNodeProvider shows the machines of a SimCloud by v1 names; faults happen inside its calls."""
+
+    buys_offers = True
 
     def __init__(self, cloud: V1SimCloud, cluster_name: str = "simulated") -> None:
         super().__init__({"type": "sim", "disable_node_updaters": cloud.installs_runtime}, cluster_name)
@@ -69,7 +71,7 @@ class SimNodeProvider(NodeProvider):
         self, node_config: dict[str, Any], tags: dict[str, str], count: int
     ) -> dict[str, Any] | None:
         with self._cloud.lock:
-            return self._cloud.sell(tags, count)
+            return self._cloud.sell(tags, count, node_config.get("offer"))
 
     @crash_point("v1.terminate_node")
     def terminate_node(self, node_id: str) -> None:
@@ -116,6 +118,11 @@ class V1SimCloud(SimCloud):
         self.launch_calls.append(LaunchCall(self._world.time, request_id, dict(shape)))
         self.adapter.launch(request_id, shape)
 
+    @crash_point("cloud.launch_offer")
+    def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
+        self.launch_calls.append(LaunchCall(self._world.time, request_id, dict(shape), offer=offer.name))
+        self.adapter.launch_offer(request_id, shape, offer)
+
     @crash_point("cloud.terminate")
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         self.terminated.extend((self._world.time, cloud_id) for cloud_id in cloud_ids)
@@ -150,9 +157,11 @@ class V1SimCloud(SimCloud):
             **self.written.get(cloud_id, {}),
         }
 
-    def sell(self, tags: Mapping[str, str], count: int) -> dict[str, Any] | None:
+    def sell(
+        self, tags: Mapping[str, str], count: int, terms: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
         """Handles one create call: all, some or no machines, reported correctly, wrongly or not at all."""
-        faults = self._faults
+        faults, offer = self._faults, None if terms is None else Offer(**terms)
         if faults.hit("launch_refused"):
             kind = faults.stream("launch_refused").choice(KINDS)
             raise REFUSALS[kind](f"simulated: refused ({kind.value})")
@@ -162,7 +171,7 @@ class V1SimCloud(SimCloud):
             return None
         made: dict[str, Any] = {}
         for _ in range(count):
-            refused = self.refusal(tags[t.TAG_RAY_USER_NODE_TYPE])
+            refused = self.refusal(tags[t.TAG_RAY_USER_NODE_TYPE], offer)
             if refused is FailureKind.UNKNOWN:
                 break  # fewer than requested, without an error
             if refused is not None:
@@ -170,7 +179,7 @@ class V1SimCloud(SimCloud):
             if faults.hit("unit_dropped"):
                 continue
             request = t.request_of(tags.get(t.TAG_RAY_LAUNCH_REQUEST))
-            machine = self.deliver(tags[t.TAG_RAY_USER_NODE_TYPE], request)
+            machine = self.deliver(tags[t.TAG_RAY_USER_NODE_TYPE], request, offer)
             self.written[machine.cloud_id] = dict(tags)
             made[machine.cloud_id] = {}
         if faults.hit("launch_reply_lost"):

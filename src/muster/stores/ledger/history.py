@@ -17,6 +17,7 @@ from msgspec import Struct
 from muster.base import codec
 from muster.cluster.model import Instance
 from muster.cluster.snapshot import Memory
+from muster.cluster.spend import cost_of
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.errors import LedgerCorrupt
 from muster.stores.ledger.schema import LEDGER_SCHEMA
@@ -144,16 +145,12 @@ def open_history(path: str | Path) -> SqliteHistory:
 
 def spend_of(live: Iterable[Instance], gone: float, now: float) -> Spend:
     """Returns the spend: live machines cost their price since they were bound; `gone` is that of others."""
-    paid = [(r.price_per_hour, _bound_at(r)) for r in live if r.state in ON_CLOUD and r.price_per_hour]
+    paid = [record for record in live if record.state in ON_CLOUD]
     return Spend(
         gone=gone,
-        live=math.fsum(price * max(0.0, now - since) / 3600.0 for price, since in paid),
-        per_hour=math.fsum(price for price, _ in paid),
+        live=math.fsum(cost_of(record, now) for record in paid),
+        per_hour=math.fsum(record.price_per_hour or 0.0 for record in paid),
     )
-
-
-def _bound_at(record: Instance) -> float:
-    return next((change.at for change in record.history if change.state in ON_CLOUD), math.inf)
 
 
 def _record(content: bytes) -> Instance | None:

@@ -130,6 +130,7 @@ def _failed(record: Instance) -> FailedLaunch:
         started_at=max(record.entered(InstanceState.REQUESTED), default=0.0),
         failed_at=record.since,
         reason=record.details,
+        offer=record.offer_name,
     )
 
 

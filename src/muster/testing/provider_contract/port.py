@@ -15,8 +15,8 @@ import pytest
 
 from muster.base.clock import SystemClock
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.model import FailureKind, LaunchFailure, NodeKind
-from muster.cluster.ports import CloudProvider
+from muster.cluster.model import FailureKind, LaunchFailure, NodeKind, Offer
+from muster.cluster.ports import BuysOffers, CloudProvider
 from muster.providers.contract.watch import promised
 
 FIRST, SECOND = RequestId("r-first"), RequestId("r-second")
@@ -27,6 +27,7 @@ class CloudProviderContract:
 
     node_type: ClassVar[str] = "cpu"
     unknown_type: ClassVar[str] = "no-such-type"
+    offer: ClassVar[Offer] = Offer(zone="a", market="on-demand")  # for a provider that buys offers
     patience: ClassVar[int] = 500  # how often `pass_time` is called before something counts as not happening
 
     def open_provider(self) -> CloudProvider:
@@ -145,6 +146,25 @@ class CloudProviderContract:
         again = port.poll_launch_failures()
         promised(
             not again, f"a second poll returned {again} again", "a failure is reported once: poll clears"
+        )
+
+    def test_a_launch_from_an_offer_is_as_idempotent_as_any_other(self, port: CloudProvider) -> None:
+        if not port.traits().buys_offers:
+            pytest.skip("traits().buys_offers is False: it is never given an offer")
+        promised(
+            isinstance(port, BuysOffers), "there is no launch_offer", "what buys offers has launch_offer"
+        )
+        assert isinstance(port, BuysOffers)
+        port.launch_offer(FIRST, {self.node_type: 2}, self.offer)
+        self.comes_true(lambda: len(self.workers(port)) >= 2)
+        port.launch_offer(FIRST, {self.node_type: 2}, self.offer)
+        self.quiet()
+        listed = [m for m in port.list_instances().values() if m.kind is NodeKind.WORKER]
+        ways = {(m.zone, m.market) for m in listed if m.zone or m.market}
+        promised(
+            len(listed) == 2 and ways <= {(self.offer.zone, self.offer.market)},
+            f"an offer for 2 machines, sent twice, left {len(listed)} with zone and market {ways}",
+            "exactly the machines asked for come, from this offer and no other",
         )
 
     def test_nothing_asked_for_is_nothing_done(self, port: CloudProvider) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import Offer, PackNode, PackProblem, PackSolution
+from muster.cluster.binpack.request import PackNode, PackProblem, PackSolution, TypeOffer
 from muster.cluster.model import Demand, Gang, NodeType, Strategy
 
 DATA = Path(__file__).parents[4] / "bench" / "data"
@@ -49,7 +49,7 @@ def recorded(name: str) -> PackProblem:
             )
             for n in data["nodes"]
         ),
-        offers=tuple(Offer(node_type=t, room=t.max_nodes - there.count(t.name)) for t in types),
+        offers=tuple(TypeOffer(node_type=t, room=t.max_nodes - there.count(t.name)) for t in types),
         room=None if limit is None else limit - len(there),
         demands=_demands(data["demands"]),
         constraints=_demands(data["constraints"]),
@@ -96,7 +96,7 @@ def random_fleet(
     counts = [high - low for low, high in zip([0, *cuts], [*cuts, demand_count], strict=True)]
     return PackProblem(
         nodes=tuple(_random_node(i, draw.choice(types), draw) for i in range(node_count)),
-        offers=tuple(Offer(node_type=t, room=100_000) for t in types),
+        offers=tuple(TypeOffer(node_type=t, room=100_000) for t in types),
         room=None,
         demands=tuple(Demand(shape=s, count=c) for s, c in zip(shapes, counts, strict=True)),
     )

@@ -12,7 +12,7 @@ from tests.cluster.binpack.cost.fleets import price, unplaced
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.cost import solve_detailed
-from muster.cluster.binpack.request import Offer, PackNode, PackProblem
+from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
 from muster.cluster.model import Demand, NodeType
 from muster.testing.builders import gang
 
@@ -37,7 +37,7 @@ def tiny(seed: int) -> PackProblem:
         nodes.append(PackNode(key=f"n{i}", node_type=of.name, total=of.resources, available=Resources(free)))
     return PackProblem(
         nodes=tuple(nodes),
-        offers=tuple(Offer(node_type=t, room=draw.randint(0, 3)) for t in types),
+        offers=tuple(TypeOffer(node_type=t, room=draw.randint(0, 3)) for t in types),
         room=draw.choice([None, 1, 2, 3]),
         demands=tuple(demands),
     )

@@ -13,7 +13,7 @@ from tests.cluster.binpack.cost.test_brute_force import optimum
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.cost import solve_cost, solve_detailed
-from muster.cluster.binpack.request import Offer, PackNode, PackProblem
+from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
 from muster.cluster.binpack.utilization import solve_utilization
 from muster.cluster.model import Demand, NodeType
 
@@ -31,7 +31,7 @@ def problem_of(
             PackNode(key=f"n{i}", node_type="m", total=size, available=Resources.of(CPU=1000, memory=free))
             for i, free in enumerate(nodes)
         ),
-        offers=(Offer(node_type=NodeType(name="m", resources=size, price_per_hour=1.0), room=room),),
+        offers=(TypeOffer(node_type=NodeType(name="m", resources=size, price_per_hour=1.0), room=room),),
         room=None,
         demands=tuple(Demand(shape=Resources.of(memory=each), count=n) for each, n in asked),
     )
@@ -64,7 +64,7 @@ def test_a_request_of_one_unit_more_than_is_free_goes_elsewhere(solve, memory: i
 def test_a_resource_of_the_largest_size_is_counted_exactly() -> None:
     most = Resources({"memory": 9 * 10**18})
     third = Resources({"memory": 3 * 10**18})
-    offer = Offer(node_type=NodeType(name="m", resources=most, price_per_hour=1.0), room=1000)
+    offer = TypeOffer(node_type=NodeType(name="m", resources=most, price_per_hour=1.0), room=1000)
     demands = (Demand(shape=third, count=300), Demand(shape=Resources({"memory": 1}), count=1))
     solution = solve_cost(PackProblem(nodes=(), offers=(offer,), room=None, demands=demands))
     assert (dict(solution.launch), unplaced(solution)) == ({"m": 101}, 0)

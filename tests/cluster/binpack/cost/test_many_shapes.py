@@ -14,7 +14,7 @@ from muster.cluster.binpack.cost import many_shapes, solve_cost, solve_detailed
 from muster.cluster.binpack.cost.column_generation import fluid_prices
 from muster.cluster.binpack.cost.problem import Items, PurchasableTypes
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Offer, PackProblem, PackRequest
+from muster.cluster.binpack.request import PackProblem, PackRequest, TypeOffer
 from muster.cluster.binpack.utilization import solve_utilization
 from muster.cluster.model import LabelMatch, LabelOperator, Objective
 
@@ -109,7 +109,7 @@ def request(problem: PackProblem, objective: Objective) -> PackRequest:
     return PackRequest(
         now=0.0,
         nodes=problem.nodes,
-        offers=tuple(Offer(node_type=node_type, room=10_000) for node_type in types),
+        offers=tuple(TypeOffer(node_type=node_type, room=10_000) for node_type in types),
         max_nodes=None,
         demands=problem.demands,
         objective=objective,

@@ -11,11 +11,11 @@ from muster.base.resources import Resources
 from muster.cluster.binpack.cost import solve_detailed
 from muster.cluster.binpack.request import (
     DemandKind,
-    Offer,
     PackNode,
     PackProblem,
     PackSolution,
     Placement,
+    TypeOffer,
     Unplaced,
 )
 from muster.cluster.model import NodeType, ResizeLimits, ResizeStatus
@@ -30,12 +30,12 @@ GPU = node_type("gpu", {"CPU": 8, "GPU": 2}, price_per_hour=5.0)
 
 
 def plan(
-    types: Sequence[NodeType | Offer],
+    types: Sequence[NodeType | TypeOffer],
     nodes: Sequence[PackNode] = (),
     room: int | None = None,
     **asked: object,
 ) -> PackSolution:
-    offers = tuple(of if isinstance(of, Offer) else offer(of) for of in types)
+    offers = tuple(of if isinstance(of, TypeOffer) else offer(of) for of in types)
     problem = PackProblem(nodes=tuple(nodes), offers=offers, room=room, **asked)
     detail = solve_detailed(problem)
     assert broken_rules_in_detail(problem, detail) == []

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.cluster.binpack.request import DemandKind, Offer, PackNode, PackProblem, PackSolution
+from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem, PackSolution, TypeOffer
 from muster.cluster.binpack.utilization import solve_utilization
 from muster.cluster.model import NodeType
 from muster.testing.builders import offer
 
 
-def ask(types: Sequence[NodeType | Offer], nodes: Sequence[PackNode] = (), **changes) -> PackSolution:
+def ask(types: Sequence[NodeType | TypeOffer], nodes: Sequence[PackNode] = (), **changes) -> PackSolution:
     """What the engine answers; types become offers with all of their maximum free."""
-    offers = tuple(t if isinstance(t, Offer) else offer(t) for t in types)
+    offers = tuple(t if isinstance(t, TypeOffer) else offer(t) for t in types)
     changes.setdefault("room", None)
     changes.setdefault("demands", ())
     return solve_utilization(

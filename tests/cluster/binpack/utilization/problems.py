@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import Offer, PackNode, PackProblem
+from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
 from muster.cluster.model import (
     Demand,
     Gang,
@@ -130,7 +130,9 @@ def problems(draw: st.DrawFn) -> PackProblem:
     return PackProblem(
         nodes=tuple(draw(st.lists(st.sampled_from(kinds), max_size=8))) if kinds else (),
         offers=tuple(
-            Offer(node_type=t, room=draw(st.integers(0, 5)), availability=draw(rank), recoverable=draw(rank))
+            TypeOffer(
+                node_type=t, room=draw(st.integers(0, 5)), availability=draw(rank), recoverable=draw(rank)
+            )
             for t in types
         ),
         room=draw(st.one_of(st.none(), st.integers(0, 8))),
@@ -150,7 +152,9 @@ def random_problem(seed: int) -> PackProblem:
     return PackProblem(
         nodes=tuple(stream.choice(kinds) for _ in range(stream.randint(0, 8))),
         offers=tuple(
-            Offer(node_type=t, room=stream.choice([0, 1, 2, 9]), recoverable=stream.choice([1.0, 1.0, 0.5]))
+            TypeOffer(
+                node_type=t, room=stream.choice([0, 1, 2, 9]), recoverable=stream.choice([1.0, 1.0, 0.5])
+            )
             for t in types
         ),
         room=stream.choice([None, None, stream.randint(0, 10)]),
@@ -252,7 +256,9 @@ def gang_problem(seed: int) -> PackProblem:
     return PackProblem(
         nodes=tuple(stream.choice(kinds) for _ in range(stream.randint(1, 20))),
         offers=tuple(
-            Offer(node_type=t, room=stream.choice([0, 1, 2, 9]), recoverable=stream.choice([1.0, 1.0, 0.5]))
+            TypeOffer(
+                node_type=t, room=stream.choice([0, 1, 2, 9]), recoverable=stream.choice([1.0, 1.0, 0.5])
+            )
             for t in types
         ),
         room=stream.choice([None, None, stream.randint(0, 10)]),
@@ -301,12 +307,12 @@ def large_problem(seed: int, demands: int, shapes: int, nodes: int, types: int) 
     )
 
 
-def _random_offer(stream: random.Random, number: int) -> Offer:
+def _random_offer(stream: random.Random, number: int) -> TypeOffer:
     cpus = stream.choice([2, 4, 8, 16, 32, 48, 64, 96, 128])
     resources = {"CPU": cpus, "memory": cpus * stream.choice([2, 4, 8]) * GIB}
     if stream.random() < 0.25:
         resources["GPU"] = stream.choice([1, 2, 4, 8])
-    return Offer(node_type=NodeType(name=f"t{number}", resources=Resources.of(resources)), room=10_000)
+    return TypeOffer(node_type=NodeType(name=f"t{number}", resources=Resources.of(resources)), room=10_000)
 
 
 def _half_full(stream: random.Random, name: str, units: int) -> int:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import Offer, PackNode, PackProblem
+from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
 from muster.cluster.model import Demand, Gang, NodeType, Strategy
 
 DATA = (
@@ -39,7 +39,7 @@ def as_problem(data: dict) -> PackProblem:
             )
         )
     offers = tuple(
-        Offer(
+        TypeOffer(
             node_type=NodeType(
                 name=t["name"],
                 resources=Resources.of(t["resources"]),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from muster.base.resources import ItemKey, Resources
 from muster.cluster.binpack.feasible import selector_holds
-from muster.cluster.binpack.request import Offer
+from muster.cluster.binpack.request import TypeOffer
 from muster.cluster.model import Demand, NodeType, Selector
 
 Floats = NDArray[np.float64]
@@ -170,7 +170,7 @@ def carries(labels: Mapping[str, str], apart: Avoidance) -> bool:
 TIE = 1e-6  # of a price: decides between equals, never against a real difference
 
 
-def machine_costs(offers: Sequence[Offer]) -> Floats:
+def machine_costs(offers: Sequence[TypeOffer]) -> Floats:
     """Returns the cost per offer, always > 0; ties of price are broken by Ray's rules, then by order."""
     types = [offer.node_type for offer in offers]
     prices = np.array([_price(node_type, types) for node_type in types])
@@ -183,7 +183,7 @@ def machine_costs(offers: Sequence[Offer]) -> Floats:
     return costs
 
 
-def _standing(offer: Offer, index: int) -> tuple[bool, float, int, float, int]:
+def _standing(offer: TypeOffer, index: int) -> tuple[bool, float, int, float, int]:
     unpriced = offer.node_type.price_per_hour is None
     return (unpriced, -offer.recoverable, -offer.node_type.priority, -offer.availability, index)
 

@@ -1,0 +1,210 @@
+"""Chooses among the offers of a node type: the cheapest that are not backed off and have room, in this order.
+
+Machines of one type are equal whatever offer they come from, so `n` of them cost least when the cheapest
+offers are used up first. Called by `pack`, by the rules that withdraw and launch, and by reports.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from muster.cluster.backoff import is_blocked
+from muster.cluster.binpack.request import (
+    OfferState,
+    PackNode,
+    PackProblem,
+    PackRequest,
+    PackSolution,
+    TypeOffer,
+)
+from muster.cluster.model import NodeType, Offer, health_key
+from muster.cluster.snapshot import TypeHealth
+from muster.cluster.states import InstanceState
+
+
+def offer_states(known: NodeType, health: Mapping[str, TypeHealth], now: float) -> tuple[OfferState, ...]:
+    """Returns the offers of a type with their back-off, in the order of the config; room as configured."""
+    states = []
+    for offer in known.offers:
+        failed = health.get(health_key(known.name, offer.name))
+        blocked = failed if failed is not None and is_blocked(failed, now) else None
+        states.append(
+            OfferState(
+                offer=offer,
+                room=0 if blocked else _most(offer, known.max_nodes),
+                blocked_kind=blocked.kind if blocked else None,
+                blocked_until=blocked.blocked_until if blocked else 0.0,
+                blocked_message=blocked.message if blocked else "",
+            )
+        )
+    return tuple(states)
+
+
+def _most(offer: Offer, of_type: int) -> int:
+    return of_type if offer.max_nodes is None else min(offer.max_nodes, of_type)
+
+
+def left_of(choices: Iterable[OfferState], taken: Mapping[str, int]) -> tuple[OfferState, ...]:
+    """Returns the offers with the room that machines already taken from them (by offer name) leave."""
+    return tuple(
+        replace(each, room=max(0, each.room - taken.get(each.offer.name, 0))) if each.room else each
+        for each in choices
+    )
+
+
+def has_blocked_offer(offer: TypeOffer) -> bool:
+    """Returns whether at least one offer of the type is backed off."""
+    return any(each.blocked_kind is not None for each in offer.choices)
+
+
+def with_block_of_offers(offer: TypeOffer) -> TypeOffer:
+    """Returns a type that cannot be bought, with the back-off of the offer that will be tried first."""
+    blocked = [each for each in offer.choices if each.blocked_kind is not None]
+    first = min(blocked, key=lambda each: each.blocked_until)
+    return replace(
+        offer,
+        blocked_kind=first.blocked_kind,
+        blocked_until=first.blocked_until,
+        blocked_message=first.blocked_message,
+        blocked_offer=first.offer.name,
+    )
+
+
+def by_price(choices: Sequence[OfferState]) -> list[OfferState]:
+    """Returns the offers that can be bought from, cheapest first; equal prices in the order of the config."""
+    usable = [each for each in choices if each.room > 0]
+    return sorted(usable, key=lambda each: _price_key(each.offer))
+
+
+def _price_key(offer: Offer) -> tuple[bool, float]:
+    return offer.price_per_hour is None, offer.price_per_hour or 0.0
+
+
+def split(choices: Sequence[OfferState], count: int) -> dict[str, int]:
+    """Returns how many of `count` machines come from each offer: offer name -> machines."""
+    found: dict[str, int] = {}
+    for each in by_price(choices):
+        amount = min(count, each.room)
+        if amount <= 0:
+            break
+        found[each.offer.name] = amount
+        count -= amount
+    return found
+
+
+def without(offer: TypeOffer, bought: int) -> TypeOffer:
+    """Returns a type on sale after `bought` more machines of it."""
+    if not bought:
+        return offer
+    choices = left_of(offer.choices, split(offer.choices, bought))
+    return replace(offer, room=offer.room - bought, choices=choices)
+
+
+def bought_offers(launch: Mapping[str, int], offers: Iterable[TypeOffer]) -> dict[str, dict[str, int]]:
+    """Returns node type -> offer name -> machines, for the types of `launch` that have offers."""
+    counts = ((offer, launch.get(offer.node_type.name, 0)) for offer in offers if offer.choices)
+    return {offer.node_type.name: split(offer.choices, count) for offer, count in counts if count > 0}
+
+
+def price_of(launch: Mapping[str, int], offers: Iterable[TypeOffer]) -> float | None:
+    """Returns $ per hour of these machines; None when one of them has no price."""
+    known = {offer.node_type.name: offer for offer in offers}
+    total = 0.0
+    for name, count in launch.items():
+        price = _price_of_type(known.get(name), count)
+        if price is None:
+            return None
+        total += price
+    return total
+
+
+def _price_of_type(offer: TypeOffer | None, count: int) -> float | None:
+    if offer is None:
+        return None
+    if not offer.choices:
+        price = offer.node_type.price_per_hour
+        return None if price is None else price * count
+    amounts = split(offer.choices, count)
+    prices = {each.offer.name: each.offer.price_per_hour for each in offer.choices}
+    if sum(amounts.values()) < count or any(prices[name] is None for name in amounts):
+        return None
+    return sum((prices[name] or 0.0) * amount for name, amount in amounts.items())
+
+
+def with_choices_left(
+    offers: Sequence[TypeOffer], nodes: Iterable[PackNode], request: PackRequest
+) -> tuple[TypeOffer, ...]:
+    """Returns the types on sale, the room of each bounded by that of its offers.
+
+    A record that waits for its launch has no offer yet: it will get the cheapest, before any bought now.
+    """
+    if not any(offer.choices for offer in offers):
+        return tuple(offers)
+    taken, unassigned = Counter[str](request.leaving_offers), Counter[str]()
+    for node in nodes:
+        if node.offer:
+            taken[health_key(node.node_type, node.offer)] += 1
+        elif node.state is InstanceState.QUEUED and node.key:
+            unassigned[node.node_type] += 1
+    return tuple(_bounded(offer, taken, unassigned[offer.node_type.name]) for offer in offers)
+
+
+def _bounded(offer: TypeOffer, taken: Mapping[str, int], unassigned: int) -> TypeOffer:
+    if not offer.choices:
+        return offer
+    name = offer.node_type.name
+    own = {each.offer.name: taken.get(health_key(name, each.offer.name), 0) for each in offer.choices}
+    left = left_of(offer.choices, own)
+    left = left_of(left, split(left, unassigned))
+    return replace(offer, choices=left, room=min(offer.room, sum(each.room for each in left)))
+
+
+def at_prices(problem: PackProblem) -> PackProblem:
+    """Returns the problem with one entry per price at which a type can be bought, cheapest first.
+
+    The entries of a type have together the room of the type, so its limit holds over all of them. The first
+    keeps the type's name, and is the only one unless the cheapest offer has less room than the type.
+    """
+    if not any(offer.choices for offer in problem.offers):
+        return problem
+    return replace(problem, offers=tuple(entry for offer in problem.offers for entry in _priced(offer)))
+
+
+_MARK = "\n"  # no node type has it in its name
+
+
+def _priced(offer: TypeOffer) -> list[TypeOffer]:
+    if not offer.choices:
+        return [offer]
+    entries: list[TypeOffer] = []
+    room = offer.room
+    for each in by_price(offer.choices):
+        if room > 0:
+            entries.append(_entry(offer, each, min(room, each.room), len(entries)))
+            room -= each.room
+    return entries or [replace(offer, choices=(), room=0)]
+
+
+def _entry(offer: TypeOffer, choice: OfferState, room: int, position: int) -> TypeOffer:
+    known = offer.node_type
+    name = known.name if position == 0 else f"{known.name}{_MARK}{position}"
+    priced = replace(known, name=name, price_per_hour=choice.offer.price_per_hour, offers=())
+    return replace(offer, node_type=priced, room=room, choices=())
+
+
+def by_type(solution: PackSolution) -> PackSolution:
+    """Returns a solution of a problem of `at_prices`, with the types' own names."""
+    if not any(_MARK in name for name in solution.launch):
+        return solution
+    launch = Counter[str]()
+    for name, count in solution.launch.items():
+        launch[_own_name(name)] += count
+    placements = tuple(p._replace(node_type=_own_name(p.node_type)) for p in solution.placements)
+    return replace(solution, launch=dict(launch), placements=placements)
+
+
+def _own_name(name: str) -> str:
+    return name.partition(_MARK)[0]

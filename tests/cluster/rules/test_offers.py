@@ -1,0 +1,200 @@
+"""Offers through whole ticks: launches, refusals, back-off per offer, what records keep."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.cluster.worlds import S, after, created, following, machine, node, past, record, spec, tick, world
+
+from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, Offer, Timeouts
+from muster.cluster.plan import Launch
+from muster.cluster.reconcile import reconcile
+from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth
+from muster.testing.builders import NOW, demand, node_type
+
+CHEAP = Offer(zone="a", market="spot", price_per_hour=1.0, billing_minimum_s=60.0)
+NEXT = Offer(zone="b", market="spot", price_per_hour=2.0)
+DEAR = Offer(zone="a", market="on-demand", price_per_hour=4.0)
+GPU = node_type("gpu", {"CPU": 4}, offers=(DEAR, CHEAP, NEXT))
+FAST = LaunchLimits(upscaling_speed=10.0)
+TRAITS = ProviderTraits(buys_offers=True)
+
+
+def offered(records=(), *, known=GPU, wanted=1, **changes):
+    demands = [demand({"CPU": 4}, wanted)] if wanted else []
+    types = changes.pop("types", (known,))
+    return world(
+        records, **{"spec": spec(*types, limits=FAST), "demands": demands, "traits": TRAITS, **changes}
+    )
+
+
+def launches(plan):
+    return [(action.offer, dict(action.shape)) for action in plan.actions if isinstance(action, Launch)]
+
+
+def asked(name="a", offer=CHEAP, **changes):
+    return record(
+        name, S.REQUESTED, node_type="gpu", offer=offer, price_per_hour=offer.price_per_hour, **changes
+    )
+
+
+def refused(kind=FailureKind.CAPACITY, offer=""):
+    return (LaunchFailure(request_id="r-1", node_type="gpu", kind=kind, message="none", offer=offer),)
+
+
+def blocked(*names):
+    return Memory(
+        health={n: TypeHealth(failures=1.0, blocked_until=NOW + 60.0, message="none") for n in names}
+    )
+
+
+def test_a_launch_names_its_offer_and_the_record_keeps_it_with_its_price():
+    seen = offered()
+    plan = reconcile(seen)
+    (bought,) = created(seen, plan)
+    assert launches(plan) == [(CHEAP, {"gpu": 1})]
+    assert (bought.offer, bought.price_per_hour) == (CHEAP, 1.0)
+    assert bought.details == "asked from the provider: a/spot at $1 per hour"
+
+
+def test_each_offer_has_a_call_of_its_own_and_types_without_offers_share_one():
+    few = replace(GPU, offers=(replace(CHEAP, max_nodes=1), NEXT))
+    plain = [node_type(name, {name: 1}) for name in ("x", "y")]
+    demands = [demand({"CPU": 4}, 3), demand({"x": 1}), demand({"y": 1})]
+    plan = reconcile(offered(types=(few, *plain), demands=demands))
+    assert launches(plan) == [(few.offers[0], {"gpu": 1}), (NEXT, {"gpu": 2}), (None, {"x": 1, "y": 1})]
+    assert len({action.request_id for action in plan.actions}) == 3
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CAPACITY, FailureKind.UNKNOWN])
+def test_a_stock_out_of_an_offer_buys_from_the_next_in_the_same_tick(kind):
+    plan = reconcile(offered([asked()], launch_failures=refused(kind)))
+    assert launches(plan) == [(NEXT, {"gpu": 1})]
+    assert [name for name, health in plan.memory.health.items() if health.blocked_until > NOW] == [
+        "gpu a/spot"
+    ]
+
+
+def test_offer_after_offer_is_tried_until_one_sells():
+    seen, tried = offered([asked()], launch_failures=refused()), []
+    for _ in range(2):
+        plan = reconcile(seen)
+        (action,) = plan.actions
+        tried.append(action.offer.name)
+        failure = LaunchFailure(
+            request_id=action.request_id, node_type="gpu", kind=FailureKind.CAPACITY, message="none"
+        )
+        seen = following(seen, plan, seconds=1.0, launch_failures=(failure,))
+    assert tried == ["b/spot", "a/on-demand"]
+    assert launches(reconcile(seen)) == []  # all three are backed off
+
+
+@pytest.mark.parametrize("kind", [FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG])
+def test_what_a_user_must_mend_closes_the_type_unless_the_failure_names_the_offer(kind):
+    of_type = reconcile(offered([asked()], launch_failures=refused(kind)))
+    assert (launches(of_type), list(of_type.memory.health)) == ([], ["gpu"])
+    of_offer = reconcile(offered([asked()], launch_failures=refused(kind, offer="a/spot")))
+    assert (launches(of_offer), list(of_offer.memory.health)) == ([(NEXT, {"gpu": 1})], ["gpu a/spot"])
+
+
+def test_a_record_that_waits_is_bought_from_what_is_cheapest_at_its_launch():
+    waits = record("w", S.QUEUED, node_type="gpu")
+    assert launches(reconcile(offered([waits]))) == [(CHEAP, {"gpu": 1})]
+    assert launches(reconcile(offered([waits], memory=blocked("gpu a/spot")))) == [(NEXT, {"gpu": 1})]
+    cheaper = replace(GPU, offers=(replace(DEAR, price_per_hour=0.5), CHEAP, NEXT))
+    assert launches(reconcile(offered([waits], known=cheaper)))[0][0].name == "a/on-demand"
+
+
+def test_waiting_records_that_the_open_offers_cannot_hold_are_withdrawn_for_another_type():
+    few = replace(GPU, offers=(replace(NEXT, max_nodes=1), CHEAP))
+    other = node_type("other", {"CPU": 4}, price_per_hour=9.0)
+    waits = [record(name, S.QUEUED, node_type="gpu") for name in "vw"]
+    seen = offered(waits, types=(few, other), wanted=2, memory=blocked("gpu a/spot"))
+    states, plan = tick(seen)
+    assert (states["v"], states["w"]) == ("REQUESTED", "TERMINATED")
+    assert launches(plan) == [(few.offers[0], {"gpu": 1}), (None, {"other": 1})]
+
+
+def repeated(offer=CHEAP):
+    steps = past((S.QUEUED, 0), (S.REQUESTED, 1), (S.QUEUED, 2))
+    return record("a", S.QUEUED, node_type="gpu", offer=offer, launch_request_id="r-1", history=steps)
+
+
+def test_a_repeated_request_keeps_its_offer_at_todays_price():
+    today = replace(GPU, offers=(DEAR, replace(CHEAP, price_per_hour=1.5), replace(NEXT, price_per_hour=0.1)))
+    seen = offered([repeated()], known=today)
+    plan = reconcile(seen)
+    assert launches(plan) == [(today.offers[1], {"gpu": 1})]
+    assert after(seen, plan)["a"].price_per_hour == 1.5
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_repeated_request_is_withdrawn_when_its_offer_is_gone_or_backed_off(gone):
+    known = replace(GPU, offers=(NEXT, DEAR)) if gone else GPU
+    seen = offered([repeated()], known=known, memory=Memory() if gone else blocked("gpu a/spot"))
+    states, plan = tick(seen)
+    assert states["a"] == "TERMINATED"
+    assert launches(plan) == [(NEXT, {"gpu": 1})]
+
+
+def test_machines_on_their_way_and_running_count_for_the_maximum_of_their_offer():
+    few = replace(GPU, offers=(replace(CHEAP, max_nodes=2), NEXT))
+    mine = [asked("a"), record("b", S.RAY_RUNNING, node_type="gpu", offer=CHEAP)]
+    plan = reconcile(offered(mine, known=few, wanted=2))
+    assert launches(plan) == [(NEXT, {"gpu": 1})]
+
+
+def test_a_request_that_never_brings_a_machine_blames_its_offer():
+    steps = past((S.QUEUED, 0), *((S.REQUESTED, 1), (S.QUEUED, 2)) * 3, (S.REQUESTED, NOW - 601))
+    seen = offered([asked(history=steps)])
+    plan = reconcile(seen)
+    assert list(plan.memory.health) == ["gpu a/spot"]
+    assert launches(plan) == [(NEXT, {"gpu": 1})]
+
+
+def test_a_machine_that_never_comes_up_blames_its_offer_and_lowers_the_types_rank():
+    lost = record("a", S.ALLOCATED, node_type="gpu", offer=CHEAP, since=NOW - 99)
+    seen = offered([lost], nodes=(), spec=spec(GPU, limits=FAST, timeouts=Timeouts(allocate_s=60.0)))
+    health = reconcile(seen).memory.health
+    assert health["gpu a/spot"].blocked_until > NOW
+    assert (health["gpu"].blocked_until, health["gpu"].timed_out_at) == (0.0, NOW)
+
+
+def test_a_machine_that_came_from_another_offer_costs_what_that_one_costs():
+    arrived = machine("m", node_type="gpu", request_id="r-1", zone="b", market="spot")
+    seen = offered([asked()], machines=[arrived])
+    bound = after(seen, reconcile(seen))["a"]
+    assert (bound.state, bound.offer, bound.price_per_hour) == (S.ALLOCATED, NEXT, 2.0)
+
+
+def test_a_refusal_blames_the_offer_that_was_asked_although_a_machine_from_another_came():
+    """Seed 44000679: the record had just been bound to a late machine of its type."""
+    late = machine("m", node_type="gpu", request_id="r-gone", zone="b", market="spot")
+    plan = reconcile(offered([asked()], machines=[late], launch_failures=refused(), wanted=2))
+    assert list(plan.memory.health) == ["gpu a/spot"]
+    assert launches(plan) == [(NEXT, {"gpu": 1})]
+
+
+def test_an_adopted_machine_gets_the_offer_that_it_reports():
+    found = machine("m", node_type="gpu", zone="a", market="on-demand")
+    (adopted,) = created(seen := offered(machines=[found], wanted=0), reconcile(seen))
+    assert (adopted.offer, adopted.price_per_hour) == (DEAR, 4.0)
+
+
+def test_a_zone_that_is_not_in_the_file_is_kept_without_inventing_a_price():
+    found = machine("m", node_type="gpu", zone="z", market="spot")
+    (adopted,) = created(seen := offered(machines=[found], wanted=0), reconcile(seen))
+    assert (adopted.offer.name, adopted.price_per_hour) == ("z/spot", None)
+
+
+def test_a_restarted_node_keeps_the_offer_of_its_machine():
+    old = record("a", S.RAY_RUNNING, node_type="gpu", offer=CHEAP, price_per_hour=1.0)
+    new = node("x", node_type="gpu", cloud_id="c-a")
+    (taken_over,) = created(seen := offered([old], nodes=[new], wanted=0), reconcile(seen))
+    assert (taken_over.offer, taken_over.price_per_hour) == (CHEAP, 1.0)
+
+
+def test_a_provider_that_cannot_choose_gets_plain_launches_and_the_user_is_told():
+    plan = reconcile(offered(traits=ProviderTraits()))
+    assert launches(plan) == [(None, {"gpu": 1})]
+    assert [note.source for note in plan.quarantined] == ["offers"]
