@@ -104,7 +104,7 @@ PROVIDER = {
     "worker_ips": (["10.0.0.2"], ("10.0.0.2",), ()),
     "coordinator_address": ("h:1", "h:1", None),
 }
-OURS = {"muster", "price_per_hour", "market"}
+OURS = {"muster", "price_per_hour", "market", "hosts", "lock_dir"}
 OLD = {"head_node", "worker_nodes"}
 KEPT = {"written"}  # a field of the program, no key
 

@@ -72,6 +72,18 @@ class SectionAsWritten(Section, frozen=True, kw_only=True, omit_defaults=True):
         return found
 
 
+class HostConfig(Section, frozen=True, kw_only=True):
+    """A HostConfig is one entry of `provider.hosts`: a computer of a rack; what it lacks is that of `auth`."""
+
+    ip: str  # or a name
+    type: str | None = None  # of available_node_types; None: the only one for workers
+    head: bool = False
+    ssh_port: Annotated[int, Meta(ge=1, le=65_535)] = 22
+    user: str | None = None
+    ssh_private_key: str | None = None
+    ssh_proxy_command: str | None = None
+
+
 class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True):
     """A ProviderConfig has the keys of `provider` that the core reads; `settings()` has all others, too."""
 
@@ -93,6 +105,8 @@ class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=
     security_group: dict[str, Any] | None = None
     head_ip: str | None = None
     worker_ips: tuple[str, ...] = ()
+    hosts: tuple[HostConfig, ...] = ()  # ours
+    lock_dir: str = "/tmp"  # ours, of `local`: where a host says which cluster has it
     coordinator_address: str | None = None
 
 
