@@ -58,21 +58,48 @@ def test_rays_own_list_is_the_head_and_the_workers():
 @pytest.mark.parametrize(
     ("provider", "message"),
     [
-        ("head_ip: h, worker_ips: [a, a]", "worker_ips[1]: 'a' is listed twice (first as worker_ips[0]); remove one"),
-        ("head_ip: h, worker_ips: [a, h]", "worker_ips[1]: 'h' is the head already (provider.head_ip); remove it"),
+        (
+            "head_ip: h, worker_ips: [a, a]",
+            "worker_ips[1]: 'a' is listed twice (first as worker_ips[0]); remove one",
+        ),
+        (
+            "head_ip: h, worker_ips: [a, h]",
+            "worker_ips[1]: 'h' is the head already (provider.head_ip); remove it",
+        ),
         ("head_ip: h, hosts: [{ip: h}]", "hosts[0]: 'h' is the head already (provider.head_ip); remove it"),
-        ("head_ip: h, worker_ips: [a], hosts: [{ip: a}]", "hosts[0]: 'a' is listed twice (first as worker_ips[0])"),
+        (
+            "head_ip: h, worker_ips: [a], hosts: [{ip: a}]",
+            "hosts[0]: 'a' is listed twice (first as worker_ips[0])",
+        ),
         ("head_ip: h, hosts: [{ip: a, head: true}]", "hosts[0]: is a second head; a cluster has one"),
-        ("hosts: [{ip: a}]", "provider: 'head_ip' is missing; name the head's address, or mark a host with head"),
-        ("head_ip: h, hosts: [{ip: a, type: bg}]", "hosts[0].type: 'bg' is not in available_node_types; did you"),
-        ("head_ip: h, hosts: [{ip: a, ssh_port: 0}]", "hosts[0].ssh_port: 0 must be at least 1 and at most 65,535"),
-        ("head_ip: h, hosts: [{ip: a, prot: 1}]", "hosts[0].prot: unknown key; did you mean"),
+        (
+            "hosts: [{ip: a}]",
+            "provider: 'head_ip' is missing; name the head's address, or mark a host with head",
+        ),
+        (
+            "head_ip: h, hosts: [{ip: a, type: bg}]",
+            "hosts[0].type: 'bg' is not in available_node_types; did you",
+        ),
+        (
+            "head_ip: h, hosts: [{ip: a, ssh_port: 0}]",
+            "hosts[0].ssh_port: 0 must be at least 1 and at most 65,535",
+        ),
+        ("head_ip: h, hosts: [{ip: a, ssh_prot: 1}]", "hosts[0].ssh_prot: unknown key; did you mean"),
         ("head_ip: h, hosts: [{type: big}]", "hosts[0]: 'ip' is missing; add it"),
         ("head_ip: h, hosts: [10.0.0.1]", "hosts[0]: must be a mapping, not '10.0.0.1'"),
-        ("head_ip: '-oProxyCommand=x', hosts: [{ip: a}]", "head_ip: '-oProxyCommand=x' is not an address or a name"),
-        ("head_ip: h, hosts: [{ip: 'a; rm -rf b'}]", "hosts[0]: 'a; rm -rf b' is not an address or a name of a"),
+        (
+            "head_ip: '-oProxyCommand=x', hosts: [{ip: a}]",
+            "head_ip: '-oProxyCommand=x' is not an address or a name",
+        ),
+        (
+            "head_ip: h, hosts: [{ip: 'a; rm -rf b'}]",
+            "hosts[0]: 'a; rm -rf b' is not an address or a name of a",
+        ),
         ("head_ip: h, hosts: [{ip: a, user: '$(id)'}]", "hosts[0].user: '$(id)' is not the name of a user"),
-        ("head_ip: h, hosts: [{ip: a}], lock_dir: tmp", "lock_dir: 'tmp' must be an absolute directory of the hosts"),
+        (
+            "head_ip: h, hosts: [{ip: a}], lock_dir: tmp",
+            "lock_dir: 'tmp' must be an absolute directory of the hosts",
+        ),
     ],
 )
 def test_a_list_that_cannot_be_right_is_refused_with_its_entry(provider, message):
