@@ -84,7 +84,12 @@ DEFAULTS: dict[str, Plain] = {
         "head_node_type": HEAD_TYPE,
         "available_node_types": _VSPHERE_TYPES,
     },
-    "local": {**COMMON, **_SSH},
+    "local": {
+        **COMMON,
+        **_SSH,
+        "head_start_ray_commands": ["ray start --head --port=6379 --no-monitor --disable-usage-stats"],
+        "worker_start_ray_commands": ["ray start --address=$RAY_HEAD_IP:6379 --disable-usage-stats"],
+    },
     "external": {**COMMON, **_types({}, {})},
     "spark": {
         **COMMON,
