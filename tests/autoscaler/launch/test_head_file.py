@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from muster.autoscaler.launch.head_file import (
+    Overrides,
     gcs_port,
     head_file,
     ray_program,
@@ -22,7 +23,12 @@ def test_the_head_gets_its_own_paths_and_copies_of_the_keys():
                 "head_ip": "h",
                 "hosts": [{"ip": "a", "ssh_private_key": "/other", "ssh_proxy_command": "x"}, {"ip": "b"}],
             },
-            "auth": {"ssh_user": "me", "ssh_private_key": "/mine", "ssh_proxy_command": "nc", "ssh_public_key": "/p"},
+            "auth": {
+                "ssh_user": "me",
+                "ssh_private_key": "/mine",
+                "ssh_proxy_command": "nc",
+                "ssh_public_key": "/p",
+            },
             "file_mounts": {"/data": "~/here"},
         }
     )
@@ -41,9 +47,17 @@ def test_the_head_gets_its_own_paths_and_copies_of_the_keys():
 
 def test_what_a_provider_has_filled_in_is_kept_and_marked_so_that_it_is_not_asked_again():
     data = {"provider": {"type": "external", "module": "a.B"}, "available_node_types": {"t": {}}}
-    filled = {"provider": {**data["provider"], "subnet": "s-1"}, "available_node_types": {"t": {"node_config": {"x": 1}}}}
+    filled = {
+        "provider": {**data["provider"], "subnet": "s-1"},
+        "available_node_types": {"t": {"node_config": {"x": 1}}},
+    }
     text = yaml.safe_load(head_file(data, filled).text)
-    assert text["provider"] == {"type": "external", "module": "a.B", "subnet": "s-1", "muster_bootstrapped": True}
+    assert text["provider"] == {
+        "type": "external",
+        "module": "a.B",
+        "subnet": "s-1",
+        "muster_bootstrapped": True,
+    }
     assert text["available_node_types"] == {"t": {"node_config": {"x": 1}}}
 
 
@@ -72,9 +86,18 @@ def test_port_and_program_are_read_from_the_commands():
 
 def test_counts_of_the_command_line_win_over_the_file():
     local = {"provider": {"type": "local"}}
-    assert with_overrides(local, min_workers=1, max_workers=2) == {**local, "min_workers": 1, "max_workers": 2}
+    assert with_overrides(local, Overrides(min_workers=1, max_workers=2)) == {
+        **local,
+        "min_workers": 1,
+        "max_workers": 2,
+    }
     typed = {"available_node_types": {"h": {}, "w": {"resources": {}}}, "head_node_type": "h"}
-    assert with_overrides(typed, min_workers=3)["available_node_types"]["w"] == {"resources": {}, "min_workers": 3}
+    assert with_overrides(typed, Overrides(min_workers=3))["available_node_types"]["w"] == {
+        "resources": {},
+        "min_workers": 3,
+    }
     several = {"available_node_types": {"h": {}, "w": {}, "v": {}}, "head_node_type": "h"}
-    with pytest.raises(ClusterError, match="--min-workers does not say of which type; set min_workers of w, v in"):
-        with_overrides(several, min_workers=1)
+    with pytest.raises(
+        ClusterError, match="--min-workers does not say of which type; set min_workers of w, v in"
+    ):
+        with_overrides(several, Overrides(min_workers=1))

@@ -1,6 +1,6 @@
 """Writes the cluster file that the head gets, and the commands that start Ray there. Pure.
 
-The head's monitor reads this file instead of the user's: paths are those of the head, keys are the copies that
+The monitor on the head reads this file instead of the user's: paths are those of the head, keys are copies that
 `muster up` leaves there, and what the provider has filled in is kept.
 """
 
@@ -32,11 +32,20 @@ class HeadFile(Struct, frozen=True, kw_only=True):
     keys: Mapping[str, str] = field(default_factory=dict)  # path on the head -> path on this computer
 
 
-def with_overrides(
-    data: Mapping[str, Any], *, min_workers: int | None = None, max_workers: int | None = None
-) -> dict[str, Any]:
-    """Returns the file's data with the counts of the command line. Raises ClusterError where none fits."""
+class Overrides(Struct, frozen=True, kw_only=True):
+    """Overrides are what the command line says in place of the file."""
+
+    cluster_name: str | None = None
+    min_workers: int | None = None
+    max_workers: int | None = None
+
+
+def with_overrides(data: Mapping[str, Any], given: Overrides) -> dict[str, Any]:
+    """Returns the file's data with what the command line says. Raises ClusterError where a count fits no type."""
     changed = dict(data)
+    min_workers, max_workers = given.min_workers, given.max_workers
+    if given.cluster_name is not None:
+        changed["cluster_name"] = given.cluster_name
     if max_workers is not None:
         changed["max_workers"] = max_workers
     if min_workers is None:
@@ -61,7 +70,9 @@ def head_file(data: Mapping[str, Any], filled: Mapping[str, Any] | None = None) 
     """Returns the head's file from the user's; `filled` are the sections that the provider has completed."""
     head = {**data, **(filled or {})}
     keys: dict[str, str] = {}
-    auth = {k: v for k, v in (head.get("auth") or {}).items() if k not in ("ssh_proxy_command", "ssh_public_key")}
+    auth = {
+        k: v for k, v in (head.get("auth") or {}).items() if k not in ("ssh_proxy_command", "ssh_public_key")
+    }
     head["auth"] = _with_key(auth, keys)
     provider = dict(head["provider"])
     if provider.get("hosts"):
@@ -135,4 +146,4 @@ def muster_line(ray: str) -> str:
     if "/" not in ray:
         return "MUSTER=muster"
     beside = shlex.quote(ray.rpartition("/")[0] + "/muster").replace("'~/", "~/'")
-    return f"MUSTER={beside}; [ -x \"$MUSTER\" ] || MUSTER=muster"
+    return f'MUSTER={beside}; [ -x "$MUSTER" ] || MUSTER=muster'

@@ -89,11 +89,11 @@ def with_host_sizes(
     return types
 
 
-def least_size(
-    node_type: str, found: Mapping[str, tuple[RackHost, HostReport | None]]
-) -> dict[str, float]:
+def least_size(node_type: str, found: Mapping[str, tuple[RackHost, HostReport | None]]) -> dict[str, float]:
     """Returns what every host of a type has; {} when none has answered."""
-    reports = [report for host, report in found.values() if host.node_type == node_type and report is not None]
+    reports = [
+        report for host, report in found.values() if host.node_type == node_type and report is not None
+    ]
     if not reports:
         logger.warning(
             "no host of type %s has answered, so its size is not known until the monitor starts again;"
