@@ -38,7 +38,7 @@ from muster.base.foreign import error_text, shielded
 from muster.base.ids import IdSource, RandomIds
 from muster.base.rng import Seed
 from muster.cluster.controller import ClusterController
-from muster.cluster.ports import Ports
+from muster.cluster.ports import Installer, Ports
 from muster.config.node_launch import node_launches
 from muster.config.schema import ClusterConfig, MonitorConfig, NodeTypeConfig, ProviderConfig
 from muster.config.source import FileSpecSource
@@ -46,7 +46,8 @@ from muster.config.to_spec import retention_of
 from muster.errors import EngineUnreachable
 from muster.host.processes import mark_of
 from muster.providers.bootstrap import completed
-from muster.providers.registry import ProviderContext, build_provider, check_provider
+from muster.providers.registry import ManagedProvider, ProviderContext, build_provider, check_provider
+from muster.providers.v1.adapter import V1Adapter
 from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
@@ -369,10 +370,29 @@ class _Parts:
             provider=provider,
             nodes=self._nodes,
             drainer=drainer,
-            installer=None,
+            installer=self._installer(provider),
             store=self._store,
             spec=self._source,
         )
+
+    def _installer(self, provider: ManagedProvider) -> Installer | None:
+        """Returns what sets machines up over SSH; None where they come up with the runtime."""
+        if provider.traits().installs_runtime or not isinstance(provider, V1Adapter):
+            return None
+        from muster.autoscaler.worker_access import WorkerAccess
+        from muster.remote.installer import NodeInstaller
+
+        head, home = self._options.head, self._options.home
+        access = WorkerAccess(
+            provider.v1,
+            lambda: self._source.config,
+            head_ip=host_and_port(head.address)[0],
+            auth=head.auth,
+            pins=home.path / "known_hosts",
+        )
+        installer = NodeInstaller(access, home.path / "install")
+        self._stack.callback(_quietly, installer.close)
+        return installer
 
     def _metrics(self, session: str) -> tuple[Metrics | None, MetricsServer | None]:
         port = self._given.port(self._source.config.muster.monitor)

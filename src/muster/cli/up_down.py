@@ -198,7 +198,7 @@ NOT_ENDED = 3
     "--keep-min-workers", is_flag=True, help="As --workers-only, but leave min_workers of each type."
 )
 @click.pass_context
-def down(ctx: click.Context, cluster: str, yes: bool, purge: bool, **given: bool) -> None:
+def down(ctx: click.Context, /, cluster: str, yes: bool, purge: bool, **given: bool) -> None:
     """Stop a cluster: its monitor, its workers and its head. Running work is lost.
 
     A second call does nothing.

@@ -131,7 +131,8 @@ class ClusterDown:
             if home.endswith(f"/.muster/clusters/{self.session.config.cluster_name}")
             else ""
         )
-        await self._within(runner.run(f"rm -rf -- {paths}{own}"))
+        empty = '"$HOME"/.muster/clusters "$HOME"/.muster'
+        await self._within(runner.run(f"rm -rf -- {paths}{own}; rmdir {empty} 2>/dev/null; true"))
 
     async def _end_head(self, head: Machine) -> str:
         """Returns why the head could not be ended, or ""."""

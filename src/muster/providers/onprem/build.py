@@ -27,6 +27,16 @@ logger = logging.getLogger(__name__)
 _MEMORY_SHARE = 0.7  # Ray keeps the rest for its object store
 
 
+class SharedSshRunner(SshRunner):
+    """A SharedSshRunner leaves its connection open for the others that use the host; the provider ends it."""
+
+    async def close(self) -> None:
+        """Does nothing."""
+
+    async def disconnect(self) -> None:
+        await super().close()
+
+
 def make_onprem(
     config: ClusterConfig, home: Path, clock: Clock, ids: IdSource, hosts: Hosts | None = None
 ) -> OnPremProvider:
@@ -40,7 +50,7 @@ def make_onprem(
     pins, is_strict = home / "known_hosts", config.auth.strict_host_keys
     rack = Rack(
         hosts=hosts or (lambda: rack_hosts(config)),
-        make_runner=lambda host: SshRunner(ssh_host(host, pins, is_strict=is_strict)),
+        make_runner=lambda host: SharedSshRunner(ssh_host(host, pins, is_strict=is_strict)),
         lock_dir=config.provider.lock_dir,
         clock=clock,
         memory=home / "hosts.json",

@@ -17,7 +17,7 @@ from muster.base.foreign import shown
 from muster.base.text import short_duration
 
 LOCK = "muster-host.lock"
-STOP_S = 10  # processes have so long to end before they are killed
+STOP_S = 5  # processes have so long to end before they are killed
 LEAST_DISK_BYTES = 500_000_000
 _BOOT = "@BOOT@"
 
@@ -139,6 +139,7 @@ printf '%s\n' "$sessions" | while IFS= read -r d; do
   [ -n "$d" ] || continue
   rm -rf -- "$d"
   base=$(dirname -- "$d"); [ -e "$base/session_latest" ] || rm -f -- "$base/session_latest"
+  ls -d "$base"/session_* >/dev/null 2>&1 || rm -f -- "$base/ray_current_cluster"
   rmdir -- "$base" 2>/dev/null
 done
 """

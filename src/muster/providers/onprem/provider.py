@@ -110,7 +110,7 @@ class OnPremProvider(NodeProvider):
 
     def runner_of(self, node_id: str) -> CommandRunner:
         """Returns what runs commands on the node's host; for the updater."""
-        return self._rack.make_runner(self._node(node_id).state.host)
+        return self._rack.runner(self._node(node_id).state.host)
 
     def reports(self) -> dict[str, HostState]:
         """Returns what is known of every host, taken or not, after one look at all of them."""
@@ -161,6 +161,7 @@ class OnPremProvider(NodeProvider):
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await self._rack.disconnect()
         await asyncio.sleep(0)  # transports of ended processes are closed by callbacks
 
     def _node(self, node_id: str) -> _Node:

@@ -115,6 +115,11 @@ class Rack:
             call = self.runner(state.host).run(line, timeout_s=timeout_s)
             return await asyncio.wait_for(call, timeout_s + 5)
 
+    async def disconnect(self) -> None:
+        """Ends the connections, so that none outlives this process."""
+        ends = [getattr(runner, "disconnect", None) for runner in self._runners.values()]
+        await asyncio.gather(*(end() for end in ends if end is not None), return_exceptions=True)
+
     def remember(self, taken: Sequence[RackHost]) -> None:
         """Writes which hosts this cluster has: a host that leaves the list must still be given back."""
         self._remembered = {host.ip: host for host in taken}
