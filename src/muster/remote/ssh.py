@@ -13,7 +13,6 @@ import itertools
 import os
 import shlex
 import shutil
-import signal
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from muster.errors import RemoteError
+from muster.remote.process import Output, execute
 from muster.remote.runner import COMMAND_S, SYNC_S, Host, OnOutput, RunWhere
 from muster.remote.ssh_command import (
     check_host,
@@ -45,12 +45,8 @@ from muster.remote.ssh_command import end_line as end_line_of
 
 SSH_FAILED = 255
 LONGEST_SOCKET = 70  # a path of a socket has 104 characters, of which ssh needs some while it makes it
-MOST_OUTPUT = 16 * 2**20  # of which the end is kept
-LAST_LINES = 20
 END_S = 5.0
 _command_numbers = itertools.count(1)
-# What an interactive bash says first when it has no terminal.
-_NO_TERMINAL = (b"bash: cannot set terminal process group", b"bash: no job control in this shell")
 
 
 @lru_cache(maxsize=1)
@@ -217,104 +213,12 @@ class SshRunner:
 
     async def _end_there(self, command_id: str) -> None:
         """Ends what a command started, when the machine can still be asked."""
+        if not os.path.exists(self._socket):
+            return  # it never got there
         with _log_file(f"end-{command_id}") as log, contextlib.suppress(asyncio.TimeoutError, OSError):
             line = end_line_of(command_id)
             argv = ssh_arguments(self.host, line, socket=self._socket, log=str(log), connect_s=END_S)
             await execute(argv, Output(), timeout_s=END_S)
-
-
-class Output:
-    """An Output is what a command printed so far; secrets are replaced before anybody sees them."""
-
-    def __init__(
-        self,
-        on_output: OnOutput | None = None,
-        secrets: Mapping[str, str] = {},
-        *,
-        is_interactive: bool = False,
-    ) -> None:
-        self._on_output = on_output
-        self._hidden = sorted((value.encode() for value in secrets.values() if len(value) > 3), key=len)[::-1]
-        self._held: dict[bool, bytes] = {True: b"", False: b""}  # by stream: what may begin a secret
-        self._is_interactive = is_interactive
-        self._stdout = bytearray()
-        self._all = bytearray()
-
-    def add(self, chunk: bytes, *, is_stdout: bool) -> None:
-        held = self._held[is_stdout] + chunk
-        for secret in self._hidden:
-            held = held.replace(secret, b"***")
-        keep = len(self._hidden[0]) - 1 if self._hidden and chunk else 0
-        keep = min(keep, len(held))
-        self._held[is_stdout] = held[len(held) - keep :]
-        self._emit(held[: len(held) - keep], is_stdout=is_stdout)
-
-    def end(self) -> None:
-        """Passes on what was held back."""
-        for is_stdout in (True, False):
-            self.add(b"", is_stdout=is_stdout)
-
-    def text(self) -> str:
-        return self._stdout.decode("utf-8", "replace")
-
-    def last_lines(self) -> list[str]:
-        return self._all.decode("utf-8", "replace").splitlines()[-LAST_LINES:]
-
-    def _emit(self, chunk: bytes, *, is_stdout: bool) -> None:
-        if self._is_interactive and not is_stdout:
-            lines = chunk.splitlines(keepends=True)
-            chunk = b"".join(line for line in lines if not line.startswith(_NO_TERMINAL))
-        if not chunk:
-            return
-        for kept in (self._stdout, self._all) if is_stdout else (self._all,):
-            kept.extend(chunk)
-            if len(kept) > 2 * MOST_OUTPUT:
-                del kept[:-MOST_OUTPUT]
-        if self._on_output is not None:
-            self._on_output(chunk)
-
-
-async def execute(argv: Sequence[str], output: Output, *, timeout_s: float, given: bytes = b"") -> int:
-    """Runs a program of this computer and returns its code; if given up, it is killed with its children."""
-    pipe = asyncio.subprocess.PIPE
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=pipe if given else asyncio.subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
-            start_new_session=True,  # Ctrl-C is for muster, which ends what it started
-        )
-    except FileNotFoundError:
-        raise RemoteError(
-            f"{argv[0]} is not on this computer: install it (apt-get install {argv[0]})"
-        ) from None
-    try:
-        await asyncio.wait_for(_talk(process, output, given), timeout_s)
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        output.end()
-    return process.returncode or 0
-
-
-async def _talk(process: asyncio.subprocess.Process, output: Output, given: bytes) -> None:
-    async def read(stream: asyncio.StreamReader | None, *, is_stdout: bool) -> None:
-        while stream is not None and (chunk := await stream.read(65536)):
-            output.add(chunk, is_stdout=is_stdout)
-
-    async def write() -> None:
-        if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                process.stdin.write(given)
-                await process.stdin.drain()
-            process.stdin.close()
-
-    await asyncio.gather(
-        write(), read(process.stdout, is_stdout=True), read(process.stderr, is_stdout=False), process.wait()
-    )
 
 
 @contextlib.contextmanager
