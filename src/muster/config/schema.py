@@ -73,7 +73,7 @@ class SectionAsWritten(Section, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostConfig(Section, frozen=True, kw_only=True):
-    """A HostConfig is one entry of `provider.hosts`: a computer of a rack; what it lacks is that of `auth`."""
+    """A HostConfig is one entry of `provider.hosts`: a computer of a rack; the rest is that of `auth`."""
 
     ip: str  # or a name
     type: str | None = None  # of available_node_types; None: the only one for workers

@@ -151,6 +151,7 @@ grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
 """
     + _STOP
     + r"""
+[ -z "$CLEAN" ] || bash -c "$CLEAN"
 exclusive && grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null && rm -f "$F"
 echo released
 """
@@ -172,13 +173,14 @@ def write_line(lock_dir: str, holder: Holder) -> str:
     return _line(_WRITE, D=lock_dir, ID=holder.cloud_id, HOLDER=msgspec.json.encode(holder).decode())
 
 
-def release_line(lock_dir: str, holder: Holder) -> str:
-    """Returns the line that ends what the holder runs on the host, and then gives the host back."""
+def release_line(lock_dir: str, holder: Holder, clean: str = "") -> str:
+    """Returns the line that ends what the holder runs on the host, cleans it, and then gives it back."""
     return _line(
         _RELEASE,
         D=lock_dir,
         ID=holder.cloud_id,
         S=str(STOP_S),
+        CLEAN=clean,
         CONTAINER=holder.container,
         PROGRAM=holder.container_program or "docker",
     )

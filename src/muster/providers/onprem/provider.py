@@ -57,7 +57,7 @@ class _Node:
 class OnPremProvider(NodeProvider):
     """An OnPremProvider takes hosts, and gives them back clean; starts of many hosts are parallel."""
 
-    def __init__(  # noqa: PLR0913 - the first two are Ray's
+    def __init__(
         self,
         provider_config: dict[str, Any],
         cluster_name: str,
@@ -126,8 +126,9 @@ class OnPremProvider(NodeProvider):
     def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:
         self._call(self._set_tags(node_id, dict(tags)))
 
-    def terminate_node(self, node_id: str) -> dict[str, Any] | None:
-        self._call(self._release(node_id))
+    def terminate_node(self, node_id: str, clean: str = "") -> dict[str, Any] | None:
+        """Gives a host back; `clean` is a line that removes more from it before anybody else can have it."""
+        self._call(self._release(node_id, clean))
         return None
 
     def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
@@ -307,7 +308,7 @@ class OnPremProvider(NodeProvider):
             self._nodes[node_id] = _Node(node.state, holder)
             node.state.changed_at = self._rack.clock.monotonic()
 
-    async def _release(self, node_id: str) -> None:
+    async def _release(self, node_id: str, clean: str = "") -> None:
         """Ends what runs on the host before it is anybody else's; an unknown node is gone already."""
         await self._refresh()
         node = self._nodes.get(node_id)
@@ -315,7 +316,7 @@ class OnPremProvider(NodeProvider):
             return
         ip = node.state.host.ip
         try:
-            line = release_line(self._rack.lock_dir, node.holder)
+            line = release_line(self._rack.lock_dir, node.holder, clean)
             printed = await self._rack.run(node.state, line, RELEASE_S)
         except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
             raise ProviderError(
