@@ -38,7 +38,13 @@ def request(tmp_path, **changes):
 
 def test_of_a_release_the_version_is_enough_and_of_a_source_tree_the_files_count():
     there = python(muster_version=muster.__version__, digest="one")
-    cases = [(there, "two", True), (there, "two", False), (there, "one", False), (python(), "", True), (None, "", True)]
+    cases = [
+        (there, "two", True),
+        (there, "two", False),
+        (there, "one", False),
+        (python(), "", True),
+        (None, "", True),
+    ]
     found = [has_ours(one, digest=digest, is_release=is_release) for one, digest, is_release in cases]
     assert found == [True, False, True, False, False]
 
@@ -95,7 +101,9 @@ def test_muster_gets_into_a_venv_of_the_cluster_and_what_it_needs_comes_as_wheel
     assert done.python == f"{tmp_path}/clusters/it's/venv/bin/python"
     assert done.source == "wheels of this computer"
     assert steps[-1] == "copying what muster needs from this computer"
-    ran = subprocess.run([done.python, "-m", "muster", "sim", "--help"], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [done.python, "-m", "muster", "sim", "--help"], capture_output=True, text=True, check=True
+    )
     assert "sweep" in ran.stdout
     again = asyncio.run(MusterInstaller(LocalRunner(tmp_path), wanted).run())
     assert again.source == "there already"

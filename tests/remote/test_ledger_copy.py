@@ -21,7 +21,9 @@ from muster.testing.builders import plan, record
 
 def config(**backup):
     return ClusterConfig(
-        cluster_name="c1", provider=ProviderConfig(type="local"), muster=MusterConfig(backup=BackupConfig(**backup))
+        cluster_name="c1",
+        provider=ProviderConfig(type="local"),
+        muster=MusterConfig(backup=BackupConfig(**backup)),
     )
 
 

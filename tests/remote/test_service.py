@@ -43,7 +43,9 @@ def service(directory="/home/u/.muster/clusters/c1", **changes):
 
 
 def test_scripts_quote_every_word_and_hold_the_environment():
-    odd = service(ODD, command=("muster", "monitor", "a b;c"), environment={"KEY": "it's"}, boot_commands=("a; b",))
+    odd = service(
+        ODD, command=("muster", "monitor", "a b;c"), environment={"KEY": "it's"}, boot_commands=("a; b",)
+    )
     head = "#!/bin/sh\n# Written by muster for the cluster c1; `muster down` removes it.\nexport KEY='it'\"'\"'s'\n"
     assert monitor_script(odd) == head + "exec muster monitor 'a b;c'\n"
     assert boot_script(odd) == head + "bash --login -c 'a; b' || exit 1\n"
@@ -84,7 +86,9 @@ def test_every_command_is_valid_bash():
 def test_a_supervisor_that_cannot_start_is_reported_with_the_place_to_look(tmp_path, monkeypatch):
     monkeypatch.setattr("muster.remote.service._START_S", 1)
     broken = service(tmp_path / "home", python="/no/such/python")
-    with pytest.raises(RemoteError, match=r"not be started on the head \(.*no/such/python.*supervisor\.log there"):
+    with pytest.raises(
+        RemoteError, match=r"not be started on the head \(.*no/such/python.*supervisor\.log there"
+    ):
         asyncio.run(install_service(LocalRunner(tmp_path, {"PATH": "/usr/bin:/bin"}), broken))
 
 

@@ -45,7 +45,11 @@ def restore_if_lost(
     problem: StoreError | None = None
     for place in places:
         try:
-            restored = None if place is None else place.restore(home.ledger, clock, ids)
+            restored = (
+                None
+                if place is None
+                else place.restore(home.ledger, clock, ids, is_set_up_again=_sets_up(config))
+            )
         except StoreError as error:
             problem = problem or error
             continue
@@ -57,6 +61,11 @@ def restore_if_lost(
     if problem is not None:
         raise problem
     return None
+
+
+def _sets_up(config: ClusterConfig) -> bool:
+    """Returns whether muster sets machines up; others have started Ray once, for the head that is lost."""
+    return not config.provider.disable_node_updaters
 
 
 class LedgerBackup:

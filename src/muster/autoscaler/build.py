@@ -394,7 +394,6 @@ class _Parts:
             CompanyWatch(self._link, self._clock),
         ]
 
-
     def _backup(self) -> list[TickListener]:
         config = self._source.config
         backups = backups_of(config)

@@ -125,7 +125,11 @@ class Supervisor:
         try:
             with self._what.log.open("ab") as log:
                 child = subprocess.Popen(
-                    self._what.program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    self._what.program,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )
         except OSError as error:
             self._note(None, 0.0)
@@ -224,7 +228,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="keep the program after -- running")
     run.add_argument("directory")
-    run.add_argument("--log", default="", help="file of the program's output; default: monitor.log in DIRECTORY")
+    run.add_argument(
+        "--log", default="", help="file of the program's output; default: monitor.log in DIRECTORY"
+    )
     run.add_argument("--before", default="", help="a script that is run once, before the first start")
     stop = commands.add_parser("stop", help="end a supervisor and its program")
     stop.add_argument("directory")

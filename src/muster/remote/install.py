@@ -101,7 +101,9 @@ def has_ours(found: HostPython | None, *, digest: str, is_release: bool) -> bool
 def venv_command(python: str, venv: str) -> str:
     """Returns the line that makes a venv which sees the packages of `python`, of its own venv included."""
     quoted, base = in_home(venv), in_home(python)
-    paths = "import sys, sysconfig; print(sysconfig.get_path('purelib') if sys.prefix != sys.base_prefix else '')"
+    paths = (
+        "import sys, sysconfig; print(sysconfig.get_path('purelib') if sys.prefix != sys.base_prefix else '')"
+    )
     own = "import sysconfig; print(sysconfig.get_path('purelib'))"
     return (
         f"{{ {quoted}/bin/python -m pip --version >/dev/null 2>&1 || "
@@ -112,7 +114,13 @@ def venv_command(python: str, venv: str) -> str:
 
 def pip_command(python: str, *arguments: str, index: bool) -> str:
     """Returns one call of pip; with an index that does not answer it ends soon."""
-    options = ["--disable-pip-version-check", "--no-input", "--quiet", "--no-warn-script-location", "--no-compile"]
+    options = [
+        "--disable-pip-version-check",
+        "--no-input",
+        "--quiet",
+        "--no-warn-script-location",
+        "--no-compile",
+    ]
     options += ["--retries", "1", "--timeout", "10"] if index else ["--no-index"]
     words = ["-m", "pip", "install", *options, *arguments]
     return " ".join([in_home(python), *map(shlex.quote, words)])
@@ -139,7 +147,10 @@ class MusterInstaller:
     """A MusterInstaller puts the running muster on one host."""
 
     def __init__(
-        self, runner: CommandRunner, request: InstallRequest, report: Callable[[str], None] = lambda line: None
+        self,
+        runner: CommandRunner,
+        request: InstallRequest,
+        report: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._runner, self._request, self._report = runner, request, report
 
@@ -188,7 +199,9 @@ class MusterInstaller:
         folder = _absolute(self._request.directory, base.home)
         self._report("making a Python environment for muster")
         try:
-            await self._runner.run(f"mkdir -p {shlex.quote(folder)}; {venv_command(base.executable, f'{folder}/venv')}")
+            await self._runner.run(
+                f"mkdir -p {shlex.quote(folder)}; {venv_command(base.executable, f'{folder}/venv')}"
+            )
         except CommandFailed as error:
             version = _dotted(base.version)
             raise RemoteError(
@@ -232,7 +245,9 @@ class MusterInstaller:
         try:
             await self._pip(python, "--find-links", place, wanted, index=False)
         except CommandFailed as error:
-            raise RemoteError(f"what muster needs could not be installed on the host: {_last(error)}") from error
+            raise RemoteError(
+                f"what muster needs could not be installed on the host: {_last(error)}"
+            ) from error
         return "wheels of this computer"
 
     async def _send(self, files: Sequence[Path], place: str) -> None:

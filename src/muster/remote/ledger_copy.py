@@ -56,4 +56,3 @@ async def push_ledger(
     for copy in copies[:2]:  # the second, in case that the first is damaged
         await runner.sync_up(str(source / copy.name), f"{place}/{copy.name}")
     return copies[0]
-

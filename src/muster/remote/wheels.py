@@ -21,7 +21,15 @@ from muster.errors import RemoteError
 from muster.host.atomic_write import replacing
 
 DISTRIBUTION = "muster-ml"
-_LEFT_OUT = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "RECORD.jws", "RECORD.p7s", "uv_cache.json")
+_LEFT_OUT = (
+    "RECORD",
+    "INSTALLER",
+    "REQUESTED",
+    "direct_url.json",
+    "RECORD.jws",
+    "RECORD.p7s",
+    "uv_cache.json",
+)
 _NO_SOURCE = ("__pycache__",)
 _FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
 _PURE = "Wheel-Version: 1.0\nGenerator: muster\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -12,14 +12,15 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.ids import IdSource, RandomIds
-from muster.cluster.model import Instance, StatusChange
+from muster.base.ids import IdSource, InstanceId, RandomIds
+from muster.cluster.model import Instance, NodeKind, StatusChange
 from muster.cluster.plan import Launch, Plan
 from muster.cluster.ports import InstanceStore, Ledger
 from muster.cluster.spend import cost_of
@@ -36,7 +37,11 @@ _NAME = re.compile(r"(?P<cluster>.+)\.(?P<generation>\d{9,})\.(?P<digest>[0-9a-f
 _S = InstanceState
 # A machine on its way out may be gone, and its id another's by now: what is still there is found by its tags.
 LEAVING = ON_CLOUD - {_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING}
-DETAILS = "was being removed when the ledger was copied: found again by its tags if it is still there"
+_SET_UP = frozenset({_S.RAY_INSTALLING, _S.RAY_RUNNING})
+DETAILS = "the head was lost: found again by its tags if it is still there"
+
+
+SET_UP_AGAIN = "the head was lost: the machine is set up again under a new record"
 
 
 class LedgerCopy(Struct, frozen=True, order=True):
@@ -100,8 +105,10 @@ class LedgerBackups:
             self._storage.delete_file(old.name)
         return made
 
-    def restore(self, target: Path, clock: Clock, ids: IdSource) -> RestoredLedger | None:
-        """Makes `target` from the newest whole copy; None when there is none at all.
+    def restore(
+        self, target: Path, clock: Clock, ids: IdSource, *, is_set_up_again: bool = False
+    ) -> RestoredLedger | None:
+        """Makes `target` from the newest whole copy; None when there is none at all. See `settled`.
 
         Raises StoreError when `target` exists, and when there are copies and none can be used.
         """
@@ -110,7 +117,9 @@ class LedgerBackups:
         refused: list[str] = []
         for copy in self.copies():
             try:
-                self._restore(copy, target, clock, ids)
+                content = self._whole(copy)
+                with _draft(target, content, clock) as store:
+                    settle_restored(store, ids.fresh("t"), clock.now(), is_set_up_again=is_set_up_again)
             except MusterError as error:
                 refused.append(f"{self._storage.join(copy.name)} is not used: {error}")
             else:
@@ -127,53 +136,86 @@ class LedgerBackups:
         for copy in self.copies():
             self._storage.delete_file(copy.name)
 
-    def _restore(self, copy: LedgerCopy, target: Path, clock: Clock, ids: IdSource) -> None:
+    def _whole(self, copy: LedgerCopy) -> bytes:
         content = self._storage.read(copy.name)
         if _digest(content) != copy.digest:
             raise StoreError(f"it is damaged, {len(content):,} bytes with another digest than its name says")
-        draft = target.with_name(f".{target.name}.restored")
-        try:
-            draft.write_bytes(content)
-            with SqliteInstanceStore(draft, clock=clock) as store:
-                found = store.integrity()
-                if found != "ok":
-                    raise StoreError(f"it is damaged: {found}")
-                settle_restored(store, ids.fresh("t"), clock.now())
-            os.replace(draft, target)
-        finally:
-            for side in ("", "-wal", "-shm", ".lock"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(f"{draft}{side}")
+        return content
 
 
-def settle_restored(store: InstanceStore, tick_id: str, now: float) -> None:
-    """Makes an older ledger safe to continue from: only effects that are harmless to repeat are kept.
+@contextlib.contextmanager
+def _draft(target: Path, content: bytes, clock: Clock) -> Iterator[SqliteInstanceStore]:
+    """Yields a ledger of this content, which becomes `target` unless the block raises."""
+    draft = target.with_name(f".{target.name}.restored")
+    try:
+        draft.write_bytes(content)
+        with SqliteInstanceStore(draft, clock=clock) as store:
+            found = store.integrity()
+            if found != "ok":
+                raise StoreError(f"it is damaged: {found}")
+            yield store
+        os.replace(draft, target)
+    finally:
+        for side in ("", "-wal", "-shm", ".lock"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{draft}{side}")
 
-    A launch carries its request id, by which the provider's list shows whether it has happened.
+
+def settle_restored(store: InstanceStore, tick_id: str, now: float, *, is_set_up_again: bool = False) -> None:
+    """Makes an older ledger safe to continue from on a new head, on which no node runs yet.
+
+    Of the effects only launches are kept: a launch carries its request id, by which the provider's list shows
+    whether it has happened.
     """
     ledger = store.load()
     store.handed_over([action.request_id for action in ledger.outbox if not isinstance(action, Launch)])
-    plan = settled(ledger, tick_id, now)
+    plan = settled(ledger, tick_id, now, is_set_up_again=is_set_up_again)
     if plan.writes:
         store.commit(ledger.version, plan)
 
 
-def settled(ledger: Ledger, tick_id: str, now: float) -> Plan:
-    """Returns the plan that ends the records of machines on their way out; pure."""
+def settled(ledger: Ledger, tick_id: str, now: float, *, is_set_up_again: bool = False) -> Plan:
+    """Returns the plan for the first moment of a new head; pure.
+
+    Records of the old head, and of machines on their way out, end. Where muster sets machines up
+    (`is_set_up_again`), those that served get a new record that does so; elsewhere the ordinary rules end them.
+    """
     at = max(now, ledger.newest_at)
-    leaving = [record for record in ledger.instances.values() if record.state in LEAVING]
-    spent = sum(cost_of(record, at) for record in leaving if record.state in ON_CLOUD)
+    ended, begun = [], []
+    for record in ledger.instances.values():
+        is_kept = record.state not in LEAVING and record.kind is not NodeKind.HEAD
+        is_again = is_kept and is_set_up_again and record.state in _SET_UP and not record.provisional
+        if is_again:
+            begun.append(_begun(record, InstanceId(f"i-{tick_id}-{len(begun) + 1:04d}"), at))
+        if is_again or (record.state in ON_CLOUD and not is_kept):
+            ended.append(_ended(record, at, SET_UP_AGAIN if is_again else DETAILS))
+    spent = sum(cost_of(ledger.instances[record.instance_id], at) for record in ended)
     return Plan(
         tick_id=tick_id,
         at=at,
-        writes=tuple(_ended(record, at) for record in leaving),
+        writes=(*ended, *begun),
         memory=replace(ledger.memory, spent=ledger.memory.spent + spent),
     )
 
 
-def _ended(record: Instance, at: float) -> Instance:
-    change = StatusChange(_S.TERMINATED, at, DETAILS)
+def _ended(record: Instance, at: float, why: str) -> Instance:
+    change = StatusChange(_S.TERMINATED, at, why)
     return replace(record, state=_S.TERMINATED, history=(*record.history, change))
+
+
+def _begun(record: Instance, instance_id: InstanceId, at: float) -> Instance:
+    """The same machine, as if it had just come: the records of a node and a drain are those of the old head."""
+    change = StatusChange(_S.ALLOCATED, at, f"a new head: follows {record.instance_id}")
+    return replace(
+        record,
+        instance_id=instance_id,
+        state=_S.ALLOCATED,
+        history=(change,),
+        node_id=None,
+        stop_cause=None,
+        missing_since=None,
+        version=0,
+    )
 
 
 def copy_ledger(ledger: Path, target: Path) -> None:
