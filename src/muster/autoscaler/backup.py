@@ -106,7 +106,8 @@ class LedgerBackup:
             self._changes.log(
                 logging.WARNING,
                 "backup",
-                f"the ledger was not copied, so a new head would start from an older copy: {error_text(error)}",
+                "the ledger was not copied, so a new head would start from an older copy: "
+                f"{error_text(error)}",
             )
         else:
             self._changes.forget("backup")

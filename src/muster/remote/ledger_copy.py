@@ -1,7 +1,7 @@
 """Moves copies of a head's ledger between the head and this computer, over the head's command runner.
 
-Called by the launcher: `pull_ledger` after `up` and by every command that reaches the head, `push_ledger` before
-the monitor of a new head starts, which then restores what was sent.
+Called by the launcher: `pull_ledger` after `up` and by every command that reaches the head, `push_ledger`
+before the monitor of a new head starts, which then restores what was sent.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def settled(ledger: Ledger, tick_id: str, now: float, *, is_set_up_again: bool =
     """Returns the plan for the first moment of a new head; pure.
 
     Records of the old head, and of machines on their way out, end. Where muster sets machines up
-    (`is_set_up_again`), those that served get a new record that does so; elsewhere the ordinary rules end them.
+    (`is_set_up_again`), those that served get a new record, to be set up; elsewhere the rules end them.
     """
     at = max(now, ledger.newest_at)
     ended, begun = [], []
@@ -204,7 +204,7 @@ def _ended(record: Instance, at: float, why: str) -> Instance:
 
 
 def _begun(record: Instance, instance_id: InstanceId, at: float) -> Instance:
-    """The same machine, as if it had just come: the records of a node and a drain are those of the old head."""
+    """The same machine, as if it had just come: node and drain were those of the old head."""
     change = StatusChange(_S.ALLOCATED, at, f"a new head: follows {record.instance_id}")
     return replace(
         record,
