@@ -1,8 +1,8 @@
 """Runs in another process: starts a program again whenever it ends, and ends it when told to.
 
 `python -m muster.host.supervisor run DIRECTORY -- PROGRAM...` is started on a head, at once and after a
-reboot by systemd or by cron's `@reboot`; `... stop DIRECTORY` ends it together with its program. `remote.service`
-makes these lines.
+reboot by systemd or by cron's `@reboot`; `... stop DIRECTORY` ends it together with its program.
+`remote.service` makes these lines.
 """
 
 from __future__ import annotations

@@ -181,7 +181,8 @@ def settled(ledger: Ledger, tick_id: str, now: float, *, is_set_up_again: bool =
     (`is_set_up_again`), those that served get a new record, to be set up; elsewhere the rules end them.
     """
     at = max(now, ledger.newest_at)
-    ended, begun = [], []
+    ended: list[Instance] = []
+    begun: list[Instance] = []
     for record in ledger.instances.values():
         is_kept = record.state not in LEAVING and record.kind is not NodeKind.HEAD
         is_again = is_kept and is_set_up_again and record.state in _SET_UP and not record.provisional
