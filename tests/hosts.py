@@ -1,14 +1,14 @@
 """Real hosts for tests: network namespaces with an address, sshd, HOME, /tmp and processes of their own.
 
-A plugin of tests/conftest.py. `hosts` is one set of hosts for a test file (three, or `HOSTS = n` in the file);
-the test is skipped, with the reason, where they cannot be made (they need Linux, root, and Debian's
+A plugin of tests/conftest.py. `hosts` is one set of hosts for a test file: three, or `HOSTS = n` in the file.
+The test is skipped, with the reason, where they cannot be made (they need Linux, root, and Debian's
 openssh-server, rsync and iproute2). `python -m bench up` uses the class itself.
 
 All hosts and the controller hang on a bridge in a namespace of its own, with no default route: nothing can
-leave it, and every set may use the same addresses. Hosts see the files of this machine, except for what PRIVATE
-lists: HOME, /tmp, /run, /dev/shm and a few more are each host's own (`host.path("/tmp/x")` is such a file as seen
-from here), with this repository, its virtual environment and Python put back where they would be hidden:
-absolute paths into .venv work on a host.
+leave it, and every set may use the same addresses. Hosts see the files of this machine, except for what
+PRIVATE lists: HOME, /tmp, /run, /dev/shm and a few more are each host's own (`host.path("/tmp/x")` is such a
+file as seen from here), with this repository, its virtual environment and Python put back where they would be
+hidden: absolute paths into .venv work on a host.
 
     def test_a_host_says_its_name(hosts):
         one = hosts[0]  # one.ip, one.name, one.home; the user is root, the key is hosts.key

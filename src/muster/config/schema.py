@@ -73,6 +73,18 @@ class SectionAsWritten(Section, frozen=True, kw_only=True, omit_defaults=True):
         return found
 
 
+class HostConfig(Section, frozen=True, kw_only=True):
+    """A HostConfig is one entry of `provider.hosts`: a computer of a rack; what it lacks is that of `auth`."""
+
+    ip: str  # or a name
+    type: str | None = None  # of available_node_types; None: the only one for workers
+    head: bool = False
+    ssh_port: Annotated[int, Meta(ge=1, le=65_535)] = 22
+    user: str | None = None
+    ssh_private_key: str | None = None
+    ssh_proxy_command: str | None = None
+
+
 class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True):
     """A ProviderConfig has the keys of `provider` that the core reads; `settings()` has all others, too."""
 
@@ -94,6 +106,8 @@ class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=
     security_group: dict[str, Any] | None = None
     head_ip: str | None = None
     worker_ips: tuple[str, ...] = ()
+    hosts: tuple[HostConfig, ...] = ()  # ours
+    lock_dir: str = "/tmp"  # ours, of `local`: where a host says which cluster has it
     coordinator_address: str | None = None
 
 
@@ -105,6 +119,7 @@ class AuthConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True
     ssh_public_key: str | None = None
     ssh_proxy_command: str | None = None
     ssh_proxy_use_node_id: bool = False
+    strict_host_keys: bool = True  # ours: keys of hosts are pinned when they are first seen
 
 
 class DockerConfig(Section, frozen=True, kw_only=True):
