@@ -161,10 +161,10 @@ class SshRunner:
         return terminal_arguments(self.host, line, socket=self._socket, forward=forward)
 
     async def close(self) -> None:
-        """Ends the shared connection; the next command makes a new one."""
+        """Ends the shared connection after the commands that use it; the next one makes a new one."""
         if not os.path.exists(self._socket):
             return
-        argv = ["ssh", "-O", "exit", *ssh_options(self.host, socket=self._socket), "--", self.host.ip]
+        argv = ["ssh", "-O", "stop", *ssh_options(self.host, socket=self._socket), "--", self.host.ip]
         with contextlib.suppress(asyncio.TimeoutError, OSError):
             await execute(argv, Output(), timeout_s=END_S)
 
