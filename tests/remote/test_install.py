@@ -78,7 +78,7 @@ def test_a_python_that_has_this_muster_is_left_alone(tmp_path):
 
 def test_a_host_without_python_is_named_with_what_to_do(tmp_path):
     wanted = InstallRequest(directory="~/x", python="python9", cache=tmp_path)
-    with pytest.raises(RemoteError, match="no python9 on the host: install Python 3.10 or newer"):
+    with pytest.raises(RemoteError, match=r"no python9 on the host: install Python 3\.10 or newer"):
         asyncio.run(MusterInstaller(LocalRunner(tmp_path), wanted).run())
 
 

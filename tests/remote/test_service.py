@@ -29,6 +29,7 @@ from muster.remote.service import (
 )
 
 HOSTS = 1
+NOTHING: dict[str, str] = {}
 ODD = "/home/u/it's 100% $HOME"
 
 
@@ -46,7 +47,8 @@ def test_scripts_quote_every_word_and_hold_the_environment():
     odd = service(
         ODD, command=("muster", "monitor", "a b;c"), environment={"KEY": "it's"}, boot_commands=("a; b",)
     )
-    head = "#!/bin/sh\n# Written by muster for the cluster c1; `muster down` removes it.\nexport KEY='it'\"'\"'s'\n"
+    about = "#!/bin/sh\n# Written by muster for the cluster c1; `muster down` removes it.\n"
+    head = about + "export KEY='it'\"'\"'s'\n"
     assert monitor_script(odd) == head + "exec muster monitor 'a b;c'\n"
     assert boot_script(odd) == head + "bash --login -c 'a; b' || exit 1\n"
     assert shlex.split(supervisor_script(odd).splitlines()[1])[:6] == [
@@ -98,7 +100,7 @@ class HostRunner(LocalRunner):
     def __init__(self, hosts, host):
         self.hosts, self.host = hosts, host
 
-    async def run(self, command, *, secrets={}, **options):
+    async def run(self, command, *, secrets=NOTHING, **options):
         lines = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in secrets.items())
         argv = [*self.hosts.ssh(self.host), "bash", "-s"]
         done = self.hosts.run_in_controller(argv, input=f"{lines}({command}\n) </dev/null\n")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from muster.autoscaler.backup import LedgerBackup, backups_of, restore_if_lost
 from muster.autoscaler.connect import CompanyWatch, HeadAddress, company, foreign_autoscaler
 from muster.autoscaler.events import Event, EventLog
 from muster.autoscaler.home import ClusterHome
@@ -83,6 +84,7 @@ def ignored_keys(config: ClusterConfig, given: CommandLineOverrides) -> dict[str
     keys: dict[str, tuple[object, str]] = {
         "cluster_name": (config.cluster_name, _AT_START),
         "provider": (_without_hosts(config.provider), _AT_START),
+        "muster.backup": (config.muster.backup, _AT_START),
         "muster.limits.max_launch_batch": (config.muster.limits.max_launch_batch, _AT_START),
     }
     if given.interval_s is not None:
@@ -224,6 +226,8 @@ class _Parts:
         if not options.shadow:  # which asks no provider
             check_provider(self._source.config, str(options.config))
         options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not options.shadow:
+            restore_if_lost(self._source.config, options.home, clock, ids)
         retention = Retention(**retention_of(self._source.config))
         self._store = stack.enter_context(
             SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
@@ -416,6 +420,7 @@ class _Parts:
         listeners: list[TickListener] = [] if metrics is None else [metrics]
         return [
             *listeners,
+            *self._backup(),
             events,
             VerdictBoard(VerdictWriter(self._link)),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
@@ -424,6 +429,15 @@ class _Parts:
             LeaseRenewal(lease),
             CompanyWatch(self._link, self._clock),
         ]
+
+    def _backup(self) -> list[TickListener]:
+        config = self._source.config
+        backups = backups_of(config)
+        if backups is None:
+            return []
+        backup = LedgerBackup(backups, self._store.path, config.muster.backup.interval_s, self._clock)
+        self._stack.callback(_quietly, backup.close)
+        return [backup]
 
 
 def reach_head(

@@ -24,6 +24,7 @@ Quantity = Annotated[float, Meta(ge=0, le=MAX_QUANTITY)]
 Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 Speed = Annotated[float, Meta(ge=0, le=1_000_000)]
 Minutes = Annotated[float, Meta(ge=0, le=5_256_000)]  # ten years
+PositiveMinutes = Annotated[float, Meta(gt=0, le=5_256_000)]
 Seconds = Annotated[float, Meta(ge=0, le=TEN_YEARS_S)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=TEN_YEARS_S)]
 Interval = Annotated[float, Meta(ge=0.05, le=86_400)]  # between two ticks of the monitor
@@ -183,6 +184,14 @@ class MonitorConfig(Section, frozen=True, kw_only=True):
         return max(self.interval_s, self.max_interval_s)
 
 
+class BackupConfig(Section, frozen=True, kw_only=True):
+    """A BackupConfig says where copies of the ledger go, so that a new head can start from one."""
+
+    to: str | None = None  # a directory of the head, or an fsspec URL; None: no copies
+    interval_s: PositiveSeconds = 300.0  # a change is copied at once; without one, after so long
+    keep: PositiveCount = 5
+
+
 class MusterConfig(Section, frozen=True, kw_only=True):
     """A MusterConfig is the section `muster`."""
 
@@ -193,6 +202,8 @@ class MusterConfig(Section, frozen=True, kw_only=True):
     backoff: Backoff = Backoff()
     retention: RetentionConfig = RetentionConfig()
     monitor: MonitorConfig = MonitorConfig()
+    backup: BackupConfig = BackupConfig()
+    lease_minutes: PositiveMinutes | None = None  # a worker whose head is silent for so long ends itself
 
 
 class NodeTypeConfig(Section, frozen=True, kw_only=True):

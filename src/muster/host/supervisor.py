@@ -1,7 +1,8 @@
 """Runs in another process: starts a program again whenever it ends, and ends it when told to.
 
-`python -m muster.host.supervisor run DIRECTORY -- PROGRAM...` is started on a head without systemd, at once and
-by cron's `@reboot`; `... stop DIRECTORY` ends it together with its program. `remote.service` makes these lines.
+`python -m muster.host.supervisor run DIRECTORY -- PROGRAM...` is started on a head, at once and after a
+reboot by systemd or by cron's `@reboot`; `... stop DIRECTORY` ends it together with its program.
+`remote.service` makes these lines.
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ class Supervisor:
         if not self._what.before:
             return
         with self._what.log.open("ab") as log:
-            ran = subprocess.run(["sh", self._what.before], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            ran = subprocess.run(
+                ["sh", self._what.before], stdout=log, stderr=log, stdin=subprocess.DEVNULL, check=False
+            )
         self._say(f"{self._what.before} ended with {ran.returncode}")
 
     def _one_run(self) -> None:

@@ -133,8 +133,8 @@ def fits(found: HostPython) -> str:
         return ""
     return (
         f"the host reaches no package index, and the wheels of this computer (Python {_dotted(here[0])}, "
-        f"{here[1]}) do not fit its Python {_dotted(found.version)}, {found.platform}: let it reach an index, or "
-        f"give it the same Python"
+        f"{here[1]}) do not fit its Python {_dotted(found.version)}, {found.platform}: let it reach an "
+        f"index, or give it the same Python"
     )
 
 
@@ -159,9 +159,10 @@ class MusterInstaller:
         digest, is_release = running_digest(), source_tree() is None
         for candidate in dict.fromkeys((self._venv_python(), self._request.python)):
             found = await self._probe(candidate)
-            if found is not None and has_ours(found, digest=digest, is_release=is_release):
-                if found.has_ray or "ray" not in self._request.extras:
-                    return InstalledMuster(python=found.executable, source="there already")
+            if found is None or not has_ours(found, digest=digest, is_release=is_release):
+                continue
+            if found.has_ray or "ray" not in self._request.extras:
+                return InstalledMuster(python=found.executable, source="there already")
         base = await self._probe(self._request.python)
         self._check(base)
         assert base is not None
@@ -170,8 +171,8 @@ class MusterInstaller:
         found = await self._probe(python)
         if not has_ours(found, digest=digest, is_release=False):
             raise RemoteError(
-                f"muster {muster.__version__} was installed into {python}, which still has another one: remove "
-                f"{self._request.directory}/venv there and try again"
+                f"muster {muster.__version__} was installed into {python}, which still has another one: "
+                f"remove {self._request.directory}/venv there and try again"
             )
         return InstalledMuster(python=python, source=source)
 
@@ -186,11 +187,13 @@ class MusterInstaller:
         oldest = _dotted(OLDEST)
         if base is None:
             raise RemoteError(
-                f"there is no {self._request.python} on the host: install Python {oldest} or newer, or name another"
+                f"there is no {self._request.python} on the host: install Python {oldest} or newer, "
+                "or name another"
             )
         if base.version < OLDEST:
             raise RemoteError(
-                f"{self._request.python} on the host is Python {_dotted(base.version)}: muster needs {oldest} or newer"
+                f"{self._request.python} on the host is Python {_dotted(base.version)}: muster needs "
+                f"{oldest} or newer"
             )
 
     async def _environment(self, base: HostPython) -> str:

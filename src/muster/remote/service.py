@@ -71,8 +71,8 @@ else echo NOBODY; fi"""
 
 NOTES = {
     StartedBy.NOBODY: (
-        "the head has neither systemd nor cron, so nothing starts the monitor after a reboot of it: run `muster up` "
-        "again then, or install cron there"
+        "the head has neither systemd nor cron, so nothing starts the monitor after a reboot of it: run "
+        "`muster up` again then, or install cron there"
     )
 }
 
@@ -188,7 +188,8 @@ async def install_service(runner: CommandRunner, service: HeadService) -> Instal
     except CommandFailed as error:
         last = error.last_lines[-1] if error.last_lines else str(error)
         raise RemoteError(
-            f"the monitor could not be started on the head ({last}): see {service.file('supervisor.log')} there"
+            f"the monitor could not be started on the head ({last}): see "
+            f"{service.file('supervisor.log')} there"
         ) from error
     return InstalledService(started_by=started_by, note=NOTES.get(started_by, ""))
 

@@ -1,7 +1,7 @@
 """Makes wheels of what runs here: muster from its source tree or its installed files, and its dependencies.
 
-Called by `remote.install`, which puts them on a host. Needs no build tool and no package index: a wheel is a zip
-of files that are here already. The same files always make the same bytes.
+Called by `remote.install`, which puts them on a host. Needs no build tool and no package index: a wheel is a
+zip of files that are here already. The same files always make the same bytes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def muster_wheel(target: Path) -> Wheel:
 
 
 def repacked(name: str, target: Path) -> Wheel:
-    """Writes a wheel of an installed distribution, from the files that its RECORD lists; an older one is kept.
+    """Writes a wheel of an installed distribution, of the files in its RECORD; one made before is kept.
 
     Raises RemoteError when the installed files are not all there, or were not installed from a wheel.
     """
@@ -102,8 +102,8 @@ def repacked(name: str, target: Path) -> Wheel:
     tags = _tags(about["WHEEL"].read_text()) if "WHEEL" in about else ""
     if not tags:
         raise RemoteError(
-            f"{name} {version} was not installed from a wheel here, so it cannot be sent to a host: install it "
-            f"with pip, or install it on the host"
+            f"{name} {version} was not installed from a wheel here, so it cannot be sent to a host: install "
+            f"it with pip, or install it on the host"
         )
     known = target / f"{stem}-{tags}.whl"
     if known.is_file() and name != DISTRIBUTION:
@@ -117,8 +117,8 @@ def repacked(name: str, target: Path) -> Wheel:
 def closure(extras: Iterable[str] = (), *, name: str = DISTRIBUTION) -> dict[str, str]:
     """Returns what a distribution needs, with the versions that are installed here, itself left out.
 
-    What a marker asks for on this platform is installed here, and what is not installed was not asked for: the
-    host has the same platform and Python, so no marker has to be evaluated.
+    What a marker asks for on this platform is installed here, and what is not installed was not asked for:
+    the host has the same platform and Python, so no marker has to be evaluated.
     """
     found: dict[str, str] = {}
     waiting = [(name, frozenset(extras))]
@@ -191,8 +191,8 @@ def _installed(found: metadata.Distribution, data_folder: str) -> Iterator[tuple
         else:
             if parts[0].startswith(("__editable__", "_editable_impl")):
                 raise RemoteError(
-                    f"{found.metadata['Name']} is installed here as an editable source tree, so it cannot be sent "
-                    f"to a host: install it with pip as a wheel"
+                    f"{found.metadata['Name']} is installed here as an editable source tree, so it cannot be "
+                    f"sent to a host: install it with pip as a wheel"
                 )
             name = file.as_posix()
         if not path.is_file():
@@ -218,7 +218,7 @@ def _script(path: Path) -> bytes:
 
 
 def _tags(text: str) -> str:
-    """Returns the end of the wheel's name, with the sets of tags written together as in `py2.py3-none-any`."""
+    """Returns the end of the wheel's name, tags of one kind written together: `py2.py3-none-any`."""
     lines = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("Tag:")]
     columns = zip(*(line.split("-") for line in lines), strict=True)
     return "-".join(".".join(dict.fromkeys(column)) for column in columns)

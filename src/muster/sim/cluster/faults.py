@@ -64,6 +64,7 @@ ADDED: Mapping[str, tuple[float, float]] = {
     "node_without_id": (0.05, 0.4),  # per node that joins: it has its ip, but no cloud id
     "node_without_ip": (0.02, 0.15),  # per node that joins: neither cloud id nor ip
     "joined_by_hand": (0.005, 0.03),  # per tick: somebody joins a node of their own for a while
+    "head_lost": (0.002, 0.015),  # per tick: head and nodes are gone; a new head has an older ledger
 }
 KINDS = (*EVERY_CALL, *EVERY_TICK, *ADDED)
 
