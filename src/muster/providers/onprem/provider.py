@@ -286,12 +286,13 @@ class OnPremProvider(NodeProvider):
 
     def _shortage(self, tags: Mapping[str, str], made: int, count: int) -> str:
         hosts = self._of_type(tags)
-        kind = "the head's host" if tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD else "hosts"
         reasons = [f"{state.host.ip}: {self._why_not(state) or 'was taken meanwhile'}" for state in hosts]
         more = [f"and {len(reasons) - MAX_NAMED} more"] if len(reasons) > MAX_NAMED else []
         node_type = tags.get(TAG_RAY_USER_NODE_TYPE, "")
         said = "; ".join(reasons[:MAX_NAMED] + more) or "none is listed"
-        return f"{made} of {count} {kind} for {node_type} could be had ({said})"
+        if tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD:
+            return f"the head's host could not be had ({said})"
+        return f"{made} of {count} hosts for {node_type} could be had ({said})"
 
     async def _set_tags(self, node_id: str, tags: dict[str, str]) -> None:
         lock = self._tag_locks.setdefault(node_id, asyncio.Lock())
