@@ -39,6 +39,7 @@ AUTOSCALE = {
         "muster.cli.why", "why", "Show the reason for the state of a machine, request or node type."
     ),
     "down": CommandEntry("muster.cli.up_down", "down", "Stop a cluster and everything that belongs to it."),
+    "gc": CommandEntry("muster.cli.gc", "gc", "List the machines of a cluster that nobody owns; end them."),
     "monitor": CommandEntry(
         "muster.cli.monitor", "monitor", "Run the autoscaler of a cluster (a daemon on its head)."
     ),
