@@ -11,7 +11,9 @@ import pytest
 from tests.remote.local_runner import LocalRunner
 
 from muster.config.schema import ClusterConfig, MusterConfig, ProviderConfig
-from muster.remote.lease import lease_line, start_lease
+from muster.remote.lease import lease_line
+from muster.remote.runner import RunWhere
+from muster.remote.steps import NodeSetup, RunCommand, update_steps
 
 
 def config(minutes):
@@ -47,12 +49,20 @@ def test_the_line_starts_one_watcher_and_repeating_it_replaces_it(tmp_path):
             assert time.monotonic() < give_up
             time.sleep(0.02)
 
-    asyncio.run(start_lease(LocalRunner(tmp_path), line, environment))
+    asyncio.run(LocalRunner(tmp_path).run(line, environment=environment))
     wait_for(lambda: len(watchers()) == 1)
     (first,) = watchers()
-    asyncio.run(start_lease(LocalRunner(tmp_path), line, environment))
+    asyncio.run(LocalRunner(tmp_path).run(line, environment=environment))
     wait_for(lambda: len(watchers()) == 1 and watchers() != [first])
     (second,) = watchers()
-    asyncio.run(start_lease(LocalRunner(tmp_path), "", environment))
     second.kill()
     wait_for(lambda: not watchers())
+
+
+def test_the_lease_starts_on_the_machine_itself_after_ray():
+    setup = NodeSetup(start_commands=("ray start",), start_environment={"A": "1"}, lease="watch")
+    (*_, step) = update_steps(setup, {})
+    assert step.work == (
+        RunCommand(command="ray start", environment={"A": "1"}),
+        RunCommand(command="watch", where=RunWhere.HOST, environment={"A": "1"}),
+    )

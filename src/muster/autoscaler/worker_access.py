@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from muster.autoscaler.launch.head_file import gcs_port
 from muster.base.ids import CloudId
 from muster.cluster.plan import Install
 from muster.config.schema import ClusterConfig
 from muster.errors import Unreachable
+from muster.providers.onprem.host_lock import LOCK
 from muster.providers.runners import runner_of
 from muster.providers.v1.failures import ShieldedProvider
+from muster.remote.lease import lease_line
 from muster.remote.runner import CommandRunner
 from muster.remote.steps import NodeSetup, worker_setup
 
@@ -45,12 +50,17 @@ class WorkerAccess:
 
     def setup_of(self, action: Install) -> NodeSetup:
         """Raises KeyError for a node type that is not in the file any more."""
-        return worker_setup(
-            self._config(),
+        config = self._config()
+        setup = worker_setup(
+            config,
             node_type=action.node_type,
             cloud_id=action.cloud_id,
             head_ip=self._head_ip,
             secrets=self._secrets(),
+        )
+        lock = f"{config.provider.lock_dir}/{LOCK}" if config.provider.type == "local" else ""
+        return replace(
+            setup, lease=lease_line(config, port=gcs_port(config.head_start_ray_commands), lock=lock)
         )
 
     def runner_of(self, cloud_id: CloudId) -> CommandRunner | None:

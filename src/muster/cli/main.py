@@ -53,6 +53,7 @@ AUTOSCALE = {
             ("logs", "logs", "Show the monitor's log, or how a worker was set up."),
         )
     },
+    "gc": CommandEntry("muster.cli.gc", "gc", "List the machines of a cluster that nobody owns; end them."),
     "monitor": CommandEntry(
         "muster.cli.monitor", "monitor", "Run the autoscaler of a cluster (a daemon on its head)."
     ),

@@ -91,7 +91,8 @@ def other_watchers(entry: str) -> list[int]:
     found = []
     for pid in marked(entry):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as stream:
-            if os.path.abspath(__file__).encode() in stream.read().split(b"\0")[1:2]:
+            words = stream.read().split(b"\0")
+            if b"--head" in words and os.path.abspath(__file__).encode() in words:
                 found.append(pid)
     return found
 

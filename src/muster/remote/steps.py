@@ -112,6 +112,7 @@ class NodeSetup(Struct, frozen=True, kw_only=True):
     setup_environment: Mapping[str, str] = field(default_factory=dict)
     start_environment: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
+    lease: str = ""  # the line that starts the node's lease, on the machine itself
     hashes: RuntimeHashes = RuntimeHashes("", None)
     sets_up: bool = True
     starts: bool = True
@@ -133,7 +134,9 @@ def update_steps(
         steps.append(Step(StepKind.INITIALIZE, (*first, prepare_container(setup, is_synced=True))))
         steps.append(Step(StepKind.SET_UP, tuple(_set_up(setup, line) for line in setup.setup_commands)))
     if setup.starts:
-        steps.append(Step(StepKind.START, tuple(_start(setup, line) for line in setup.start_commands)))
+        steps.append(
+            Step(StepKind.START, (*(_start(setup, one) for one in setup.start_commands), *_lease(setup)))
+        )
     return tuple(step for step in steps if step.work)
 
 
@@ -184,6 +187,13 @@ def _set_up(setup: NodeSetup, line: str) -> RunCommand:
 
 def _start(setup: NodeSetup, line: str) -> RunCommand:
     return RunCommand(command=line, environment=setup.start_environment, takes_secrets=bool(setup.secrets))
+
+
+def _lease(setup: NodeSetup) -> tuple[RunCommand, ...]:
+    """After Ray: what it watches must be there. It knows the node by the environment that Ray has."""
+    if not setup.lease:
+        return ()
+    return (RunCommand(command=setup.lease, where=RunWhere.HOST, environment=setup.start_environment),)
 
 
 def worker_setup(
