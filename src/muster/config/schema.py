@@ -119,7 +119,7 @@ class AuthConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True
     ssh_public_key: str | None = None
     ssh_proxy_command: str | None = None
     ssh_proxy_use_node_id: bool = False
-    strict_host_keys: bool = True  # ours: keys of hosts are pinned when they are first seen
+    strict_host_keys: bool = True  # ours: pinned on first use
 
 
 class DockerConfig(Section, frozen=True, kw_only=True):
