@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 
 import pytest
-
 from tests.hosts import ROOT
 from tests.rack import BIN, RackCluster, wait_until
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -12,10 +11,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.providers.onprem.local_hosts import BashRunner, Racks, workers
+from tests.rack import wait_until
 
 from muster.base.clock import ManualClock
 from muster.config.rack import RackHost
 from muster.errors import CapacityExhausted, ProviderError
+from muster.host.processes import find
 from muster.providers.onprem import host_lock
 from muster.providers.onprem.rack import FRESH_S, QUARANTINE_S
 from muster.providers.v1.tags import worker_tags
@@ -160,15 +161,19 @@ def test_a_host_is_given_back_without_our_processes_and_without_rays_session(rac
     session = tmp_path / "ray" / "session_2026"
     session.mkdir(parents=True)
     (tmp_path / "ray" / "session_latest").symlink_to(session)
-    command = ["bash", "-c", "trap '' TERM; sleep 1000 & wait", "x", f"--session_dir={session}"]
+    # A child without the mark, as one that has changed its title; the parent does not end when it is asked to.
+    script = f"trap '' TERM; env -i sleep 1000 & echo $! > {tmp_path}/child; wait"
+    command = ["bash", "-c", script, "x", f"--session_dir={session}"]
     ours = subprocess.Popen(
         command, env={**os.environ, "RAY_CLOUD_INSTANCE_ID": node}, start_new_session=True
     )
     other = subprocess.Popen(["sleep", "1000"], env={**os.environ, "RAY_CLOUD_INSTANCE_ID": f"{node}0"})
     try:
+        wait_until((tmp_path / "child").exists, "the child runs")
         threading.Thread(target=ours.wait, daemon=True).start()  # as its init would
         provider.terminate_node(node)
-        assert (ours.poll(), other.poll()) == (-signal.SIGKILL, None)
+        assert ours.poll() is not None and other.poll() is None
+        assert not find(int((tmp_path / "child").read_text(encoding="ascii")))
         assert not racks.lock("h0").exists()
         assert not (tmp_path / "ray").exists()
     finally:

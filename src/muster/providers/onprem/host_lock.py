@@ -127,17 +127,33 @@ umask 022
 echo written
 """
 
+# Processes that change their title lose their environment in /proc, as Ray's agents do: so whatever a process
+# of ours has started is ours, too; what was ours is known by id and start time when its parent has ended.
 # A session's directory is named by the processes that use it; only what looks like one is removed.
 _STOP = r"""
-sessions=$(for p in $(ours); do tr '\0' '\n' < /proc/$p/cmdline 2>/dev/null; done |
+known=
+family() {
+  cat /proc/[0-9]*/stat 2>/dev/null | sed 's/^\([0-9]*\) (.*) /\1 /' |
+  awk -v marked=" $(ours | tr '\n' ' ')" -v known=" $known " '
+    { state[$1] = $2; parent[$1] = $3; name[$1] = $1 ":" $21 }
+    END { for (p in parent) {
+      if (state[p] == "Z") continue
+      hit = index(known, " " name[p] " ")
+      for (q = p; !hit && q > 1 && n[p]++ < 64; q = parent[q]) hit = index(marked, " " q " ")
+      if (hit) print name[p]
+    } }' | tr '\n' ' '
+}
+known=$(family)
+sessions=$(for p in $known; do tr '\0' '\n' < /proc/${p%:*}/cmdline 2>/dev/null; done |
   sed -n 's/^--session[-_]dir=\(.*\/session_[^/]*\)$/\1/p' | sort -u)
-signal() { for p in $(ours); do kill -"$1" "$p" 2>/dev/null; done; }
-wait_for_end() { for _ in $(seq $(($1 * 5))); do [ -z "$(ours)" ] && return 0; sleep 0.2; done; return 1; }
-if [ -n "$(ours)" ]; then
+signal() { for p in $known; do kill -"$1" "${p%:*}" 2>/dev/null; done; }
+wait_for_end() {
+  for _ in $(seq $(($1 * 5))); do known=$(family); [ -z "$known" ] && return 0; sleep 0.2; done; return 1
+}
+if [ -n "$known" ]; then
   signal TERM; wait_for_end "$S" || { signal KILL; wait_for_end 5; }
 fi
-left=$(ours | tr '\n' ' ')
-[ -z "$left" ] || { echo "left=$left"; exit 0; }
+[ -z "$known" ] || { echo "left=$known"; exit 0; }
 printf '%s\n' "$sessions" | while IFS= read -r d; do
   [ -n "$d" ] || continue
   rm -rf -- "$d"
