@@ -156,7 +156,7 @@ class Hosts(Sequence[NamespaceHost]):
         return f"{self.prefix}-ctl"
 
     def in_controller(self, argv: Sequence[str]) -> list[str]:
-        return ["ip", "netns", "exec", self.controller, *map(str, argv)]
+        return [*_in_network(self.controller), *map(str, argv)]
 
     def run_in_controller(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         """Runs a program where it reaches the hosts; the options are those of `subprocess.run`."""
@@ -299,7 +299,7 @@ class Hosts(Sequence[NamespaceHost]):
         script += f"\nhostname {host.name}\nexec {_program('sshd')} -D -e -f /run/muster/sshd_config\n"
         # With the thread that started them the hosts end too: a killed test leaves no process behind.
         alone = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child"]
-        argv = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", host.namespace, "unshare", *alone]
+        argv = ["setpriv", "--pdeathsig", "KILL", *_in_network(host.namespace), "unshare", *alone]
         clean = {"PATH": SEARCH, "HOME": USER_HOME}
         with host.sshd_log.open("ab") as log:
             host.unshare = subprocess.Popen(
@@ -386,6 +386,11 @@ def _kept() -> list[Path]:
 
 def _folder(private: str) -> str:
     return private.strip("/").replace("/", "_")
+
+
+def _in_network(namespace: str) -> list[str]:
+    """Returns what starts a program in a network; unlike `ip netns exec`, it leaves the cgroups in /sys."""
+    return ["nsenter", f"--net=/run/netns/{namespace}"]
 
 
 def _namespaces(start: str) -> list[str]:

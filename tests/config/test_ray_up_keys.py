@@ -54,6 +54,7 @@ AUTH = {
     "ssh_public_key": ("~/.ssh/k.pub", "~/.ssh/k.pub", None),
     "ssh_proxy_command": ("ssh jump", "ssh jump", None),
     "ssh_proxy_use_node_id": (False, False, False),
+    "strict_host_keys": (False, False, True),
 }
 DOCKER = {
     "image": ("i", "i", ""),

@@ -248,7 +248,7 @@ def test_a_host_that_is_off_is_unreachable_and_the_others_are_not_held_up(hosts)
 
 
 def test_a_proxy_command_is_the_way_to_a_host(hosts):
-    through = f"ip netns exec {hosts.controller} nc.sh %h %p"
+    through = f"nsenter --net=/run/netns/{hosts.controller} nc.sh %h %p"
     script = hosts.directory / "nc.sh"
     script.write_text(
         "#!/bin/sh\nexec " + f"{shutil.which('python3')} {Path(__file__).with_name('relay.py')} $1 $2\n"

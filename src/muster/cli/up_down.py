@@ -25,9 +25,9 @@ Examples:
   muster up rack.yaml --dry-run              what would be started, and its price
   muster up rack.yaml -y                     without confirmation
 
-A cluster that is up already, as FILE says, stays as it is; with `provider: {type: process}` edits of FILE are
-applied by its monitor. A cluster whose monitor has died gets a new one. Exit codes: 0 it is up; 2 it could not
-be started, and nothing of it is left.
+A cluster that is up already, as FILE says, stays as it is; with `provider: {type: process}` edits of FILE
+are applied by its monitor. A cluster whose monitor has died gets a new one. Exit codes: 0 it is up; 2 it
+could not be started, and nothing of it is left.
 """
 
 

@@ -1,4 +1,4 @@
-"""Reads which computers a cluster of provider `local` has: Ray's `worker_ips`, and `hosts` of different sizes.
+"""Reads which computers a cluster of provider `local` has: Ray's `worker_ips`, and `hosts` of any size.
 
 `load` calls it to complete and check a file; the on-premise provider and the launcher ask it for the hosts.
 """
@@ -91,7 +91,7 @@ def with_local_type(document: Document, data: Mapping[str, Any]) -> dict[str, An
 
 
 def _typed(data: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
-    """Of each type there are at most as many as are listed; sizes that are not given are asked of the hosts."""
+    """Of each type there are at most as many as are listed; a size that is not given is asked of hosts."""
     named = [entry.get("type") for entry in data["provider"]["hosts"] if not entry.get("head")]
     head = data.get("head_node_type") or next(iter(types))
     others = [name for name in types if name != head] or [head]

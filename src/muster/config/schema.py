@@ -74,7 +74,7 @@ class SectionAsWritten(Section, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostConfig(Section, frozen=True, kw_only=True):
-    """A HostConfig is one entry of `provider.hosts`: a computer of a rack; what it lacks is that of `auth`."""
+    """A HostConfig is one entry of `provider.hosts`: a computer of a rack; the rest is that of `auth`."""
 
     ip: str  # or a name
     type: str | None = None  # of available_node_types; None: the only one for workers
@@ -119,7 +119,7 @@ class AuthConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True
     ssh_public_key: str | None = None
     ssh_proxy_command: str | None = None
     ssh_proxy_use_node_id: bool = False
-    strict_host_keys: bool = True  # ours: keys of hosts are pinned when they are first seen
+    strict_host_keys: bool = True  # ours: pinned on first use
 
 
 class DockerConfig(Section, frozen=True, kw_only=True):

@@ -51,8 +51,8 @@ class CompletedConfig(Struct, frozen=True, kw_only=True):
 def completed(config: ClusterConfig, ask: AskSizes | None = None) -> CompletedConfig:
     """Calls what the class has of METHODS; ConfigError says which of them failed, and how.
 
-    `ask` returns the node types of provider `local` with the sizes of their hosts. A file that `muster up` has
-    completed already is used as it is.
+    `ask` returns the node types of provider `local` with the sizes of their hosts. A file that `muster up`
+    has completed already is used as it is.
     """
     if config.provider.type == "local" and ask is not None:
         return CompletedConfig(asked=config, answer=replace(config, available_node_types=ask(config)))

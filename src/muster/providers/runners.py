@@ -18,7 +18,7 @@ from muster.remote.ssh import SshRunner
 from muster.remote.ssh_command import fill_proxy_command
 
 
-def runner_of(  # noqa: PLR0913 - what a machine is, and from where it is reached
+def runner_of(
     config: ClusterConfig,
     node_provider: Any,  # noqa: ANN401 - duck typed
     node_id: str,

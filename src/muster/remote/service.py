@@ -247,10 +247,11 @@ def _stop(service: HeadService) -> str:
 
 def _crontab(service: HeadService, *, is_kept: bool) -> str:
     line = shlex.quote(cron_line(service))
-    add = f"; echo {line}" if is_kept else ""
-    return (
+    add = f" echo {line};" if is_kept else ""
+    return (  # one after the other: on a new host two crontabs at once both make its directory
         f"command -v crontab >/dev/null || exit 0; "
-        f"{{ crontab -l 2>/dev/null | grep -vxF -e {line}{add}; }} | crontab -"
+        f"L=$(crontab -l 2>/dev/null | grep -vxF -e {line}); "
+        f'{{ [ -z "$L" ] || printf "%s\\n" "$L";{add} true; }} | crontab -'
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.providers.onprem.local_hosts import BashRunner, Racks, workers
 
 from muster.base.clock import ManualClock
 from muster.config.rack import RackHost
@@ -18,7 +19,6 @@ from muster.errors import CapacityExhausted, ProviderError
 from muster.providers.onprem import host_lock
 from muster.providers.onprem.rack import FRESH_S, QUARANTINE_S
 from muster.providers.v1.tags import worker_tags
-from tests.providers.onprem.local_hosts import BashRunner, Racks, workers
 
 
 @pytest.fixture

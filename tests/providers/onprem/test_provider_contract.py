@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.providers.onprem.local_hosts import Racks, workers
 
 from muster.testing.provider_contract import ProviderContract
-from tests.providers.onprem.local_hosts import Racks, workers
 
 
 class TestOnPremProvider(ProviderContract):

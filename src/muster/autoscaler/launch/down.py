@@ -109,7 +109,6 @@ class ClusterDown:
                 )
                 await self._within(remove_service(runner, service))
                 await self._copy_ledger(runner, record.head_home)
-            await self._remove_files(runner, record.head_home)
         except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
             self._notes.append(f"the head did not answer ({error_text(error)}), so its files stay there")
 
@@ -123,7 +122,9 @@ class ClusterDown:
             await self._within(runner.run(f"test -s {shlex.quote(there)}"))
             await self._within(runner.sync_down(there, str(self.session.home.ledger)))
 
-    async def _remove_files(self, runner: CommandRunner, home: str) -> None:
+    def _removal(self) -> str:
+        """Returns the line that removes the cluster's files from a host; a cloud's machine goes with them."""
+        home = self.session.record().head_home
         keys = head_file(self.session.data).keys
         paths = " ".join(f'"$HOME"/{shlex.quote(path[2:])}' for path in (HEAD_FILE, *keys))
         own = (
@@ -132,14 +133,16 @@ class ClusterDown:
             else ""
         )
         empty = '"$HOME"/.muster/clusters "$HOME"/.muster'
-        await self._within(runner.run(f"rm -rf -- {paths}{own}; rmdir {empty} 2>/dev/null; true"))
+        return f"rm -rf -- {paths}{own}; rmdir {empty} 2>/dev/null; true"
 
     async def _end_head(self, head: Machine) -> str:
         """Returns why the head could not be ended, or ""."""
         session = self.session
         session.context.report(head.ip, "ending the head")
         try:
-            await asyncio.to_thread(session.node_provider.terminate_node, head.node_id)
+            is_host = session.config.provider.type == "local"
+            more = (self._removal(),) if is_host else ()  # before another cluster can have the host
+            await asyncio.to_thread(session.node_provider.terminate_node, head.node_id, *more)
             for _ in range(int(WORKERS_S)):
                 listed = await asyncio.to_thread(session.machines, "head")
                 if head.node_id not in [one.node_id for one in listed]:

@@ -1,7 +1,7 @@
 """Writes the cluster file that the head gets, and the commands that start Ray there. Pure.
 
-The monitor on the head reads this file instead of the user's: paths are those of the head, keys are copies that
-`muster up` leaves there, and what the provider has filled in is kept.
+The monitor on the head reads this file instead of the user's: paths are those of the head, keys are copies
+that `muster up` leaves there, and what the provider has filled in is kept.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class Overrides(Struct, frozen=True, kw_only=True):
     max_workers: int | None = None
 
 
+NO_OVERRIDES = Overrides()
+
+
 def with_overrides(data: Mapping[str, Any], given: Overrides) -> dict[str, Any]:
-    """Returns the file's data with what the command line says. Raises ClusterError where a count fits no type."""
+    """Returns the file's data with what the command line says; ClusterError where a count fits no type."""
     changed = dict(data)
     min_workers, max_workers = given.min_workers, given.max_workers
     if given.cluster_name is not None:

@@ -15,7 +15,7 @@ import msgspec
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.launch.head_file import HEAD_FILE, HeadFile, head_commands, ray_program
-from muster.autoscaler.launch.session import ClusterSession, Machine
+from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.autoscaler.status_files import PublishedStatus
 from muster.base import codec
 from muster.base.clock import Clock
@@ -139,6 +139,12 @@ class HeadSetup:
             environment=self.environment(),
             boot_commands=head_commands(self.session.config),
         )
+
+    async def write_record(self, record: LaunchRecord) -> None:
+        """Leaves the record on the head, so that `muster down` works there, as after `exec --stop --tmux`."""
+        file = HEAD_FILE.replace("~", self.home.partition("/.muster/")[0])
+        there = msgspec.structs.replace(record, config=file)
+        await self._write(f"{self.home}/launch.json", msgspec.json.encode(there).decode())
 
     def environment(self) -> dict[str, str]:
         """Returns what Ray and the monitor of this head are started with."""

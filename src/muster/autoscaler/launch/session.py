@@ -18,7 +18,13 @@ from msgspec.structs import replace
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.known_clusters import cluster_file
-from muster.autoscaler.launch.head_file import Overrides, gcs_port, head_commands, with_overrides
+from muster.autoscaler.launch.head_file import (
+    NO_OVERRIDES,
+    Overrides,
+    gcs_port,
+    head_commands,
+    with_overrides,
+)
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
 from muster.cluster.ports import CloudProvider
@@ -91,7 +97,7 @@ def read_launch(home: ClusterHome) -> LaunchRecord | None:
 class ClusterSession:
     """A ClusterSession is one cluster while a command works on it; use it in a `with` statement."""
 
-    def __init__(self, context: LaunchContext, file: Path, overrides: Overrides = Overrides()) -> None:
+    def __init__(self, context: LaunchContext, file: Path, overrides: Overrides = NO_OVERRIDES) -> None:
         """Raises ConfigError or ClusterError for a file that cannot be launched; no provider is asked yet."""
         self.context, self.file = context, file.expanduser().resolve()
         written = load_config(file, context.environment)
@@ -215,7 +221,7 @@ def check_launchable(config: ClusterConfig, file: Path) -> None:
         raise ClusterError(f"a cluster of provider type {kind!r} is {where}; this command is for others")
 
 
-def open_session(word: str, context: LaunchContext, overrides: Overrides = Overrides()) -> ClusterSession:
+def open_session(word: str, context: LaunchContext, overrides: Overrides = NO_OVERRIDES) -> ClusterSession:
     """Opens the cluster of a file, or of a name that was launched from here."""
     file = cluster_file(word)
     if file is None:

@@ -89,7 +89,7 @@ class ClusterUp:
             raise
 
     def _must_replace(self, head: Machine) -> bool:
-        """Returns whether another machine is wanted; the host of a rack is the same whatever the file says."""
+        """Returns whether another machine is wanted; the host of a rack is always the same."""
         if self.session.config.provider.type == "local":
             return False
         launch = node_launches(self.session.config)[self.session.config.head_type]
@@ -118,6 +118,7 @@ class ClusterUp:
             python=setup.python,
             is_up=True,
         )
+        await setup.write_record(record)
         notes = (note,) if note else ()
         return RunningCluster(
             record, auth_of(setup.home), is_new=before is None, is_changed=True, notes=notes
@@ -220,7 +221,7 @@ class ClusterUp:
             await asyncio.gather(self._creating, return_exceptions=True)
         try:
             done = await ClusterDown(self.session).run()
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - told beside the first one
             raise ClusterError(
                 f"{error_text(error)}; and giving back what was begun failed too ({error_text(problem)}): "
                 f"run `muster down {self.session.file}`"

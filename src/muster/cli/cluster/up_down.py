@@ -16,6 +16,7 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.known_clusters import cluster_file, clusters_root
 from muster.autoscaler.launch.down import ClusterDown, DownOptions, TakenDown
 from muster.autoscaler.launch.head_file import Overrides
+from muster.autoscaler.launch.preflight import preflight
 from muster.autoscaler.launch.session import ClusterSession, LaunchContext, open_session, read_launch
 from muster.autoscaler.launch.up import ClusterUp, RunningCluster, UpOptions
 from muster.base.clock import SystemClock
@@ -25,7 +26,7 @@ from muster.cli.cluster.plan import price_range, show_plan
 from muster.cli.console import GOOD, HEADING, complain, emit, remark, show
 from muster.cli.up_down import confirm
 from muster.config.load import is_cluster_name, load_config
-from muster.errors import ConfigError
+from muster.errors import ClusterError, ConfigError
 from muster.host.machine import program
 
 
@@ -69,6 +70,9 @@ def up_elsewhere(file: Path, *, yes: bool, dry_run: bool, no_check: bool, **give
     with cluster_session(file, overrides) as session:
         if dry_run:
             show_plan(session.config)
+        if not no_check:
+            _check(session)
+        if dry_run:
             return
         if not yes:
             prices = price_range(session.config)
@@ -85,6 +89,20 @@ def up_elsewhere(file: Path, *, yes: bool, dry_run: bool, no_check: bool, **give
         )
         running = asyncio.run(ClusterUp(session, options).run())
         _show_running(session, running)
+
+
+def _check(session: ClusterSession) -> None:
+    """Shows what the pre-flight found. Raises ClusterError, before anything is started, for what must fail."""
+    session.context.report("", "checking hosts, key, ports, clocks, disks and versions")
+    found = asyncio.run(preflight(session))
+    for finding in found:
+        if not finding.is_fatal:
+            remark(f"warning: {finding}")
+    fatal = [finding for finding in found if finding.is_fatal]
+    for finding in fatal[1:]:
+        complain(str(finding))
+    if fatal:
+        raise ClusterError(f"{fatal[0]} (nothing was started; --no-check tries nevertheless)")
 
 
 def _show_output(text: bytes) -> None:

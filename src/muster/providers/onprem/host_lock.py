@@ -1,8 +1,8 @@
 """Writes the lines of bash that look at a host, take it, tag it and give it back; reads what they print.
 
-Pure: the provider runs them. Which cluster has a host is a file on the host, `muster-host.lock`: every cluster
-sees it, it survives each launcher and head, and it holds the tags that a provider must keep. Changes are made
-under `flock` of its directory, so that of two clusters one gets the host.
+Pure: the provider runs them. Which cluster has a host is a file on the host, `muster-host.lock`: every
+cluster sees it, it survives each launcher and head, and it holds the tags that a provider must keep. Changes
+are made under `flock` of its directory, so that of two clusters one gets the host.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class HostReport(Struct, frozen=True, kw_only=True):
 
 # Lists the processes that were started with this node's name: whatever they are, they are ours.
 _FUNCTIONS = r"""
-ours() { [ -n "$ID" ] && grep -lzxF -e "RAY_CLOUD_INSTANCE_ID=$ID" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3; }
+mark="RAY_CLOUD_INSTANCE_ID=$ID"
+ours() { [ -n "$ID" ] && grep -lzxF -e "$mark" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3; }
 exclusive() { exec 9<"$D" && flock -w 20 9; }
 fail() { echo "$1" >&2; exit 3; }
 case "$D" in "~"*) D=$HOME${D#"~"};; esac
@@ -96,7 +97,9 @@ df -Pk "$D" | { read -r _; read -r _ _ _ free _; echo "disk_kb=$free"; }
 read -r boot < /proc/sys/kernel/random/boot_id; echo "boot=$boot"
 held=; [ -e "$F" ] && read -r held < "$F"
 mine=
-case "$held" in *'"cloud_id":"'*) ID=${held#*'"cloud_id":"'}; ID=${ID%%'"'*}; mine=" $(ours | tr '\n' ' ') ";; esac
+case "$held" in *'"cloud_id":"'*)
+  ID=${held#*'"cloud_id":"'}; ID=${ID%%'"'*}; mark="RAY_CLOUD_INSTANCE_ID=$ID"; mine=" $(ours | tr '\n' ' ') ";;
+esac
 rays=0
 for p in $(grep -lx raylet /proc/[0-9]*/comm 2>/dev/null | cut -d/ -f3); do
   case "$mine" in *" $p "*) ;; *) rays=$((rays+1));; esac
@@ -151,6 +154,7 @@ grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
 """
     + _STOP
     + r"""
+[ -z "$CLEAN" ] || bash -c "$CLEAN"
 exclusive && grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null && rm -f "$F"
 echo released
 """
@@ -172,13 +176,14 @@ def write_line(lock_dir: str, holder: Holder) -> str:
     return _line(_WRITE, D=lock_dir, ID=holder.cloud_id, HOLDER=msgspec.json.encode(holder).decode())
 
 
-def release_line(lock_dir: str, holder: Holder) -> str:
-    """Returns the line that ends what the holder runs on the host, and then gives the host back."""
+def release_line(lock_dir: str, holder: Holder, clean: str = "") -> str:
+    """Returns the line that ends what the holder runs on the host, cleans it, and then gives it back."""
     return _line(
         _RELEASE,
         D=lock_dir,
         ID=holder.cloud_id,
         S=str(STOP_S),
+        CLEAN=clean,
         CONTAINER=holder.container,
         PROGRAM=holder.container_program or "docker",
     )

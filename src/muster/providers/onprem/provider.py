@@ -57,7 +57,7 @@ class _Node:
 class OnPremProvider(NodeProvider):
     """An OnPremProvider takes hosts, and gives them back clean; starts of many hosts are parallel."""
 
-    def __init__(  # noqa: PLR0913 - the first two are Ray's
+    def __init__(
         self,
         provider_config: dict[str, Any],
         cluster_name: str,
@@ -126,8 +126,9 @@ class OnPremProvider(NodeProvider):
     def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:
         self._call(self._set_tags(node_id, dict(tags)))
 
-    def terminate_node(self, node_id: str) -> dict[str, Any] | None:
-        self._call(self._release(node_id))
+    def terminate_node(self, node_id: str, clean: str = "") -> dict[str, Any] | None:
+        """Gives a host back; `clean` is a line that removes more from it before anybody else can have it."""
+        self._call(self._release(node_id, clean))
         return None
 
     def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
@@ -285,12 +286,13 @@ class OnPremProvider(NodeProvider):
 
     def _shortage(self, tags: Mapping[str, str], made: int, count: int) -> str:
         hosts = self._of_type(tags)
-        kind = "the head's host" if tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD else "hosts"
         reasons = [f"{state.host.ip}: {self._why_not(state) or 'was taken meanwhile'}" for state in hosts]
         more = [f"and {len(reasons) - MAX_NAMED} more"] if len(reasons) > MAX_NAMED else []
         node_type = tags.get(TAG_RAY_USER_NODE_TYPE, "")
         said = "; ".join(reasons[:MAX_NAMED] + more) or "none is listed"
-        return f"{made} of {count} {kind} for {node_type} could be had ({said})"
+        if tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD:
+            return f"the head's host could not be had ({said})"
+        return f"{made} of {count} hosts for {node_type} could be had ({said})"
 
     async def _set_tags(self, node_id: str, tags: dict[str, str]) -> None:
         lock = self._tag_locks.setdefault(node_id, asyncio.Lock())
@@ -307,7 +309,7 @@ class OnPremProvider(NodeProvider):
             self._nodes[node_id] = _Node(node.state, holder)
             node.state.changed_at = self._rack.clock.monotonic()
 
-    async def _release(self, node_id: str) -> None:
+    async def _release(self, node_id: str, clean: str = "") -> None:
         """Ends what runs on the host before it is anybody else's; an unknown node is gone already."""
         await self._refresh()
         node = self._nodes.get(node_id)
@@ -315,7 +317,7 @@ class OnPremProvider(NodeProvider):
             return
         ip = node.state.host.ip
         try:
-            line = release_line(self._rack.lock_dir, node.holder)
+            line = release_line(self._rack.lock_dir, node.holder, clean)
             printed = await self._rack.run(node.state, line, RELEASE_S)
         except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
             raise ProviderError(

@@ -124,6 +124,7 @@ class Rack:
         """Writes which hosts this cluster has: a host that leaves the list must still be given back."""
         self._remembered = {host.ip: host for host in taken}
         if self.memory is not None:
+            self.memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             atomic_write(self.memory, msgspec.json.encode(list(taken)), mode=0o600)
 
     def _read_memory(self) -> dict[str, RackHost]:
