@@ -7,10 +7,14 @@ import json
 import pytest
 from click.testing import CliRunner
 from tests.autoscaler.test_down_external import Site
+from tests.cli.cluster_samples import published
 from tests.providers.v1.file_provider import FileNodeProvider
 
+from muster.autoscaler.status_files import write_status
 from muster.cli.main import cli
+from muster.cluster.states import InstanceState as S
 from muster.config.load import load_config
+from muster.testing.builders import instance
 
 WORKER = {"ray-node-type": "worker", "ray-user-node-type": "cpu", "ray-launch-request": "r-9"}
 
@@ -103,10 +107,14 @@ def test_machines_that_did_not_end_are_named(site, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_monitor_that_has_published_nothing_and_one_that_was_killed_cannot_be_asked(site):
+def test_a_monitor_that_runs_owns_its_records_and_one_that_was_killed_cannot_be_asked(site):
     site.start()
     done = gc("rack", "--end", "-y")
     assert (done.exit_code, site.machines()) == (2, ["rack-1", "rack-2"])
     assert "has not published a status yet" in done.stderr
+    write_status(site.home, published(instances=(instance("i", S.RAY_RUNNING, cloud_id="rack-1"),)))
+    found = json.loads(gc("rack", "--json").stdout)
+    assert (found["head"]["state"], [one["cloud_id"] for one in found["machines"]]) == ("runs", ["rack-2"])
+    assert gc("rack", "--end", "-y").exit_code == 2
     site.kill()
     assert "the monitor on this computer does not run" in gc("rack", "--end", "-y").stderr
