@@ -27,7 +27,7 @@ from muster.config.schema import ClusterConfig
 from muster.errors import MusterError
 from muster.providers.onprem.build import ssh_host
 from muster.providers.onprem.host_lock import HostReport, look_line, read_report
-from muster.providers.runners import has_own_runner
+from muster.remote.connect import has_own_runner
 from muster.remote.runner import CommandRunner
 from muster.remote.ssh import SshRunner
 from muster.runtimes.ray.native import RAY_LINE

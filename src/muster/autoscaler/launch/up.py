@@ -46,7 +46,7 @@ class UpOptions:
 
     no_restart: bool = False  # leave a Ray that runs as it is
     restart_only: bool = False  # run no set-up commands
-    login_shells: bool = False
+    login_shells: bool = True
     show_output: Callable[[bytes], None] | None = None  # of the commands on the head
 
 
@@ -98,7 +98,8 @@ class ClusterUp:
 
     async def _bring_up(self, before: Machine | None) -> RunningCluster:
         session = self.session
-        session.write_record(is_up=False)  # already: a `down` after a kill must find the cluster
+        # Already: a `down` after a kill must find the cluster.
+        session.write_record(is_up=False, request=self._request)
         head = before or await self._create()
         address = await asyncio.to_thread(session.address, head)
         hashes = await asyncio.to_thread(head_runtime_hashes, session.config)
@@ -109,8 +110,10 @@ class ClusterUp:
         if before is not None and await self._is_current(setup, before):
             record = session.write_record(is_up=True)
             return RunningCluster(record, auth_of(setup.home), is_new=False, is_changed=False)
-        note = await self._set_up(setup, is_new=before is None)
+        shares_home = await setup.shares_home(self._request)
+        note = await self._set_up(setup, is_new=before is None, shares_home=shares_home)
         record = session.write_record(
+            shares_home=shares_home,
             head_ip=head.ip,
             head_id=head.node_id,
             address=address,
@@ -124,7 +127,7 @@ class ClusterUp:
             record, auth_of(setup.home), is_new=before is None, is_changed=True, notes=notes
         )
 
-    async def _set_up(self, setup: HeadSetup, *, is_new: bool) -> str:
+    async def _set_up(self, setup: HeadSetup, *, is_new: bool, shares_home: bool) -> str:
         if not self.options.restart_only or self.session.config.docker.container_name or is_new:
             await self._tag(setup, {TAG_RAY_NODE_STATUS: "setting-up"})
             await setup.set_up()
@@ -132,8 +135,12 @@ class ClusterUp:
         await setup.install_muster()
         if is_new or not self.options.no_restart:
             await setup.start_ray()
+        if is_new and not shares_home:
+            await setup.send_ledger()
         note = await setup.start_monitor()
         await setup.wait_for_monitor()
+        if not shares_home:
+            await setup.fetch_ledger()
         hashes = setup.target.hashes
         done = {TAG_RAY_NODE_STATUS: STATUS_UP_TO_DATE, TAG_RUNTIME: hashes.runtime}
         await self._tag(setup, {**done, TAG_CONTENTS: hashes.contents or ""})

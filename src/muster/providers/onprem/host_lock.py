@@ -171,6 +171,8 @@ grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
     + _STOP
     + r"""
 [ -z "$CLEAN" ] || bash -c "$CLEAN"
+rm -rf -- "$HOME"/.muster/node_lease.py "$HOME"/.muster/node_lease.log "$HOME"/.muster/mounts
+rmdir "$HOME"/.muster 2>/dev/null
 exclusive && grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null && rm -f "$F"
 echo released
 """

@@ -32,7 +32,6 @@ from muster.providers.onprem.host_lock import (
 )
 from muster.providers.onprem.rack import HostState, Rack, problem_of, together
 from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
-from muster.remote.runner import CommandRunner
 
 logger = logging.getLogger(__name__)
 
@@ -107,10 +106,6 @@ class OnPremProvider(NodeProvider):
 
     def host_of(self, node_id: str) -> RackHost:
         return self._node(node_id).state.host
-
-    def runner_of(self, node_id: str) -> CommandRunner:
-        """Returns what runs commands on the node's host; for the updater."""
-        return self._rack.runner(self._node(node_id).state.host)
 
     def reports(self) -> dict[str, HostState]:
         """Returns what is known of every host, taken or not, after one look at all of them."""
