@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -100,10 +101,8 @@ def test_of_two_clusters_that_want_the_same_host_at_once_one_gets_it(racks):
     got = []
 
     def take(provider):
-        try:
+        with contextlib.suppress(CapacityExhausted):
             got.extend(create(provider))
-        except CapacityExhausted:
-            pass
 
     threads = [threading.Thread(target=take, args=(provider,)) for provider in providers]
     for thread in threads:
@@ -161,7 +160,7 @@ def test_a_host_is_given_back_without_our_processes_and_without_rays_session(rac
     session = tmp_path / "ray" / "session_2026"
     session.mkdir(parents=True)
     (tmp_path / "ray" / "session_latest").symlink_to(session)
-    # A child without the mark, as one that has changed its title; the parent does not end when it is asked to.
+    # A child without the mark, as one that has changed its title; the parent does not end when asked to.
     script = f"trap '' TERM; env -i sleep 1000 & echo $! > {tmp_path}/child; wait"
     command = ["bash", "-c", script, "x", f"--session_dir={session}"]
     ours = subprocess.Popen(

@@ -197,6 +197,11 @@ class HeadSetup:
             f"{tail or '(nothing)'} (its log: {log} there)"
         )
 
+    async def file_differs(self) -> bool:
+        """Returns whether the head's cluster file is another one than the user's file makes now."""
+        text = await self.runner.run(f"cat {HEAD_FILE} 2>/dev/null || true")
+        return self.target.file.text.strip() not in text
+
     async def is_running(self) -> bool:
         """Returns whether the monitor there runs and reports the head's node as running."""
         status = await self._status()

@@ -1,7 +1,7 @@
 """Looks before anything costs money or breaks: key, programs, and on hosts SSH, ports, clock, disk, versions.
 
-`up` runs it and refuses when something can only fail; the rest are warnings. What a host says becomes a Probe,
-and `judged` is a pure function over it; each finding has a fix of one line.
+`up` runs it and refuses when something can only fail; the rest are warnings. What a host says becomes a
+Probe, and `judged` is a pure function over it; each finding has a fix of one line.
 """
 
 from __future__ import annotations

@@ -13,12 +13,15 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from muster.autoscaler.launch.down import ClusterDown
 from muster.autoscaler.launch.head_file import HeadFile, head_file
 from muster.autoscaler.launch.head_setup import HeadSetup, HeadTarget, auth_of
 from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.base.foreign import error_text
 from muster.config.node_launch import RuntimeHashes, head_runtime_hashes, node_launches
+from muster.config.schema import ClusterConfig, ProviderConfig
 from muster.errors import ClusterError
 from muster.providers.bootstrap import plain_config
 from muster.providers.v1.tags import (
@@ -102,14 +105,20 @@ class ClusterUp:
         session.write_record(is_up=False, request=self._request)
         head = before or await self._create()
         address = await asyncio.to_thread(session.address, head)
-        hashes = await asyncio.to_thread(head_runtime_hashes, session.config)
+        hashes = await asyncio.to_thread(head_runtime_hashes, for_head_only(session.config))
         target = HeadTarget(head, address, self._head_file(), self._token(), hashes)
         runner = session.runner(head.node_id, login_shell=self.options.login_shells)
         setup = HeadSetup(session, target, runner, self.options.show_output)
         await setup.wait_ready(*self._patience())
         if before is not None and await self._is_current(setup, before):
+            is_edited = await setup.file_differs()
+            if is_edited:
+                await setup.write_files()
             record = session.write_record(is_up=True)
-            return RunningCluster(record, auth_of(setup.home), is_new=False, is_changed=False)
+            notes = ("the monitor on the head applies what you changed in the file",) if is_edited else ()
+            return RunningCluster(
+                record, auth_of(setup.home), is_new=False, is_changed=is_edited, notes=notes
+            )
         shares_home = await setup.shares_home(self._request)
         note = await self._set_up(setup, is_new=before is None, shares_home=shares_home)
         record = session.write_record(
@@ -239,6 +248,24 @@ class ClusterUp:
                 f"{error_text(error)}; and these machines are left: {left}; run `muster down "
                 f"{self.session.file}`"
             ) from error
+
+
+def for_head_only(config: ClusterConfig) -> ClusterConfig:
+    """Returns what the head itself is set up from; all else its monitor applies while it runs."""
+    head = replace(config.available_node_types[config.head_type], min_workers=0, max_workers=0)
+    return ClusterConfig(
+        cluster_name=config.cluster_name,
+        provider=ProviderConfig(type=config.provider.type, module=config.provider.module),
+        auth=config.auth,
+        docker=config.docker,
+        head_node_type=config.head_type,
+        available_node_types={config.head_type: head},
+        file_mounts=config.file_mounts,
+        cluster_synced_files=config.cluster_synced_files,
+        initialization_commands=config.initialization_commands,
+        head_setup_commands=config.head_setup_commands,
+        head_start_ray_commands=config.head_start_ray_commands,
+    )
 
 
 @contextlib.contextmanager

@@ -98,7 +98,8 @@ read -r boot < /proc/sys/kernel/random/boot_id; echo "boot=$boot"
 held=; [ -e "$F" ] && read -r held < "$F"
 mine=
 case "$held" in *'"cloud_id":"'*)
-  ID=${held#*'"cloud_id":"'}; ID=${ID%%'"'*}; mark="RAY_CLOUD_INSTANCE_ID=$ID"; mine=" $(ours | tr '\n' ' ') ";;
+  ID=${held#*'"cloud_id":"'}; ID=${ID%%'"'*}; mark="RAY_CLOUD_INSTANCE_ID=$ID"
+  mine=" $(ours | tr '\n' ' ') ";;
 esac
 rays=0
 for p in $(grep -lx raylet /proc/[0-9]*/comm 2>/dev/null | cut -d/ -f3); do

@@ -1,7 +1,7 @@
 """OnPremProvider is the v1 provider of type `local`: nodes are hosts of a list that a cluster has taken.
 
-The truth is on the hosts (`host_lock`), so that a new monitor, a new head and other clusters see the same. Calls
-come from several threads; all work is done on one event loop in a thread of its own.
+The truth is on the hosts (`host_lock`), so that a new monitor, a new head and other clusters see the same.
+Calls come from several threads; all work is done on one event loop in a thread of its own.
 """
 
 from __future__ import annotations

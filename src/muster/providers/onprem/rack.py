@@ -1,7 +1,7 @@
 """Keeps what is known of the hosts of a rack: who has them, which are off, and when to look at each again.
 
-Used by the on-premise provider and the launcher's checks, on one event loop. Hosts are asked side by side; one
-that hangs holds up no other.
+Used by the on-premise provider, on one event loop. Hosts are asked side by side; one that hangs holds up no
+other.
 """
 
 from __future__ import annotations
