@@ -172,7 +172,8 @@ def test_a_host_is_given_back_without_our_processes_and_without_rays_session(rac
         threading.Thread(target=ours.wait, daemon=True).start()  # as its init would
         provider.terminate_node(node)
         assert ours.poll() is not None and other.poll() is None
-        assert not find(int((tmp_path / "child").read_text(encoding="ascii")))
+        child = find(int((tmp_path / "child").read_text(encoding="ascii")))
+        assert child is None or not child.lives
         assert not racks.lock("h0").exists()
         assert not (tmp_path / "ray").exists()
     finally:
@@ -210,6 +211,15 @@ def test_a_host_that_left_the_list_stays_until_it_is_given_back_and_is_not_taken
     restarted.terminate_node(node)
     create(restarted, 2, request="r-2")
     assert addresses(restarted) == ["h1", "h2"]
+
+
+def test_a_host_that_is_off_after_a_restart_is_still_listed_and_cannot_be_forgotten(racks):
+    (node,) = create(racks.provider())
+    racks.off.add("h0")
+    restarted = racks.provider()
+    assert (addresses(restarted), restarted.is_running(node)) == (["h0"], False)
+    with pytest.raises(ProviderError, match="h0 does not answer"):
+        restarted.terminate_node(node)
 
 
 def test_a_new_head_without_any_file_finds_the_hosts_of_its_cluster(racks, tmp_path):

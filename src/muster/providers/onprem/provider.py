@@ -30,7 +30,7 @@ from muster.providers.onprem.host_lock import (
     take_line,
     write_line,
 )
-from muster.providers.onprem.rack import HostState, Rack, problem_of, together
+from muster.providers.onprem.rack import HostState, Rack, TakenHost, problem_of, together
 from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,9 @@ class OnPremProvider(NodeProvider):
         """Takes the container's name and program, where nodes run in one: it is removed with its node."""
         super().__init__(provider_config, cluster_name)
         self._rack, self._ids, self._launcher, self._container = rack, ids, launcher, container
-        self._nodes: dict[str, _Node] = {}
+        self._nodes = {  # a host that is off stays ours until it says otherwise
+            one.holder.cloud_id: _Node(rack.states[ip], one.holder) for ip, one in rack.remembered.items()
+        }
         self._taking: set[str] = set()  # addresses that a create call is working on
         self._survey: asyncio.Task[None] | None = None
         self._is_surveyed = False
@@ -329,4 +331,4 @@ class OnPremProvider(NodeProvider):
         self._remember()
 
     def _remember(self) -> None:
-        self._rack.remember([node.state.host for node in self._nodes.values()])
+        self._rack.remember([TakenHost(node.state.host, node.holder) for node in self._nodes.values()])
