@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster.autoscaler.launch.head_file import HEAD_FILE, head_file
-from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine, record_file
+from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.base.foreign import error_text
 from muster.base.ids import CloudId
 from muster.cluster.model import CloudInstance
@@ -189,7 +189,7 @@ class ClusterDown:
         spend = None
         if home.ledger.is_file():
             spend = close_ledger(home.ledger, session.context.clock, session.context.ids)
-        for path in (record_file(home), home.token, home.path / "hosts.json", home.cluster, home.status):
+        for path in (home.launch, home.token, home.path / "hosts.json", home.cluster, home.status):
             path.unlink(missing_ok=True)
         shutil.rmtree(
             home.backups, ignore_errors=True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -101,8 +103,6 @@ def submit(
 
     Options of this command stand before FILE; what stands after SCRIPT is the script's.
     """
-    import shlex
-
     with cluster_session(cluster, is_quiet=not given["start"]) as session:
         head = _started_head(session, is_started=given.pop("start"))
         target = f"~/{script.name}"
@@ -246,6 +246,16 @@ def logs(ctx: click.Context, /, cluster: str, node: str, is_followed: bool, line
         head = session.running_head()
         line = log_line(_head_home(session), node, lines=lines, is_followed=is_followed)
         ctx.exit(_run(session.runner(head.node_id), line, RunWhere.AUTO, {}))
+
+
+def ask_head(cluster: str, command: str, words: list[str]) -> int:
+    """Runs a command of muster on the head, about the cluster itself; for `status` and `why`."""
+    with cluster_session(cluster, is_quiet=True) as session:
+        head = session.running_head()
+        python = session.record().python or "python3"
+        line = shlex.join([python, "-m", "muster", command, *words, session.config.cluster_name])
+        width = {"COLUMNS": str(shutil.get_terminal_size().columns)}
+        return _run(session.runner(head.node_id), line, RunWhere.AUTO, width)
 
 
 # -- parts -----------------------------------------------------------------------------------------

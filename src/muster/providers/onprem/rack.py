@@ -129,7 +129,7 @@ class Rack:
         await asyncio.gather(*(end() for end in ends if end is not None), return_exceptions=True)
 
     def remember(self, taken: Sequence[TakenHost]) -> None:
-        """Writes which hosts this cluster has: one that left the list, or is off, must still be given back."""
+        """Writes which hosts this cluster has: one that left the list, or is off, must be given back, too."""
         self.remembered = {one.host.ip: one for one in taken}
         if self.memory is not None:
             self.memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
