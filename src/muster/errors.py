@@ -24,6 +24,7 @@ MusterError                   retryable: ClassVar[bool] = False
     EngineDenied              the token is missing or wrong
   RemoteError                 a machine could not be set up or used
     Unreachable               it does not answer over SSH       retryable
+      HostKeyChanged          another machine is at the address: remove the pin, or look for an intruder
     CommandFailed             a command on it failed: carries exit code and last lines
   ClusterError                a cluster cannot be found, started or stopped; says what to do
   TuneError                   Ray's public name: an experiment that cannot continue, and what to change
@@ -157,13 +158,19 @@ class EngineDenied(EngineError):
 
 
 class RemoteError(MusterError):
-    """A RemoteError means that something could not be done on another machine; it says on which and what to do."""
+    """A RemoteError means that something could not be done on a machine; it says on which, and what to do."""
 
 
 class Unreachable(RemoteError):
     """An Unreachable machine does not answer, refuses the key, or is not the one that it was before."""
 
     retryable = True
+
+
+class HostKeyChanged(Unreachable):
+    """A HostKeyChanged means that another machine, or one installed anew, answers at an address."""
+
+    retryable = False
 
 
 class CommandFailed(RemoteError):

@@ -5,7 +5,8 @@ import copy
 import pytest
 
 from muster.config.document import Document
-from muster.config.load import DEFAULTS, LEGACY_HEAD, LEGACY_WORKER, LOCAL_TYPE, parse_config
+from muster.config.load import DEFAULTS, LEGACY_HEAD, LEGACY_WORKER, parse_config
+from muster.config.rack import LOCAL_TYPE
 from muster.config.schema import PROVIDERS, AuthConfig, ClusterConfig, NodeTypeConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError

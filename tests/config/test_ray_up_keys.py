@@ -54,6 +54,7 @@ AUTH = {
     "ssh_public_key": ("~/.ssh/k.pub", "~/.ssh/k.pub", None),
     "ssh_proxy_command": ("ssh jump", "ssh jump", None),
     "ssh_proxy_use_node_id": (False, False, False),
+    "strict_host_keys": (False, False, True),
 }
 DOCKER = {
     "image": ("i", "i", ""),
@@ -189,8 +190,8 @@ def test_the_schema_has_these_keys_ours_and_the_old_ones_and_no_other():
     assert fields(NodeTypeConfig) == {*NODE_TYPE, "price_per_hour", "market", "offers"}
     assert fields(NodeTypeDocker) == set(NODE_TYPE_DOCKER)
     assert fields(DockerConfig) == set(DOCKER)
-    assert fields(AuthConfig) - KEPT == set(AUTH)
-    assert fields(ProviderConfig) - KEPT == set(PROVIDER)
+    assert fields(AuthConfig) - KEPT == {*AUTH, "strict_host_keys"}
+    assert fields(ProviderConfig) - KEPT == {*PROVIDER, "hosts", "lock_dir"}
 
 
 def test_none_of_our_names_is_one_of_rays():

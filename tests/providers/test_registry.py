@@ -74,13 +74,13 @@ def test_the_size_of_a_create_call_is_the_files(tmp_path):
     assert port.traits().max_batch == 2
 
 
-def test_without_an_installer_the_machines_must_bring_the_runtime_and_that_is_said(tmp_path, caplog):
+def test_without_commands_the_machines_must_bring_the_runtime_and_that_is_said(tmp_path, caplog):
     port = build(tmp_path, "type: external, module: tests.providers.v1.dict_provider.DictNodeProvider")
     port.close()
     assert port.traits().installs_runtime
     assert caplog.messages == [
-        "provider.disable_node_updaters is not true, but muster does not set machines up over SSH yet:"
-        " the machines of tests.providers.v1.dict_provider.DictNodeProvider must start their node themselves"
+        "provider.disable_node_updaters is not true, but there are no worker_start_ray_commands: the"
+        " machines of tests.providers.v1.dict_provider.DictNodeProvider must start their node themselves"
     ]
 
 
@@ -118,7 +118,11 @@ def mistaken(tmp_path, kind, module=None):
             r"provider: FileNodeProvider\(provider_config, cluster_name\) failed: KeyError: 'state_dir'",
         ),
         ("proces", None, "provider.type: 'proces' is not a provider; did you mean 'process'?"),
-        ("cray", None, "provider.type: 'cray' is not a provider; there are external, process, readonly"),
+        (
+            "cray",
+            None,
+            "provider.type: 'cray' is not a provider; there are external, local, process, readonly",
+        ),
         ("readonly", None, "provider.type: 'readonly' shows the nodes of a running cluster"),
         *(
             (kind, None, f"provider.type: '{kind}' is not built yet; use type: external")

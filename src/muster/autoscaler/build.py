@@ -14,6 +14,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from muster.autoscaler.backup import LedgerBackup, backups_of, restore_if_lost
 from muster.autoscaler.connect import CompanyWatch, HeadAddress, company, foreign_autoscaler
 from muster.autoscaler.events import Event, EventLog
 from muster.autoscaler.home import ClusterHome
@@ -36,15 +39,16 @@ from muster.base.foreign import error_text, shielded
 from muster.base.ids import IdSource, RandomIds
 from muster.base.rng import Seed
 from muster.cluster.controller import ClusterController
-from muster.cluster.ports import Ports
+from muster.cluster.ports import Installer, Ports
 from muster.config.node_launch import node_launches
-from muster.config.schema import ClusterConfig, MonitorConfig
+from muster.config.schema import ClusterConfig, MonitorConfig, NodeTypeConfig, ProviderConfig
 from muster.config.source import FileSpecSource
 from muster.config.to_spec import retention_of
 from muster.errors import EngineUnreachable
 from muster.host.processes import mark_of
 from muster.providers.bootstrap import completed
-from muster.providers.registry import ProviderContext, build_provider, check_provider
+from muster.providers.registry import ManagedProvider, ProviderContext, build_provider, check_provider
+from muster.providers.v1.adapter import V1Adapter
 from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
@@ -79,7 +83,8 @@ def ignored_keys(config: ClusterConfig, given: CommandLineOverrides) -> dict[str
     monitor = config.muster.monitor
     keys: dict[str, tuple[object, str]] = {
         "cluster_name": (config.cluster_name, _AT_START),
-        "provider": (config.provider, _AT_START),
+        "provider": (_without_hosts(config.provider), _AT_START),
+        "muster.backup": (config.muster.backup, _AT_START),
         "muster.limits.max_launch_batch": (config.muster.limits.max_launch_batch, _AT_START),
     }
     if given.interval_s is not None:
@@ -89,6 +94,14 @@ def ignored_keys(config: ClusterConfig, given: CommandLineOverrides) -> dict[str
         why = f"is ignored: --metrics-port {given.metrics_port} overrides it"
         keys["muster.monitor.metrics_port"] = (monitor.metrics_port, why)
     return keys
+
+
+def _without_hosts(provider: ProviderConfig) -> ProviderConfig:
+    """Returns the section without the list of hosts, which may change while a monitor runs."""
+    if provider.type != "local":
+        return provider
+    written = {k: v for k, v in provider.settings().items() if k not in ("hosts", "worker_ips")}
+    return replace(provider, hosts=(), worker_ips=(), written=written)
 
 
 @dataclass
@@ -213,6 +226,8 @@ class _Parts:
         if not options.shadow:  # which asks no provider
             check_provider(self._source.config, str(options.config))
         options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not options.shadow:
+            restore_if_lost(self._source.config, options.home, clock, ids)
         retention = Retention(**retention_of(self._source.config))
         self._store = stack.enter_context(
             SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
@@ -234,7 +249,7 @@ class _Parts:
         lease.take(lambda seconds: _pause(stop, seconds))
         held.callback(_quietly, lease.release)
         self._store.raise_version(self._nodes.published_version())
-        self._source.complete_with(completed(self._source.config).apply)
+        self._source.complete_with(completed(self._source.config, self._host_sizes).apply)
         self._write_record()
         ports = early or self._ports()
         metrics, server = self._metrics(session)
@@ -332,6 +347,11 @@ class _Parts:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
+    def _host_sizes(self, config: ClusterConfig) -> dict[str, NodeTypeConfig]:
+        from muster.providers.onprem.build import with_host_sizes
+
+        return with_host_sizes(config, self._options.home.path, self._clock, self._ids)
+
     def _ports(self) -> Ports:
         surroundings = ProviderContext(
             cluster_name=self._source.config.cluster_name,
@@ -342,6 +362,7 @@ class _Parts:
             auth=self._options.head.auth,
             environment=self._environment,
             runtime=self._nodes.read,
+            current=lambda: self._source.config,
         )
         provider = build_provider(
             self._source.config, lambda: node_launches(self._source.config), surroundings
@@ -353,10 +374,29 @@ class _Parts:
             provider=provider,
             nodes=self._nodes,
             drainer=drainer,
-            installer=None,
+            installer=self._installer(provider),
             store=self._store,
             spec=self._source,
         )
+
+    def _installer(self, provider: ManagedProvider) -> Installer | None:
+        """Returns what sets machines up over SSH; None where they come up with the runtime."""
+        if provider.traits().installs_runtime or not isinstance(provider, V1Adapter):
+            return None
+        from muster.autoscaler.worker_access import WorkerAccess
+        from muster.remote.installer import NodeInstaller
+
+        head, home = self._options.head, self._options.home
+        access = WorkerAccess(
+            provider.v1,
+            lambda: self._source.config,
+            head_ip=host_and_port(head.address)[0],
+            auth=head.auth,
+            pins=home.path / "known_hosts",
+        )
+        installer = NodeInstaller(access, home.path / "install")
+        self._stack.callback(_quietly, installer.close)
+        return installer
 
     def _metrics(self, session: str) -> tuple[Metrics | None, MetricsServer | None]:
         port = self._given.port(self._source.config.muster.monitor)
@@ -380,6 +420,7 @@ class _Parts:
         listeners: list[TickListener] = [] if metrics is None else [metrics]
         return [
             *listeners,
+            *self._backup(),
             events,
             VerdictBoard(VerdictWriter(self._link)),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
@@ -388,6 +429,15 @@ class _Parts:
             LeaseRenewal(lease),
             CompanyWatch(self._link, self._clock),
         ]
+
+    def _backup(self) -> list[TickListener]:
+        config = self._source.config
+        backups = backups_of(config)
+        if backups is None:
+            return []
+        backup = LedgerBackup(backups, self._store.path, config.muster.backup.interval_s, self._clock)
+        self._stack.callback(_quietly, backup.close)
+        return [backup]
 
 
 def reach_head(

@@ -28,6 +28,11 @@ class ClusterHome:
         return self.path / "ledger.db"
 
     @property
+    def backups(self) -> Path:
+        """Returns the directory of copies of a ledger that is on another machine, for a new head."""
+        return self.path / "backups"
+
+    @property
     def status(self) -> Path:
         """Returns the file of the PublishedStatus, which the monitor replaces after every change."""
         return self.path / "status.json"
@@ -36,6 +41,11 @@ class ClusterHome:
     def cluster(self) -> Path:
         """Returns the file of the ClusterRecord, which `muster up` writes: how to reach the cluster."""
         return self.path / "cluster.json"
+
+    @property
+    def launch(self) -> Path:
+        """Returns the file of the LaunchRecord, of a cluster that `muster up` has started elsewhere."""
+        return self.path / "launch.json"
 
     @property
     def token(self) -> Path:

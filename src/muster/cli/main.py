@@ -39,6 +39,21 @@ AUTOSCALE = {
         "muster.cli.why", "why", "Show the reason for the state of a machine, request or node type."
     ),
     "down": CommandEntry("muster.cli.up_down", "down", "Stop a cluster and everything that belongs to it."),
+    **{
+        name: CommandEntry("muster.cli.cluster.commands", attribute, summary)
+        for name, attribute, summary in (
+            ("exec", "exec_", "Run a command on the head of a cluster."),
+            ("submit", "submit", "Copy a script to the head and run it there."),
+            ("attach", "attach", "Open a terminal on the head or on a worker."),
+            ("rsync-up", "rsync_up", "Copy files to the head."),
+            ("rsync-down", "rsync_down", "Copy files from the head."),
+            ("get-head-ip", "get_head_ip", "Print the address of the head."),
+            ("get-worker-ips", "get_worker_ips", "Print the addresses of the workers."),
+            ("kill-random-node", "kill_random_node", "End Ray on a random worker, as a test."),
+            ("logs", "logs", "Show the monitor's log, or how a worker was set up."),
+        )
+    },
+    "gc": CommandEntry("muster.cli.gc", "gc", "List the machines of a cluster that nobody owns; end them."),
     "monitor": CommandEntry(
         "muster.cli.monitor", "monitor", "Run the autoscaler of a cluster (a daemon on its head)."
     ),

@@ -1,4 +1,4 @@
-"""Implements `muster up` and `muster down`: a head on this computer and the monitor that scales it."""
+"""Implements `muster up` and `muster down` for clusters on this computer; others are `cli.cluster`'s."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,42 +16,101 @@ from muster.host.machine import program
 
 if TYPE_CHECKING:
     from muster.autoscaler.launcher import EndedCluster, LaunchedCluster, Launcher, StepReporter
+    from muster.config.schema import ClusterConfig
 
 
 _UP_EPILOG = """\b
 Examples:
   muster up examples/laptop.yaml
-  muster up examples/laptop.yaml -y          without confirmation
+  muster up rack.yaml --dry-run              what would be started, and its price
+  muster up rack.yaml -y                     without confirmation
 
-A cluster that is up already stays as it is: edits of FILE are applied by its monitor. A cluster whose
-monitor has died gets a new one. Exit codes: 0 it is up; 2 it could not be started, and nothing of it is left.
+A cluster that is up already, as FILE says, stays as it is; with `provider: {type: process}` edits of FILE
+are applied by its monitor. A cluster whose monitor has died gets a new one. Exit codes: 0 it is up; 2 it
+could not be started, and nothing of it is left.
 """
 
 
 @click.command(epilog=_UP_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("config", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, its price and the pre-flight; start nothing.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), metavar="P", help="Port of the head. Default: a free one."
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="P",
+    help="Port of a head on this computer. Default: a free one. On other machines FILE's commands say it.",
 )
-def up(config: Path, yes: bool, port: int | None) -> None:
-    """Start the cluster of FILE: a head on this computer, and the monitor that adds and removes nodes.
+@click.option("--min-workers", type=click.IntRange(0), metavar="N", help="Replaces min_workers of FILE.")
+@click.option("--max-workers", type=click.IntRange(0), metavar="N", help="Replaces max_workers of FILE.")
+@click.option("--no-restart", is_flag=True, help="Do not restart Ray on a head that runs already.")
+@click.option("--restart-only", is_flag=True, help="Restart Ray on the head; run no set-up commands.")
+@click.option(
+    "--no-check", is_flag=True, help="Skip the pre-flight: hosts, key, ports, clock, disk, versions."
+)
+@click.option("-n", "--cluster-name", metavar="NAME", help="Replaces cluster_name of FILE.")
+@click.option("--no-config-cache", is_flag=True, help="Accepted, as for `ray up`: muster caches no files.")
+@click.option("--redirect-command-output", is_flag=True, help="Do not show what commands on the head print.")
+@click.option(
+    "--use-login-shells/--use-normal-shells",
+    "login_shells",
+    default=True,
+    help="Whether commands see what .profile and .bashrc set. Default: they do.",
+)
+def up(config: Path, yes: bool, port: int | None, **given: Any) -> None:  # noqa: ANN401 - the options above
+    """Start the cluster of FILE: its head, and the monitor on it that adds and removes workers.
 
-    FILE is a cluster's YAML file, as for `ray up`, with `provider: {type: process}`.
+    FILE is a cluster's YAML file, as for `ray up`. With `provider: {type: process}` the cluster is on this
+    computer; with `local` on hosts that are reached over SSH; with `external` on machines of your own class.
     """
-    from muster.autoscaler.launcher import check_up
     from muster.config.load import load_config
 
     loaded = load_config(config, os.environ)
+    if loaded.provider.type != "process":
+        from muster.cli.cluster.up_down import up_elsewhere
+
+        if port is not None:
+            raise ClusterError(
+                "--port is for a head on this computer; head_start_ray_commands has that of others"
+            )
+        up_elsewhere(config, yes=yes, **given)
+        return
+    _up_here(config, loaded, yes=yes, port=port, **given)
+
+
+def _up_here(config: Path, loaded: ClusterConfig, *, yes: bool, port: int | None, **given: Any) -> None:  # noqa: ANN401
+    from muster.autoscaler.launcher import check_up
+
     check_up(loaded, config)
+    unfit = [
+        f"--{name.replace('_', '-')}" for name, value in given.items() if value and name not in _EVERYWHERE
+    ]
+    if unfit:
+        raise ClusterError(f"{', '.join(unfit)}: not for provider type 'process'; edit {config} instead")
+    if given["dry_run"]:
+        from muster.cli.cluster.plan import show_plan
+
+        show_plan(loaded)
+        return
     if not yes:
-        _confirm(f"Start cluster {loaded.cluster_name!r} on this computer?")
+        confirm(f"Start cluster {loaded.cluster_name!r} on this computer?")
     with launching() as launcher:
         launched = launcher.up(config, port=port)
     _show_launched(launched)
 
 
-def _confirm(question: str) -> None:
+# Options of `up` that mean nothing wrong for a cluster on this computer.
+_EVERYWHERE = (
+    "dry_run",
+    "no_check",
+    "no_config_cache",
+    "redirect_command_output",
+    "login_shells",
+    "no_restart",
+)
+
+
+def confirm(question: str) -> None:
     """Raises Abort when the user says no, and ClusterError when there is nobody to ask."""
     try:
         if click.confirm(question, default=True):
@@ -137,18 +196,36 @@ NOT_ENDED = 3
 @click.argument("cluster", metavar="FILE|NAME")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--purge", is_flag=True, help="Delete its history too: ledger, logs and timeline.")
+@click.option("--workers-only", is_flag=True, help="End the workers, and leave the head and its monitor.")
+@click.option(
+    "--keep-min-workers", is_flag=True, help="As --workers-only, but leave min_workers of each type."
+)
 @click.pass_context
-def down(ctx: click.Context, cluster: str, yes: bool, purge: bool) -> None:
+def down(ctx: click.Context, /, cluster: str, yes: bool, purge: bool, **given: bool) -> None:
     """Stop a cluster: its monitor, its workers and its head. Running work is lost.
 
     A second call does nothing.
     """
+    from muster.cli.cluster.up_down import down_elsewhere, is_elsewhere
+
+    if is_elsewhere(cluster):
+        if not down_elsewhere(cluster, yes=yes, purge=purge, **given):
+            ctx.exit(NOT_ENDED)
+        return
+    if any(given.values()):
+        raise ClusterError(
+            "--workers-only and --keep-min-workers are for clusters that `muster up` started elsewhere"
+        )
+    _down_here(ctx, cluster, yes=yes, purge=purge)
+
+
+def _down_here(ctx: click.Context, cluster: str, *, yes: bool, purge: bool) -> None:
     from muster.autoscaler.known_clusters import cluster_file, clusters_root, find_cluster
     from muster.cli.console import complain
 
     known = find_cluster(cluster, clusters_root(os.environ))
     if not yes:
-        _confirm(f"Stop cluster {known.name!r} and everything that runs on it?")
+        confirm(f"Stop cluster {known.name!r} and everything that runs on it?")
     with launching() as launcher:
         ended = launcher.down(known.home, config_file=cluster_file(cluster), purge=purge)
     if ended.left:

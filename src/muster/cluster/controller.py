@@ -81,6 +81,8 @@ class Executor:
             port = self._ports.provider
         elif isinstance(action, Drain):
             port = self._ports.drainer
+        elif isinstance(action, Install):
+            port = self._ports.installer
         return isinstance(port, WorksInBackground) and port.under_way(action.request_id)
 
     def _call(self, action: Action) -> None:

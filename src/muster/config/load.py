@@ -18,6 +18,7 @@ from muster.config.check import checked, nearest, shortened
 from muster.config.document import Document, Path_, kubernetes_kind, not_kubernetes
 from muster.config.node_launch import with_sizes
 from muster.config.prices import check_offers
+from muster.config.rack import check_rack, with_local_type
 from muster.config.schema import (
     MANY,
     PROVIDERS,
@@ -84,7 +85,12 @@ DEFAULTS: dict[str, Plain] = {
         "head_node_type": HEAD_TYPE,
         "available_node_types": _VSPHERE_TYPES,
     },
-    "local": {**COMMON, **_SSH},
+    "local": {
+        **COMMON,
+        **_SSH,
+        "head_start_ray_commands": ["ray start --head --port=6379 --no-monitor --disable-usage-stats"],
+        "worker_start_ray_commands": ["ray start --address=$RAY_HEAD_IP:6379 --disable-usage-stats"],
+    },
     "external": {**COMMON, **_types({}, {})},
     "spark": {
         **COMMON,
@@ -114,54 +120,6 @@ PROVIDER_KEYS: dict[str, dict[str, Any]] = {
         "worker_liveness_check": False,
     },
 }
-
-
-LOCAL_TYPE = "local.cluster.node"
-
-
-def with_local_type(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds the node type of provider local: manual mode lists computers, a coordinator assigns them."""
-    if set(data.get("available_node_types", ())) == {LOCAL_TYPE}:
-        return dict(data)  # prepared before, as on a head
-    if data.get("available_node_types"):
-        raise document.error(
-            ("available_node_types",),
-            f"does not go with provider local, whose computers are all of the type {LOCAL_TYPE}; remove it",
-        )
-    provider = data["provider"]
-    least, most = (
-        _coordinated(document, data) if provider.get("coordinator_address") else _listed(document, data)
-    )
-    only = {"resources": {}, "node_config": {}, "min_workers": least, "max_workers": most}
-    return {
-        **data,
-        "max_workers": most,
-        "head_node_type": LOCAL_TYPE,
-        "available_node_types": {LOCAL_TYPE: only},
-    }
-
-
-def _listed(document: Document, data: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns all computers of the list, unless the file asks for fewer; there are no more."""
-    provider = data["provider"]
-    for key in ("head_ip", "worker_ips"):
-        if provider.get(key) is None:
-            raise document.error(
-                ("provider",),
-                f"{key!r} is missing; provider local needs head_ip and worker_ips, or coordinator_address",
-            )
-    there_are = len(provider["worker_ips"])
-    most = min(data.get("max_workers", there_are), there_are)
-    least = data.get("min_workers")
-    return most if least is None else min(least, most), most
-
-
-def _coordinated(document: Document, data: Mapping[str, Any]) -> tuple[int, int]:
-    if "max_workers" not in data:
-        raise document.error(
-            (), "'max_workers' is missing; with a coordinator_address it limits how many computers to request"
-        )
-    return data.get("min_workers") or 0, data["max_workers"]
 
 
 LEGACY_HEAD = "ray-legacy-head-node-type"
@@ -296,6 +254,8 @@ def _check_provider(document: Document, config: ClusterConfig) -> None:
             f"{shortened(provider.type)} is not a provider; {nearest(provider.type, PROVIDERS)} "
             "(a class of your own: type external, and its name as module)",
         )
+    if provider.type == "local":
+        check_rack(document, config)
     if provider.type != "external":
         return
     if provider.module is None:

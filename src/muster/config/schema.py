@@ -25,6 +25,7 @@ Quantity = Annotated[float, Meta(ge=0, le=MAX_QUANTITY)]
 Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 Speed = Annotated[float, Meta(ge=0, le=1_000_000)]
 Minutes = Annotated[float, Meta(ge=0, le=5_256_000)]  # ten years
+PositiveMinutes = Annotated[float, Meta(gt=0, le=5_256_000)]
 Seconds = Annotated[float, Meta(ge=0, le=TEN_YEARS_S)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=TEN_YEARS_S)]
 Interval = Annotated[float, Meta(ge=0.05, le=86_400)]  # between two ticks of the monitor
@@ -74,6 +75,18 @@ class SectionAsWritten(Section, frozen=True, kw_only=True, omit_defaults=True):
         return found
 
 
+class HostConfig(Section, frozen=True, kw_only=True):
+    """A HostConfig is one entry of `provider.hosts`: a computer of a rack; the rest is that of `auth`."""
+
+    ip: str  # or a name
+    type: str | None = None  # of available_node_types; None: the only one for workers
+    head: bool = False
+    ssh_port: Annotated[int, Meta(ge=1, le=65_535)] = 22
+    user: str | None = None
+    ssh_private_key: str | None = None
+    ssh_proxy_command: str | None = None
+
+
 class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True):
     """A ProviderConfig has the keys of `provider` that the core reads; `settings()` has all others, too."""
 
@@ -95,6 +108,8 @@ class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=
     security_group: dict[str, Any] | None = None
     head_ip: str | None = None
     worker_ips: tuple[str, ...] = ()
+    hosts: tuple[HostConfig, ...] = ()  # ours
+    lock_dir: str = "/tmp"  # ours, of `local`: where a host says which cluster has it
     coordinator_address: str | None = None
 
 
@@ -106,6 +121,7 @@ class AuthConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True
     ssh_public_key: str | None = None
     ssh_proxy_command: str | None = None
     ssh_proxy_use_node_id: bool = False
+    strict_host_keys: bool = True  # ours: pinned on first use
 
 
 class DockerConfig(Section, frozen=True, kw_only=True):
@@ -170,6 +186,14 @@ class MonitorConfig(Section, frozen=True, kw_only=True):
         return max(self.interval_s, self.max_interval_s)
 
 
+class BackupConfig(Section, frozen=True, kw_only=True):
+    """A BackupConfig says where copies of the ledger go, so that a new head can start from one."""
+
+    to: str | None = None  # a directory of the head, or an fsspec URL; None: no copies
+    interval_s: PositiveSeconds = 300.0  # a change is copied at once; without one, after so long
+    keep: PositiveCount = 5
+
+
 class MusterConfig(Section, frozen=True, kw_only=True):
     """A MusterConfig is the section `muster`."""
 
@@ -181,6 +205,8 @@ class MusterConfig(Section, frozen=True, kw_only=True):
     retention: RetentionConfig = RetentionConfig()
     monitor: MonitorConfig = MonitorConfig()
     prices: str | None = None  # a CSV file, relative to the cluster file
+    backup: BackupConfig = BackupConfig()
+    lease_minutes: PositiveMinutes | None = None  # a worker whose head is silent for so long ends itself
 
 
 class OfferConfig(Section, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ class may create things in its cloud. Edits of the file made later are completed
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -24,6 +24,8 @@ from muster.providers.v1.failures import provider_call
 METHODS = ("fillout_available_node_types_resources", "bootstrap_config")
 _OURS = ("muster", "min_workers", "head_node", "worker_nodes")  # and what older files had
 _MODULE = "provider.module"
+BOOTSTRAPPED = "muster_bootstrapped"  # a key of `provider`, in the file that `muster up` leaves on the head
+AskSizes = Callable[[ClusterConfig], dict[str, NodeTypeConfig]]
 
 
 class CompletedConfig(Struct, frozen=True, kw_only=True):
@@ -46,9 +48,15 @@ class CompletedConfig(Struct, frozen=True, kw_only=True):
         )
 
 
-def completed(config: ClusterConfig) -> CompletedConfig:
-    """Calls what the class has of METHODS; ConfigError says which of them failed, and how."""
-    if config.provider.type != "external":
+def completed(config: ClusterConfig, ask: AskSizes | None = None) -> CompletedConfig:
+    """Calls what the class has of METHODS; ConfigError says which of them failed, and how.
+
+    `ask` returns the node types of provider `local` with the sizes of their hosts. A file that `muster up`
+    has completed already is used as it is.
+    """
+    if config.provider.type == "local" and ask is not None:
+        return CompletedConfig(asked=config, answer=replace(config, available_node_types=ask(config)))
+    if config.provider.type != "external" or config.provider.settings().get(BOOTSTRAPPED):
         return CompletedConfig(asked=config, answer=config)
     found = usable_class(config.provider.settings())
     data = plain_config(config)

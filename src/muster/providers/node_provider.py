@@ -173,12 +173,10 @@ class NodeProvider:
     ) -> Any:  # noqa: ANN401 - whatever runs commands there
         """Returns what runs commands on a node.
 
-        Muster has no command runner yet: override this, or let machines come with the runtime (`provider:
-        {disable_node_updaters: true}`).
+        Not called unless overridden: muster's own runner works over SSH, in a container where there is one.
         """
         raise NotImplementedError(
-            f"muster does not set machines up over SSH or docker yet (node {node_id}); override"
-            f" {type(self).__name__}.get_command_runner, or set provider.disable_node_updaters: true"
+            f"{type(self).__name__} has no command runner of its own for {node_id}: muster uses SSH"
         )
 
     def safe_to_scale(self) -> bool:

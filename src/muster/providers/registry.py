@@ -29,6 +29,7 @@ from muster.cluster.model import (
 from muster.cluster.ports import CloudProvider
 from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
+from muster.config.rack import rack_hosts
 from muster.config.schema import PROVIDERS, ClusterConfig
 from muster.errors import ConfigError
 from muster.providers.batching import submitting
@@ -143,6 +144,7 @@ class ProviderContext:
     auth: Mapping[str, str] = field(default_factory=dict)  # RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH
     environment: Mapping[str, str] = field(default_factory=dict)  # what new processes inherit
     runtime: Callable[[], RuntimeReport] | None = None  # the runtime's report, from which `readonly` lists
+    current: Callable[[], ClusterConfig] | None = None  # the file as it is now; None: it does not change
 
 
 logger = logging.getLogger(__name__)
@@ -180,12 +182,20 @@ def _process(config: ClusterConfig, launches: Launches, context: ProviderContext
 
 def _external(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     made = submitting(make_external(config.provider.settings(), context.cluster_name))
-    if not config.provider.disable_node_updaters:
+    if not config.provider.disable_node_updaters and not config.worker_start_ray_commands:
         logger.warning(
-            "provider.disable_node_updaters is not true, but muster does not set machines up over SSH yet:"
-            " the machines of %s must start their node themselves",
+            "provider.disable_node_updaters is not true, but there are no worker_start_ray_commands: the"
+            " machines of %s must start their node themselves",
             config.provider.module,
         )
+    return _adapted(config, made, launches, context)
+
+
+def _local(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
+    from muster.providers.onprem.build import make_onprem
+
+    current = context.current or (lambda: config)
+    made = make_onprem(config, context.home, context.clock, context.ids, lambda: rack_hosts(current()))
     return _adapted(config, made, launches, context)
 
 
@@ -198,7 +208,12 @@ def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContex
     return ReadOnlyProvider(context.runtime)
 
 
-_BUILDERS: dict[str, Build] = {"external": _external, "process": _process, "readonly": _readonly}
+_BUILDERS: dict[str, Build] = {
+    "external": _external,
+    "local": _local,
+    "process": _process,
+    "readonly": _readonly,
+}
 # Types of `ray up` that muster knows the name of and nothing else.
 NOT_BUILT = tuple(kind for kind in PROVIDERS if kind not in _BUILDERS)
 
@@ -218,10 +233,17 @@ def _adapted(
         limits=AdapterLimits(
             max_launch_batch=config.muster.limits.max_launch_batch,
             max_concurrent=config.muster.limits.max_concurrent,
-            installs_runtime=True,  # muster has no installer, so the provider must do it
+            # Without commands there is nothing to set up: the provider must do it.
+            installs_runtime=None if installs_by_commands(config) else True,
         ),
         clock=context.clock,
     )
+
+
+def installs_by_commands(config: ClusterConfig) -> bool:
+    """Returns whether muster's installer sets machines up, by the commands of the file."""
+    updates = not config.provider.disable_node_updaters and bool(config.worker_start_ray_commands)
+    return updates and config.provider.type in ("external", "local")
 
 
 def _why_not(kind: str) -> str:

@@ -1,6 +1,6 @@
-"""Ends every worker of a cluster through its provider, and looks until none is listed; for `muster down`.
+"""Ends machines of a cluster through its provider, and looks until none is listed.
 
-The head is left alone: where a provider buys the workers, the head was started by its user.
+For `muster down`: every worker, known or not; the head is left to the caller. For `muster gc`: named ones.
 """
 
 from __future__ import annotations
@@ -42,10 +42,14 @@ class WorkerTeardown:
         *,
         known: Collection[CloudId],
         patience_s: float,
+        only: Collection[CloudId] | None = None,
     ) -> None:
-        """Takes the ids of the ledger's live records as `known`: theirs are ended whatever their tags are."""
+        """Takes the ids of the ledger's live records as `known`: theirs are ended whatever their tags are.
+
+        With `only` these are ended, heads among them, and no others.
+        """
         self._provider, self._clock, self._ids, self._known = provider, clock, ids, known
-        self._patience_s = patience_s
+        self._patience_s, self._only = patience_s, only
         self._due: dict[CloudId, float] = {}  # id -> when it is terminated (again)
         self._reasons: dict[CloudId, str] = {}
         self._list_problem = ""
@@ -85,6 +89,8 @@ class WorkerTeardown:
         return [cloud_id for cloud_id, machine in found.items() if self._is_ours(machine)]
 
     def _is_ours(self, machine: CloudInstance) -> bool:
+        if self._only is not None:
+            return machine.cloud_id in self._only
         known = machine.kind is NodeKind.UNMANAGED and machine.cloud_id in self._known
         return known or machine.kind is NodeKind.WORKER
 

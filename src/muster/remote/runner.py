@@ -1,7 +1,7 @@
 """Defines how commands run on one machine; SSH, containers and a provider's own runner implement it.
 
-Called by the updater, the on-premise provider and the launcher. Everything is a coroutine of one event loop, so
-that a machine that hangs holds up no other one.
+Called by the updater, the on-premise provider and the launcher. Everything is a coroutine of one event loop,
+so that a machine that hangs holds up no other one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 OnOutput = Callable[[bytes], None]  # gets what a command prints, as it comes
 COMMAND_S = 120.0
+SYNC_S = 3600.0
 
 
 class RunWhere(Enum):
@@ -41,8 +42,8 @@ class CommandRunner(Protocol):
     """A CommandRunner runs commands on one machine and moves files to and from it.
 
     Raises Unreachable (worth another try) when the machine does not answer, CommandFailed when it did and the
-    command ended with another code than 0, TimeoutError after `timeout_s`. A cancelled call ends the command here
-    and, as far as SSH can, there.
+    command ended with another code than 0, TimeoutError after `timeout_s`. A cancelled call ends the command
+    here and, as far as SSH can, there.
     """
 
     async def run(
@@ -63,12 +64,23 @@ class CommandRunner(Protocol):
         ...
 
     async def sync_up(
-        self, source: str, target: str, *, exclude: Sequence[str] = (), filters: Sequence[str] = ()
+        self,
+        source: str,
+        target: str,
+        *,
+        exclude: Sequence[str] = (),
+        filters: Sequence[str] = (),
+        timeout_s: float = SYNC_S,
     ) -> None:
-        """Copies a file or a directory to the machine; a directory's contents go into `target`."""
+        """Copies a file or a directory to the machine; a directory's contents go into `target`.
+
+        The directory that the target is in is made there.
+        """
         ...
 
-    async def sync_down(self, source: str, target: str) -> None: ...
+    async def sync_down(self, source: str, target: str, *, timeout_s: float = SYNC_S) -> None:
+        """Copies from the machine; as in rsync, `/` at the end of `source` means a directory's contents."""
+        ...
 
     async def prepare(self, *, as_head: bool, file_mounts: Mapping[str, str], is_synced: bool) -> bool:
         """Starts the container, where there is one; returns whether set-up must be done again in it."""
@@ -76,4 +88,8 @@ class CommandRunner(Protocol):
 
     def shell(self, command: str = "", *, forward: Sequence[tuple[int, int]] = ()) -> list[str]:
         """Returns the arguments of a process that is the user's terminal there; `forward`: (here, there)."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the connection; the next command makes a new one."""
         ...

@@ -146,6 +146,15 @@ class Storage:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.rm(path, recursive=True)
 
+    def delete_file(self, name: str) -> None:
+        """Deletes one file; a missing one is no error."""
+        with self._explained("delete", name), contextlib.suppress(FileNotFoundError):
+            if self.is_local:
+                os.unlink(self.join(name))
+                return
+            filesystem, path = self._at(name)
+            filesystem.rm_file(path)
+
     def validate(self, content: bytes = b"") -> None:
         """Writes Ray's marker file, to find out at the start whether this place can be written."""
         with self._explained("write", MARKER):

@@ -5,7 +5,8 @@ The composition root of the simulator: the runs, the crash matrix and the story 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,6 +39,7 @@ from muster.sim.cluster.options import HEAD_TYPE, RunOptions
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import SimNode
 from muster.sim.cluster.world import World
+from muster.stores.ledger.backup import settle_restored
 from muster.stores.ledger.memory import MemoryInstanceStore
 
 
@@ -271,6 +273,14 @@ class SimStore:
     def raise_version(self, at_least: int) -> int:
         return self.inner.raise_version(at_least)
 
+    def restart_from(self, inner: MemoryInstanceStore, records: Mapping[InstanceId, Instance]) -> None:
+        """Continues from an older ledger and the records of then, as if nothing had been written since."""
+        self.inner, self.committed, self.newest = inner, None, None
+        self.commits.clear()
+        self.records = {**records, **{record.instance_id: record for record in inner.find()}}
+        self.live = dict(inner.load().instances)
+        self.version = inner.load().version
+
     def _note(self, plan: Plan) -> None:
         for record in plan.writes:
             self.records[record.instance_id] = record
@@ -281,6 +291,8 @@ class SimStore:
 
 
 LONGEST_TIMEOUT_S = 200.0
+KEPT_COPIES = 12  # ticks that the ledger of a new head is behind at most
+LedgerAtTick = tuple[MemoryInstanceStore, dict[InstanceId, Instance]]  # with its pruned records
 # Called for every new controller: a file is opened again, memory is kept.
 OpenStore = Callable[[], InstanceStore]
 
@@ -306,6 +318,8 @@ class SimulatedCluster:
         self.runtime = SimRuntime(self.world, self.crash_points, faults, options.dead_kept_s)
         self.drains = SimDrains(self.world, self.crash_points, faults, self.runtime)
         self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.machines.get)
+        self.copies: deque[LedgerAtTick] = deque(maxlen=KEPT_COPIES)  # newest last
+        self.restored_at: list[float] = []  # when a new head started from one
         memory = MemoryInstanceStore()
         self._open_store: OpenStore = open_store or (lambda: memory)
         self.store = SimStore(self.crash_points, faults, self._open_store())
@@ -327,10 +341,37 @@ class SimulatedCluster:
         self.cloud.on_up = self._came_up
         self.cloud.on_gone = self._went
         self.cloud.is_passing = self._is_passing
+        self._start_head()
+        self.world.advance(0.0)
+
+    def _start_head(self) -> None:
         head = self.cloud.create(HEAD_TYPE, NodeKind.HEAD)
         head.up = True
         self.world.after(self.options.head_late_s, lambda: self.join(head))
-        self.world.advance(0.0)
+
+    def keep_copy(self) -> None:
+        """Copies the ledger, as a monitor does after every tick."""
+        if isinstance(self.store.inner, MemoryInstanceStore):
+            self.copies.append((self.store.inner.copy(), dict(self.store.records)))
+
+    def lose_head(self, ticks_ago: int) -> None:
+        """Ends the head's machine and every node; a new head starts from the ledger as it was so long ago."""
+        if not self.copies:
+            return
+        for node in self.runtime.live_nodes():
+            self.runtime.kill_node(node)
+        for machine in self.cloud.alive():
+            if machine.kind is NodeKind.HEAD:
+                self.cloud.end(machine, "lost")
+        older, records = self.copies[max(-ticks_ago, -len(self.copies))]
+        self.copies.clear()
+        tick_id = f"restored-{len(self.restored_at) + 1}"
+        settle_restored(older, tick_id, self.world.now(), is_set_up_again=self.options.spec.install_runtime)
+        self.store.restart_from(older, records)
+        self._open_store = lambda: older
+        self.restored_at.append(self.world.time)
+        self.controller = None
+        self._start_head()
 
     def rest(self) -> None:
         """Skips a tick, as when no controller is running."""

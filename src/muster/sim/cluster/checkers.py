@@ -298,15 +298,19 @@ class VersionsGrow:
     def __init__(self) -> None:
         self._version = 0
         self._published = 0
+        self._heads = self._first = 0
 
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        if len(cluster.restored_at) != self._heads:  # an older ledger, and a runtime that knows none
+            self._heads = len(cluster.restored_at)
+            self._version, self._first = 0, self._published
         for commit in cluster.store.commits:
             if commit.new_version < self._version or commit.old_version < self._version:
                 yield f"the ledger went from version {self._version} to {commit.new_version}"
             self._version = commit.new_version
         published = cluster.runtime.published
         for version in published[self._published :]:
-            if self._published and version < published[self._published - 1]:
+            if self._published > self._first and version < published[self._published - 1]:
                 yield f"version {version} was published after {published[self._published - 1]}"
             self._published += 1
 

@@ -67,6 +67,7 @@ ADDED: Mapping[str, tuple[float, float]] = {
     "offer_sold_out": (0.02, 0.15),  # per tick, with offers: one of them cannot be bought from for a while
     "offer_price_changes": (0.02, 0.15),  # per tick, with offers: one of them costs more or less from now on
     "refusal_names_offer": (0.2, 0.8),  # per machine refused, with offers: the failure says which one
+    "head_lost": (0.002, 0.015),  # per tick: head and nodes are gone; a new head has an older ledger
 }
 KINDS = (*EVERY_CALL, *EVERY_TICK, *ADDED)
 

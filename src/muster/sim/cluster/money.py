@@ -219,8 +219,14 @@ class SpendAddsUp:
         self._first_seen: dict[CloudId, float] = {}
         self._missed: dict[CloudId, float] = {}  # ended machines: the first listing and report without them
         self._last_listing = 0.0  # the time of the committed listing and report before these
+        self._heads = 0
 
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        if len(cluster.restored_at) != self._heads:  # what was seen since the copy is forgotten
+            self._heads = len(cluster.restored_at)
+            self._first_seen.clear()
+            self._missed.clear()
+            self._last_listing = cluster.world.time
         has_listing = cluster.store.committed is not None and cluster.cloud.listed is not None
         if has_listing:
             self._record_listing(cluster)

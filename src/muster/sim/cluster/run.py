@@ -25,7 +25,7 @@ from muster.cluster.model import (
     Strategy,
     health_key,
 )
-from muster.sim.cluster.build import SimulatedCluster
+from muster.sim.cluster.build import KEPT_COPIES, SimulatedCluster
 from muster.sim.cluster.checkers import safety_checks
 from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.faults import Faults
@@ -234,6 +234,11 @@ class SeedRun:
             cluster.world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
         if faults.hit("config_edited"):
             cluster.spec.edit(faults.stream("config_edited"))
+        if "head_lost" in faults.rates:
+            cluster.keep_copy()
+        if faults.hit("head_lost"):
+            cluster.lose_head(faults.stream("head_lost").randint(1, KEPT_COPIES))
+            self._down_until = cluster.world.time + faults.between("head_lost", 0, 200)
         if faults.hit("joined_by_hand"):
             stays_s = faults.between("joined_by_hand", 30, 300)
             cluster.join_by_hand(faults.stream("joined_by_hand"), stays_s)

@@ -78,6 +78,12 @@ class MemoryInstanceStore:
         """The past; this store is its own history."""
         return self
 
+    def copy(self) -> MemoryInstanceStore:
+        """Returns a store with the content that this one has now; the simulator restores older ones."""
+        other = MemoryInstanceStore(clock=self._clock, retention=self.retention)
+        other._state, other._ended, other._plans = self._state, dict(self._ended), deque(self._plans)
+        return other
+
     def load(self) -> Ledger:
         now = self._clock.now() if self._clock is not None else self._state.newest_at
         return self._state.ledger(now)

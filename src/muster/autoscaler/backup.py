@@ -1,0 +1,113 @@
+"""Copies the ledger of a running monitor to the place of `muster.backup`, and restores it on a new head.
+
+A thread of its own copies: a slow or absent place never holds up a tick. Changes are copied at once, one copy
+at a time; what changes meanwhile is in the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.monitor import Tick
+from muster.base.clock import Clock
+from muster.base.foreign import error_text
+from muster.base.ids import IdSource
+from muster.base.log import OnChange
+from muster.config.schema import ClusterConfig
+from muster.errors import StoreError
+from muster.stores.ledger.backup import LedgerBackups, RestoredLedger
+
+logger = logging.getLogger(__name__)
+
+LAST_COPY_S = 10.0  # a monitor that ends waits so long for its last copy
+
+
+def backups_of(config: ClusterConfig) -> LedgerBackups | None:
+    """Returns where copies of this cluster's ledger are; None when the file names no place."""
+    wanted = config.muster.backup
+    return None if not wanted.to else LedgerBackups(wanted.to, config.cluster_name, keep=wanted.keep)
+
+
+def restore_if_lost(
+    config: ClusterConfig, home: ClusterHome, clock: Clock, ids: IdSource
+) -> RestoredLedger | None:
+    """Starts a head without a ledger from the newest copy: of `muster.backup`, or what the launcher has sent.
+
+    Called before the monitor opens its ledger. Raises StoreError when there are copies and none can be used:
+    without them machines would still be adopted by their tags, but the money spent would be forgotten.
+    """
+    if home.ledger.exists():
+        return None
+    places = [backups_of(config), LedgerBackups(home.backups, config.cluster_name)]
+    problem: StoreError | None = None
+    for place in places:
+        try:
+            restored = (
+                None
+                if place is None
+                else place.restore(home.ledger, clock, ids, is_set_up_again=_sets_up(config))
+            )
+        except StoreError as error:
+            problem = problem or error
+            continue
+        if restored is not None:
+            for sentence in (*([] if problem is None else [str(problem)]), *restored.refused):
+                logger.warning("%s", sentence)
+            logger.info("this head starts from a copy of the ledger: %s", restored.copy.name)
+            return restored
+    if problem is not None:
+        raise problem
+    return None
+
+
+def _sets_up(config: ClusterConfig) -> bool:
+    """Returns whether muster sets machines up; others have started Ray once, for the head that is lost."""
+    return not config.provider.disable_node_updaters
+
+
+class LedgerBackup:
+    """A LedgerBackup is a TickListener that keeps a copy of the ledger; `close` makes the last one."""
+
+    def __init__(self, backups: LedgerBackups, ledger: Path, interval_s: float, clock: Clock) -> None:
+        self._backups, self._ledger, self._interval_s, self._clock = backups, ledger, interval_s, clock
+        self._changes = OnChange(logger)
+        self._version: int | None = None  # the newest that a copy was asked for
+        self._asked_at = clock.monotonic()
+        self._wanted = threading.Event()
+        self._ends = False
+        self._thread = threading.Thread(target=self._run, name="ledger-backup", daemon=True)
+        self._thread.start()
+
+    def on_tick(self, tick: Tick) -> None:
+        now, version = self._clock.monotonic(), tick.ledger.version
+        if version != self._version or now - self._asked_at >= self._interval_s:
+            self._version, self._asked_at = version, now
+            self._wanted.set()
+
+    def close(self) -> None:
+        """Waits a bounded time for the last copy; a place that hangs is given up with its thread."""
+        self._ends = True
+        self._wanted.set()
+        self._thread.join(LAST_COPY_S)
+
+    def _run(self) -> None:
+        while not self._ends:
+            self._wanted.wait()
+            self._wanted.clear()
+            self._copy()
+
+    def _copy(self) -> None:
+        try:
+            self._backups.write(self._ledger)
+        except Exception as error:  # noqa: BLE001 - logged once; the next change is copied again
+            self._changes.log(
+                logging.WARNING,
+                "backup",
+                "the ledger was not copied, so a new head would start from an older copy: "
+                f"{error_text(error)}",
+            )
+        else:
+            self._changes.forget("backup")

@@ -1,0 +1,228 @@
+"""Ends a cluster on other machines: its monitor first, then workers, then the head, then the files.
+
+Called by `muster down` and by an `up` that failed. Idempotent. A head that does not answer keeps nothing: the
+machines are the provider's, which lists and ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from muster.autoscaler.launch.head_file import HEAD_FILE, head_file
+from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
+from muster.base.foreign import error_text
+from muster.base.ids import CloudId
+from muster.cluster.model import CloudInstance
+from muster.cluster.ports import CloudProvider
+from muster.config.schema import ClusterConfig
+from muster.errors import MusterError
+from muster.providers.teardown import QUIET_S, WorkerTeardown
+from muster.remote.ledger_copy import copy_command
+from muster.remote.runner import CommandRunner
+from muster.remote.service import HeadService, remove_service
+from muster.stores.ledger.close import close_ledger
+from muster.stores.ledger.history import Spend
+
+WORKERS_S = 300.0
+HEAD_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownOptions:
+    """DownOptions are what a user may choose for one `down`."""
+
+    workers_only: bool = False
+    keep_min_workers: bool = False
+    purge: bool = False
+
+
+@dataclass(frozen=True)
+class TakenDown:
+    """A TakenDown is what `down` ended; `left` has a reason for each machine that is left."""
+
+    workers: tuple[str, ...] = ()
+    head: str = ""
+    left: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    spend: Spend | None = None
+
+    @property
+    def nothing(self) -> bool:
+        return not self.workers and not self.head and not self.left
+
+
+@dataclass
+class ClusterDown:
+    """A ClusterDown is one call of `down`."""
+
+    session: ClusterSession
+    options: DownOptions = field(default_factory=DownOptions)
+
+    def __post_init__(self) -> None:
+        self._notes: list[str] = []
+
+    async def run(self) -> TakenDown:
+        session, options = self.session, self.options
+        session.context.report("", "looking for machines")
+        head = await asyncio.to_thread(session.head)
+        if head is not None and not options.workers_only and not options.keep_min_workers:
+            await self._quiet_head(head)
+        ended = await self._end_workers()
+        left = dict(ended.left)
+        if options.workers_only or options.keep_min_workers:
+            return TakenDown(workers=ended.ended, left=left, notes=tuple(self._notes))
+        heads = [head, *(await asyncio.to_thread(session.machines, "head"))[1:]] if head is not None else []
+        for one in heads:
+            problem = await self._end_head(one)
+            if problem:
+                left[one.node_id] = problem
+        await self._clean_up_provider()
+        spend = None if left else self._forget()
+        return TakenDown(
+            workers=ended.ended,
+            head="" if head is None else head.ip,
+            left=left,
+            notes=tuple(self._notes),
+            spend=spend,
+        )
+
+    # -- the head ---------------------------------------------------------------------------------
+
+    async def _quiet_head(self, head: Machine) -> None:
+        """Stops the monitor, which would replace what is ended, and takes a copy of its ledger."""
+        session = self.session
+        session.context.report(head.ip, "stopping the monitor")
+        record = session.record()
+        try:
+            runner = session.runner(head.node_id)
+            await self._within(runner.run("true", timeout_s=HEAD_S))
+            if record.head_home:
+                service = HeadService(
+                    cluster=record.cluster_name,
+                    directory=record.head_home,
+                    python=record.python or "python3",
+                    command=(),
+                )
+                await self._within(remove_service(runner, service))
+                if not record.shares_home:
+                    await self._copy_ledger(runner, record)
+        except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
+            self._notes.append(f"the head did not answer ({error_text(error)}), so its files stay there")
+
+    async def _within(self, work: object) -> object:
+        return await asyncio.wait_for(work, HEAD_S)  # type: ignore[arg-type]
+
+    async def _copy_ledger(self, runner: CommandRunner, record: LaunchRecord) -> None:
+        """The history stays on this computer, so that `muster why` can still show it."""
+        with contextlib.suppress(MusterError, TimeoutError, asyncio.TimeoutError):
+            line = copy_command(record.python or "python3", record.head_home)
+            if "none" not in str(await self._within(runner.run(line))).split()[-1:]:
+                draft = f"{record.head_home}/.ledger.pulled"
+                await self._within(runner.sync_down(draft, str(self.session.home.ledger)))
+
+    def _removal(self) -> str:
+        """Returns the line that removes the cluster's files from a host; a cloud's machine goes with them."""
+        record = self.session.record()
+        home = "" if record.shares_home else record.head_home
+        keys = head_file(self.session.data).keys
+        paths = " ".join(f'"$HOME"/{shlex.quote(path[2:])}' for path in (HEAD_FILE, *keys))
+        own = (
+            f" {shlex.quote(home)}"
+            if home.endswith(f"/.muster/clusters/{self.session.config.cluster_name}")
+            else ""
+        )
+        empty = '"$HOME"/.muster/clusters "$HOME"/.muster'
+        return f"rm -rf -- {paths}{own}; rmdir {empty} 2>/dev/null; true"
+
+    async def _end_head(self, head: Machine) -> str:
+        """Returns why the head could not be ended, or ""."""
+        session = self.session
+        session.context.report(head.ip, "ending the head")
+        try:
+            is_host = session.config.provider.type == "local"
+            more = (self._removal(),) if is_host else ()  # before another cluster can have the host
+            await asyncio.to_thread(session.node_provider.terminate_node, head.node_id, *more)
+            for _ in range(int(WORKERS_S)):
+                listed = await asyncio.to_thread(session.machines, "head")
+                if head.node_id not in [one.node_id for one in listed]:
+                    return ""
+                await asyncio.sleep(1.0)
+        except Exception as error:  # noqa: BLE001 - told, with what is left
+            return error_text(error)
+        return "still listed"
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    async def _end_workers(self) -> EndedWorkers:
+        session = self.session
+        port = session.port
+        if self.options.keep_min_workers:
+            port = _Keeping(port, session.config)  # type: ignore[assignment]
+        teardown = WorkerTeardown(
+            port, session.context.clock, session.context.ids, known=(), patience_s=WORKERS_S
+        )
+        done = await asyncio.to_thread(
+            teardown.run, lambda text: session.context.report("", text), self._quiet_s()
+        )
+        return EndedWorkers(tuple(done.ended), done.left)
+
+    def _quiet_s(self) -> float:
+        """A rack's hosts are asked directly; a cloud's list may be late."""
+        return 0.5 if self.session.config.provider.type == "local" else QUIET_S
+
+    async def _clean_up_provider(self) -> None:
+        clean = getattr(self.session.node_provider, "cleanup_cluster_resources", None)
+        if callable(clean):
+            try:
+                await asyncio.to_thread(clean)
+            except Exception as error:  # noqa: BLE001 - the machines are gone already
+                self._notes.append(f"the provider's own clean-up failed: {error_text(error)}")
+
+    def _forget(self) -> Spend | None:
+        """Removes what this computer keeps of a cluster that is down; its history stays unless purged."""
+        session, home = self.session, self.session.home
+        spend = None
+        if home.ledger.is_file():
+            spend = close_ledger(home.ledger, session.context.clock, session.context.ids)
+        for path in (home.launch, home.token, home.path / "hosts.json", home.cluster, home.status):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(
+            home.backups, ignore_errors=True
+        )  # of a cluster that is down nothing is to be found again
+        if self.options.purge:
+            shutil.rmtree(home.path, ignore_errors=True)
+        return spend
+
+
+@dataclass(frozen=True)
+class EndedWorkers:
+    """An EndedWorkers is which workers were ended, and why others were not."""
+
+    ended: tuple[str, ...]
+    left: Mapping[str, str]
+
+
+class _Keeping:
+    """A _Keeping hides as many workers of each type as the file always wants, so that they are not ended."""
+
+    def __init__(self, port: CloudProvider, config: ClusterConfig) -> None:
+        self._port = port
+        self._least = {name: entry.min_workers for name, entry in config.available_node_types.items()}
+
+    def list_instances(self) -> dict[CloudId, CloudInstance]:
+        kept = dict(self._least)
+        shown: dict[CloudId, CloudInstance] = {}
+        for cloud_id, machine in sorted(self._port.list_instances().items()):
+            if kept.get(machine.node_type, 0) > 0:
+                kept[machine.node_type] -= 1
+            else:
+                shown[cloud_id] = machine
+        return shown
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._port, name)

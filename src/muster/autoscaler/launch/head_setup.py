@@ -1,0 +1,293 @@
+"""Sets the head up over its command runner: files, commands, muster, Ray, and the monitor that stays running.
+
+Called by `up`. Each step is reported before it begins; a failure says which step of which node it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.launch.head_file import HEAD_FILE, HeadFile, head_commands, ray_program
+from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
+from muster.autoscaler.status_files import PublishedStatus
+from muster.base import codec
+from muster.base.clock import Clock
+from muster.cluster.model import NodeKind
+from muster.cluster.states import InstanceState
+from muster.config.node_launch import RuntimeHashes, initialization_commands
+from muster.errors import ClusterError, CommandFailed, MusterError, Unreachable
+from muster.providers.onprem.host_lock import Holder, stop_line
+from muster.remote.install import InstallRequest, MusterInstaller
+from muster.remote.ledger_copy import pull_ledger, push_ledger
+from muster.remote.runner import CommandRunner, RunWhere
+from muster.remote.service import HeadService, install_service
+
+SETUP_S = 3600.0  # of one command: images and packages are large
+START_S = 300.0
+READY_S = 180.0
+LOOK_S = 1.0
+_TEXT = "MUSTER_TEXT"
+_HOME = 'echo "muster-home=$HOME"'
+
+
+@dataclass(frozen=True)
+class HeadTarget:
+    """A HeadTarget is the head that is set up, and what it must know."""
+
+    machine: Machine
+    address: str
+    file: HeadFile
+    token: str  # the text itself: it travels as a secret
+    hashes: RuntimeHashes
+
+
+@dataclass
+class HeadSetup:
+    """A HeadSetup runs the steps on one head."""
+
+    session: ClusterSession
+    target: HeadTarget
+    runner: CommandRunner
+    show_output: Callable[[bytes], None] | None = None
+
+    home: str = ""  # of the cluster, on the head
+    python: str = ""
+
+    async def wait_ready(self, limit_s: float, every_s: float) -> None:
+        """Waits until the machine runs commands; a cloud's boots for a minute or two."""
+        self._begin("waiting for the machine")
+        clock: Clock = self.session.context.clock
+        give_up = clock.monotonic() + limit_s
+        while True:
+            try:
+                printed = await self.runner.run(_HOME, timeout_s=20.0, where=RunWhere.HOST)
+                break
+            except (Unreachable, TimeoutError) as error:
+                if clock.monotonic() + every_s > give_up:
+                    raise ClusterError(
+                        f"the head could not be reached within {limit_s:g} s: {error}"
+                    ) from error
+            await asyncio.sleep(every_s)
+        self._note_home(printed)
+
+    def _note_home(self, printed: str) -> None:
+        homes = [line[12:] for line in printed.splitlines() if line.startswith("muster-home=/")]
+        if not homes:
+            raise ClusterError(f"the user of the head has no HOME directory: {printed.strip()[-100:]!r}")
+        self.home = f"{homes[-1].rstrip('/')}/.muster/clusters/{self.session.config.cluster_name}"
+
+    async def set_up(self) -> None:
+        """Copies files and runs the commands that are needed once."""
+        config = self.session.config
+        self._begin("copying files")
+        await self._sync_mounts()
+        for command in initialization_commands(config, config.head_type):
+            await self._command("initialising", command, where=RunWhere.HOST)
+        await self.runner.prepare(as_head=True, file_mounts=config.file_mounts, is_synced=True)
+        if config.docker.container_name:  # a container has a HOME of its own
+            self._note_home(await self.runner.run(_HOME))
+        for command in config.head_setup_commands:
+            await self._command("setting up", command)
+
+    async def write_files(self) -> None:
+        """Writes what the monitor reads: its cluster file, the keys to the workers, and Ray's token."""
+        self._begin("writing the cluster's files")
+        await self._write(HEAD_FILE, self.target.file.text)
+        await self._write(f"{self.home}/auth_token", self.target.token)
+        for there, here in self.target.file.keys.items():
+            await self._write(there, _key_text(here))
+
+    async def install_muster(self) -> None:
+        ray = ray_program(self.session.config.head_start_ray_commands)
+        python = f"{ray.rpartition('/')[0]}/python" if "/" in ray else "python3"
+        self._begin("installing muster")
+        request = InstallRequest(directory=self.home, python=python)
+        done = await MusterInstaller(self.runner, request, self._begin).run()
+        self.python = done.python
+
+    async def start_ray(self) -> None:
+        """Starts Ray on the head; what an earlier start left there is ended first."""
+        await self.stop_ray()
+        for command in head_commands(self.session.config):
+            await self._command("starting Ray", command, environment=self.environment(), limit_s=START_S)
+
+    async def stop_ray(self) -> None:
+        holder = Holder(cluster="", cloud_id=self.target.machine.node_id, launcher="", taken_at=0.0)
+        await self.runner.run(stop_line("/tmp", holder), timeout_s=START_S)
+
+    async def start_monitor(self) -> str:
+        """Starts the monitor and what keeps it running; returns a note for the user, or ""."""
+        self._begin("starting the monitor")
+        await self.runner.run(f"rm -f {shlex.quote(self.home)}/status.json")  # of an earlier monitor
+        installed = await install_service(self.runner, self.service())
+        return installed.note
+
+    def service(self) -> HeadService:
+        file = HEAD_FILE.replace("~", self.home.partition("/.muster/")[0])
+        options = (file, "--home", self.home, "--address", self.target.address)
+        return HeadService(
+            cluster=self.session.config.cluster_name,
+            directory=self.home,
+            python=self.python,
+            command=(self.python, "-m", "muster", "monitor", *options),
+            environment=self.environment(),
+            boot_commands=head_commands(self.session.config),
+        )
+
+    async def shares_home(self, request: str) -> bool:
+        """Returns whether the record that was just written here is there, too: HOME is on a shared disk."""
+        text = await self.runner.run(f"cat {shlex.quote(self.home)}/launch.json 2>/dev/null || true")
+        return request in text
+
+    async def write_record(self, record: LaunchRecord) -> None:
+        """Leaves the record on the head, so that `muster down` works there, as after `exec --stop --tmux`."""
+        if record.shares_home:
+            return
+        file = HEAD_FILE.replace("~", self.home.partition("/.muster/")[0])
+        there = msgspec.structs.replace(record, config=file)
+        await self._write(f"{self.home}/launch.json", msgspec.json.encode(there).decode())
+
+    async def send_ledger(self) -> None:
+        """Sends the newest copy of the ledger that is here, so that a new head knows its machines."""
+        name = self.session.config.cluster_name
+        backups = self.session.home.backups
+        if backups.is_dir():
+            await push_ledger(self.runner, directory=self.home, cluster=name, source=backups)
+
+    async def fetch_ledger(self) -> None:
+        """Keeps a copy of the head's ledger here; a later `up` on a new head starts from it."""
+        name = self.session.config.cluster_name
+        backups = self.session.home.backups
+        with contextlib.suppress(MusterError, TimeoutError, OSError):
+            await pull_ledger(
+                self.runner, python=self.python, directory=self.home, cluster=name, target=backups
+            )
+
+    def environment(self) -> dict[str, str]:
+        """Returns what Ray and the monitor of this head are started with."""
+        return {
+            "RAY_HEAD_IP": self.target.address.rpartition(":")[0],
+            "RAY_CLOUD_INSTANCE_ID": self.target.machine.node_id,
+            "RAY_NODE_TYPE_NAME": self.target.machine.node_type,
+            "RAY_enable_autoscaler_v2": "1",
+            **auth_of(self.home),
+        }
+
+    async def wait_for_monitor(self) -> None:
+        """Waits until the monitor has seen the head's node run: from then on work can start."""
+        self._begin("waiting for the monitor")
+        clock: Clock = self.session.context.clock
+        give_up = clock.monotonic() + READY_S
+        while clock.monotonic() < give_up:
+            if _head_runs(await self._status()):
+                return
+            await asyncio.sleep(LOOK_S)
+        log = f"{self.home}/monitor.log"
+        tail = await self._tail(log) or await self._tail(f"{self.home}/supervisor.log")
+        raise ClusterError(
+            f"the monitor on the head did not report a running node within {READY_S:g} s; its last output: "
+            f"{tail or '(nothing)'} (its log: {log} there)"
+        )
+
+    async def file_differs(self) -> bool:
+        """Returns whether the head's cluster file is another one than the user's file makes now."""
+        text = await self.runner.run(f"cat {HEAD_FILE} 2>/dev/null || true")
+        return self.target.file.text.strip() not in text
+
+    async def is_running(self) -> bool:
+        """Returns whether the monitor there runs and reports the head's node as running."""
+        status = await self._status()
+        if status is None or not _head_runs(status):
+            return False
+        try:
+            await self.runner.run(f"kill -0 {int(status.monitor_pid)}")
+        except (MusterError, TimeoutError):
+            return False
+        return True
+
+    async def _status(self) -> PublishedStatus | None:
+        try:
+            text = await self.runner.run(f"cat {shlex.quote(self.home)}/status.json 2>/dev/null || true")
+            found = [line for line in text.splitlines() if line.startswith("{")]  # a profile may print, too
+            return codec.convert(msgspec.json.decode(found[-1]), PublishedStatus) if found else None
+        except (MusterError, TimeoutError, ValueError):
+            return None  # asked again
+
+    async def _tail(self, log: str) -> str:
+        try:
+            text = await self.runner.run(f"tail -n 3 {shlex.quote(log)} 2>/dev/null || true")
+        except (MusterError, TimeoutError):
+            return ""
+        lines = text.strip().splitlines()
+        return lines[-1] if lines else ""
+
+    async def _sync_mounts(self) -> None:
+        config = self.session.config
+        mounts = list(config.file_mounts.items())
+        mounts += [(path, path) for path in config.cluster_synced_files if Path(path).expanduser().exists()]
+        for there, here in mounts:
+            await self.runner.sync_up(
+                str(Path(here).expanduser()),
+                there,
+                exclude=config.rsync_exclude,
+                filters=config.rsync_filter,
+            )
+
+    async def _command(
+        self,
+        step: str,
+        command: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        where: RunWhere = RunWhere.AUTO,
+        limit_s: float = SETUP_S,
+    ) -> None:
+        """The error of a command has its step and its last lines."""
+        self._begin(f"{step}: {command}")
+        given = environment or {"RAY_HEAD_IP": self.target.address.rpartition(":")[0]}
+        try:
+            await self.runner.run(
+                command, timeout_s=limit_s, environment=given, where=where, on_output=self.show_output
+            )
+        except CommandFailed as error:
+            last = " | ".join(error.last_lines[-3:])
+            said = f"; its last output: {last}" if last and last not in str(error) else ""
+            raise ClusterError(f"{step} of the head failed: {error}{said}") from error
+
+    async def _write(self, there: str, text: str) -> None:
+        """The text travels on standard input: it may hold keys."""
+        target = f'"$HOME"/{shlex.quote(there[2:])}' if there.startswith("~/") else shlex.quote(there)
+        line = (
+            f'umask 077; mkdir -p "$(dirname {target})"; printf %s "${_TEXT}" > {target}.partial'
+            f" && mv {target}.partial {target}"
+        )
+        await self.runner.run(line, secrets={_TEXT: text})
+
+    def _begin(self, step: str) -> None:
+        self.session.context.report(self.target.machine.ip, step)
+
+
+def auth_of(home: str) -> dict[str, str]:
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{home}/{ClusterHome(Path()).token.name}"}
+
+
+def _key_text(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError(f"the key {path} cannot be read ({error}): fix auth.ssh_private_key") from error
+
+
+def _head_runs(status: PublishedStatus | None) -> bool:
+    return status is not None and any(
+        record.kind is NodeKind.HEAD and record.state is InstanceState.RAY_RUNNING
+        for record in status.instances
+    )

@@ -1,0 +1,248 @@
+"""Looks before anything costs money or breaks: key, programs, and on hosts SSH, ports, clock, disk, versions.
+
+`up` runs it and refuses when something can only fail; the rest are warnings. What a host says becomes a
+Probe, and `judged` is a pure function over it; each finding has a fix of one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import stat
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from msgspec import Struct
+
+from muster.autoscaler.launch.head_file import gcs_port, ray_program
+from muster.autoscaler.launch.session import ClusterSession
+from muster.base.clock import Clock
+from muster.base.foreign import message_text
+from muster.config.rack import RackHost, rack_hosts
+from muster.config.schema import ClusterConfig
+from muster.errors import MusterError
+from muster.providers.onprem.build import ssh_host
+from muster.providers.onprem.host_lock import HostReport, look_line, read_report
+from muster.remote.connect import has_own_runner
+from muster.remote.runner import CommandRunner
+from muster.remote.ssh import SshRunner
+from muster.runtimes.ray.native import RAY_LINE
+
+PROBE_S = 30.0
+MAX_SKEW_S = 30.0  # more, and leases, tokens and logs of the hosts do not agree
+OLDEST_PYTHON = (3, 10)
+AT_ONCE = 64
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """A Finding is one thing that is wrong, where, and what to do about it."""
+
+    place: str  # an address, or "" for this computer
+    problem: str
+    fix: str
+    is_fatal: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.place or 'this computer'}: {self.problem}; {self.fix}"
+
+
+class Probe(Struct, frozen=True, kw_only=True):
+    """A Probe is what one host says; `error` when it says nothing."""
+
+    error: str = ""
+    report: HostReport = HostReport()
+    skew_s: float = 0.0
+    python: str = ""
+    ray: str = ""  # its version
+    has_rsync: bool = True
+    ports: tuple[int, ...] = ()  # of the asked ones, those that are taken
+
+
+class Expected(Struct, frozen=True, kw_only=True):
+    """An Expected is what a host must have for its part in the cluster."""
+
+    cluster: str
+    is_head: bool
+    ray: str  # the version here
+    has_setup: bool  # commands that may install what is missing
+    has_mounts: bool
+    in_container: bool
+
+
+def judged(place: str, probe: Probe, expected: Expected) -> list[Finding]:
+    """Returns what is wrong with one host; only the head's own problems are fatal, workers are skipped."""
+    fatal = expected.is_head
+    if probe.error:
+        return [Finding(place=place, problem=probe.error, fix="see that it is on", is_fatal=fatal)]
+    found = []
+    why_not = probe.report.unusable(expected.cluster)
+    if why_not and "this cluster" not in why_not:
+        found.append((why_not, "wait until it is free, or take it off the list", fatal))
+    if abs(probe.skew_s) > MAX_SKEW_S:
+        fix = "set its clock, for example with `timedatectl set-ntp true`"
+        found.append((f"its clock is {probe.skew_s:+.0f} s from this computer's", fix, False))
+    ours = probe.report.holder is not None and probe.report.holder.cluster == expected.cluster
+    for port in () if ours else probe.ports:
+        found.append((f"port {port} is taken", "end what listens there, or choose another port", fatal))
+    if not probe.has_rsync and expected.has_mounts:
+        found.append(("it has no rsync", "`sudo apt install rsync` there", fatal))
+    if not expected.in_container:
+        found += _versions(probe, expected)
+    return [
+        Finding(place=place, problem=problem, fix=fix, is_fatal=is_fatal) for problem, fix, is_fatal in found
+    ]
+
+
+def _versions(probe: Probe, expected: Expected) -> list[tuple[str, str, bool]]:
+    """Set-up commands may still install what is missing, so that only a wrong version is certain."""
+    found, fatal = [], expected.is_head and not expected.has_setup
+    numbers = tuple(map(int, re.findall(r"\d+", probe.python)[:2]))
+    if not numbers:
+        found.append(("it has no Python", "install Python 3.10 or newer, or do it in setup_commands", fatal))
+    elif numbers < OLDEST_PYTHON:
+        found.append((f"its Python is {probe.python}", "muster and Ray need 3.10 or newer", fatal))
+    wanted = expected.ray or f"{RAY_LINE}*"
+    if not probe.ray:
+        fix = f"`pip install ray=={wanted}` there, or do it in setup_commands"
+        found.append(("it has no ray where the start commands look for it", fix, fatal))
+    elif not probe.ray.startswith(RAY_LINE):
+        fix = f"`pip install ray=={wanted}` there: muster works with {RAY_LINE}*"
+        found.append((f"its Ray is {probe.ray}", fix, fatal))
+    elif expected.ray and probe.ray != expected.ray:
+        fix = f"`pip install ray=={expected.ray}` there: all nodes need the same"
+        found.append((f"its Ray is {probe.ray}, here it is {expected.ray}", fix, False))
+    return found
+
+
+def probe_line(lock_dir: str, ray: str, ports: Sequence[int]) -> str:
+    """Returns the line that prints a Probe; it changes nothing."""
+    program = shlex.quote(ray) if not ray.startswith("~/") else f'"$HOME"/{shlex.quote(ray[2:])}'
+    python = f'"$(dirname -- {program})"/python' if "/" in ray else "python3"
+    version = "import importlib.metadata as m, sys; print('python=%d.%d.%d' % sys.version_info[:3])"
+    version += "\ntry: print('ray=' + m.version('ray'))\nexcept Exception: pass"
+    hexed = "|".join(f"{port:04X}" for port in ports) or "none"
+    return (
+        f"{look_line(lock_dir)}\n"
+        f'P={python}; command -v "$P" >/dev/null || P=python3\n'
+        f'"$P" -c {shlex.quote(version)} 2>/dev/null\n'
+        "command -v rsync >/dev/null && echo rsync=1\n"
+        f"grep -hoE ':({hexed}) [0-9A-F]+:0000 0A' /proc/net/tcp /proc/net/tcp6 2>/dev/null | "
+        "cut -c2-5 | sort -u | sed 's/^/port=/'\ntrue"
+    )
+
+
+def read_probe(printed: str, *, now: float) -> Probe:
+    """Returns what `probe_line` printed."""
+    lines = [line.partition("=") for line in printed.splitlines()]
+    found = {key: value for key, _, value in lines}
+    report = read_report(printed)
+    taken = [
+        int(value, 16) for key, _, value in lines if key == "port" and re.fullmatch("[0-9A-F]{4}", value)
+    ]
+    return Probe(
+        report=report,
+        skew_s=report.now - now,
+        python=found.get("python", ""),
+        ray=found.get("ray", ""),
+        has_rsync="rsync" in found,
+        ports=tuple(taken),
+    )
+
+
+def here(config: ClusterConfig, *, needs_ssh: bool = True) -> list[Finding]:
+    """Returns what is wrong on this computer: programs, key, files to copy."""
+    found = []
+    for name in ("ssh", "rsync") if needs_ssh else ():
+        if shutil.which(name) is None:
+            package = "openssh-client" if name == "ssh" else name
+            found.append(Finding(place="", problem=f"{name} is missing", fix=f"`sudo apt install {package}`"))
+    keys = {config.auth.ssh_private_key, *(host.ssh_private_key for host in config.provider.hosts)}
+    for key in sorted(filter(None, keys)) if needs_ssh else ():
+        found += _key_findings(key)
+    for there, local in config.file_mounts.items():
+        if not Path(local).expanduser().exists():
+            problem = f"file_mounts: {local} (for {there}) is not here"
+            found.append(Finding(place="", problem=problem, fix="create it, or remove the entry"))
+    return found
+
+
+def _key_findings(key: str) -> list[Finding]:
+    path = Path(key).expanduser()
+    try:
+        found = path.stat()
+    except OSError as error:
+        problem = f"the key {key} cannot be read ({(error.strerror or str(error)).lower()})"
+        return [Finding(place="", problem=problem, fix="fix auth.ssh_private_key, or make a key")]
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077 and found.st_uid == os.getuid():
+        problem = f"the key {key} can be read by others (mode {mode:o}), so ssh refuses it"
+        return [Finding(place="", problem=problem, fix=f"`chmod 600 {shlex.quote(key)}`")]
+    return []
+
+
+def ray_version() -> str:
+    """Returns the version of Ray on this computer, which need not have it; "" then."""
+    try:
+        return metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+async def preflight(session: ClusterSession) -> list[Finding]:
+    """Returns everything that is wrong, this computer's first; hosts are asked side by side."""
+    config = session.config
+    if config.provider.type != "local":
+        return here(config, needs_ssh=not has_own_runner(getattr(session.port, "v1")))  # noqa: B009
+    found = here(config)
+    if any(one.is_fatal for one in found):
+        return found  # no host could be reached without them
+    gate = asyncio.Semaphore(AT_ONCE)
+    hosts = rack_hosts(config)
+    asked = await asyncio.gather(*(_probe_host(session, host, gate) for host in hosts.values()))
+    for host, probe in zip(hosts.values(), asked, strict=True):
+        found += judged(host.ip, probe, _expected(config, host))
+    workers = [ip for ip, host in hosts.items() if not host.is_head]
+    usable = set(workers) - {one.place for one in found}
+    if workers and not usable:
+        found.append(Finding(place="", problem="no worker can be used", fix="see above", is_fatal=False))
+    return found
+
+
+def _expected(config: ClusterConfig, host: RackHost) -> Expected:
+    commands = config.head_setup_commands if host.is_head else config.worker_setup_commands
+    return Expected(
+        cluster=config.cluster_name,
+        is_head=host.is_head,
+        ray=ray_version(),
+        has_setup=bool(commands or config.initialization_commands),
+        has_mounts=bool(config.file_mounts or config.cluster_synced_files),
+        in_container=bool(config.docker.container_name),
+    )
+
+
+async def _probe_host(session: ClusterSession, host: RackHost, gate: asyncio.Semaphore) -> Probe:
+    config, clock = session.config, session.context.clock
+    commands = config.head_start_ray_commands if host.is_head else config.worker_start_ray_commands
+    ports = (gcs_port(commands),) if host.is_head else ()
+    line = probe_line(config.provider.lock_dir, ray_program(commands), ports)
+    pins = session.home.path / "known_hosts"
+    pins.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    async with gate:
+        runner = SshRunner(ssh_host(host, pins, is_strict=config.auth.strict_host_keys))
+        return await probed(runner, line, clock)
+
+
+async def probed(runner: CommandRunner, line: str, clock: Clock) -> Probe:
+    """Returns what a host says; a host that says nothing is a Probe with the reason."""
+    try:
+        began = clock.now()
+        printed = await runner.run(line, timeout_s=PROBE_S)
+        return read_probe(printed, now=(began + clock.now()) / 2)
+    except (TimeoutError, asyncio.TimeoutError):
+        return Probe(error=f"it did not answer within {PROBE_S:g} s")
+    except MusterError as error:
+        return Probe(error=message_text(error))

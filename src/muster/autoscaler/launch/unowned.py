@@ -1,0 +1,152 @@
+"""Finds the machines of a cluster that nobody owns, and ends them; for `muster gc`.
+
+A machine is found by the cluster's name in its tags. It is owned when a head that runs has a live record of
+it. What the head says is asked by the caller; nothing is ended here that was not named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from enum import Enum
+
+from msgspec import Struct
+
+from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.status_files import PublishedStatus
+from muster.base.clock import Clock
+from muster.base.ids import CloudId, IdSource
+from muster.cluster.model import CloudInstance, NodeKind
+from muster.cluster.ports import CloudProvider
+from muster.cluster.states import ON_CLOUD
+from muster.config.schema import ClusterConfig
+from muster.errors import ClusterError, LedgerLocked
+from muster.providers.teardown import EndedMachines, WorkerTeardown
+from muster.stores.ledger.store import SqliteInstanceStore
+
+END_S = 300.0  # clouds take a minute or two
+
+
+class HeadState(Enum):
+    """A HeadState is what is known of a cluster's head."""
+
+    RUNS = "runs"
+    SILENT = "cannot be asked"
+    NONE = "there is none"
+
+
+class HeadAnswer(Struct, frozen=True, kw_only=True):
+    """A HeadAnswer is what became of asking the head; `owned` is set when it runs."""
+
+    state: HeadState
+    detail: str  # for the user
+    owned: frozenset[CloudId] = frozenset()
+
+
+class UnownedMachine(Struct, frozen=True, kw_only=True):
+    """An UnownedMachine is one that costs money for nobody."""
+
+    cloud_id: CloudId
+    node_type: str
+    kind: str
+    request_id: str = ""
+    ip: str = ""
+    price_per_hour: float | None = None  # None: the cluster file has none
+
+
+class UnownedMachines(Struct, frozen=True, kw_only=True):
+    """An UnownedMachines is what `muster gc` shows of one cluster."""
+
+    cluster_name: str
+    head: HeadAnswer
+    machines: tuple[UnownedMachine, ...]
+    owned: int  # machines that the head has records of
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """Returns what all of them cost; None when a price is not known."""
+        prices = [one.price_per_hour for one in self.machines]
+        return None if None in prices else sum(price or 0.0 for price in prices)
+
+
+def answer_of(status: PublishedStatus | None, *, is_alive: bool, where: str) -> HeadAnswer:
+    """Returns what a monitor's status file says; `is_alive`: the monitor that wrote it still runs."""
+    if not is_alive:
+        return HeadAnswer(state=HeadState.SILENT, detail=f"the monitor {where} does not run")
+    if status is None:
+        return HeadAnswer(
+            state=HeadState.SILENT, detail=f"the monitor {where} has not published a status yet"
+        )
+    owned = frozenset(i.cloud_id for i in status.instances if i.cloud_id and i.state in ON_CLOUD)
+    return HeadAnswer(state=HeadState.RUNS, detail=f"the monitor {where} runs", owned=owned)
+
+
+def without_record(listed: Mapping[CloudId, CloudInstance]) -> HeadAnswer:
+    """Returns what follows from the provider's list alone, where no command has left how to ask a head."""
+    heads = [machine for machine in listed.values() if machine.kind is NodeKind.HEAD]
+    if not heads:
+        return HeadAnswer(state=HeadState.NONE, detail="no head is listed, and none was started from here")
+    names = ", ".join(f"{one.cloud_id} ({one.external_ip or one.internal_ip})" for one in heads)
+    return HeadAnswer(
+        state=HeadState.SILENT, detail=f"a head is listed that was not started from here: {names}"
+    )
+
+
+def unowned(
+    config: ClusterConfig, listed: Mapping[CloudId, CloudInstance], head: HeadAnswer
+) -> UnownedMachines:
+    """Returns the listed machines that no running head has a record of; a running head is its own.
+
+    Machines whose tags cannot be read are left out: whose they are is not known.
+    """
+    ours = [machine for machine in listed.values() if machine.kind is not NodeKind.UNMANAGED]
+    if head.state is HeadState.RUNS:
+        ours = [m for m in ours if m.kind is not NodeKind.HEAD and m.cloud_id not in head.owned]
+    found = tuple(_shown(config, machine) for machine in sorted(ours, key=lambda one: one.cloud_id))
+    return UnownedMachines(
+        cluster_name=config.cluster_name, head=head, machines=found, owned=len(listed) - len(found)
+    )
+
+
+def _shown(config: ClusterConfig, machine: CloudInstance) -> UnownedMachine:
+    known = config.available_node_types.get(machine.node_type)
+    return UnownedMachine(
+        cloud_id=machine.cloud_id,
+        node_type=machine.node_type,
+        kind="head" if machine.kind is NodeKind.HEAD else "worker",
+        request_id=machine.request_id or "",
+        ip=machine.external_ip or machine.internal_ip,
+        price_per_hour=None if known is None else known.price_per_hour,
+    )
+
+
+class MachineEnder:
+    """A MachineEnder ends named machines of one cluster."""
+
+    def __init__(
+        self, provider: CloudProvider, home: ClusterHome, clock: Clock, ids: IdSource, *, is_forced: bool
+    ) -> None:
+        self._provider, self._home, self._clock, self._ids = provider, home, clock, ids
+        self._is_forced = is_forced
+
+    def run(self, machines: Sequence[UnownedMachine], report: Callable[[str], None]) -> EndedMachines:
+        """Ends them and looks until none is listed. The ledger is held meanwhile, so that no monitor starts.
+
+        Raises ClusterError when a monitor of this computer has it, unless forced.
+        """
+        wanted: Collection[CloudId] = frozenset(one.cloud_id for one in machines)
+        teardown = WorkerTeardown(
+            self._provider, self._clock, self._ids, known=(), patience_s=END_S, only=wanted
+        )
+        with ExitStack() as held:
+            self._hold_ledger(held)
+            return teardown.run(report)
+
+    def _hold_ledger(self, held: ExitStack) -> None:
+        if not self._home.ledger.is_file():
+            return
+        try:
+            held.enter_context(SqliteInstanceStore(self._home.ledger, clock=self._clock, wait_s=1.0))
+        except LedgerLocked as error:
+            if not self._is_forced:
+                raise ClusterError(f"nothing was ended: a monitor has just started ({error})") from error

@@ -1,0 +1,340 @@
+"""Implements the commands for a cluster that runs elsewhere: exec, submit, attach, rsync, logs and so on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from muster.autoscaler.launch.down import ClusterDown
+from muster.autoscaler.launch.head_setup import auth_of
+from muster.autoscaler.launch.head_work import (
+    attach_line,
+    command_line,
+    forwarded,
+    log_line,
+    ray_environment,
+    session_kind,
+)
+from muster.autoscaler.launch.session import ClusterSession, Machine
+from muster.autoscaler.launch.up import ClusterUp
+from muster.cli.cluster.up_down import cluster_session
+from muster.cli.console import complain, emit, remark
+from muster.cli.up_down import confirm
+from muster.errors import ClusterError, CommandFailed
+from muster.providers.onprem.host_lock import Holder, stop_line
+from muster.providers.v1.tags import STATUS_UP_TO_DATE, TAG_RAY_NODE_STATUS
+from muster.remote.runner import CommandRunner, RunWhere
+
+FOREVER_S = 10 * 365 * 86_400.0
+F = TypeVar("F", bound=Callable[..., Any])
+_WIDTH = {"max_content_width": 88}
+
+
+def _cluster(command: F) -> F:
+    return click.argument("cluster", metavar="FILE|NAME")(command)
+
+
+def _session_options(command: F) -> F:
+    """Adds the options that exec, submit and attach share."""
+    for option in (
+        click.option(
+            "--tmux", is_flag=True, help="In a tmux session on the head, which goes on without you."
+        ),
+        click.option("--screen", is_flag=True, help="In a screen session on the head."),
+        click.option("--start", is_flag=True, help="Start the cluster first, if it is not up."),
+        click.option(
+            "-p",
+            "--port-forward",
+            "ports",
+            multiple=True,
+            metavar="PORT",
+            help="Forward a port of this computer: PORT, or HERE:THERE; may be repeated.",
+        ),
+        click.option("--no-config-cache", is_flag=True, hidden=True),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("exec", context_settings=_WIDTH)
+@_cluster
+@click.argument("command", metavar="COMMAND")
+@click.option("--stop", is_flag=True, help="End the cluster when the command is over.")
+@click.option(
+    "--run-env", type=click.Choice(["auto", "host", "docker"]), default="auto", help="Where it runs."
+)
+@_session_options
+@click.pass_context
+def exec_(ctx: click.Context, /, cluster: str, command: str, **given: Any) -> None:  # noqa: ANN401
+    """Run a COMMAND of bash on the head. The exit code is that of the command.
+
+    RAY_ADDRESS and Ray's token are set for it.
+    """
+    with cluster_session(cluster, is_quiet=not given["start"]) as session:
+        ctx.exit(_execute(session, command, **given))
+
+
+@click.command(context_settings={**_WIDTH, "ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--stop", is_flag=True, help="End the cluster when the script is over.")
+@_session_options
+@_cluster
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    /,
+    cluster: str,
+    script: Path,
+    arguments: tuple[str, ...],
+    **given: Any,  # noqa: ANN401 - the options above
+) -> None:
+    """Copy a SCRIPT of Python to the head and run it there, with ARGUMENTS.
+
+    Options of this command stand before FILE; what stands after SCRIPT is the script's.
+    """
+    with cluster_session(cluster, is_quiet=not given["start"]) as session:
+        head = _started_head(session, is_started=given.pop("start"))
+        target = f"~/{script.name}"
+        asyncio.run(session.runner(head.node_id).sync_up(str(script), target))
+        python = shlex.quote(session.record().python or "python3")
+        words = " ".join(map(shlex.quote, arguments))
+        line = f'{python} "$HOME"/{shlex.quote(script.name)} {words}'.rstrip()
+        ctx.exit(_execute(session, line, start=False, **given))
+
+
+@click.command(context_settings=_WIDTH)
+@_cluster
+@_session_options
+@click.option("-N", "--new", "is_new", is_flag=True, help="A new session of tmux or screen.")
+@click.option("--node-ip", metavar="IP", help="A worker instead of the head.")
+@click.pass_context
+def attach(ctx: click.Context, /, cluster: str, is_new: bool, node_ip: str | None, **given: Any) -> None:  # noqa: ANN401
+    """Open a terminal on the head, or on one of the workers."""
+    with cluster_session(cluster, is_quiet=not given["start"]) as session:
+        kind = session_kind(tmux=given["tmux"], screen=given["screen"])
+        if node_ip is None:
+            machine, settings = _started_head(session, is_started=given["start"]), _environment(session)
+        else:
+            machine, settings = _worker(session, node_ip), {}
+        line = attach_line(kind, is_new=is_new, environment=settings)
+        runner = session.runner(machine.node_id, is_head=node_ip is None)
+        ctx.exit(_terminal(runner, line, given["ports"]))
+
+
+def _sync(cluster: str, source: str | None, target: str | None, *, is_all: bool, is_up: bool) -> None:
+    if (source is None) != (target is None):
+        raise ClusterError("give both paths, or none of them to copy all file_mounts")
+    with cluster_session(cluster, is_quiet=True) as session:
+        machines = [session.running_head(), *(session.workers() if is_all else ())]
+        pairs = (
+            [(source, target)] if source is not None and target is not None else _mounts(session, is_up=is_up)
+        )
+        asyncio.run(_copy(session, machines, pairs, is_up=is_up))
+
+
+def _mounts(session: ClusterSession, *, is_up: bool) -> list[tuple[str, str]]:
+    mounts = session.config.file_mounts
+    return [(here, there) if is_up else (there, here) for there, here in mounts.items()]
+
+
+async def _copy(
+    session: ClusterSession, machines: list[Machine], pairs: list[tuple[str, str]], *, is_up: bool
+) -> None:
+    """Copies to or from all machines side by side; from several, each into a directory of its own."""
+
+    async def one(machine: Machine) -> None:
+        runner = session.runner(machine.node_id, is_head=machine is machines[0])
+        for source, target in pairs:
+            if is_up:
+                rules = session.config.rsync_exclude, session.config.rsync_filter
+                await runner.sync_up(source, target, exclude=rules[0], filters=rules[1])
+            else:
+                place = target if len(machines) == 1 else os.path.join(target, machine.ip, "")
+                await runner.sync_down(source, place)
+
+    done = await asyncio.gather(*map(one, machines), return_exceptions=True)
+    problems = [
+        f"{m.ip}: {error}" for m, error in zip(machines, done, strict=True) if isinstance(error, Exception)
+    ]
+    if problems:
+        raise ClusterError(f"not everything was copied: {'; '.join(problems)}")
+
+
+@click.command("rsync-up", context_settings=_WIDTH)
+@_cluster
+@click.argument("source", required=False)
+@click.argument("target", required=False)
+@click.option("-A", "--all-nodes", "is_all", is_flag=True, help="To the workers, too.")
+def rsync_up(cluster: str, source: str | None, target: str | None, is_all: bool) -> None:
+    """Copy SOURCE of this computer to TARGET on the head; without both: all file_mounts of the file."""
+    _sync(cluster, source, target, is_all=is_all, is_up=True)
+
+
+@click.command("rsync-down", context_settings=_WIDTH)
+@_cluster
+@click.argument("source", required=False)
+@click.argument("target", required=False)
+@click.option("-A", "--all-nodes", "is_all", is_flag=True, help="From the workers, too: into TARGET/IP/.")
+def rsync_down(cluster: str, source: str | None, target: str | None, is_all: bool) -> None:
+    """Copy SOURCE of the head to TARGET on this computer; without both: all file_mounts of the file."""
+    _sync(cluster, source, target, is_all=is_all, is_up=False)
+
+
+@click.command("get-head-ip", context_settings=_WIDTH)
+@_cluster
+def get_head_ip(cluster: str) -> None:
+    """Print the address of the head."""
+    with cluster_session(cluster, is_quiet=True) as session:
+        head = session.running_head()
+        status = head.tags.get(TAG_RAY_NODE_STATUS, STATUS_UP_TO_DATE)
+        if status != STATUS_UP_TO_DATE:
+            raise ClusterError(f"the head at {head.ip} is not set up ({status}): `muster up {session.file}`")
+        emit(head.ip.encode())
+
+
+@click.command("get-worker-ips", context_settings=_WIDTH)
+@_cluster
+def get_worker_ips(cluster: str) -> None:
+    """Print the addresses of the workers, one per line."""
+    with cluster_session(cluster, is_quiet=True) as session:
+        for machine in session.workers():
+            emit(machine.ip.encode())
+
+
+@click.command("kill-random-node", context_settings=_WIDTH)
+@_cluster
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--hard", is_flag=True, help="End the machine instead of Ray on it.")
+def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
+    """End Ray on a random worker, to see how your work takes it."""
+    with cluster_session(cluster, is_quiet=True) as session:
+        workers = session.workers()
+        if not workers:
+            raise ClusterError(f"cluster {session.config.cluster_name!r} has no workers now")
+        chosen = secrets.choice(workers)
+        if not yes:
+            confirm(f"End {'machine' if hard else 'Ray on'} {chosen.ip} ({chosen.node_id})?")
+        if hard:
+            session.node_provider.terminate_node(chosen.node_id)
+        else:
+            holder = Holder(cluster="", cloud_id=chosen.node_id, launcher="", taken_at=0.0)
+            runner = session.runner(chosen.node_id, is_head=False)
+            asyncio.run(runner.run(stop_line("/tmp", holder)))
+        emit(chosen.ip.encode())
+
+
+@click.command(context_settings=_WIDTH)
+@_cluster
+@click.argument("node", required=False, default="")
+@click.option("-f", "--follow", "is_followed", is_flag=True, help="Show new lines as they come.")
+@click.option("-l", "--lines", type=click.IntRange(1), default=100, help="How many lines. Default: 100.")
+@click.pass_context
+def logs(ctx: click.Context, /, cluster: str, node: str, is_followed: bool, lines: int) -> None:
+    """Show the monitor's log; with the address of a NODE, how that worker was set up."""
+    with cluster_session(cluster, is_quiet=True) as session:
+        head = session.running_head()
+        line = log_line(_head_home(session), node, lines=lines, is_followed=is_followed)
+        ctx.exit(_run(session.runner(head.node_id), line, RunWhere.AUTO, {}))
+
+
+def ask_head(cluster: str, command: str, words: list[str]) -> int:
+    """Runs a command of muster on the head, about the cluster itself; for `status` and `why`."""
+    with cluster_session(cluster, is_quiet=True) as session:
+        head = session.running_head()
+        python = session.record().python or "python3"
+        line = shlex.join([python, "-m", "muster", command, *words, session.config.cluster_name])
+        width = {"COLUMNS": str(shutil.get_terminal_size().columns)}
+        return _run(session.runner(head.node_id), line, RunWhere.AUTO, width)
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _execute(session: ClusterSession, command: str, *, stop: bool, start: bool, **given: Any) -> int:  # noqa: ANN401
+    kind = session_kind(tmux=given["tmux"], screen=given["screen"])
+    head = _started_head(session, is_started=start)
+    python = session.record().python or "python3"
+    line = command_line(
+        command,
+        inside=kind,
+        stop_with=python if stop and kind else "",
+        environment=_environment(session) if kind else {},
+    )
+    runner, where = session.runner(head.node_id), RunWhere(given.get("run_env", "auto"))
+    if given["ports"]:
+        code = _terminal(runner, command_line(line, environment=_environment(session)), given["ports"])
+    else:
+        code = _run(runner, line, where, _environment(session))
+    if kind and not code:
+        remark(f"it runs in {kind} on the head: `muster attach {session.file} --{kind}` shows it")
+    if stop and not kind:
+        done = asyncio.run(ClusterDown(session).run())
+        if done.left:
+            complain(f"these machines are left: {', '.join(done.left)}; run `muster down {session.file}`")
+            return code or 3
+    return code
+
+
+def _started_head(session: ClusterSession, *, is_started: bool) -> Machine:
+    head = session.head()
+    if head is None and is_started:
+        session.bootstrap()
+        asyncio.run(ClusterUp(session).run())
+    return session.running_head()
+
+
+def _worker(session: ClusterSession, ip: str) -> Machine:
+    workers = session.workers()
+    for machine in workers:
+        if ip in (machine.ip, machine.node_id):
+            return machine
+    there = ", ".join(machine.ip for machine in workers) or "none"
+    raise ClusterError(f"no worker has the address {ip}; there are {there}")
+
+
+def _head_home(session: ClusterSession) -> str:
+    """Returns the cluster's directory on the head; asked from there where it was launched from elsewhere."""
+    known = session.record().head_home
+    if known:
+        return known
+    head = session.running_head()
+    home = asyncio.run(session.runner(head.node_id).run('echo "$HOME"')).strip().splitlines()[-1]
+    return f"{home}/.muster/clusters/{session.config.cluster_name}"
+
+
+def _environment(session: ClusterSession) -> dict[str, str]:
+    return ray_environment(session.address(session.running_head()), auth_of(_head_home(session)))
+
+
+def _run(runner: CommandRunner, line: str, where: RunWhere, environment: dict[str, str]) -> int:
+    """Runs a line and shows what it prints; on a terminal the user can type."""
+    if sys.stdin.isatty() and where is RunWhere.AUTO:
+        return _terminal(runner, command_line(line, environment=environment), ())
+
+    def show_output(text: bytes) -> None:
+        sys.stdout.write(text.decode("utf-8", "replace"))
+        sys.stdout.flush()
+
+    try:
+        asyncio.run(
+            runner.run(line, timeout_s=FOREVER_S, where=where, environment=environment, on_output=show_output)
+        )
+    except CommandFailed as error:
+        return error.exit_code
+    return 0
+
+
+def _terminal(runner: CommandRunner, line: str, ports: tuple[str, ...]) -> int:
+    """Gives this terminal to a process there, and returns its exit code."""
+    return subprocess.run(runner.shell(line, forward=forwarded(ports)), check=False).returncode

@@ -1,0 +1,234 @@
+"""Implements `muster gc`: lists the machines of a cluster that nobody owns, and ends them when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.errors import ClusterError, ConfigError, MusterError
+from muster.host.machine import program
+
+if TYPE_CHECKING:
+    from muster.autoscaler.home import ClusterHome
+    from muster.autoscaler.launch.unowned import HeadAnswer, UnownedMachine, UnownedMachines
+    from muster.config.schema import ClusterConfig
+    from muster.providers.registry import ManagedProvider
+
+NOT_ENDED = 3
+ASK_S = 20.0
+_EPILOG = """\b
+Examples:
+  muster gc rack.yaml                 list them
+  muster gc rack.yaml --end           end them, after a question with names and price
+  muster gc rack.yaml --end --force   the same although a head runs, or cannot be asked
+
+A machine belongs to the cluster whose name its tags have. While a head runs, the machines that it has no
+record of are listed: it adopts or ends them by itself at its next tick. While it cannot be asked, all are
+listed. In both cases nothing is ended without --force, and --force always asks. Exit codes: 0 listed, or
+ended; 2 no such cluster, or its provider cannot be used; 3 some machines did not end.
+"""
+
+
+@click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
+@click.argument("cluster", metavar="[FILE|NAME]", required=False)
+@click.option("--end", "is_ending", is_flag=True, help="End the machines that are listed.")
+@click.option("--force", is_flag=True, help="End them although a head runs, or cannot be asked; always asks.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation; not with --force.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def gc(
+    ctx: click.Context, cluster: str | None, is_ending: bool, force: bool, yes: bool, as_json: bool
+) -> None:
+    """List the machines of a cluster that nobody owns; with --end, end them.
+
+    Such machines are left behind when a head or an `up` was lost. They cost money until somebody ends them.
+    """
+    from muster.autoscaler.launch.unowned import HeadState, MachineEnder
+    from muster.base.clock import SystemClock
+    from muster.base.ids import RandomIds
+    from muster.cli.console import complain, remark
+    from muster.cli.up_down import confirm
+
+    if force and not is_ending:
+        raise ClusterError("--force goes with --end: alone it changes nothing")
+    home, config = _cluster(cluster)
+    with _provider(home, config) as provider:
+        found = _look(home, config, provider)
+        _show(found, as_json=as_json, is_ending=is_ending)
+        if not is_ending or not found.machines:
+            return
+        if found.head.state is not HeadState.NONE and not force:
+            raise ClusterError(
+                f"nothing was ended: {found.head.detail}; --force asks and ends them all the same"
+            )
+        if force or not yes:
+            confirm(_question(found))
+        ender = MachineEnder(provider, home, SystemClock(), RandomIds(), is_forced=force)
+        ended = ender.run(found.machines, remark)
+    if ended.left:
+        left = "; ".join(f"{machine} ({why})" for machine, why in ended.left.items())
+        complain(f"{found.cluster_name}: {len(ended.ended)} machines were ended, these are left: {left}")
+        ctx.exit(NOT_ENDED)
+    remark(f"{len(ended.ended)} machine{'s' if len(ended.ended) != 1 else ''} ended")
+
+
+def _cluster(word: str | None) -> tuple[ClusterHome, ClusterConfig]:
+    """Returns the home and the config of a cluster; a file is enough, also when nothing of it is here."""
+    from muster.autoscaler.home import ClusterHome
+    from muster.autoscaler.known_clusters import cluster_file, clusters_root, find_cluster
+    from muster.autoscaler.launch.session import read_launch
+    from muster.autoscaler.status_files import read_record
+    from muster.config.load import is_cluster_name, load_config
+
+    root, file = clusters_root(os.environ), None if word is None else cluster_file(word)
+    if file is not None:
+        config = load_config(file, os.environ)
+        return ClusterHome.of(config.cluster_name, root), config
+    is_launched = word is not None and is_cluster_name(word) and read_launch(ClusterHome.of(word, root))
+    home = ClusterHome.of(str(word), root) if is_launched else find_cluster(word, root).home
+    launched, record = read_launch(home), read_record(home)
+    path = launched.config if launched is not None else "" if record is None else record.config
+    try:
+        if not path:
+            raise ConfigError("it was ended, so its file is not known here")
+        return home, load_config(Path(path), os.environ)
+    except ConfigError as error:
+        raise ClusterError(f"{home.path.name}: {error}; name its file: `{program()} gc FILE`") from error
+
+
+@contextmanager
+def _provider(home: ClusterHome, config: ClusterConfig) -> Iterator[ManagedProvider]:
+    from muster.base.clock import SystemClock
+    from muster.base.ids import RandomIds
+    from muster.config.node_launch import node_launches
+    from muster.providers.registry import ProviderContext, build_provider
+
+    if config.provider.type == "readonly":
+        raise ClusterError("provider type readonly buys no machines, so none can be left behind")
+    context = ProviderContext(
+        cluster_name=config.cluster_name,
+        home=home.path,
+        address="",
+        clock=SystemClock(),
+        ids=RandomIds(),
+        environment=dict(os.environ),
+    )
+    made = build_provider(config, lambda: node_launches(config), context)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _look(home: ClusterHome, config: ClusterConfig, provider: ManagedProvider) -> UnownedMachines:
+    from muster.autoscaler.launch.unowned import unowned, without_record
+    from muster.base.foreign import error_text
+
+    try:
+        listed = provider.list_instances()
+    except Exception as error:
+        raise ClusterError(
+            f"the provider could not list the machines of {config.cluster_name!r}: {error_text(error)}"
+        ) from error
+    return unowned(config, listed, _asked(home, config) or without_record(listed))
+
+
+def _asked(home: ClusterHome, config: ClusterConfig) -> HeadAnswer | None:
+    """Asks the head that was started from here; None when none was, or it was ended."""
+    from muster.autoscaler.launch.session import read_launch
+    from muster.autoscaler.launch.unowned import HeadAnswer, HeadState, answer_of
+    from muster.autoscaler.status_files import read_record, read_status
+    from muster.host.processes import lives
+
+    record = read_record(home)
+    if record is not None:
+        return answer_of(read_status(home), is_alive=lives(record.monitor), where="on this computer")
+    launched = read_launch(home)
+    if launched is None or not launched.head_id:
+        return None
+    try:
+        return asyncio.run(asyncio.wait_for(_ask_head(launched.config), ASK_S))
+    except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
+        why = str(error) or f"no answer within {ASK_S:g} s"
+        return HeadAnswer(
+            state=HeadState.SILENT, detail=f"the head at {launched.head_ip} cannot be asked ({why})"
+        )
+
+
+async def _ask_head(file: str) -> HeadAnswer:
+    """Reads the status of the monitor on the head's machine; a head that is not listed is gone."""
+    import shlex
+
+    import msgspec
+
+    from muster.autoscaler.launch.unowned import HeadAnswer, HeadState, answer_of
+    from muster.autoscaler.status_files import PublishedStatus
+    from muster.base import codec
+    from muster.cli.cluster.up_down import cluster_session
+
+    with cluster_session(file, is_quiet=True) as session:
+        head = await asyncio.to_thread(session.head)
+        if head is None:
+            return HeadAnswer(state=HeadState.NONE, detail="the head's machine is gone")
+        where = f"on the head {head.ip}"
+        path = shlex.quote(f"{session.record().head_home}/status.json")
+        runner = session.runner(head.node_id)
+        text = await runner.run(f"cat {path} 2>/dev/null || true", timeout_s=ASK_S)
+        status = codec.convert(msgspec.json.decode(text), PublishedStatus) if text.strip() else None
+        pid = 0 if status is None else status.monitor_pid
+        alive = await runner.run(f"kill -0 {int(pid)} 2>/dev/null && echo alive || true") if pid else ""
+        return answer_of(status, is_alive="alive" in alive, where=where)
+
+
+def _show(found: UnownedMachines, *, as_json: bool, is_ending: bool) -> None:
+    from rich.text import Text
+
+    from muster.base import codec
+    from muster.cli.console import HEADING, emit, show
+
+    if as_json:
+        emit(codec.encode_plain({**codec.to_builtins(found), "price_per_hour": found.price_per_hour}))
+        return
+    if not found.machines:
+        show(Text(f"{found.cluster_name}: nothing is left behind; {found.head.detail}"))
+        return
+    count = len(found.machines)
+    title = f"{found.cluster_name}: {count} machine{'s' if count != 1 else ''} that nobody owns"
+    show(Text(title, style=HEADING), Text(found.head.detail))
+    for line in _lines(found.machines):
+        emit(f"  {line}".rstrip().encode())
+    if not is_ending:
+        end = f"`{program()} gc {found.cluster_name} --end` ends them"
+        show(Text(f"{_price(found)}; {end}"))
+
+
+def _lines(machines: tuple[UnownedMachine, ...]) -> Iterator[str]:
+    rows = [
+        (
+            one.cloud_id,
+            one.kind,
+            one.node_type or "-",
+            one.ip or "-",
+            "price not known" if one.price_per_hour is None else f"${one.price_per_hour:g}/h",
+        )
+        for one in machines
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+
+
+def _price(found: UnownedMachines) -> str:
+    price = found.price_per_hour
+    return "Their price is not known" if price is None else f"Together they cost ${price:g} per hour"
+
+
+def _question(found: UnownedMachines) -> str:
+    names = ", ".join(one.cloud_id for one in found.machines)
+    return f"{_price(found)}. End {names}?"

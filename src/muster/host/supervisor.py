@@ -1,0 +1,249 @@
+"""Runs in another process: starts a program again whenever it ends, and ends it when told to.
+
+`python -m muster.host.supervisor run DIRECTORY -- PROGRAM...` is started on a head, at once and after a
+reboot by systemd or by cron's `@reboot`; `... stop DIRECTORY` ends it together with its program.
+`remote.service` makes these lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+from msgspec import Struct
+
+from muster.base.clock import Clock, SystemClock
+from muster.errors import LedgerLocked, MusterError
+from muster.host import daemon
+from muster.host.atomic_write import atomic_write
+from muster.host.file_lock import FileLock
+from muster.host.processes import ProcessMark, lives, mark_of
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+SETTLED_S = 60.0  # a program that ran for so long gets the first pause again
+LOG_BYTES = 16 * 2**20
+OLD_LOGS = 2
+LOOK_S = 1.0  # how often the size of the log is looked at
+END_S = 30.0  # a monitor finishes its tick
+
+
+def pause_after(before_s: float, ran_s: float) -> float:
+    """Returns how long to wait before the program is started again; it doubles while it ends at once."""
+    if ran_s >= SETTLED_S or before_s <= 0:
+        return FIRST_PAUSE_S
+    return min(2 * before_s, LONGEST_PAUSE_S)
+
+
+class SupervisorState(Struct, frozen=True, kw_only=True):
+    """A SupervisorState is the file by which a supervisor and its program are found again."""
+
+    supervisor: ProcessMark | None
+    program: ProcessMark | None = None
+    starts: int = 0
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """A Supervised is one program with its directory: state, lock and log are in there."""
+
+    directory: Path
+    program: tuple[str, ...]
+    log: Path
+    before: str = ""  # a script of sh that runs once, before the first start; after a reboot it starts Ray
+
+    @property
+    def state(self) -> Path:
+        return state_file(self.directory)
+
+
+def state_file(directory: Path) -> Path:
+    return directory / "supervisor.json"
+
+
+def read_state(directory: Path) -> SupervisorState | None:
+    """Returns None where no supervisor has run; what cannot be read names no process."""
+    try:
+        return msgspec.json.decode(state_file(directory).read_bytes(), type=SupervisorState)
+    except (OSError, ValueError):
+        return None
+
+
+class Supervisor:
+    """A Supervisor keeps one program running until `stop` is called, from any thread or signal handler."""
+
+    def __init__(self, what: Supervised, clock: Clock, say: Callable[[str], None]) -> None:
+        self._what, self._clock, self._say = what, clock, say
+        self._stopped = threading.Event()
+        self._starts, self._pause_s = 0, 0.0
+        self._own = mark_of(os.getpid())
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Starts the program until it is told to stop; what an earlier supervisor left running is ended."""
+        lock = FileLock.acquire(self._what.state, clock=self._clock, wait_s=0.0)
+        try:
+            self._end_leftover()
+            self._run_before()
+            while not self._stopped.is_set():
+                self._one_run()
+                if not self._stopped.is_set():
+                    self._stopped.wait(self._pause_s)
+        finally:
+            self._what.state.unlink(missing_ok=True)
+            lock.release()
+
+    def _end_leftover(self) -> None:
+        """The program of a supervisor that was killed still runs, and nobody would start it again."""
+        known = read_state(self._what.directory)
+        if known is not None and known.program is not None and lives(known.program):
+            self._say(f"ending process {known.program.pid}, which an earlier supervisor has left")
+            daemon.end(known.program, clock=self._clock, patience_s=END_S)
+
+    def _run_before(self) -> None:
+        if not self._what.before:
+            return
+        with self._what.log.open("ab") as log:
+            ran = subprocess.run(
+                ["sh", self._what.before], stdout=log, stderr=log, stdin=subprocess.DEVNULL, check=False
+            )
+        self._say(f"{self._what.before} ended with {ran.returncode}")
+
+    def _one_run(self) -> None:
+        self._starts += 1
+        began = self._clock.monotonic()
+        try:
+            with self._what.log.open("ab") as log:
+                child = subprocess.Popen(
+                    self._what.program,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._note(None, 0.0)
+            self._say(f"{self._what.program[0]} cannot be started: {error.strerror}; trying again")
+        else:
+            self._note(mark_of(child.pid), began)
+            self._watch(child)
+            how = "was ended" if self._stopped.is_set() else f"ended with {child.returncode}"
+            self._say(f"process {child.pid} {how} after {self._clock.monotonic() - began:.0f} s")
+        self._pause_s = pause_after(self._pause_s, self._clock.monotonic() - began)
+
+    def _watch(self, child: subprocess.Popen[bytes]) -> None:
+        while not self._stopped.is_set():
+            try:
+                child.wait(LOOK_S)
+                return
+            except subprocess.TimeoutExpired:
+                rotate(self._what.log)
+        child.terminate()
+        try:
+            child.wait(END_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+    def _note(self, program: ProcessMark | None, began: float) -> None:
+        state = SupervisorState(
+            supervisor=self._own, program=program, starts=self._starts, pause_s=self._pause_s
+        )
+        atomic_write(self._what.state, msgspec.json.encode(state), mode=0o600)
+
+
+def rotate(log: Path, most: int = LOG_BYTES) -> None:
+    """Moves the content of a log that has grown too large into `.1`, `.2`; the writer keeps its open file.
+
+    A writer that appends continues at the new end. A line written between copy and cut is lost.
+    """
+    try:
+        if log.stat().st_size <= most:
+            return
+        for number in range(OLD_LOGS, 1, -1):
+            younger = log.with_name(f"{log.name}.{number - 1}")
+            if younger.exists():
+                younger.replace(log.with_name(f"{log.name}.{number}"))
+        shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        os.truncate(log, 0)
+    except OSError:
+        return  # a full disk must not end the supervisor
+
+
+def stop_supervisor(directory: Path, clock: Clock) -> bool:
+    """Ends the supervisor of a directory and its program; returns whether anything ran."""
+    known = read_state(directory)
+    if known is None:
+        return False
+    ended = known.supervisor is not None and daemon.end(known.supervisor, clock=clock, patience_s=END_S + 10)
+    if known.program is not None and lives(known.program):  # the supervisor was killed
+        ended = daemon.end(known.program, clock=clock, patience_s=END_S) or ended
+    state_file(directory).unlink(missing_ok=True)
+    return ended
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Implements the two commands; a second supervisor of a directory ends at once, with code 0."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    given, program = _parser().parse_args(words[:end]), tuple(words[end + 1 :])
+    directory, clock = Path(given.directory).expanduser(), SystemClock()
+    if given.command == "stop":
+        sys.stdout.write("ended\n" if stop_supervisor(directory, clock) else "nothing ran\n")
+        return 0
+    if not program:
+        _say("no program is named: write it after --")
+        return 2
+    log = Path(given.log).expanduser() if given.log else directory / "monitor.log"
+    what = Supervised(directory=directory, program=program, log=log, before=given.before)
+    supervisor = Supervisor(what, clock, _say)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        supervisor.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    try:
+        supervisor.run()
+    except LedgerLocked:
+        _say("another supervisor runs already")
+    except MusterError as error:
+        _say(str(error))
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="muster.host.supervisor", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="keep the program after -- running")
+    run.add_argument("directory")
+    run.add_argument(
+        "--log", default="", help="file of the program's output; default: monitor.log in DIRECTORY"
+    )
+    run.add_argument("--before", default="", help="a script that is run once, before the first start")
+    stop = commands.add_parser("stop", help="end a supervisor and its program")
+    stop.add_argument("directory")
+    return parser
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"supervisor: {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

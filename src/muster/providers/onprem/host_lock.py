@@ -1,0 +1,249 @@
+"""Writes the lines of bash that look at a host, take it, tag it and give it back; reads what they print.
+
+Pure: the provider runs them. Which cluster has a host is a file on the host, `muster-host.lock`: every
+cluster sees it, it survives each launcher and head, and it holds the tags that a provider must keep. Changes
+are made under `flock` of its directory, so that of two clusters one gets the host.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from muster.base.foreign import shown
+from muster.base.text import short_duration
+
+LOCK = "muster-host.lock"
+STOP_S = 5  # processes have so long to end before they are killed
+LEAST_DISK_BYTES = 500_000_000
+_BOOT = "@BOOT@"
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """A Holder is the contents of a host's lock: which cluster has the host, and what it keeps there."""
+
+    cluster: str
+    cloud_id: str
+    launcher: str  # user@computer, for whoever wonders
+    taken_at: float
+    boot: str = _BOOT  # of the host; in another one nothing of the holder can run any more
+    tags: Mapping[str, str] = {}
+    container: str = ""  # that is removed with the node
+    container_program: str = ""
+
+
+class HostReport(Struct, frozen=True, kw_only=True):
+    """A HostReport is what a host says of itself."""
+
+    now: float = 0.0
+    cpus: int = 0
+    gpus: int = 0
+    memory_bytes: int = 0
+    disk_bytes: int = 0  # free where the lock is
+    boot: str = ""
+    rays: int = 0  # running raylets that do not belong to the lock's holder
+    lock: str = ""  # as it is written; "": nobody has the host
+
+    @property
+    def holder(self) -> Holder | None:
+        """Returns who has the host; None when nobody does, or a text that no muster has written."""
+        try:
+            return msgspec.json.decode(self.lock, type=Holder) if self.lock else None
+        except msgspec.DecodeError:
+            return None
+
+    @property
+    def is_stale(self) -> bool:
+        """Returns whether the host was started anew since it was taken: the holder has nothing there."""
+        return self.holder is not None and self.holder.boot != self.boot
+
+    def unusable(self, cluster: str) -> str:
+        """Returns why a cluster cannot have the host now; "" when it can."""
+        holder = self.holder
+        if self.lock and holder is None:
+            return f"its lock has contents that muster has not written: {shown(self.lock)}"
+        if holder is not None and not self.is_stale:
+            who = "this cluster" if holder.cluster == cluster else f"cluster {holder.cluster!r}"
+            age = short_duration(max(0.0, self.now - holder.taken_at))
+            return f"taken by {who} ({holder.launcher}, {age} ago)"
+        if self.rays:
+            return f"busy: {self.rays} Ray node{'s' if self.rays > 1 else ''} of somebody else run there"
+        if self.disk_bytes < LEAST_DISK_BYTES:
+            return f"unhealthy: {self.disk_bytes // 1_000_000} MB are left on its disk"
+        return ""
+
+
+# Lists the processes that were started with this node's name: whatever they are, they are ours.
+_FUNCTIONS = r"""
+mark="RAY_CLOUD_INSTANCE_ID=$ID"
+ours() { [ -n "$ID" ] && grep -lzxF -e "$mark" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3; }
+exclusive() { exec 9<"$D" && flock -w 20 9; }
+fail() { echo "$1" >&2; exit 3; }
+case "$D" in "~"*) D=$HOME${D#"~"};; esac
+[ -d "$D" ] || mkdir -p "$D" || fail "the directory $D of the host's lock cannot be made"
+F=$D/muster-host.lock
+"""
+
+_LOOK = r"""
+set -- /dev/nvidia[0-9]*; [ -e "$1" ] || shift
+echo "gpus=$#"
+echo "now=$(date +%s.%N)"
+echo "cpus=$(getconf _NPROCESSORS_ONLN)"
+while read -r name size _; do [ "$name" = MemTotal: ] && echo "memory_kb=$size" && break; done < /proc/meminfo
+df -Pk "$D" | { read -r _; read -r _ _ _ free _; echo "disk_kb=$free"; }
+read -r boot < /proc/sys/kernel/random/boot_id; echo "boot=$boot"
+held=; [ -e "$F" ] && read -r held < "$F"
+mine=
+case "$held" in *'"cloud_id":"'*)
+  ID=${held#*'"cloud_id":"'}; ID=${ID%%'"'*}; mark="RAY_CLOUD_INSTANCE_ID=$ID"
+  mine=" $(ours | tr '\n' ' ') ";;
+esac
+rays=0
+for p in $(grep -lx raylet /proc/[0-9]*/comm 2>/dev/null | cut -d/ -f3); do
+  case "$mine" in *" $p "*) ;; *) rays=$((rays+1));; esac
+done
+echo "rays=$rays"
+echo "lock=$held"
+"""
+
+_TAKE = r"""
+exclusive || fail "the lock of the host cannot be had: flock is missing, or another process holds it"
+B=$(cat /proc/sys/kernel/random/boot_id)
+if [ -e "$F" ] && grep -q "\"boot\":\"$B\"" "$F"; then echo "held=$(cat "$F")"; exit 0; fi
+umask 022
+{ printf '%s\n' "${HOLDER/@BOOT@/$B}" > "$F.new" && mv -f "$F.new" "$F"; } || {
+  rm -f "$F.new"; fail "$F cannot be written"; }
+echo taken
+"""
+
+_WRITE = r"""
+exclusive || fail "the lock of the host cannot be had: flock is missing, or another process holds it"
+grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
+umask 022
+{ printf '%s\n' "$HOLDER" > "$F.new" && mv -f "$F.new" "$F"; } || {
+  rm -f "$F.new"; fail "$F cannot be written"; }
+echo written
+"""
+
+# Processes that change their title lose their environment in /proc, as Ray's agents do: so whatever a process
+# of ours has started is ours, too; what was ours is known by id and start time when its parent has ended.
+# A session's directory is named by the processes that use it; only what looks like one is removed.
+_STOP = r"""
+known=
+family() {
+  cat /proc/[0-9]*/stat 2>/dev/null | sed 's/^\([0-9]*\) (.*) /\1 /' |
+  awk -v marked=" $(ours | tr '\n' ' ')" -v known=" $known " '
+    { state[$1] = $2; parent[$1] = $3; name[$1] = $1 ":" $21 }
+    END { for (p in parent) {
+      if (state[p] == "Z") continue
+      hit = index(known, " " name[p] " ")
+      for (q = p; !hit && q > 1 && n[p]++ < 64; q = parent[q]) hit = index(marked, " " q " ")
+      if (hit) print name[p]
+    } }' | tr '\n' ' '
+}
+known=$(family)
+sessions=$(for p in $known; do tr '\0' '\n' < /proc/${p%:*}/cmdline 2>/dev/null; done |
+  sed -n 's/^--session[-_]dir=\(.*\/session_[^/]*\)$/\1/p' | sort -u)
+signal() { for p in $known; do kill -"$1" "${p%:*}" 2>/dev/null; done; }
+wait_for_end() {
+  for _ in $(seq $(($1 * 5))); do known=$(family); [ -z "$known" ] && return 0; sleep 0.2; done; return 1
+}
+if [ -n "$known" ]; then
+  signal TERM; wait_for_end "$S" || { signal KILL; wait_for_end 5; }
+fi
+[ -z "$known" ] || { echo "left=$known"; exit 0; }
+printf '%s\n' "$sessions" | while IFS= read -r d; do
+  [ -n "$d" ] || continue
+  rm -rf -- "$d"
+  base=$(dirname -- "$d"); [ -e "$base/session_latest" ] || rm -f -- "$base/session_latest"
+  ls -d "$base"/session_* >/dev/null 2>&1 || rm -f -- "$base/ray_current_cluster"
+  rmdir -- "$base" 2>/dev/null
+done
+"""
+
+_RELEASE = (
+    r"""
+grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
+[ -z "$CONTAINER" ] || "$PROGRAM" rm -f "$CONTAINER" >/dev/null 2>&1
+"""
+    + _STOP
+    + r"""
+[ -z "$CLEAN" ] || bash -c "$CLEAN"
+rm -rf -- "$HOME"/.muster/node_lease.py "$HOME"/.muster/node_lease.log "$HOME"/.muster/mounts
+rmdir "$HOME"/.muster 2>/dev/null
+exclusive && grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null && rm -f "$F"
+echo released
+"""
+)
+
+
+def look_line(lock_dir: str) -> str:
+    """Returns the line that prints a HostReport; it changes nothing."""
+    return _line(_LOOK, D=lock_dir, ID="")
+
+
+def take_line(lock_dir: str, holder: Holder) -> str:
+    """Returns the line that takes the host, unless somebody has it since its last start."""
+    return _line(_TAKE, D=lock_dir, ID="", HOLDER=msgspec.json.encode(holder).decode())
+
+
+def write_line(lock_dir: str, holder: Holder) -> str:
+    """Returns the line that replaces the holder's own contents of the lock."""
+    return _line(_WRITE, D=lock_dir, ID=holder.cloud_id, HOLDER=msgspec.json.encode(holder).decode())
+
+
+def release_line(lock_dir: str, holder: Holder, clean: str = "") -> str:
+    """Returns the line that ends what the holder runs on the host, cleans it, and then gives it back."""
+    return _line(
+        _RELEASE,
+        D=lock_dir,
+        ID=holder.cloud_id,
+        S=str(STOP_S),
+        CLEAN=clean,
+        CONTAINER=holder.container,
+        PROGRAM=holder.container_program or "docker",
+    )
+
+
+def stop_line(lock_dir: str, holder: Holder) -> str:
+    """Returns the line that ends what the holder runs on the host, and keeps the host."""
+    return _line(_STOP + "\necho stopped\n", D=lock_dir, ID=holder.cloud_id, S=str(STOP_S))
+
+
+def _line(script: str, **words: str) -> str:
+    given = "".join(f"{name}={shlex.quote(value)}\n" for name, value in words.items())
+    return f"bash -c {shlex.quote(given + _FUNCTIONS + script)}"
+
+
+def read_report(printed: str) -> HostReport:
+    """Returns what `look_line` printed; lines that are not its own, such as a banner, are left out."""
+    found = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
+
+    def number(name: str) -> float:
+        try:
+            return float(found.get(name, "0") or 0)
+        except ValueError:
+            return 0.0
+
+    return HostReport(
+        now=number("now"),
+        cpus=int(number("cpus")),
+        gpus=int(number("gpus")),
+        memory_bytes=int(number("memory_kb")) * 1024,
+        disk_bytes=int(number("disk_kb")) * 1024,
+        boot=found.get("boot", ""),
+        rays=int(number("rays")),
+        lock=found.get("lock", ""),
+    )
+
+
+def answer_of(printed: str, *expected: str) -> tuple[str, str]:
+    """Returns the word that a line printed, and what follows `=`; the last such line counts."""
+    for line in reversed(printed.splitlines()):
+        word, _, rest = line.strip().partition("=")
+        if word in expected:
+            return word, rest.strip()
+    return "", printed.strip()[-200:]

@@ -1,0 +1,265 @@
+"""Keeps `muster monitor` running on a head: what is written and run there, as data, and the run of it.
+
+Called by the launcher: `install_service` after Ray runs on the head, `remove_service` by `muster down`. The
+supervisor restarts the monitor; systemd, or cron's `@reboot`, starts the supervisor after a reboot, and Ray
+before it. Repeating either is harmless.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from msgspec import Struct, field
+
+from muster.errors import CommandFailed, RemoteError
+from muster.remote.runner import CommandRunner, RunWhere
+
+_TEXT = "MUSTER_TEXT"  # travels as a secret: the environment of a monitor may hold keys
+_START_S = 60  # Python imports little, but a head may be busy
+
+
+class StartedBy(Enum):
+    """A StartedBy is what starts the supervisor again after a reboot."""
+
+    SYSTEMD = "systemd"
+    USER_SYSTEMD = "systemd of the user"
+    CRON = "cron"
+    NOBODY = "nobody"
+
+
+class HeadService(Struct, frozen=True, kw_only=True):
+    """A HeadService is the monitor of one cluster on its head."""
+
+    cluster: str  # a cluster's name: letters, digits, `-`, `_` and `.`
+    directory: str  # the cluster's home on the head, an absolute path
+    python: str  # that has muster
+    command: tuple[str, ...]  # of the monitor
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the monitor and of Ray
+    boot_commands: tuple[str, ...] = ()  # lines of bash that start Ray after a reboot
+
+    def file(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    @property
+    def unit(self) -> str:
+        return f"muster-{self.cluster}"
+
+
+class ServiceStep(Struct, frozen=True, kw_only=True):
+    """A ServiceStep is a line of bash on the head; `text` is its variable MUSTER_TEXT, shown nowhere."""
+
+    command: str
+    text: str = ""
+
+
+class InstalledService(Struct, frozen=True, kw_only=True):
+    """An InstalledService says what starts the monitor after a reboot; `note` is for the user."""
+
+    started_by: StartedBy
+    note: str = ""
+
+
+# `is-system-running` also answers "degraded" or "starting"; only where systemd is not init it says "offline".
+DETECT = """\
+if [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then echo SYSTEMD
+elif [ -d /run/systemd/system ] && loginctl enable-linger >/dev/null 2>&1 &&
+  systemctl --user show-environment >/dev/null 2>&1; then echo USER_SYSTEMD
+elif command -v crontab >/dev/null 2>&1; then echo CRON
+else echo NOBODY; fi"""
+
+NOTES = {
+    StartedBy.NOBODY: (
+        "the head has neither systemd nor cron, so nothing starts the monitor after a reboot of it: run "
+        "`muster up` again then, or install cron there"
+    )
+}
+
+
+def monitor_script(service: HeadService) -> str:
+    """Returns the script that becomes the monitor."""
+    return _script(service, [f"exec {_words(service.command)}"])
+
+
+def boot_script(service: HeadService) -> str:
+    """Returns the script that starts Ray again; each command as the updater runs it, in a login shell."""
+    lines = [f"bash --login -c {shlex.quote(command)} || exit 1" for command in service.boot_commands]
+    return _script(service, lines or [":"])
+
+
+def supervisor_script(service: HeadService) -> str:
+    """Returns the script that becomes the supervisor; with an argument it starts Ray first."""
+    before, monitor = (shlex.quote(service.file(name)) for name in ("boot.sh", "monitor.sh"))
+    run = _words((service.python, "-m", "muster.host.supervisor", "run", service.directory))
+    return f"#!/bin/sh\nexec {run} ${{1:+--before {before}}} -- sh {monitor}\n"
+
+
+def unit_text(service: HeadService, started_by: StartedBy) -> str:
+    """Returns the unit of the supervisor. Ray is in a unit of its own: a new monitor must not end it."""
+    target = "multi-user.target" if started_by is StartedBy.SYSTEMD else "default.target"
+    return (
+        f"[Unit]\nDescription=muster monitor of cluster {service.cluster}\n"
+        f"After=network-online.target {service.unit}-ray.service\nWants=network-online.target\n"
+        f"StartLimitIntervalSec=0\n\n"
+        f"[Service]\nExecStart=/bin/sh {_unit_word(service.file('supervisor.sh'))}\n"
+        f"Restart=always\nRestartSec=5\nKillMode=mixed\nTimeoutStopSec=60\n\n"
+        f"[Install]\nWantedBy={target}\n"
+    )
+
+
+def ray_unit_text(service: HeadService, started_by: StartedBy) -> str:
+    """Returns the unit that starts Ray at boot; it is enabled, never started by us: Ray runs already."""
+    target = "multi-user.target" if started_by is StartedBy.SYSTEMD else "default.target"
+    return (
+        f"[Unit]\nDescription=Ray head of cluster {service.cluster}\n"
+        f"After=network-online.target\nWants=network-online.target\n\n"
+        f"[Service]\nType=oneshot\nRemainAfterExit=yes\nKillMode=none\n"
+        f"ExecStart=/bin/sh {_unit_word(service.file('boot.sh'))}\n\n"
+        f"[Install]\nWantedBy={target}\n"
+    )
+
+
+def cron_line(service: HeadService) -> str:
+    """Returns the line of the crontab; cron gives `%` a meaning of its own."""
+    script, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
+    return f"@reboot sh {script} boot >> {log} 2>&1 < /dev/null".replace("%", "\\%")
+
+
+def install_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceStep, ...]:
+    """Returns what installs and starts the service; one that runs is replaced."""
+    files = {
+        "monitor.sh": monitor_script(service),
+        "boot.sh": boot_script(service),
+        "supervisor.sh": supervisor_script(service),
+    }
+    written = tuple(_write(service.file(name), text) for name, text in files.items())
+    if started_by in (StartedBy.SYSTEMD, StartedBy.USER_SYSTEMD):
+        return (*written, *_systemd_steps(service, started_by))
+    stop = ServiceStep(command=_stop(service))
+    start = ServiceStep(command=_start(service))
+    if started_by is StartedBy.CRON:
+        return (*written, stop, start, ServiceStep(command=_crontab(service, is_kept=True)))
+    return (*written, stop, start)
+
+
+def _systemd_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceStep, ...]:
+    folder, systemctl = _systemd(started_by)
+    ray, own = f"{service.unit}-ray.service", f"{service.unit}.service"
+    return (
+        ServiceStep(command=f"mkdir -p {folder}"),
+        _write(f"{folder}/{own}", unit_text(service, started_by), is_private=False),
+        _write(f"{folder}/{ray}", ray_unit_text(service, started_by), is_private=False),
+        ServiceStep(command=_stop(service)),
+        ServiceStep(
+            command=f"{systemctl} daemon-reload && {systemctl} enable --quiet {ray} {own} && "
+            f"{systemctl} restart {own}"
+        ),
+        ServiceStep(command=_wait(service)),
+    )
+
+
+def remove_steps(service: HeadService) -> tuple[ServiceStep, ...]:
+    """Returns what removes the service, however it was installed; harmless where nothing is."""
+    names = ("monitor.sh", "boot.sh", "supervisor.sh")
+    units = []
+    for started_by in (StartedBy.SYSTEMD, StartedBy.USER_SYSTEMD):
+        folder, systemctl = _systemd(started_by)
+        both = f"{service.unit}.service {service.unit}-ray.service"
+        paths = " ".join(f"{folder}/{name}" for name in both.split())
+        units.append(
+            f"if [ -e {paths.split()[0]} ]; then {systemctl} disable --quiet --now {both}; rm -f {paths}; "
+            f"{systemctl} daemon-reload; fi"
+        )
+    return (
+        *(ServiceStep(command=line) for line in units),
+        ServiceStep(command=_crontab(service, is_kept=False)),
+        ServiceStep(command=_stop(service)),
+        ServiceStep(command=f"rm -f {_words([service.file(name) for name in names])}"),
+    )
+
+
+async def install_service(runner: CommandRunner, service: HeadService) -> InstalledService:
+    """Installs and starts the monitor on the head. Raises RemoteError when its supervisor does not start."""
+    answer = (await runner.run(DETECT)).split()
+    started_by = next((one for one in StartedBy if one.name in answer[-1:]), StartedBy.NOBODY)
+    try:
+        await _run(runner, install_steps(service, started_by))
+    except CommandFailed as error:
+        last = error.last_lines[-1] if error.last_lines else str(error)
+        raise RemoteError(
+            f"the monitor could not be started on the head ({last}): see "
+            f"{service.file('supervisor.log')} there"
+        ) from error
+    return InstalledService(started_by=started_by, note=NOTES.get(started_by, ""))
+
+
+async def remove_service(runner: CommandRunner, service: HeadService) -> None:
+    """Ends the monitor on the head and removes what would start it again."""
+    await _run(runner, remove_steps(service))
+
+
+async def _run(runner: CommandRunner, steps: Sequence[ServiceStep]) -> None:
+    for step in steps:
+        secrets = {_TEXT: step.text} if step.text else {}
+        await runner.run(step.command, secrets=secrets, where=RunWhere.AUTO)
+
+
+def _script(service: HeadService, lines: Sequence[str]) -> str:
+    settings = [f"export {key}={shlex.quote(value)}" for key, value in service.environment.items()]
+    about = f"# Written by muster for the cluster {service.cluster}; `muster down` removes it."
+    return "\n".join(["#!/bin/sh", about, *settings, *lines, ""])
+
+
+def _write(path: str, text: str, *, is_private: bool = True) -> ServiceStep:
+    """The path of a unit is in the shell's words already; others are quoted here."""
+    target = shlex.quote(path) if is_private else path
+    folder = f"umask 077; mkdir -p {shlex.quote(path.rpartition('/')[0])}; " if is_private else ""
+    command = f'{folder}printf %s "${_TEXT}" > {target}.partial && mv {target}.partial {target}'
+    return ServiceStep(command=command, text=text)
+
+
+def _systemd(started_by: StartedBy) -> tuple[str, str]:
+    if started_by is StartedBy.SYSTEMD:
+        return "/etc/systemd/system", "systemctl"
+    return '"$HOME"/.config/systemd/user', "systemctl --user"
+
+
+def _start(service: HeadService) -> str:
+    script, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
+    return f"setsid nohup sh {script} >> {log} 2>&1 < /dev/null & {_wait(service)}"
+
+
+def _wait(service: HeadService) -> str:
+    """Returns a line that ends once the supervisor has started its program, or fails with the log's end."""
+    state, log = (shlex.quote(service.file(name)) for name in ("supervisor.json", "supervisor.log"))
+    return (
+        f"for i in $(seq {_START_S * 5}); do [ -s {state} ] && exit 0; sleep 0.2; done; "
+        f"tail -n 5 {log} >&2; exit 1"
+    )
+
+
+def _stop(service: HeadService) -> str:
+    python = shlex.quote(service.python)
+    stop = _words((service.python, "-m", "muster.host.supervisor", "stop", service.directory))
+    return f"command -v {python} >/dev/null || exit 0; {stop}"
+
+
+def _crontab(service: HeadService, *, is_kept: bool) -> str:
+    line = shlex.quote(cron_line(service))
+    add = f" echo {line};" if is_kept else ""
+    return (  # one after the other: on a new host two crontabs at once both make its directory
+        f"command -v crontab >/dev/null || exit 0; "
+        f"L=$(crontab -l 2>/dev/null | grep -vxF -e {line}); "
+        f'{{ [ -z "$L" ] || printf "%s\\n" "$L";{add} true; }} | crontab -'
+    )
+
+
+def _words(words: Sequence[str]) -> str:
+    return " ".join(map(shlex.quote, words))
+
+
+def _unit_word(path: str) -> str:
+    """Returns a path as systemd reads it: in double quotes, `%` doubled."""
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'

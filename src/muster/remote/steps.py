@@ -1,0 +1,301 @@
+"""Decides what is done on a machine to make it a node, as values; `Updater` does it. Pure.
+
+There are five steps: wait until it answers, copy files, initialise the machine, set it up, start the
+runtime. What a machine has already, by the hashes in its tags, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from muster.config.node_launch import (
+    RuntimeHashes,
+    container_of,
+    head_runtime_hashes,
+    initialization_commands,
+    machine_type,
+    worker_runtime_hashes,
+    worker_setup_commands,
+)
+from muster.config.schema import ClusterConfig
+from muster.remote.runner import RunWhere
+
+TAG_STATUS = "ray-node-status"
+TAG_RUNTIME_HASH = "ray-runtime-config"
+TAG_CONTENTS_HASH = "ray-file-mounts-contents"
+UP_TO_DATE, UPDATE_FAILED = "up-to-date", "update-failed"
+
+
+class StepKind(Enum):
+    """A StepKind is one of the five steps; its value is the name of its log file."""
+
+    WAIT = "wait"
+    SYNC = "sync"
+    INITIALIZE = "initialize"
+    SET_UP = "setup"
+    START = "start"
+
+
+# What the machine is tagged with while a step runs; the other steps leave the tag as it is.
+STATUS = {
+    StepKind.WAIT: "waiting-for-ssh",
+    StepKind.SYNC: "syncing-files",
+    StepKind.INITIALIZE: "setting-up",
+    StepKind.SET_UP: "setting-up",
+}
+
+
+class WaitReady(Struct, frozen=True):
+    """A WaitReady waits until the machine answers."""
+
+
+class CopyFiles(Struct, frozen=True, kw_only=True):
+    """A CopyFiles copies a file or a directory to the machine."""
+
+    source: str
+    target: str
+    may_be_missing: bool = False
+    exclude: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+
+
+class RunCommand(Struct, frozen=True, kw_only=True):
+    """A RunCommand runs one line of the cluster file."""
+
+    command: str
+    where: RunWhere = RunWhere.AUTO
+    environment: Mapping[str, str] = field(default_factory=dict)
+    takes_secrets: bool = False
+
+
+class PrepareContainer(Struct, frozen=True, kw_only=True):
+    """A PrepareContainer starts the container, where there is one."""
+
+    as_head: bool
+    file_mounts: Mapping[str, str]
+    is_synced: bool
+
+
+Work: TypeAlias = WaitReady | CopyFiles | RunCommand | PrepareContainer
+
+
+class Step(Struct, frozen=True):
+    """A Step is what is done on a machine under one name; its parts follow one another."""
+
+    kind: StepKind
+    work: tuple[Work, ...]
+
+
+class NodeSetup(Struct, frozen=True, kw_only=True):
+    """A NodeSetup is everything that makes one machine a node, defaults applied.
+
+    `secrets` go to the start commands on standard input. `sets_up` and `starts` are for the launcher's
+    `--restart-only` and `--no-restart`.
+    """
+
+    is_head: bool = False
+    has_container: bool = False
+    file_mounts: Mapping[str, str] = field(default_factory=dict)  # path there: path here
+    synced_files: tuple[str, ...] = ()  # the same path there and here; those that are not here are left out
+    rsync_exclude: tuple[str, ...] = ()
+    rsync_filter: tuple[str, ...] = ()
+    initialization_commands: tuple[str, ...] = ()
+    setup_commands: tuple[str, ...] = ()
+    start_commands: tuple[str, ...] = ()
+    setup_environment: Mapping[str, str] = field(default_factory=dict)
+    start_environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    lease: str = ""  # the line that starts the node's lease, on the machine itself
+    hashes: RuntimeHashes = RuntimeHashes("", None)
+    sets_up: bool = True
+    starts: bool = True
+
+
+def update_steps(
+    setup: NodeSetup, tags: Mapping[str, str], *, is_new_container: bool = False
+) -> tuple[Step, ...]:
+    """Returns the steps that a machine with these tags needs; `is_new_container`: nothing is in it yet."""
+    same_runtime = bool(setup.hashes.runtime) and tags.get(TAG_RUNTIME_HASH) == setup.hashes.runtime
+    same_contents = setup.hashes.contents in (None, tags.get(TAG_CONTENTS_HASH))
+    sets_up = is_new_container or (setup.sets_up and not same_runtime)
+    syncs = is_new_container or not (same_runtime and same_contents)
+    steps = [Step(StepKind.WAIT, (WaitReady(),))]
+    if syncs:
+        steps.append(Step(StepKind.SYNC, copies(setup)))
+    if sets_up:
+        first = [_on_host(setup, line) for line in setup.initialization_commands]
+        steps.append(Step(StepKind.INITIALIZE, (*first, prepare_container(setup, is_synced=True))))
+        steps.append(Step(StepKind.SET_UP, tuple(_set_up(setup, line) for line in setup.setup_commands)))
+    if setup.starts:
+        steps.append(
+            Step(StepKind.START, (*(_start(setup, one) for one in setup.start_commands), *_lease(setup)))
+        )
+    return tuple(step for step in steps if step.work)
+
+
+def must_look_first(setup: NodeSetup, tags: Mapping[str, str]) -> bool:
+    """Returns whether the container must be looked at before the steps are known: it may be gone.
+
+    A machine with our tags whose container is not there, or lacks a mount, is set up again in a new one.
+    """
+    return setup.has_container and (
+        not setup.sets_up
+        or (bool(setup.hashes.runtime) and tags.get(TAG_RUNTIME_HASH) == setup.hashes.runtime)
+    )
+
+
+def prepare_container(setup: NodeSetup, *, is_synced: bool) -> PrepareContainer:
+    return PrepareContainer(as_head=setup.is_head, file_mounts=setup.file_mounts, is_synced=is_synced)
+
+
+def final_tags(hashes: RuntimeHashes) -> dict[str, str]:
+    """Returns the tags of a machine that is set up."""
+    contents = {} if hashes.contents is None else {TAG_CONTENTS_HASH: hashes.contents}
+    return {TAG_STATUS: UP_TO_DATE, TAG_RUNTIME_HASH: hashes.runtime, **contents}
+
+
+def copies(setup: NodeSetup) -> tuple[CopyFiles, ...]:
+    """Returns the copies of `file_mounts`, then of `cluster_synced_files`; `rsync-up` makes them too."""
+    wanted = [(there, here, False) for there, here in setup.file_mounts.items()]
+    wanted += [(path, path, True) for path in setup.synced_files]
+    return tuple(
+        CopyFiles(
+            source=here,
+            target=there,
+            may_be_missing=may_be_missing,
+            exclude=setup.rsync_exclude,
+            filters=setup.rsync_filter,
+        )
+        for there, here, may_be_missing in wanted
+    )
+
+
+def _on_host(setup: NodeSetup, line: str) -> RunCommand:
+    return RunCommand(command=line, where=RunWhere.HOST, environment=setup.setup_environment)
+
+
+def _set_up(setup: NodeSetup, line: str) -> RunCommand:
+    return RunCommand(command=line, environment=setup.setup_environment)
+
+
+def _start(setup: NodeSetup, line: str) -> RunCommand:
+    return RunCommand(command=line, environment=setup.start_environment, takes_secrets=bool(setup.secrets))
+
+
+def _lease(setup: NodeSetup) -> tuple[RunCommand, ...]:
+    """After Ray: what it watches must be there. It knows the node by the environment that Ray has."""
+    if not setup.lease:
+        return ()
+    return (RunCommand(command=setup.lease, where=RunWhere.HOST, environment=setup.start_environment),)
+
+
+def worker_setup(
+    config: ClusterConfig,
+    *,
+    node_type: str,
+    cloud_id: str,
+    head_ip: str,
+    secrets: Mapping[str, str] = {},
+    overrides_resources: bool | None = None,
+) -> NodeSetup:
+    """Returns what makes a machine a worker, from the cluster file.
+
+    As in Ray, hosts of the provider `local` find out themselves what they have; `overrides_resources` is for
+    racks whose entries say it.
+    """
+    entry = config.available_node_types[node_type]
+    overrides = config.provider.type != "local" if overrides_resources is None else overrides_resources
+    head = {"RAY_HEAD_IP": head_ip}
+    node = {
+        "RAY_CLOUD_INSTANCE_ID": cloud_id,
+        "RAY_NODE_TYPE_NAME": node_type,
+        "RAY_CLOUD_INSTANCE_TYPE_NAME": machine_type(config.provider.type, entry.node_config or {}),
+    }
+    return replace(
+        _shared(config, node_type, is_head=False),
+        setup_commands=worker_setup_commands(config, node_type),
+        start_commands=config.worker_start_ray_commands,
+        setup_environment=head,
+        start_environment=head
+        | node
+        | (override_environment(entry.resources, entry.labels) if overrides else {}),
+        secrets=secrets,
+        hashes=worker_runtime_hashes(config, node_type),
+    )
+
+
+def head_setup(
+    config: ClusterConfig,
+    *,
+    cloud_id: str,
+    secrets: Mapping[str, str] = {},
+    hashes: RuntimeHashes | None = None,
+) -> NodeSetup:
+    """Returns what makes a machine the head, from the cluster file; the launcher adds files of its own."""
+    entry = config.available_node_types[config.head_type]
+    environment = {
+        "RAY_enable_autoscaler_v2": "1",
+        "RAY_CLOUD_INSTANCE_ID": cloud_id,
+        "RAY_NODE_TYPE_NAME": config.head_type,
+    }
+    if config.provider.type != "local":
+        environment |= override_environment(entry.resources, entry.labels)
+    return replace(
+        _shared(config, config.head_type, is_head=True),
+        setup_commands=config.head_setup_commands,
+        start_commands=config.head_start_ray_commands,
+        start_environment=environment,
+        secrets=secrets,
+        hashes=hashes or head_runtime_hashes(config),
+    )
+
+
+def _shared(config: ClusterConfig, node_type: str, *, is_head: bool) -> NodeSetup:
+    return NodeSetup(
+        is_head=is_head,
+        has_container=container_of(config, node_type, is_head=is_head) is not None,
+        file_mounts=config.file_mounts,
+        synced_files=config.cluster_synced_files,
+        rsync_exclude=config.rsync_exclude,
+        rsync_filter=config.rsync_filter,
+        initialization_commands=initialization_commands(config, node_type),
+    )
+
+
+def override_environment(resources: Mapping[str, float], labels: Mapping[str, str]) -> dict[str, str]:
+    """Returns what `ray start` reads to offer what the cluster file says, not what it finds.
+
+    Example:
+        >>> override_environment({"CPU": 2.0, "x": 0.5}, {})
+        {'RAY_OVERRIDE_RESOURCES': '{"CPU": 2, "x": 0.5}'}
+    """
+    whole = {name: int(count) if count == int(count) else count for name, count in resources.items()}
+    found = {"RAY_OVERRIDE_RESOURCES": json.dumps(whole)} if whole else {}
+    return found | ({"RAY_OVERRIDE_LABELS": json.dumps(dict(labels))} if labels else {})
+
+
+def log_name(node: str, kind: StepKind) -> str:
+    """Returns where the log of one step is, below the directory of logs; a node's name may be any text."""
+    plain = (
+        "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in node).lstrip(".") or "_"
+    )
+    return os.path.join(plain[:100], f"{kind.value}.log")
+
+
+def summary(steps: Sequence[Step]) -> str:
+    """Returns the steps on one line, for `--dry-run`.
+
+    Example:
+        >>> summary((Step(StepKind.WAIT, (WaitReady(),)),))
+        'wait'
+    """
+    return ", ".join(
+        step.kind.value if len(step.work) == 1 else f"{step.kind.value} ({len(step.work)})" for step in steps
+    )

@@ -1,0 +1,108 @@
+"""The supervisor with real processes: it starts a program again, and ends it when told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from muster.base.clock import SystemClock
+from muster.host.processes import lives
+from muster.host.supervisor import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    pause_after,
+    read_state,
+    rotate,
+    stop_supervisor,
+)
+
+PATIENCE_S = 60.0
+SLEEPER = (sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)")
+
+
+def wait_for(what, patience_s=PATIENCE_S):
+    give_up = time.monotonic() + patience_s
+    while time.monotonic() < give_up:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not happen")
+
+
+def supervise(folder, *program, before=""):
+    options = ["--before", before] if before else []
+    command = [sys.executable, "-m", "muster.host.supervisor", "run", str(folder), *options, "--", *program]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def running(folder, starts=1):
+    def look():
+        state = read_state(folder)
+        return state if state and state.starts >= starts and lives(state.program) else None
+
+    return wait_for(look)
+
+
+def test_the_pause_doubles_while_the_program_ends_at_once_and_starts_over_when_it_ran():
+    pauses, pause_s = [], 0.0
+    for ran_s in (0, 1, 1, 1, 1, 1, 1, 1, 100):
+        pause_s = pause_after(pause_s, ran_s)
+        pauses.append(pause_s)
+    assert pauses == [FIRST_PAUSE_S, 2, 4, 8, 16, 32, LONGEST_PAUSE_S, LONGEST_PAUSE_S, FIRST_PAUSE_S]
+
+
+def test_a_large_log_is_cut_and_kept_twice_while_its_writer_appends(tmp_path):
+    log = tmp_path / "log"
+    with log.open("ab", buffering=0) as writer:
+        for text in (b"first", b"second", b"third"):
+            writer.write(text)
+            rotate(log, most=3)
+        writer.write(b"end")
+    rotate(log, most=3)
+    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert found == {"log": b"end", "log.1": b"third", "log.2": b"second"}
+
+
+def test_stopping_where_nothing_runs_does_nothing(tmp_path):
+    assert stop_supervisor(tmp_path, SystemClock()) is False
+
+
+@pytest.mark.slow
+def test_a_program_that_is_killed_is_back_and_both_end_when_told(tmp_path):
+    (tmp_path / "before.sh").write_text(f"echo ready > {tmp_path}/before\n")
+    supervisor = supervise(tmp_path, *SLEEPER, before=str(tmp_path / "before.sh"))
+    first = running(tmp_path)
+    assert (tmp_path / "before").read_text() == "ready\n"
+    second_supervisor = supervise(tmp_path, *SLEEPER)
+    os.kill(first.program.pid, signal.SIGKILL)
+    second = running(tmp_path, starts=2)
+    _, said = second_supervisor.communicate(timeout=PATIENCE_S)
+    assert (second_supervisor.returncode, "another supervisor runs already" in said) == (0, True)
+    assert second.program != first.program
+    command = [sys.executable, "-m", "muster.host.supervisor", "stop", str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "ended\n"
+    assert (supervisor.wait(PATIENCE_S), lives(second.program)) == (0, False)
+    assert not (tmp_path / "supervisor.json").exists()
+    supervisor.stderr.close()
+
+
+@pytest.mark.slow
+def test_what_a_killed_supervisor_left_running_is_ended_by_the_next(tmp_path):
+    supervisor = supervise(tmp_path, *SLEEPER)
+    first = running(tmp_path)
+    supervisor.kill()
+    supervisor.communicate(timeout=PATIENCE_S)
+    assert lives(first.program)
+    following = supervise(tmp_path, *SLEEPER)
+    wait_for(lambda: not lives(first.program))
+    second = running(tmp_path)
+    following.kill()
+    following.communicate(timeout=PATIENCE_S)
+    assert stop_supervisor(tmp_path, SystemClock()) is True
+    assert not lives(second.program)

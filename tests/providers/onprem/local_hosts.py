@@ -1,0 +1,81 @@
+"""Hosts of a rack for tests without SSH: bash on this computer, with a HOME per host that holds its lock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from muster.base.clock import Clock, SystemClock
+from muster.base.ids import RandomIds
+from muster.config.rack import RackHost
+from muster.errors import CommandFailed, Unreachable
+from muster.providers.onprem.provider import OnPremProvider
+from muster.providers.onprem.rack import Rack
+
+LOCKS = "~/locks"
+
+
+class BashRunner:
+    """A BashRunner runs commands on this computer as if it were one host; Ray of other tests is not seen."""
+
+    raylet = "no-raylet"
+
+    def __init__(self, home: Path, is_off: Callable[[], bool] = lambda: False) -> None:
+        self.home, self.is_off = home, is_off
+
+    async def run(self, command: str, *, timeout_s: float = 60.0, **_: object) -> str:
+        if self.is_off():
+            raise Unreachable(f"{self.home.name} does not answer")
+        self.home.mkdir(parents=True, exist_ok=True)
+        environment = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
+        process = await asyncio.create_subprocess_exec(
+            "bash",
+            "-c",
+            command.replace("-lx raylet", f"-lx {self.raylet}"),
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            out, problem = await asyncio.wait_for(process.communicate(), timeout_s)
+        except BaseException:
+            process.kill()
+            await process.wait()
+            raise
+        if process.returncode:
+            raise CommandFailed(problem.decode(), exit_code=process.returncode)
+        return out.decode()
+
+
+class Racks:
+    """Racks make providers of several clusters over the same hosts."""
+
+    def __init__(self, root: Path, hosts: dict[str, RackHost], clock: Clock | None = None) -> None:
+        self.root, self.hosts, self.clock = root, hosts, clock or SystemClock()
+        self.off: set[str] = set()
+        self.made: list[OnPremProvider] = []
+
+    def provider(self, cluster_name: str = "c") -> OnPremProvider:
+        rack = Rack(
+            hosts=lambda: dict(self.hosts),
+            make_runner=lambda host: BashRunner(self.root / host.ip, lambda: host.ip in self.off),
+            lock_dir=LOCKS,
+            clock=self.clock,
+            memory=self.root / f"{cluster_name}.json",
+        )
+        made = OnPremProvider({"type": "local"}, cluster_name, rack, RandomIds(), launcher="me@here")
+        self.made.append(made)
+        return made
+
+    def lock(self, ip: str) -> Path:
+        return self.root / ip / "locks" / "muster-host.lock"
+
+    def close(self) -> None:
+        for provider in self.made:
+            provider.close()
+
+
+def workers(count: int, node_type: str = "contract") -> dict[str, RackHost]:
+    return {f"h{n}": RackHost(ip=f"h{n}", node_type=node_type) for n in range(count)}

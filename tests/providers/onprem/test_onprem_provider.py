@@ -1,0 +1,272 @@
+"""What a rack adds to the promises of a provider: hosts that are off, taken, stale, removed, or not clean."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.providers.onprem.local_hosts import BashRunner, Racks, workers
+from tests.rack import wait_until
+
+from muster.base.clock import ManualClock
+from muster.config.rack import RackHost
+from muster.errors import CapacityExhausted, ProviderError
+from muster.host.processes import find
+from muster.providers.onprem import host_lock
+from muster.providers.onprem.rack import FRESH_S, QUARANTINE_S
+from muster.providers.v1.tags import worker_tags
+
+
+@pytest.fixture
+def racks(tmp_path):
+    made = Racks(tmp_path, workers(3, "big"), ManualClock(1e9))
+    yield made
+    made.close()
+
+
+def create(provider, count=1, request="r-1", node_type="big"):
+    tags = worker_tags(provider.cluster_name, node_type, "hash", request)
+    return list(provider.create_node({}, tags, count))
+
+
+def addresses(provider):
+    return sorted(provider.internal_ip(node) for node in provider.non_terminated_nodes({}))
+
+
+def refusal(provider, **given) -> str:
+    with pytest.raises(CapacityExhausted) as caught:
+        create(provider, **given)
+    return str(caught.value)
+
+
+def test_the_lock_on_the_host_names_cluster_request_and_launcher(racks):
+    (node,) = create(racks.provider("mine"), request="r-7")
+    held = json.loads(racks.lock("h0").read_text())
+    assert (held["cluster"], held["tags"]["ray-launch-request"]) == ("mine", "r-7")
+    assert (held["cloud_id"], held["launcher"], held["taken_at"]) == (node, "me@here", 1e9)
+
+
+def test_a_host_that_is_off_is_skipped_and_the_rest_is_used(racks):
+    racks.off.add("h0")
+    provider = racks.provider()
+    create(provider, 2)
+    assert addresses(provider) == ["h1", "h2"]
+    assert refusal(provider, request="r-2") == (
+        "0 of 1 hosts for big could be had (h0: h0 does not answer; h1: in use by this cluster;"
+        " h2: in use by this cluster)"
+    )
+
+
+def test_a_host_that_was_off_is_tried_again_after_its_quarantine(racks):
+    racks.off.add("h0")
+    provider = racks.provider()
+    provider.non_terminated_nodes({})
+    racks.off.clear()
+    provider.non_terminated_nodes({})
+    assert provider._rack.due() == []  # h0 is left alone, the others are fresh
+    racks.clock.advance(max(QUARANTINE_S[0], FRESH_S))
+    create(provider, 3)
+    assert addresses(provider) == ["h0", "h1", "h2"]
+
+
+def test_a_host_that_stays_off_is_asked_less_and_less_often(racks):
+    racks.off.add("h0")
+    provider = racks.provider()
+    state = provider.reports()["h0"]
+    waits = [state.blocked_until - racks.clock.monotonic()]
+    for _ in range(8):
+        waits.append(provider.reports()["h0"].blocked_until - racks.clock.monotonic())
+    assert waits[:4] == [15, 30, 60, 120] and waits[-1] == QUARANTINE_S[1]
+
+
+def test_two_clusters_never_have_the_same_host(racks):
+    one, two = racks.provider("one"), racks.provider("two")
+    create(one, 2)
+    create(two, 1)
+    assert (addresses(one), addresses(two)) == (["h0", "h1"], ["h2"])
+    assert "(h0: taken by cluster 'one' (me@here, " in refusal(two, request="r-2")
+
+
+def test_of_two_clusters_that_want_the_same_host_at_once_one_gets_it(racks):
+    racks.hosts = workers(1, "big")
+    providers = [racks.provider(f"c{n}") for n in range(4)]
+    for provider in providers:
+        provider.non_terminated_nodes({})  # all have seen it free
+    got = []
+
+    def take(provider):
+        with contextlib.suppress(CapacityExhausted):
+            got.extend(create(provider))
+
+    threads = [threading.Thread(target=take, args=(provider,)) for provider in providers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1
+
+
+def test_a_lock_of_an_earlier_start_of_the_host_is_taken_over_and_its_owner_loses_the_node(racks):
+    racks.hosts = workers(1, "big")
+    old, new = racks.provider("old"), racks.provider("new")
+    create(old)
+    lock = racks.lock("h0")
+    lock.write_text(
+        json.dumps({**json.loads(lock.read_text()), "boot": "another"}, separators=(",", ":")) + "\n"
+    )
+    create(new)
+    racks.clock.advance(FRESH_S)
+    old.reports()
+    assert (addresses(old), addresses(new)) == ([], ["h0"])
+
+
+def test_giving_back_a_host_that_another_cluster_has_by_now_touches_nothing(racks):
+    provider = racks.provider()
+    (node,) = create(provider)
+    taken = (
+        racks.lock("h0").read_text().replace(node, "another").replace('"cluster":"c"', '"cluster":"other"')
+    )
+    racks.lock("h0").write_text(taken)
+    provider.terminate_node(node)
+    assert racks.lock("h0").read_text() == taken
+    assert addresses(provider) == []
+
+
+def test_a_lock_that_muster_has_not_written_is_respected_and_shown(racks):
+    racks.hosts = workers(1, "big")
+    racks.lock("h0").parent.mkdir(parents=True)
+    racks.lock("h0").write_text("do not touch\n")
+    assert "h0: its lock has contents that muster has not written: 'do not touch'" in refusal(
+        racks.provider()
+    )
+
+
+def test_a_host_on_which_somebody_elses_ray_runs_is_busy(racks, monkeypatch):
+    racks.hosts = workers(1, "big")
+    monkeypatch.setattr(BashRunner, "raylet", Path("/proc/self/comm").read_text(encoding="utf-8").strip())
+    assert "h0: busy: " in refusal(racks.provider())
+
+
+def test_a_host_is_given_back_without_our_processes_and_without_rays_session(racks, tmp_path, monkeypatch):
+    monkeypatch.setattr(host_lock, "STOP_S", 1)
+    provider = racks.provider()
+    (node,) = create(provider)
+    session = tmp_path / "ray" / "session_2026"
+    session.mkdir(parents=True)
+    (tmp_path / "ray" / "session_latest").symlink_to(session)
+    # A child without the mark, as one that has changed its title; the parent does not end when asked to.
+    script = f"trap '' TERM; env -i sleep 1000 & echo $! > {tmp_path}/child; wait"
+    command = ["bash", "-c", script, "x", f"--session_dir={session}"]
+    ours = subprocess.Popen(
+        command, env={**os.environ, "RAY_CLOUD_INSTANCE_ID": node}, start_new_session=True
+    )
+    other = subprocess.Popen(["sleep", "1000"], env={**os.environ, "RAY_CLOUD_INSTANCE_ID": f"{node}0"})
+    try:
+        wait_until((tmp_path / "child").exists, "the child runs")
+        threading.Thread(target=ours.wait, daemon=True).start()  # as its init would
+        provider.terminate_node(node)
+        assert ours.poll() is not None and other.poll() is None
+        child = find(int((tmp_path / "child").read_text(encoding="ascii")))
+        assert child is None or not child.lives
+        assert not racks.lock("h0").exists()
+        assert not (tmp_path / "ray").exists()
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_host_that_cannot_be_reached_is_not_given_back_and_says_so(racks):
+    provider = racks.provider()
+    (node,) = create(provider)
+    racks.off.add("h0")
+    with pytest.raises(
+        ProviderError, match="host h0 could not be given back: h0 does not answer; it is tried again"
+    ):
+        provider.terminate_node(node)
+    assert addresses(provider) == ["h0"]
+    racks.off.clear()
+    provider.terminate_node(node)
+    assert addresses(provider) == [] and not racks.lock("h0").exists()
+
+
+def test_hosts_may_be_added_while_it_runs(racks):
+    provider = racks.provider()
+    create(provider, 3)
+    racks.hosts = {**racks.hosts, "h9": RackHost(ip="h9", node_type="big")}
+    create(provider, 1, request="r-2")
+    assert addresses(provider) == ["h0", "h1", "h2", "h9"]
+
+
+def test_a_host_that_left_the_list_stays_until_it_is_given_back_and_is_not_taken_again(racks):
+    (node,) = create(racks.provider())
+    racks.hosts = {ip: host for ip, host in racks.hosts.items() if ip != "h0"}
+    restarted = racks.provider()
+    assert addresses(restarted) == ["h0"]
+    restarted.terminate_node(node)
+    create(restarted, 2, request="r-2")
+    assert addresses(restarted) == ["h1", "h2"]
+
+
+def test_a_host_that_is_off_after_a_restart_is_still_listed_and_cannot_be_forgotten(racks):
+    (node,) = create(racks.provider())
+    racks.off.add("h0")
+    restarted = racks.provider()
+    assert (addresses(restarted), restarted.is_running(node)) == (["h0"], False)
+    with pytest.raises(ProviderError, match="h0 does not answer"):
+        restarted.terminate_node(node)
+
+
+def test_a_new_head_without_any_file_finds_the_hosts_of_its_cluster(racks, tmp_path):
+    create(racks.provider(), 2)
+    (tmp_path / "c.json").unlink()
+    found = racks.provider()
+    assert addresses(found) == ["h0", "h1"]
+    assert {found.node_tags(node)["ray-launch-request"] for node in found.non_terminated_nodes({})} == {"r-1"}
+
+
+def test_only_the_heads_host_is_for_the_head_and_sizes_are_kept_apart(racks):
+    racks.hosts = {
+        "head": RackHost(ip="head", node_type="small", is_head=True),
+        "a": RackHost(ip="a", node_type="small"),
+        "b": RackHost(ip="b", node_type="big"),
+    }
+    provider = racks.provider()
+    tags = {**worker_tags("c", "small", "", "r-1"), "ray-node-type": "head"}
+    (head,) = provider.create_node({}, tags, 1)
+    small, big = create(provider, node_type="small"), create(provider, node_type="big")
+    assert [provider.internal_ip(node) for node in (head, *small, *big)] == ["head", "a", "b"]
+
+
+def test_shell_metacharacters_in_tags_are_data(racks, tmp_path):
+    provider = racks.provider()
+    (node,) = create(provider)
+    nasty = f"$(touch {tmp_path}/pwned) `id` '; \" \\ \n é"
+    provider.set_node_tags(node, {"note": nasty})
+    assert racks.provider().node_tags(node)["note"] == nasty
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_banner_before_the_answer_changes_nothing(racks, monkeypatch):
+    plain = BashRunner.run
+
+    async def with_banner(self, command, **given):
+        return "Welcome!\nlast login=never\n" + await plain(self, command, **given)
+
+    monkeypatch.setattr(BashRunner, "run", with_banner)
+    provider = racks.provider()
+    provider.terminate_node(create(provider)[0])
+    assert addresses(provider) == [] and not racks.lock("h0").exists()
+
+
+def test_a_full_disk_on_a_host_is_a_reason_and_leaves_no_lock(racks, monkeypatch):
+    racks.hosts = workers(1, "big")
+    provider = racks.provider()
+    report = provider.reports()["h0"].report
+    assert report is not None and report.disk_bytes > 0
+    assert replace(report, disk_bytes=10_000_000).unusable("c") == "unhealthy: 10 MB are left on its disk"

@@ -1,0 +1,68 @@
+"""The line that starts a lease on a host, run by a real bash."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import psutil
+import pytest
+from tests.remote.local_runner import LocalRunner
+
+from muster.config.schema import ClusterConfig, MusterConfig, ProviderConfig
+from muster.remote.lease import lease_line
+from muster.remote.runner import RunWhere
+from muster.remote.steps import NodeSetup, RunCommand, update_steps
+
+
+def config(minutes):
+    return ClusterConfig(provider=ProviderConfig(type="local"), muster=MusterConfig(lease_minutes=minutes))
+
+
+def test_without_lease_minutes_nothing_is_started():
+    assert lease_line(config(None)) == ""
+
+
+def test_a_machine_is_shut_down_and_a_shared_host_only_given_back():
+    assert "--lease-s 1800 --drain-s 60 --power-off " in lease_line(config(30))
+    assert "--lease-s 30 --drain-s 60 --lock '~/a b.lock' " in lease_line(config(0.5), lock="~/a b.lock")
+
+
+@pytest.mark.slow
+def test_the_line_starts_one_watcher_and_repeating_it_replaces_it(tmp_path):
+    line = lease_line(config(30), port=1, lock="/nothing")
+    mark = f"test-{os.getpid()}"
+    environment = {"RAY_HEAD_IP": "127.0.0.1", "RAY_CLOUD_INSTANCE_ID": mark}
+
+    def watchers():
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if any(word == f"{tmp_path}/.muster/node_lease.py" for word in words):
+                found.append(process)
+        return found
+
+    def wait_for(condition):
+        give_up = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
+
+    asyncio.run(LocalRunner(tmp_path).run(line, environment=environment))
+    wait_for(lambda: len(watchers()) == 1)
+    (first,) = watchers()
+    asyncio.run(LocalRunner(tmp_path).run(line, environment=environment))
+    wait_for(lambda: len(watchers()) == 1 and watchers() != [first])
+    (second,) = watchers()
+    second.kill()
+    wait_for(lambda: not watchers())
+
+
+def test_the_lease_starts_on_the_machine_itself_after_ray():
+    setup = NodeSetup(start_commands=("ray start",), start_environment={"A": "1"}, lease="watch")
+    (*_, step) = update_steps(setup, {})
+    assert step.work == (
+        RunCommand(command="ray start", environment={"A": "1"}),
+        RunCommand(command="watch", where=RunWhere.HOST, environment={"A": "1"}),
+    )

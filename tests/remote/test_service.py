@@ -1,0 +1,160 @@
+"""What keeps the monitor running on a head: the files and lines as data, and a host that reboots."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.remote.local_runner import LocalRunner
+
+from muster.errors import RemoteError
+from muster.remote.service import (
+    HeadService,
+    StartedBy,
+    boot_script,
+    cron_line,
+    install_service,
+    install_steps,
+    monitor_script,
+    ray_unit_text,
+    remove_service,
+    remove_steps,
+    supervisor_script,
+    unit_text,
+)
+
+HOSTS = 1
+NOTHING: dict[str, str] = {}
+ODD = "/home/u/it's 100% $HOME"
+
+
+def service(directory="/home/u/.muster/clusters/c1", **changes):
+    known = {
+        "cluster": "c1",
+        "directory": str(directory),
+        "python": sys.executable,
+        "command": (sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"),
+    }
+    return HeadService(**{**known, **changes})
+
+
+def test_scripts_quote_every_word_and_hold_the_environment():
+    odd = service(
+        ODD, command=("muster", "monitor", "a b;c"), environment={"KEY": "it's"}, boot_commands=("a; b",)
+    )
+    about = "#!/bin/sh\n# Written by muster for the cluster c1; `muster down` removes it.\n"
+    head = about + "export KEY='it'\"'\"'s'\n"
+    assert monitor_script(odd) == head + "exec muster monitor 'a b;c'\n"
+    assert boot_script(odd) == head + "bash --login -c 'a; b' || exit 1\n"
+    assert shlex.split(supervisor_script(odd).splitlines()[1])[:6] == [
+        "exec", sys.executable, "-m", "muster.host.supervisor", "run", ODD,
+    ]  # fmt: skip
+
+
+def test_a_unit_restarts_the_supervisor_for_ever_and_leaves_ray_to_a_unit_of_its_own():
+    text = unit_text(service(ODD), StartedBy.SYSTEMD)
+    assert 'ExecStart=/bin/sh "/home/u/it\'s 100%% $$HOME/supervisor.sh"\n' in text
+    assert "Restart=always\n" in text and "StartLimitIntervalSec=0\n" in text
+    assert "After=network-online.target muster-c1-ray.service\n" in text
+    assert "KillMode=none" in ray_unit_text(service(), StartedBy.SYSTEMD)
+    assert "WantedBy=default.target" in unit_text(service(), StartedBy.USER_SYSTEMD)
+
+
+def test_the_line_of_the_crontab_escapes_what_cron_would_cut_at():
+    line = cron_line(service(ODD))
+    assert line.startswith("@reboot sh ") and "100\\%" in line and line.replace("\\%", "").count("%") == 0
+
+
+def test_secrets_of_the_environment_are_in_no_command():
+    secret = service(environment={"TOKEN": "s3cret"})
+    commands = [step.command for kind in StartedBy for step in install_steps(secret, kind)]
+    commands += [step.command for step in remove_steps(secret)]
+    assert not [command for command in commands if "s3cret" in command]
+
+
+def test_every_command_is_valid_bash():
+    steps = [step for kind in StartedBy for step in install_steps(service(ODD), kind)]
+    for step in (*steps, *remove_steps(service(ODD))):
+        subprocess.run(["bash", "-n", "-c", step.command], check=True)
+        subprocess.run(["sh", "-n", "-c", step.text or ":"], check=True)
+
+
+@pytest.mark.slow
+def test_a_supervisor_that_cannot_start_is_reported_with_the_place_to_look(tmp_path, monkeypatch):
+    monkeypatch.setattr("muster.remote.service._START_S", 1)
+    broken = service(tmp_path / "home", python="/no/such/python")
+    with pytest.raises(
+        RemoteError, match=r"not be started on the head \(.*no/such/python.*supervisor\.log there"
+    ):
+        asyncio.run(install_service(LocalRunner(tmp_path, {"PATH": "/usr/bin:/bin"}), broken))
+
+
+class HostRunner(LocalRunner):
+    """Runs commands on a host in a namespace, over its sshd."""
+
+    def __init__(self, hosts, host):
+        self.hosts, self.host = hosts, host
+
+    async def run(self, command, *, secrets=NOTHING, **options):
+        lines = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in secrets.items())
+        argv = [*self.hosts.ssh(self.host), "bash", "-s"]
+        done = self.hosts.run_in_controller(argv, input=f"{lines}({command}\n) </dev/null\n")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.mark.slow
+def test_a_killed_monitor_is_back_a_reboot_brings_ray_and_it_back_and_removing_leaves_nothing(hosts):
+    """Cron's daemon does not run in the namespace: the test plays the `@reboot` lines, as cron would."""
+    host = hosts[0]
+    runner = HostRunner(hosts, host)
+    directory = host.path("/root/c 1")
+    what = service(
+        "/root/c 1",
+        environment={"TOKEN": "s3cret"},
+        boot_commands=("echo \"$TOKEN\" > '/root/c 1/ray-started'",),
+    )
+    has_cron = shutil.which("crontab") is not None
+
+    def monitors():
+        return [one for one in hosts.processes(host) if "time.sleep(600)" in " ".join(one.cmdline()[:3])]
+
+    def wait_for_monitor(not_pid=0):
+        give_up = time.monotonic() + 60
+        while time.monotonic() < give_up:
+            found = [one for one in monitors() if one.pid != not_pid and "supervisor" not in one.cmdline()]
+            if found:
+                return found[0]
+            time.sleep(0.05)
+        raise AssertionError(hosts.commands(host))
+
+    for _ in range(2):  # the second time changes nothing
+        installed = asyncio.run(install_service(runner, what))
+    first = wait_for_monitor()
+    assert installed.started_by is (StartedBy.CRON if has_cron else StartedBy.NOBODY)
+    assert (directory / "monitor.sh").stat().st_mode & 0o077 == 0
+    first.kill()
+    wait_for_monitor(first.pid)
+    assert not (directory / "ray-started").exists()
+
+    hosts.boot(host)
+    assert hosts.commands(host) == []
+    if has_cron:
+        lines = hosts.run_on(host, ["crontab", "-l"]).stdout.splitlines()
+        assert lines == [cron_line(what)]
+        command = lines[0].removeprefix("@reboot ").replace("\\%", "%")
+        hosts.run_on(host, ["sh", "-c", f"setsid {command} &"])
+        wait_for_monitor()
+        assert (directory / "ray-started").read_text() == "s3cret\n"
+
+    for _ in range(2):
+        asyncio.run(remove_service(runner, what))
+    assert hosts.commands(host) == []
+    assert hosts.run_on(host, ["crontab", "-l"]).stdout == ""
+    left = sorted(path.name for path in directory.iterdir() if not path.name.endswith((".log", ".lock")))
+    assert left == ["ray-started"]

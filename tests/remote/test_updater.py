@@ -1,0 +1,279 @@
+"""The updater and the installer on machines that answer from a script."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from msgspec.structs import replace
+from tests.remote.scripted import ScriptedRunner, Tags
+
+from muster.base.ids import CloudId, InstanceId, RequestId
+from muster.cluster.plan import Install
+from muster.config.node_launch import RuntimeHashes
+from muster.errors import CommandFailed, HostKeyChanged, RemoteError, Unreachable
+from muster.remote.installer import NodeInstaller
+from muster.remote.steps import NodeSetup, final_tags
+from muster.remote.updater import Timing, Updater
+
+QUICK = Timing(interval_s=0.01, ready_s=60.0, command_tries=2, connection_tries=3)
+SETUP = NodeSetup(
+    file_mounts={"~/a": "/src/a"},
+    synced_files=("/not/here",),
+    setup_commands=("setup",),
+    start_commands=("start",),
+    secrets={"TOKEN": "secret"},
+    hashes=RuntimeHashes("r", "c"),
+)
+EVERYTHING = ["host: uptime", "copy /src/a to ~/a", "prepare", "auto: setup", "auto: start"]
+
+
+def failed(code: int = 1) -> CommandFailed:
+    return CommandFailed("it failed", exit_code=code)
+
+
+def update(runner, tmp_path, *, tags=None, setup=SETUP):
+    access = Tags(setup, lambda cloud_id: runner)
+    access.now["n"].update(tags or {})
+    seen = []
+    updater = Updater(
+        access, tmp_path, timing=QUICK, on_progress=lambda one: seen.append((one.step.value, one.state))
+    )
+    asyncio.run(updater.update("n", setup, runner))
+    return access, seen
+
+
+def test_a_machine_is_set_up_and_tagged_at_every_step(tmp_path):
+    runner = ScriptedRunner()
+    access, seen = update(runner, tmp_path)
+    assert runner.calls == EVERYTHING
+    assert access.statuses["n"] == [
+        "waiting-for-ssh",
+        "syncing-files",
+        "setting-up",
+        "setting-up",
+        "up-to-date",
+    ]
+    assert access.now["n"] == final_tags(SETUP.hashes)
+    steps = ("wait", "sync", "initialize", "setup", "start")
+    assert seen == [(step, state) for step in steps for state in ("started", "done")]
+
+
+def test_every_step_has_a_log_without_secrets(tmp_path):
+    update(ScriptedRunner(), tmp_path)
+    logs = {path.name: path.read_text() for path in (tmp_path / "n").iterdir()}
+    assert sorted(logs) == ["initialize.log", "setup.log", "start.log", "sync.log", "wait.log"]
+    assert logs["start.log"].endswith("] $ start\noutput of start\n")
+    assert "it is not on this computer: left out" in logs["sync.log"]
+    assert "secret" not in "".join(logs.values())
+
+
+def test_what_the_tags_say_is_there_is_not_done_again(tmp_path):
+    runner = ScriptedRunner()
+    update(runner, tmp_path, tags=final_tags(SETUP.hashes))
+    assert runner.calls == ["host: uptime", "auto: start"]
+
+
+def test_a_container_that_is_gone_is_set_up_again(tmp_path):
+    runner = ScriptedRunner()
+    runner.needs_set_up = True
+    setup = NodeSetup(has_container=True, setup_commands=("setup",), hashes=RuntimeHashes("r", None))
+    update(runner, tmp_path, tags=final_tags(setup.hashes), setup=setup)
+    assert runner.calls == ["host: uptime", "prepare", "prepare", "auto: setup"]
+
+
+def test_a_machine_that_answers_late_is_waited_for(tmp_path):
+    runner = ScriptedRunner({"host: uptime": [Unreachable("off"), TimeoutError("slow"), Unreachable("off")]})
+    update(runner, tmp_path)
+    assert runner.calls == ["host: uptime"] * 3 + EVERYTHING
+
+
+def test_a_broken_connection_is_tried_again_where_it_broke(tmp_path):
+    runner = ScriptedRunner(
+        {"auto: setup": [Unreachable("cut"), Unreachable("cut")], "auto: start": [failed()]}
+    )
+    access, seen = update(runner, tmp_path)
+    again = ["host: uptime", "auto: setup"]
+    assert runner.calls == [*EVERYTHING[:3], "auto: setup", *again, *again, *["auto: start"] * 2]
+    assert seen.count(("setup", "retried")) == 2 and access.statuses["n"][-1] == "up-to-date"
+
+
+@pytest.mark.parametrize(
+    ("call", "errors", "kind", "says"),
+    [
+        ("auto: setup", [failed(), failed(7)], CommandFailed, "step setup of n failed: it failed"),
+        ("copy /src/a to ~/a", [RemoteError("no file")], RemoteError, "step sync of n failed: no file"),
+        ("auto: start", [TimeoutError("long")], RemoteError, "step start of n failed: long"),
+        ("prepare", [ValueError("odd")], RemoteError, "step initialize of n failed: odd"),
+        ("host: uptime", [HostKeyChanged("other key")], HostKeyChanged, "step wait of n failed: other key"),
+        ("host: uptime", [Unreachable("off")] * 99, Unreachable, "did not answer within 0.05 s: off"),
+    ],
+)
+def test_a_step_that_cannot_be_done_fails_the_machine_with_its_log(tmp_path, call, errors, kind, says):
+    runner = ScriptedRunner({call: errors})
+    access = Tags(SETUP, lambda cloud_id: runner)
+    timing = replace(QUICK, ready_s=0.05)
+    with pytest.raises(kind, match=r"\(log: .*\.log\)") as raised:
+        asyncio.run(Updater(access, tmp_path, timing=timing).update("n", SETUP, runner))
+    assert says in str(raised.value) and access.now["n"]["ray-node-status"] == "update-failed"
+
+
+def test_a_machine_that_was_terminated_is_not_waited_for(tmp_path):
+    runner = ScriptedRunner({"host: uptime": [Unreachable("off")] * 99})
+    access = Tags(SETUP, lambda cloud_id: runner)
+    access.gone.add("n")
+    with pytest.raises(RemoteError, match="was terminated"):
+        asyncio.run(Updater(access, tmp_path, timing=QUICK).update("n", SETUP, runner))
+
+
+def test_a_provider_that_cannot_write_tags_does_not_stop_the_machine(tmp_path, caplog):
+    runner = ScriptedRunner()
+    access = Tags(SETUP, lambda cloud_id: runner)
+    access.set_tags = None  # calling it raises
+    asyncio.run(Updater(access, tmp_path, timing=QUICK).update("n", SETUP, runner))
+    assert runner.calls == EVERYTHING and "could not be written" in caplog.text
+
+
+def test_a_disk_that_is_full_here_does_not_stop_the_machine(tmp_path):
+    (tmp_path / "file").write_text("")
+    runner = ScriptedRunner()
+    access = Tags(SETUP, lambda cloud_id: runner)
+    asyncio.run(Updater(access, tmp_path / "file" / "logs", timing=QUICK).update("n", SETUP, runner))
+    assert runner.calls == EVERYTHING
+
+
+# ---- the installer
+
+
+def install(number: int, request: str = "") -> Install:
+    return Install(
+        request_id=RequestId(request or f"r-{number}"),
+        instance_id=InstanceId(f"m-{number}"),
+        cloud_id=CloudId(f"i-{number}"),
+        node_type="w",
+    )
+
+
+def wait_until(condition) -> None:
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen within 60 s"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """Makes an installer over scripted machines; every machine has a runner of its own."""
+    made = []
+
+    def make(answers=None, *, takes_s=0.0):
+        runners: dict[str, ScriptedRunner] = {}
+
+        def runner_of(cloud_id):
+            return runners.setdefault(
+                cloud_id, ScriptedRunner((answers or {}).get(cloud_id), takes_s=takes_s)
+            )
+
+        access = Tags(SETUP, runner_of)
+        installer = NodeInstaller(access, tmp_path, timing=QUICK)
+        made.append(installer)
+        return installer, access, runners
+
+    yield make
+    for installer in made:
+        installer.close()
+
+
+def test_in_1_and_in_3_a_machine_that_is_set_up_reports_nothing(installed):
+    installer, access, runners = installed()
+    installer.start(install(1))
+    wait_until(lambda: not installer.under_way(RequestId("r-1")))
+    assert list(installer.poll()) == [] and access.now["i-1"]["ray-node-status"] == "up-to-date"
+    assert runners["i-1"].is_closed
+
+
+def test_in_2_a_machine_that_cannot_be_set_up_is_reported_once_with_the_reason(installed):
+    installer, _, _ = installed({"i-1": {"auto: setup": [failed(), failed()]}})
+    installer.start(install(1))
+    wait_until(lambda: not installer.under_way(RequestId("r-1")))
+    [failure] = installer.poll()
+    assert failure.instance_id == "m-1" and "step setup of i-1 failed: it failed" in failure.message
+    assert list(installer.poll()) == []
+
+
+def test_in_5_a_machine_that_the_provider_does_not_know_is_reported(installed):
+    installer, access, _ = installed()
+    access._runner_of = {}.__getitem__
+    installer.start(install(1))
+    wait_until(lambda: not installer.under_way(RequestId("r-1")))
+    assert [failure.message for failure in installer.poll()] == [
+        "i-1 cannot be set up: the provider does not know it (any more)"
+    ]
+
+
+def test_a_repeated_request_does_nothing_while_under_way_and_after(installed):
+    installer, _, runners = installed(takes_s=0.05)
+    for _ in range(3):
+        installer.start(install(1))
+    wait_until(lambda: not installer.under_way(RequestId("r-1")))
+    installer.start(install(1))
+    assert not installer.under_way(RequestId("r-1"))
+    assert runners["i-1"].calls == EVERYTHING
+
+
+def test_a_new_request_for_a_machine_takes_the_place_of_the_earlier_one(installed):
+    installer, access, runners = installed(takes_s=0.05)
+    installer.start(install(1))
+    wait_until(lambda: "i-1" in runners)
+    installer.start(install(1, "r-again"))
+    wait_until(lambda: not installer.under_way(RequestId("r-again")))
+    assert not installer.under_way(RequestId("r-1"))
+    assert list(installer.poll()) == [] and access.now["i-1"]["ray-node-status"] == "up-to-date"
+
+
+def test_many_machines_are_set_up_side_by_side_in_one_thread(installed):
+    installer, access, _ = installed({"i-7": {"host: uptime": [HostKeyChanged("other")]}}, takes_s=0.2)
+    began = time.monotonic()
+    for number in range(50):
+        installer.start(install(number))
+    names = [thread.name for thread in threading.enumerate()]
+    wait_until(lambda: not any(installer.under_way(RequestId(f"r-{number}")) for number in range(50)))
+    one_after_the_other_s = 50 * 5 * 0.2
+    assert time.monotonic() - began < one_after_the_other_s / 2
+    assert names.count("node-installer") == 1
+    assert [failure.instance_id for failure in installer.poll()] == ["m-7"]
+    assert sum(tags["ray-node-status"] == "up-to-date" for tags in access.now.values()) == 49
+
+
+def test_a_provider_that_hangs_holds_up_only_its_own_machine(installed):
+    installer, access, _ = installed()
+    release = threading.Event()
+    ask = access.tags
+    access.tags = lambda node: (release.wait(60) if node == "i-1" else None, ask(node))[1]
+    installer.start(install(1))
+    installer.start(install(2))
+    wait_until(lambda: not installer.under_way(RequestId("r-2")))
+    assert installer.under_way(RequestId("r-1"))
+    release.set()
+    wait_until(lambda: not installer.under_way(RequestId("r-1")))
+
+
+def test_a_machine_without_an_address_is_waited_for(installed):
+    installer, access, _ = installed()
+    find, answers = access._runner_of, iter([None, None])
+    access._runner_of = lambda cloud_id: next(answers, find(cloud_id))
+    installer.start(install(1))
+    wait_until(lambda: not installer.under_way(RequestId("r-1")))
+    assert access.now["i-1"]["ray-node-status"] == "up-to-date"
+
+
+def test_a_closed_installer_ends_what_is_under_way_and_takes_no_more(installed):
+    installer, _, runners = installed(takes_s=60.0)
+    installer.start(install(1))
+    wait_until(lambda: runners and runners["i-1"].calls)
+    installer.close()
+    installer.start(install(2))
+    assert list(installer.poll()) == [] and runners["i-1"].is_closed and "i-2" not in runners
+    assert "node-installer" not in [thread.name for thread in threading.enumerate()]
