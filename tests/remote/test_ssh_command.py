@@ -46,6 +46,7 @@ def test_a_command_is_one_argument_after_the_address():
         "GlobalKnownHostsFile": "/dev/null",
         "HashKnownHosts": "no",
         "UpdateHostKeys": "no",
+        "KexAlgorithms": "-sntrup761*",
         "LogLevel": "ERROR",
         "ServerAliveInterval": "5",
         "ServerAliveCountMax": "3",
