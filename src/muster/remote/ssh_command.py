@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from muster.errors import CommandFailed, HostKeyChanged, RemoteError, Unreachable
+from muster.errors import CommandFailed, HostKeyChanged, KeyRefused, RemoteError, Unreachable
 from muster.remote.runner import Host
 
 PERSIST_S = 30  # how long a shared connection outlives its last command
@@ -205,7 +205,7 @@ _REASONS: tuple[tuple[str, type[RemoteError], str], ...] = (
     ),
     (
         r"Permission denied|Too many authentication failures|No more authentication methods",
-        Unreachable,
+        KeyRefused,
         "{name} refuses to let {user} in with {key}: check auth.ssh_user, auth.ssh_private_key and the "
         "authorized_keys of the host",
     ),
