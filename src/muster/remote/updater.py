@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.foreign import message_text
+from muster.config.schema import ClusterConfig
 from muster.errors import CommandFailed, KeyRefused, MusterError, RemoteError, Unreachable
 from muster.remote.runner import CommandRunner, OnOutput, RunWhere
 from muster.remote.steps import (
@@ -57,6 +58,18 @@ class Timing(Struct, frozen=True, kw_only=True):
     sync_s: float = 3600.0
     connection_tries: int = 4  # of what a broken connection ended
     command_tries: int = 2  # of a command that failed: package servers have bad moments
+
+
+def timing_of(config: ClusterConfig) -> Timing:
+    """Returns the timing of a cluster file."""
+    given = config.muster.setup
+    return Timing(
+        ready_s=given.ready_s,
+        refused_s=given.refused_s,
+        interval_s=given.interval_s,
+        command_s=given.command_s,
+        command_tries=given.command_tries,
+    )
 
 
 class Progress(Struct, frozen=True, kw_only=True):
