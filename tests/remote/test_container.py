@@ -37,9 +37,9 @@ BOX = Container(
 
 
 def test_a_container_is_started_with_mounts_language_and_the_network_of_the_machine():
-    argv = run_arguments("docker", BOX, {"/root/a b": "/home/me/a b"}, ["--shm-size=9b"])
+    argv = run_arguments("docker", BOX, {"/data/a b": "/disk/a b"}, ["--shm-size=9b"])
     assert argv == [
-        *("docker", "run", "--rm", "--name", "box", "-d", "-it", "-v", "/home/me/a b:/root/a b"),
+        *("docker", "run", "--rm", "--name", "box", "-d", "-it", "-v", "/disk/a b:/data/a b"),
         *("-e", "LC_ALL=C.UTF-8", "-e", "LANG=C.UTF-8", "--shm-size=9b"),
         *("--ulimit", "nofile=1:2", "--env", "A=$(id) b", "--net=host", "ray:1", "bash"),
     ]

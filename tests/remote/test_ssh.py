@@ -15,7 +15,7 @@ from tests.hosts import PATIENCE_S
 
 from muster.errors import CommandFailed, HostKeyChanged, KeyRefused, RemoteError, Unreachable
 from muster.remote.runner import Host
-from muster.remote.ssh import Output, SshRunner, control_directory
+from muster.remote.ssh import CommandOutput, SshRunner, control_directory
 
 pytestmark = pytest.mark.slow
 HOSTS = 2
@@ -137,7 +137,7 @@ def _arguments(process: psutil.Process) -> str:
 
 def test_a_secret_is_hidden_also_where_output_comes_in_pieces():
     seen = []
-    output = Output(seen.append, {"T": TOKEN})
+    output = CommandOutput(seen.append, {"T": TOKEN})
     for piece in (b"x " + TOKEN[:5].encode(), TOKEN[5:].encode() + b" y"):
         output.add(piece, is_stdout=True)
     output.end()
@@ -220,8 +220,8 @@ def test_a_host_is_pinned_on_first_use_and_another_one_in_its_place_is_refused(h
 
 
 def test_a_banner_is_not_part_of_the_output(hosts):
-    hosts[1].sshd_options = "Banner /root/banner"
-    (hosts[1].home / "banner").write_text("Welcome. Permission denied to strangers.\n")
+    hosts[1].sshd_options = "Banner /var/tmp/banner"
+    hosts[1].path("/var/tmp/banner").write_text("Welcome. Permission denied to strangers.\n")
     hosts.boot(hosts[1])
     seen = []
     lax = login(hosts, 1, strict_host_keys=False)

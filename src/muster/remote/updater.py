@@ -30,8 +30,8 @@ from muster.remote.steps import (
     NodeSetup,
     PrepareContainer,
     RunCommand,
-    Step,
     StepKind,
+    UpdateStep,
     WaitReady,
     Work,
     final_tags,
@@ -72,8 +72,8 @@ def timing_of(config: ClusterConfig) -> Timing:
     )
 
 
-class Progress(Struct, frozen=True, kw_only=True):
-    """A Progress is what happened to one node: a step started, is tried again, is done or has failed."""
+class StepProgress(Struct, frozen=True, kw_only=True):
+    """A StepProgress is what happened to one node: a step started, is tried again, is done or has failed."""
 
     node: str
     step: StepKind
@@ -96,7 +96,7 @@ class NodeAccess(Protocol):
         ...
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[StepProgress], None]
 
 
 class Updater:
@@ -140,12 +140,12 @@ class Updater:
         with self._log(node, StepKind.INITIALIZE) as write:
             return await self._do(prepare_container(setup, is_synced=False), setup, runner, write)
 
-    async def _step(self, node: str, step: Step, setup: NodeSetup, runner: CommandRunner) -> None:
+    async def _step(self, node: str, step: UpdateStep, setup: NodeSetup, runner: CommandRunner) -> None:
         began = self._clock.monotonic()
 
         def report(state: str, detail: str = "") -> None:
             seconds = self._clock.monotonic() - began
-            progress = Progress(node=node, step=step.kind, state=state, seconds=seconds, detail=detail)
+            progress = StepProgress(node=node, step=step.kind, state=state, seconds=seconds, detail=detail)
             with contextlib.suppress(Exception):  # whoever shows it must not end it
                 self._on_progress(progress)
 
