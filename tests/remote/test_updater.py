@@ -13,7 +13,7 @@ from tests.remote.scripted import ScriptedRunner, Tags
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.plan import Install
 from muster.config.node_launch import RuntimeHashes
-from muster.errors import CommandFailed, HostKeyChanged, RemoteError, Unreachable
+from muster.errors import CommandFailed, HostKeyChanged, KeyRefused, RemoteError, Unreachable
 from muster.remote.installer import NodeInstaller
 from muster.remote.steps import NodeSetup, final_tags
 from muster.remote.updater import Timing, Updater
@@ -108,13 +108,14 @@ def test_a_broken_connection_is_tried_again_where_it_broke(tmp_path):
         ("auto: start", [TimeoutError("long")], RemoteError, "step start of n failed: long"),
         ("prepare", [ValueError("odd")], RemoteError, "step initialize of n failed: odd"),
         ("host: uptime", [HostKeyChanged("other key")], HostKeyChanged, "step wait of n failed: other key"),
+        ("host: uptime", [KeyRefused("no")] * 99, KeyRefused, "did not answer within 0.02 s: no"),
         ("host: uptime", [Unreachable("off")] * 99, Unreachable, "did not answer within 0.05 s: off"),
     ],
 )
 def test_a_step_that_cannot_be_done_fails_the_machine_with_its_log(tmp_path, call, errors, kind, says):
     runner = ScriptedRunner({call: errors})
     access = Tags(SETUP, lambda cloud_id: runner)
-    timing = replace(QUICK, ready_s=0.05)
+    timing = replace(QUICK, ready_s=0.05, refused_s=0.02)
     with pytest.raises(kind, match=r"\(log: .*\.log\)") as raised:
         asyncio.run(Updater(access, tmp_path, timing=timing).update("n", SETUP, runner))
     assert says in str(raised.value) and access.now["n"]["ray-node-status"] == "update-failed"
@@ -134,6 +135,14 @@ def test_a_provider_that_cannot_write_tags_does_not_stop_the_machine(tmp_path, c
     access.set_tags = None  # calling it raises
     asyncio.run(Updater(access, tmp_path, timing=QUICK).update("n", SETUP, runner))
     assert runner.calls == EVERYTHING and "could not be written" in caplog.text
+
+
+def test_a_provider_that_cannot_read_tags_has_the_machine_set_up(tmp_path):
+    runner = ScriptedRunner({"host: uptime": [Unreachable("off")]})
+    access = Tags(SETUP, lambda cloud_id: runner)
+    access.tags = access.is_gone = None  # calling them raises
+    asyncio.run(Updater(access, tmp_path, timing=QUICK).update("n", SETUP, runner))
+    assert runner.calls == ["host: uptime", *EVERYTHING]
 
 
 def test_a_disk_that_is_full_here_does_not_stop_the_machine(tmp_path):
@@ -263,7 +272,15 @@ def test_a_provider_that_hangs_holds_up_only_its_own_machine(installed):
 def test_a_machine_without_an_address_is_waited_for(installed):
     installer, access, _ = installed()
     find, answers = access._runner_of, iter([None, None])
-    access._runner_of = lambda cloud_id: next(answers, find(cloud_id))
+    asked = []
+
+    def late(cloud_id):
+        asked.append(cloud_id)
+        if len(asked) == 1:
+            raise ConnectionError("try again")
+        return next(answers, find(cloud_id))
+
+    access._runner_of = late
     installer.start(install(1))
     wait_until(lambda: not installer.under_way(RequestId("r-1")))
     assert access.now["i-1"]["ray-node-status"] == "up-to-date"

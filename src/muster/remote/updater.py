@@ -19,7 +19,8 @@ from msgspec import Struct
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.foreign import message_text
-from muster.errors import CommandFailed, MusterError, RemoteError, Unreachable
+from muster.config.schema import ClusterConfig
+from muster.errors import CommandFailed, KeyRefused, MusterError, RemoteError, Unreachable
 from muster.remote.runner import CommandRunner, OnOutput, RunWhere
 from muster.remote.steps import (
     STATUS,
@@ -29,8 +30,8 @@ from muster.remote.steps import (
     NodeSetup,
     PrepareContainer,
     RunCommand,
-    Step,
     StepKind,
+    UpdateStep,
     WaitReady,
     Work,
     final_tags,
@@ -52,14 +53,27 @@ class Timing(Struct, frozen=True, kw_only=True):
     ready_s: float = 900.0  # until a machine answers
     interval_s: float = 5.0  # between two tries
     probe_s: float = 20.0
+    refused_s: float = 180.0  # a new machine gets its keys while it starts; a wrong key is never let in
     command_s: float = 3600.0
     sync_s: float = 3600.0
     connection_tries: int = 4  # of what a broken connection ended
     command_tries: int = 2  # of a command that failed: package servers have bad moments
 
 
-class Progress(Struct, frozen=True, kw_only=True):
-    """A Progress is what happened to one node: a step started, is tried again, is done or has failed."""
+def timing_of(config: ClusterConfig) -> Timing:
+    """Returns the timing of a cluster file."""
+    given = config.muster.setup
+    return Timing(
+        ready_s=given.ready_s,
+        refused_s=given.refused_s,
+        interval_s=given.interval_s,
+        command_s=given.command_s,
+        command_tries=given.command_tries,
+    )
+
+
+class StepProgress(Struct, frozen=True, kw_only=True):
+    """A StepProgress is what happened to one node: a step started, is tried again, is done or has failed."""
 
     node: str
     step: StepKind
@@ -82,7 +96,7 @@ class NodeAccess(Protocol):
         ...
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[StepProgress], None]
 
 
 class Updater:
@@ -107,7 +121,7 @@ class Updater:
         """Returns when the machine is a node; raises a RemoteError with what failed and its log."""
         steps = update_steps(setup, {})[:1]
         try:
-            tags = await in_thread(lambda: dict(self._access.tags(node)))
+            tags = await self._tags(node)
             await self._step(node, steps[0], setup, runner)
             is_new = must_look_first(setup, tags) and await self._look(node, setup, runner)
             for step in update_steps(setup, tags, is_new_container=is_new)[1:]:
@@ -126,12 +140,12 @@ class Updater:
         with self._log(node, StepKind.INITIALIZE) as write:
             return await self._do(prepare_container(setup, is_synced=False), setup, runner, write)
 
-    async def _step(self, node: str, step: Step, setup: NodeSetup, runner: CommandRunner) -> None:
+    async def _step(self, node: str, step: UpdateStep, setup: NodeSetup, runner: CommandRunner) -> None:
         began = self._clock.monotonic()
 
         def report(state: str, detail: str = "") -> None:
             seconds = self._clock.monotonic() - began
-            progress = Progress(node=node, step=step.kind, state=state, seconds=seconds, detail=detail)
+            progress = StepProgress(node=node, step=step.kind, state=state, seconds=seconds, detail=detail)
             with contextlib.suppress(Exception):  # whoever shows it must not end it
                 self._on_progress(progress)
 
@@ -153,7 +167,7 @@ class Updater:
     ) -> None:
         """Does one part of a step, more than once where that may help."""
         if isinstance(work, WaitReady):
-            await self._wait_ready(node, runner, report.write)
+            await self._wait_ready(node, runner, report)
             return
         attempt = 1
         while True:
@@ -170,7 +184,7 @@ class Updater:
                 report.tell(RETRIED, message_text(error))
                 await asyncio.sleep(self._timing.interval_s)
                 if isinstance(error, Unreachable):  # it may be starting again, which takes minutes
-                    await self._wait_ready(node, runner, report.write)
+                    await self._wait_ready(node, runner, report)
 
     async def _do(self, work: Work, setup: NodeSetup, runner: CommandRunner, write: OnOutput) -> bool:
         write(f"[{self._now()}] {_title(work)}\n".encode("utf-8", "replace"))
@@ -200,8 +214,9 @@ class Updater:
             )
         return False
 
-    async def _wait_ready(self, node: str, runner: CommandRunner, write: OnOutput) -> None:
-        give_up, pause_s = self._clock.monotonic() + self._timing.ready_s, 0.25
+    async def _wait_ready(self, node: str, runner: CommandRunner, report: _Report) -> None:
+        write, tell = report.write, report.tell
+        began, pause_s = self._clock.monotonic(), 0.25
         while True:
             try:
                 write(f"[{self._now()}] $ uptime\n".encode())
@@ -215,16 +230,33 @@ class Updater:
                 if isinstance(error, RemoteError) and not error.retryable:
                     raise
                 write(f"{message_text(error)}\n".encode())
-                if await in_thread(lambda: self._access.is_gone(node)):
+                if await self._is_gone(node):
                     raise RemoteError(
                         f"{node} was terminated before it answered: no need to do anything"
                     ) from None
-                if self._clock.monotonic() > give_up:
-                    raise Unreachable(
-                        f"{node} did not answer within {self._timing.ready_s:g} s: {message_text(error)}"
+                refused = isinstance(error, KeyRefused)
+                limit_s = self._timing.refused_s if refused else self._timing.ready_s
+                if self._clock.monotonic() > began + limit_s:
+                    raise (KeyRefused if refused else Unreachable)(
+                        f"{node} did not answer within {limit_s:g} s: {message_text(error)}"
                     ) from error
+                tell(RETRIED, message_text(error))
             await asyncio.sleep(min(pause_s, self._timing.interval_s))
             pause_s *= 2
+
+    async def _tags(self, node: str) -> Mapping[str, str]:
+        """Returns the tags of a machine; where they cannot be read, it is set up as if it had none."""
+        try:
+            return await in_thread(lambda: dict(self._access.tags(node)))
+        except Exception as error:  # noqa: BLE001 - a provider may raise anything
+            logger.warning("the tags of %s could not be read: %s", node, message_text(error))
+            return {}
+
+    async def _is_gone(self, node: str) -> bool:
+        try:
+            return await in_thread(lambda: self._access.is_gone(node))
+        except Exception:  # noqa: BLE001 - a provider may raise anything; nobody knows, so it is waited for
+            return False
 
     async def _tag(self, node: str, tags: Mapping[str, str]) -> None:
         """Writes tags; they tell users how far a machine is, and are no reason to give it up."""
