@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from muster.autoscaler.backup import forget_line
 from muster.autoscaler.launch.head_file import HEAD_FILE, head_file
 from muster.autoscaler.launch.session import ClusterSession, Machine, record_file
 from muster.base.foreign import error_text
@@ -108,6 +109,7 @@ class ClusterDown:
                     command=(),
                 )
                 await self._within(remove_service(runner, service))
+                await self._forget_copies(runner, service.python)
                 await self._copy_ledger(runner, record.head_home)
         except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
             self._notes.append(f"the head did not answer ({error_text(error)}), so its files stay there")
@@ -121,6 +123,13 @@ class ClusterDown:
         with contextlib.suppress(MusterError, TimeoutError, asyncio.TimeoutError):
             await self._within(runner.run(f"test -s {shlex.quote(there)}"))
             await self._within(runner.sync_down(there, str(self.session.home.ledger)))
+
+    async def _forget_copies(self, runner: CommandRunner, python: str) -> None:
+        """Copies of the ledger are for a head that is lost; one of a cluster that was ended would mislead."""
+        line = forget_line(self.session.config, python)
+        if line:
+            with contextlib.suppress(MusterError, TimeoutError, asyncio.TimeoutError):
+                await self._within(runner.run(line))
 
     def _removal(self) -> str:
         """Returns the line that removes the cluster's files from a host; a cloud's machine goes with them."""
@@ -185,6 +194,7 @@ class ClusterDown:
         spend = None
         if home.ledger.is_file():
             spend = close_ledger(home.ledger, session.context.clock, session.context.ids)
+        shutil.rmtree(home.backups, ignore_errors=True)
         for path in (record_file(home), home.token, home.path / "hosts.json"):
             path.unlink(missing_ok=True)
         if self.options.purge:

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from muster.autoscaler.backup import keep_copy, send_copy
 from muster.autoscaler.launch.down import ClusterDown
 from muster.autoscaler.launch.head_file import HeadFile, head_file
 from muster.autoscaler.launch.head_setup import HeadSetup, HeadTarget, auth_of
@@ -130,10 +131,12 @@ class ClusterUp:
             await setup.set_up()
         await setup.write_files()
         await setup.install_muster()
+        await send_copy(setup.runner, directory=setup.home, home=self.session.home)
         if is_new or not self.options.no_restart:
             await setup.start_ray()
         note = await setup.start_monitor()
         await setup.wait_for_monitor()
+        await keep_copy(setup.runner, python=setup.python, directory=setup.home, home=self.session.home)
         hashes = setup.target.hashes
         done = {TAG_RAY_NODE_STATUS: STATUS_UP_TO_DATE, TAG_RUNTIME: hashes.runtime}
         await self._tag(setup, {**done, TAG_CONTENTS: hashes.contents or ""})
