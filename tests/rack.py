@@ -1,4 +1,4 @@
-"""A rack for tests of the launcher: hosts of tests/hosts.py, a cluster file about them, and the real `muster`."""
+"""A rack for tests of the launcher: hosts of tests/hosts.py, a cluster file about them, the real `muster`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,10 @@ from muster.config.load import parse_config
 from muster.config.rack import RackHost, rack_hosts
 from muster.errors import ConfigError
 
-TYPES = "available_node_types: {small: {resources: {CPU: 2}}, big: {resources: {CPU: 64}}}\nhead_node_type: small\n"
+TYPES = (
+    "available_node_types: {small: {resources: {CPU: 2}}, big: {resources: {CPU: 64}}}\n"
+    "head_node_type: small\n"
+)
 
 
 def parsed(text: str):
@@ -37,7 +40,8 @@ def test_hosts_have_their_own_size_port_and_user_and_the_rest_from_auth():
 
 def test_there_are_as_many_of_a_type_as_are_listed_and_their_size_may_be_left_to_the_hosts():
     config = parsed(
-        "provider: {type: local, hosts: [{ip: h, head: true, ssh_port: 23}, {ip: a, type: big}, {ip: b, type: big}]}\n"
+        "provider: {type: local,\n"
+        "  hosts: [{ip: h, head: true, ssh_port: 23}, {ip: a, type: big}, {ip: b, type: big}]}\n"
         "available_node_types: {small: {resources: {CPU: 2}}, big: {}}\nhead_node_type: small\n"
     )
     limits = {name: (t.min_workers, t.max_workers) for name, t in config.available_node_types.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 
 import pytest
-
 from tests.hosts import ROOT
 from tests.rack import BIN, RackCluster, wait_until
 
@@ -62,6 +61,10 @@ def test_a_rack_comes_up_tunes_and_goes_away_without_a_trace(rack, tmp_path, sha
 
     again = rack.run("up", "FILE", "-y")
     assert again.stdout.startswith("rack is up already, as "), again.stderr
+    rack.file.write_text(rack.file.read_text().replace("minutes: 5", "minutes: 6"))
+    edited = rack.run("up", "FILE", "-y")
+    assert "note: the monitor on the head applies what you changed in the file\n" in edited.stderr
+    assert "starting Ray" not in edited.stderr
 
     assert rack.run("kill-random-node", "rack", "-y").stdout.split() == [rack.hosts[1].ip]
     wait_until(lambda: not rack.lock(1).exists(), "the monitor gives a dead node's host back")

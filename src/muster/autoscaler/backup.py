@@ -6,7 +6,6 @@ at a time; what changes meanwhile is in the next one.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import shlex
 import threading
@@ -19,9 +18,7 @@ from muster.base.foreign import error_text
 from muster.base.ids import IdSource
 from muster.base.log import OnChange
 from muster.config.schema import ClusterConfig
-from muster.errors import MusterError, StoreError
-from muster.remote.ledger_copy import pull_ledger, push_ledger
-from muster.remote.runner import CommandRunner
+from muster.errors import StoreError
 from muster.stores.ledger.backup import LedgerBackups, RestoredLedger
 
 logger = logging.getLogger(__name__)
@@ -70,29 +67,6 @@ def restore_if_lost(
 def _sets_up(config: ClusterConfig) -> bool:
     """Returns whether muster sets machines up; others have started Ray once, for the head that is lost."""
     return not config.provider.disable_node_updaters
-
-
-async def send_copy(runner: CommandRunner, *, directory: str, home: ClusterHome) -> None:
-    """Sends the newest copy of this computer to a head, before its monitor starts; `directory` is there.
-
-    A head that is lost for good is followed by one that starts from it. One that has a ledger ignores it.
-    """
-    await push_ledger(runner, directory=directory, cluster=home.path.name, source=home.backups)
-
-
-async def keep_copy(runner: CommandRunner, *, python: str, directory: str, home: ClusterHome) -> bool:
-    """Copies the ledger of a head to this computer; called by `up` and by commands that reach the head.
-
-    Returns False when that was not possible now: the next command tries again.
-    """
-    try:
-        await pull_ledger(
-            runner, python=python, directory=directory, cluster=home.path.name, target=home.backups
-        )
-    except (MusterError, OSError, TimeoutError, asyncio.TimeoutError) as error:
-        logger.debug("the ledger was not copied from the head: %s", error)
-        return False
-    return True
 
 
 def forget_line(config: ClusterConfig, python: str) -> str:

@@ -14,7 +14,7 @@ from muster.cluster.plan import Install
 from muster.config.schema import ClusterConfig
 from muster.errors import Unreachable
 from muster.providers.onprem.host_lock import LOCK
-from muster.providers.runners import runner_of
+from muster.providers.runners import Reach, runner_of
 from muster.providers.v1.failures import ShieldedProvider
 from muster.remote.lease import lease_line
 from muster.remote.runner import CommandRunner
@@ -65,7 +65,7 @@ class WorkerAccess:
 
     def runner_of(self, cloud_id: CloudId) -> CommandRunner | None:
         try:
-            return runner_of(self._config(), self._bare, cloud_id, pins=self._pins, is_inside=True)
+            return runner_of(self._config(), self._bare, cloud_id, Reach(pins=self._pins, is_inside=True))
         except Unreachable:
             return None
 

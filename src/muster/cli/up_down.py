@@ -52,7 +52,10 @@ could not be started, and nothing of it is left.
 @click.option("--no-config-cache", is_flag=True, help="Accepted, as for `ray up`: muster caches no files.")
 @click.option("--redirect-command-output", is_flag=True, help="Do not show what commands on the head print.")
 @click.option(
-    "--use-login-shells/--use-normal-shells", "login_shells", default=False, help="How commands are run."
+    "--use-login-shells/--use-normal-shells",
+    "login_shells",
+    default=True,
+    help="Whether commands see what .profile and .bashrc set. Default: they do.",
 )
 def up(config: Path, yes: bool, port: int | None, **given: Any) -> None:  # noqa: ANN401 - the options above
     """Start the cluster of FILE: its head, and the monitor on it that adds and removes workers.

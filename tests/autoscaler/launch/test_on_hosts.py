@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from tests.rack import RackCluster, interrupt, wait_until
 
 pytestmark = pytest.mark.slow

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.providers.onprem.local_hosts import BashRunner
 
 from muster.autoscaler.launch.preflight import (
     Expected,
@@ -21,7 +22,6 @@ from muster.base.clock import SystemClock
 from muster.config.document import Document
 from muster.config.load import parse_config
 from muster.providers.onprem.host_lock import HostReport
-from tests.providers.onprem.local_hosts import BashRunner
 
 GOOD = Probe(
     report=HostReport(now=100.0, cpus=8, boot="b", disk_bytes=10**12),

@@ -1,4 +1,4 @@
-"""Hosts of a rack for tests without SSH: a runner that runs bash here, with a HOME per host that holds its lock."""
+"""Hosts of a rack for tests without SSH: bash on this computer, with a HOME per host that holds its lock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCKS = "~/locks"
 
 
 class BashRunner:
-    """A BashRunner runs commands on this computer as if it were one host, on which no Ray of other tests runs."""
+    """A BashRunner runs commands on this computer as if it were one host; Ray of other tests is not seen."""
 
     raylet = "no-raylet"
 

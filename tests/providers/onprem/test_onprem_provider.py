@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.providers.onprem.local_hosts import BashRunner, Racks, workers
+from tests.rack import wait_until
 
 from muster.base.clock import ManualClock
 from muster.config.rack import RackHost
 from muster.errors import CapacityExhausted, ProviderError
+from muster.host.processes import find
 from muster.providers.onprem import host_lock
 from muster.providers.onprem.rack import FRESH_S, QUARANTINE_S
 from muster.providers.v1.tags import worker_tags
@@ -99,10 +101,8 @@ def test_of_two_clusters_that_want_the_same_host_at_once_one_gets_it(racks):
     got = []
 
     def take(provider):
-        try:
+        with contextlib.suppress(CapacityExhausted):
             got.extend(create(provider))
-        except CapacityExhausted:
-            pass
 
     threads = [threading.Thread(target=take, args=(provider,)) for provider in providers]
     for thread in threads:
@@ -160,15 +160,20 @@ def test_a_host_is_given_back_without_our_processes_and_without_rays_session(rac
     session = tmp_path / "ray" / "session_2026"
     session.mkdir(parents=True)
     (tmp_path / "ray" / "session_latest").symlink_to(session)
-    command = ["bash", "-c", "trap '' TERM; sleep 1000 & wait", "x", f"--session_dir={session}"]
+    # A child without the mark, as one that has changed its title; the parent does not end when asked to.
+    script = f"trap '' TERM; env -i sleep 1000 & echo $! > {tmp_path}/child; wait"
+    command = ["bash", "-c", script, "x", f"--session_dir={session}"]
     ours = subprocess.Popen(
         command, env={**os.environ, "RAY_CLOUD_INSTANCE_ID": node}, start_new_session=True
     )
     other = subprocess.Popen(["sleep", "1000"], env={**os.environ, "RAY_CLOUD_INSTANCE_ID": f"{node}0"})
     try:
+        wait_until((tmp_path / "child").exists, "the child runs")
         threading.Thread(target=ours.wait, daemon=True).start()  # as its init would
         provider.terminate_node(node)
-        assert (ours.poll(), other.poll()) == (-signal.SIGKILL, None)
+        assert ours.poll() is not None and other.poll() is None
+        child = find(int((tmp_path / "child").read_text(encoding="ascii")))
+        assert child is None or not child.lives
         assert not racks.lock("h0").exists()
         assert not (tmp_path / "ray").exists()
     finally:
@@ -206,6 +211,15 @@ def test_a_host_that_left_the_list_stays_until_it_is_given_back_and_is_not_taken
     restarted.terminate_node(node)
     create(restarted, 2, request="r-2")
     assert addresses(restarted) == ["h1", "h2"]
+
+
+def test_a_host_that_is_off_after_a_restart_is_still_listed_and_cannot_be_forgotten(racks):
+    (node,) = create(racks.provider())
+    racks.off.add("h0")
+    restarted = racks.provider()
+    assert (addresses(restarted), restarted.is_running(node)) == (["h0"], False)
+    with pytest.raises(ProviderError, match="h0 does not answer"):
+        restarted.terminate_node(node)
 
 
 def test_a_new_head_without_any_file_finds_the_hosts_of_its_cluster(racks, tmp_path):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from muster.autoscaler.backup import forget_line
 from muster.autoscaler.launch.head_file import HEAD_FILE, head_file
-from muster.autoscaler.launch.session import ClusterSession, Machine, record_file
+from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine, record_file
 from muster.base.foreign import error_text
 from muster.base.ids import CloudId
 from muster.cluster.model import CloudInstance
@@ -23,6 +23,7 @@ from muster.cluster.ports import CloudProvider
 from muster.config.schema import ClusterConfig
 from muster.errors import MusterError
 from muster.providers.teardown import QUIET_S, WorkerTeardown
+from muster.remote.ledger_copy import copy_command
 from muster.remote.runner import CommandRunner
 from muster.remote.service import HeadService, remove_service
 from muster.stores.ledger.close import close_ledger
@@ -110,19 +111,21 @@ class ClusterDown:
                 )
                 await self._within(remove_service(runner, service))
                 await self._forget_copies(runner, service.python)
-                await self._copy_ledger(runner, record.head_home)
+                if not record.shares_home:
+                    await self._copy_ledger(runner, record)
         except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
             self._notes.append(f"the head did not answer ({error_text(error)}), so its files stay there")
 
     async def _within(self, work: object) -> object:
         return await asyncio.wait_for(work, HEAD_S)  # type: ignore[arg-type]
 
-    async def _copy_ledger(self, runner: CommandRunner, home: str) -> None:
+    async def _copy_ledger(self, runner: CommandRunner, record: LaunchRecord) -> None:
         """The history stays on this computer, so that `muster why` can still show it."""
-        there = f"{home}/ledger.db"
         with contextlib.suppress(MusterError, TimeoutError, asyncio.TimeoutError):
-            await self._within(runner.run(f"test -s {shlex.quote(there)}"))
-            await self._within(runner.sync_down(there, str(self.session.home.ledger)))
+            line = copy_command(record.python or "python3", record.head_home)
+            if "none" not in str(await self._within(runner.run(line))).split()[-1:]:
+                draft = f"{record.head_home}/.ledger.pulled"
+                await self._within(runner.sync_down(draft, str(self.session.home.ledger)))
 
     async def _forget_copies(self, runner: CommandRunner, python: str) -> None:
         """Copies of the ledger are for a head that is lost; one of a cluster that was ended would mislead."""
@@ -133,7 +136,8 @@ class ClusterDown:
 
     def _removal(self) -> str:
         """Returns the line that removes the cluster's files from a host; a cloud's machine goes with them."""
-        home = self.session.record().head_home
+        record = self.session.record()
+        home = "" if record.shares_home else record.head_home
         keys = head_file(self.session.data).keys
         paths = " ".join(f'"$HOME"/{shlex.quote(path[2:])}' for path in (HEAD_FILE, *keys))
         own = (
@@ -194,9 +198,9 @@ class ClusterDown:
         spend = None
         if home.ledger.is_file():
             spend = close_ledger(home.ledger, session.context.clock, session.context.ids)
-        shutil.rmtree(home.backups, ignore_errors=True)
-        for path in (record_file(home), home.token, home.path / "hosts.json"):
+        for path in (record_file(home), home.token, home.path / "hosts.json", home.cluster, home.status):
             path.unlink(missing_ok=True)
+        shutil.rmtree(home.backups, ignore_errors=True)  # of a cluster that is down nothing is found again
         if self.options.purge:
             shutil.rmtree(home.path, ignore_errors=True)
         return spend

@@ -6,6 +6,7 @@ Called by `up`. Each step is reported before it begins; a failure says which ste
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from muster.config.node_launch import RuntimeHashes, initialization_commands
 from muster.errors import ClusterError, CommandFailed, MusterError, Unreachable
 from muster.providers.onprem.host_lock import Holder, stop_line
 from muster.remote.install import InstallRequest, MusterInstaller
+from muster.remote.ledger_copy import pull_ledger, push_ledger
 from muster.remote.runner import CommandRunner, RunWhere
 from muster.remote.service import HeadService, install_service
 
@@ -140,11 +142,34 @@ class HeadSetup:
             boot_commands=head_commands(self.session.config),
         )
 
+    async def shares_home(self, request: str) -> bool:
+        """Returns whether the record that was just written here is there, too: HOME is on a shared disk."""
+        text = await self.runner.run(f"cat {shlex.quote(self.home)}/launch.json 2>/dev/null || true")
+        return request in text
+
     async def write_record(self, record: LaunchRecord) -> None:
         """Leaves the record on the head, so that `muster down` works there, as after `exec --stop --tmux`."""
+        if record.shares_home:
+            return
         file = HEAD_FILE.replace("~", self.home.partition("/.muster/")[0])
         there = msgspec.structs.replace(record, config=file)
         await self._write(f"{self.home}/launch.json", msgspec.json.encode(there).decode())
+
+    async def send_ledger(self) -> None:
+        """Sends the newest copy of the ledger that is here, so that a new head knows its machines."""
+        name = self.session.config.cluster_name
+        backups = self.session.home.backups
+        if backups.is_dir():
+            await push_ledger(self.runner, directory=self.home, cluster=name, source=backups)
+
+    async def fetch_ledger(self) -> None:
+        """Keeps a copy of the head's ledger here; a later `up` on a new head starts from it."""
+        name = self.session.config.cluster_name
+        backups = self.session.home.backups
+        with contextlib.suppress(MusterError, TimeoutError, OSError):
+            await pull_ledger(
+                self.runner, python=self.python, directory=self.home, cluster=name, target=backups
+            )
 
     def environment(self) -> dict[str, str]:
         """Returns what Ray and the monitor of this head are started with."""
@@ -172,6 +197,11 @@ class HeadSetup:
             f"{tail or '(nothing)'} (its log: {log} there)"
         )
 
+    async def file_differs(self) -> bool:
+        """Returns whether the head's cluster file is another one than the user's file makes now."""
+        text = await self.runner.run(f"cat {HEAD_FILE} 2>/dev/null || true")
+        return self.target.file.text.strip() not in text
+
     async def is_running(self) -> bool:
         """Returns whether the monitor there runs and reports the head's node as running."""
         status = await self._status()
@@ -186,7 +216,8 @@ class HeadSetup:
     async def _status(self) -> PublishedStatus | None:
         try:
             text = await self.runner.run(f"cat {shlex.quote(self.home)}/status.json 2>/dev/null || true")
-            return codec.convert(msgspec.json.decode(text), PublishedStatus) if text.strip() else None
+            found = [line for line in text.splitlines() if line.startswith("{")]  # a profile may print, too
+            return codec.convert(msgspec.json.decode(found[-1]), PublishedStatus) if found else None
         except (MusterError, TimeoutError, ValueError):
             return None  # asked again
 

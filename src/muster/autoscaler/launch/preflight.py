@@ -1,7 +1,7 @@
 """Looks before anything costs money or breaks: key, programs, and on hosts SSH, ports, clock, disk, versions.
 
-`up` runs it and refuses when something can only fail; the rest are warnings. What a host says becomes a Probe,
-and `judged` is a pure function over it; each finding has a fix of one line.
+`up` runs it and refuses when something can only fail; the rest are warnings. What a host says becomes a
+Probe, and `judged` is a pure function over it; each finding has a fix of one line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from muster.config.schema import ClusterConfig
 from muster.errors import MusterError
 from muster.providers.onprem.build import ssh_host
 from muster.providers.onprem.host_lock import HostReport, look_line, read_report
-from muster.providers.runners import has_own_runner
+from muster.remote.connect import has_own_runner
 from muster.remote.runner import CommandRunner
 from muster.remote.ssh import SshRunner
 from muster.runtimes.ray.native import RAY_LINE

@@ -36,7 +36,7 @@ from muster.errors import ClusterError
 from muster.host.atomic_write import atomic_write
 from muster.providers.bootstrap import CompletedConfig, completed
 from muster.providers.registry import ProviderContext, build_provider, check_provider
-from muster.providers.runners import address_of, runner_of
+from muster.providers.runners import Reach, address_of, runner_of
 from muster.providers.v1.failures import ShieldedProvider
 from muster.providers.v1.tags import (
     NODE_KIND_HEAD,
@@ -71,6 +71,8 @@ class LaunchRecord(Struct, frozen=True, kw_only=True):
     head_home: str = ""  # the cluster's directory on the head
     python: str = ""  # on the head, that has muster
     is_up: bool = False  # False: `up` was begun, and ended before it was done
+    request: str = ""  # of the last `up`
+    shares_home: bool = False  # the head has the same HOME directory, as with homes on NFS
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -187,10 +189,10 @@ class ClusterSession:
     def workers(self) -> list[Machine]:
         return self.machines(NODE_KIND_WORKER)
 
-    def runner(self, node_id: str, *, login_shell: bool = False) -> CommandRunner:
+    def runner(self, node_id: str, *, login_shell: bool = False, is_head: bool = True) -> CommandRunner:
         v1 = getattr(self.port, "v1")  # noqa: B009 - of V1Adapter
-        pins = self.home.path / "known_hosts"
-        return runner_of(self.config, v1, node_id, pins=pins, is_inside=False, login_shell=login_shell)
+        reach = Reach(pins=self.home.path / "known_hosts", is_inside=False, login_shell=login_shell)
+        return runner_of(self.config, v1, node_id, reach, is_head=is_head)
 
     # -- files here -------------------------------------------------------------------------------
 

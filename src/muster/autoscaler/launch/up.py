@@ -13,13 +13,15 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from muster.autoscaler.backup import keep_copy, send_copy
+from msgspec.structs import replace
+
 from muster.autoscaler.launch.down import ClusterDown
 from muster.autoscaler.launch.head_file import HeadFile, head_file
 from muster.autoscaler.launch.head_setup import HeadSetup, HeadTarget, auth_of
 from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.base.foreign import error_text
 from muster.config.node_launch import RuntimeHashes, head_runtime_hashes, node_launches
+from muster.config.schema import ClusterConfig, ProviderConfig
 from muster.errors import ClusterError
 from muster.providers.bootstrap import plain_config
 from muster.providers.v1.tags import (
@@ -47,7 +49,7 @@ class UpOptions:
 
     no_restart: bool = False  # leave a Ray that runs as it is
     restart_only: bool = False  # run no set-up commands
-    login_shells: bool = False
+    login_shells: bool = True
     show_output: Callable[[bytes], None] | None = None  # of the commands on the head
 
 
@@ -99,19 +101,28 @@ class ClusterUp:
 
     async def _bring_up(self, before: Machine | None) -> RunningCluster:
         session = self.session
-        session.write_record(is_up=False)  # already: a `down` after a kill must find the cluster
+        # Already: a `down` after a kill must find the cluster.
+        session.write_record(is_up=False, request=self._request)
         head = before or await self._create()
         address = await asyncio.to_thread(session.address, head)
-        hashes = await asyncio.to_thread(head_runtime_hashes, session.config)
+        hashes = await asyncio.to_thread(head_runtime_hashes, for_head_only(session.config))
         target = HeadTarget(head, address, self._head_file(), self._token(), hashes)
         runner = session.runner(head.node_id, login_shell=self.options.login_shells)
         setup = HeadSetup(session, target, runner, self.options.show_output)
         await setup.wait_ready(*self._patience())
         if before is not None and await self._is_current(setup, before):
+            is_edited = await setup.file_differs()
+            if is_edited:
+                await setup.write_files()
             record = session.write_record(is_up=True)
-            return RunningCluster(record, auth_of(setup.home), is_new=False, is_changed=False)
-        note = await self._set_up(setup, is_new=before is None)
+            notes = ("the monitor on the head applies what you changed in the file",) if is_edited else ()
+            return RunningCluster(
+                record, auth_of(setup.home), is_new=False, is_changed=is_edited, notes=notes
+            )
+        shares_home = await setup.shares_home(self._request)
+        note = await self._set_up(setup, is_new=before is None, shares_home=shares_home)
         record = session.write_record(
+            shares_home=shares_home,
             head_ip=head.ip,
             head_id=head.node_id,
             address=address,
@@ -125,18 +136,20 @@ class ClusterUp:
             record, auth_of(setup.home), is_new=before is None, is_changed=True, notes=notes
         )
 
-    async def _set_up(self, setup: HeadSetup, *, is_new: bool) -> str:
+    async def _set_up(self, setup: HeadSetup, *, is_new: bool, shares_home: bool) -> str:
         if not self.options.restart_only or self.session.config.docker.container_name or is_new:
             await self._tag(setup, {TAG_RAY_NODE_STATUS: "setting-up"})
             await setup.set_up()
         await setup.write_files()
         await setup.install_muster()
-        await send_copy(setup.runner, directory=setup.home, home=self.session.home)
         if is_new or not self.options.no_restart:
             await setup.start_ray()
+        if is_new and not shares_home:
+            await setup.send_ledger()
         note = await setup.start_monitor()
         await setup.wait_for_monitor()
-        await keep_copy(setup.runner, python=setup.python, directory=setup.home, home=self.session.home)
+        if not shares_home:
+            await setup.fetch_ledger()
         hashes = setup.target.hashes
         done = {TAG_RAY_NODE_STATUS: STATUS_UP_TO_DATE, TAG_RUNTIME: hashes.runtime}
         await self._tag(setup, {**done, TAG_CONTENTS: hashes.contents or ""})
@@ -235,6 +248,24 @@ class ClusterUp:
                 f"{error_text(error)}; and these machines are left: {left}; run `muster down "
                 f"{self.session.file}`"
             ) from error
+
+
+def for_head_only(config: ClusterConfig) -> ClusterConfig:
+    """Returns what the head itself is set up from; all else its monitor applies while it runs."""
+    head = replace(config.available_node_types[config.head_type], min_workers=0, max_workers=0)
+    return ClusterConfig(
+        cluster_name=config.cluster_name,
+        provider=ProviderConfig(type=config.provider.type, module=config.provider.module),
+        auth=config.auth,
+        docker=config.docker,
+        head_node_type=config.head_type,
+        available_node_types={config.head_type: head},
+        file_mounts=config.file_mounts,
+        cluster_synced_files=config.cluster_synced_files,
+        initialization_commands=config.initialization_commands,
+        head_setup_commands=config.head_setup_commands,
+        head_start_ray_commands=config.head_start_ray_commands,
+    )
 
 
 @contextlib.contextmanager

@@ -128,7 +128,8 @@ def attach(ctx: click.Context, /, cluster: str, is_new: bool, node_ip: str | Non
         else:
             machine, settings = _worker(session, node_ip), {}
         line = attach_line(kind, is_new=is_new, environment=settings)
-        ctx.exit(_terminal(session.runner(machine.node_id), line, given["ports"]))
+        runner = session.runner(machine.node_id, is_head=node_ip is None)
+        ctx.exit(_terminal(runner, line, given["ports"]))
 
 
 def _sync(cluster: str, source: str | None, target: str | None, *, is_all: bool, is_up: bool) -> None:
@@ -153,7 +154,7 @@ async def _copy(
     """Copies to or from all machines side by side; from several, each into a directory of its own."""
 
     async def one(machine: Machine) -> None:
-        runner = session.runner(machine.node_id)
+        runner = session.runner(machine.node_id, is_head=machine is machines[0])
         for source, target in pairs:
             if is_up:
                 rules = session.config.rsync_exclude, session.config.rsync_filter
@@ -228,7 +229,8 @@ def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
             session.node_provider.terminate_node(chosen.node_id)
         else:
             holder = Holder(cluster="", cloud_id=chosen.node_id, launcher="", taken_at=0.0)
-            asyncio.run(session.runner(chosen.node_id).run(stop_line("/tmp", holder)))
+            runner = session.runner(chosen.node_id, is_head=False)
+            asyncio.run(runner.run(stop_line("/tmp", holder)))
         emit(chosen.ip.encode())
 
 

@@ -98,7 +98,8 @@ read -r boot < /proc/sys/kernel/random/boot_id; echo "boot=$boot"
 held=; [ -e "$F" ] && read -r held < "$F"
 mine=
 case "$held" in *'"cloud_id":"'*)
-  ID=${held#*'"cloud_id":"'}; ID=${ID%%'"'*}; mark="RAY_CLOUD_INSTANCE_ID=$ID"; mine=" $(ours | tr '\n' ' ') ";;
+  ID=${held#*'"cloud_id":"'}; ID=${ID%%'"'*}; mark="RAY_CLOUD_INSTANCE_ID=$ID"
+  mine=" $(ours | tr '\n' ' ') ";;
 esac
 rays=0
 for p in $(grep -lx raylet /proc/[0-9]*/comm 2>/dev/null | cut -d/ -f3); do
@@ -127,17 +128,33 @@ umask 022
 echo written
 """
 
+# Processes that change their title lose their environment in /proc, as Ray's agents do: so whatever a process
+# of ours has started is ours, too; what was ours is known by id and start time when its parent has ended.
 # A session's directory is named by the processes that use it; only what looks like one is removed.
 _STOP = r"""
-sessions=$(for p in $(ours); do tr '\0' '\n' < /proc/$p/cmdline 2>/dev/null; done |
+known=
+family() {
+  cat /proc/[0-9]*/stat 2>/dev/null | sed 's/^\([0-9]*\) (.*) /\1 /' |
+  awk -v marked=" $(ours | tr '\n' ' ')" -v known=" $known " '
+    { state[$1] = $2; parent[$1] = $3; name[$1] = $1 ":" $21 }
+    END { for (p in parent) {
+      if (state[p] == "Z") continue
+      hit = index(known, " " name[p] " ")
+      for (q = p; !hit && q > 1 && n[p]++ < 64; q = parent[q]) hit = index(marked, " " q " ")
+      if (hit) print name[p]
+    } }' | tr '\n' ' '
+}
+known=$(family)
+sessions=$(for p in $known; do tr '\0' '\n' < /proc/${p%:*}/cmdline 2>/dev/null; done |
   sed -n 's/^--session[-_]dir=\(.*\/session_[^/]*\)$/\1/p' | sort -u)
-signal() { for p in $(ours); do kill -"$1" "$p" 2>/dev/null; done; }
-wait_for_end() { for _ in $(seq $(($1 * 5))); do [ -z "$(ours)" ] && return 0; sleep 0.2; done; return 1; }
-if [ -n "$(ours)" ]; then
+signal() { for p in $known; do kill -"$1" "${p%:*}" 2>/dev/null; done; }
+wait_for_end() {
+  for _ in $(seq $(($1 * 5))); do known=$(family); [ -z "$known" ] && return 0; sleep 0.2; done; return 1
+}
+if [ -n "$known" ]; then
   signal TERM; wait_for_end "$S" || { signal KILL; wait_for_end 5; }
 fi
-left=$(ours | tr '\n' ' ')
-[ -z "$left" ] || { echo "left=$left"; exit 0; }
+[ -z "$known" ] || { echo "left=$known"; exit 0; }
 printf '%s\n' "$sessions" | while IFS= read -r d; do
   [ -n "$d" ] || continue
   rm -rf -- "$d"
@@ -155,6 +172,8 @@ grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
     + _STOP
     + r"""
 [ -z "$CLEAN" ] || bash -c "$CLEAN"
+rm -rf -- "$HOME"/.muster/node_lease.py "$HOME"/.muster/node_lease.log "$HOME"/.muster/mounts
+rmdir "$HOME"/.muster 2>/dev/null
 exclusive && grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null && rm -f "$F"
 echo released
 """

@@ -1,7 +1,7 @@
 """OnPremProvider is the v1 provider of type `local`: nodes are hosts of a list that a cluster has taken.
 
-The truth is on the hosts (`host_lock`), so that a new monitor, a new head and other clusters see the same. Calls
-come from several threads; all work is done on one event loop in a thread of its own.
+The truth is on the hosts (`host_lock`), so that a new monitor, a new head and other clusters see the same.
+Calls come from several threads; all work is done on one event loop in a thread of its own.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from muster.providers.onprem.host_lock import (
     take_line,
     write_line,
 )
-from muster.providers.onprem.rack import HostState, Rack, problem_of, together
+from muster.providers.onprem.rack import HostState, Rack, TakenHost, problem_of, together
 from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
-from muster.remote.runner import CommandRunner
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,9 @@ class OnPremProvider(NodeProvider):
         """Takes the container's name and program, where nodes run in one: it is removed with its node."""
         super().__init__(provider_config, cluster_name)
         self._rack, self._ids, self._launcher, self._container = rack, ids, launcher, container
-        self._nodes: dict[str, _Node] = {}
+        self._nodes = {  # a host that is off stays ours until it says otherwise
+            one.holder.cloud_id: _Node(rack.states[ip], one.holder) for ip, one in rack.remembered.items()
+        }
         self._taking: set[str] = set()  # addresses that a create call is working on
         self._survey: asyncio.Task[None] | None = None
         self._is_surveyed = False
@@ -107,10 +108,6 @@ class OnPremProvider(NodeProvider):
 
     def host_of(self, node_id: str) -> RackHost:
         return self._node(node_id).state.host
-
-    def runner_of(self, node_id: str) -> CommandRunner:
-        """Returns what runs commands on the node's host; for the updater."""
-        return self._rack.runner(self._node(node_id).state.host)
 
     def reports(self) -> dict[str, HostState]:
         """Returns what is known of every host, taken or not, after one look at all of them."""
@@ -334,4 +331,4 @@ class OnPremProvider(NodeProvider):
         self._remember()
 
     def _remember(self) -> None:
-        self._rack.remember([node.state.host for node in self._nodes.values()])
+        self._rack.remember([TakenHost(node.state.host, node.holder) for node in self._nodes.values()])

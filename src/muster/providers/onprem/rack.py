@@ -1,7 +1,7 @@
 """Keeps what is known of the hosts of a rack: who has them, which are off, and when to look at each again.
 
-Used by the on-premise provider and the launcher's checks, on one event loop. Hosts are asked side by side; one
-that hangs holds up no other.
+Used by the on-premise provider, on one event loop. Hosts are asked side by side; one that hangs holds up no
+other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from muster.base.foreign import message_text
 from muster.config.rack import RackHost
 from muster.errors import MusterError, RemoteError
 from muster.host.atomic_write import atomic_write
-from muster.providers.onprem.host_lock import HostReport, look_line, read_report
+from muster.providers.onprem.host_lock import Holder, HostReport, look_line, read_report
 from muster.remote.runner import CommandRunner
 
 LOOK_S = 15.0  # for one look at one host
@@ -30,6 +30,13 @@ AT_ONCE = 64  # connections
 T = TypeVar("T")
 Hosts = Callable[[], Mapping[str, RackHost]]  # today's list
 MakeRunner = Callable[[RackHost], CommandRunner]
+
+
+class TakenHost(msgspec.Struct, frozen=True):
+    """A TakenHost is a host that this cluster has, as it is remembered on this computer."""
+
+    host: RackHost
+    holder: Holder
 
 
 @dataclass
@@ -69,12 +76,13 @@ class Rack:
     def __post_init__(self) -> None:
         self._runners: dict[RackHost, CommandRunner] = {}
         self._gate = asyncio.Semaphore(AT_ONCE)
-        self._remembered = self._read_memory()
+        self.remembered = self._read_memory()
         self.sync_list()
 
     def sync_list(self) -> None:
         """Takes over edits of the list; a host that left it stays known, but is not taken any more."""
-        for ip, host in {**self._remembered, **self.hosts()}.items():
+        known = {ip: one.host for ip, one in self.remembered.items()}
+        for ip, host in {**known, **self.hosts()}.items():
             state = self.states.get(ip)
             if state is None:
                 self.states[ip] = HostState(host)
@@ -120,17 +128,17 @@ class Rack:
         ends = [getattr(runner, "disconnect", None) for runner in self._runners.values()]
         await asyncio.gather(*(end() for end in ends if end is not None), return_exceptions=True)
 
-    def remember(self, taken: Sequence[RackHost]) -> None:
-        """Writes which hosts this cluster has: a host that leaves the list must still be given back."""
-        self._remembered = {host.ip: host for host in taken}
+    def remember(self, taken: Sequence[TakenHost]) -> None:
+        """Writes which hosts this cluster has: one that left the list, or is off, must still be given back."""
+        self.remembered = {one.host.ip: one for one in taken}
         if self.memory is not None:
             self.memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             atomic_write(self.memory, msgspec.json.encode(list(taken)), mode=0o600)
 
-    def _read_memory(self) -> dict[str, RackHost]:
+    def _read_memory(self) -> dict[str, TakenHost]:
         try:
             data = b"[]" if self.memory is None else self.memory.read_bytes()
-            return {host.ip: host for host in msgspec.json.decode(data, type=list[RackHost])}
+            return {one.host.ip: one for one in msgspec.json.decode(data, type=list[TakenHost])}
         except (OSError, msgspec.DecodeError):
             return {}  # at worst a host that left the list must be freed by hand
 

@@ -1,0 +1,76 @@
+"""`up` with a user's own provider class: its runner runs the commands, the head gets what it completed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from muster.autoscaler.launch.session import ClusterSession, LaunchContext, read_launch
+from muster.autoscaler.launch.up import ClusterUp, UpOptions
+from muster.base.clock import SystemClock
+from muster.base.ids import RandomIds
+from muster.errors import ClusterError
+
+pytestmark = pytest.mark.slow
+RAY = Path(sys.executable).parent / "ray"
+
+
+@pytest.fixture
+def file(tmp_path):
+    made = tmp_path / "own.yaml"
+    made.write_text(
+        f"""cluster_name: own
+provider: {{type: external, module: tests.autoscaler.launch.own_machines.OwnMachines, folder: {tmp_path}}}
+available_node_types: {{head: {{resources: {{CPU: 1}}}}, big: {{resources: {{CPU: 8}}, max_workers: 3}}}}
+head_node_type: head
+file_mounts: {{~/notes: {tmp_path}/notes}}
+setup_commands: ["echo set up >> {tmp_path}/steps"]
+head_start_ray_commands:
+- cp ~/ray_bootstrap_config.yaml {tmp_path}/seen.yaml; env > {tmp_path}/environment; exit 5
+- {RAY} start --head
+""",
+        encoding="utf-8",
+    )
+    (tmp_path / "notes").write_text("hello", encoding="utf-8")
+    return made
+
+
+def test_the_class_runs_the_commands_completes_the_heads_file_and_gets_its_machine_back(file, tmp_path):
+    steps: list[tuple[str, str]] = []
+    context = LaunchContext(
+        root=tmp_path / "clusters",
+        environment={},
+        clock=SystemClock(),
+        ids=RandomIds(),
+        report=lambda node, step: steps.append((node, step.partition(":")[0])),
+    )
+    with ClusterSession(context, file) as session:
+        session.bootstrap()
+        with pytest.raises(ClusterError, match="starting Ray of the head failed"):
+            asyncio.run(ClusterUp(session, UpOptions(login_shells=False)).run())
+    seen = yaml.safe_load((tmp_path / "seen.yaml").read_text())
+    assert seen["provider"] == {
+        "type": "external",
+        "module": "tests.autoscaler.launch.own_machines.OwnMachines",
+        "folder": str(tmp_path),
+        "subnet": "s-1",
+        "from_head": True,
+        "muster_bootstrapped": True,
+    }
+    assert seen["available_node_types"]["big"]["node_config"] == {"image": "ubuntu"}
+    assert seen["file_mounts"] == {"~/notes": "~/notes"}
+    environment = dict(
+        line.split("=", 1) for line in (tmp_path / "environment").read_text().splitlines() if "=" in line
+    )
+    assert environment["RAY_CLOUD_INSTANCE_ID"] == "m-1"
+    assert environment["RAY_AUTH_TOKEN_PATH"] == f"{tmp_path}/m-1/.muster/clusters/own/auth_token"
+    assert (tmp_path / "m-1" / "notes").read_text() == "hello"
+    assert (tmp_path / "steps").read_text() == "set up\n"
+    assert ("127.0.0.1", "setting up") in steps and ("127.0.0.1", "starting Ray") in steps
+    assert json.loads((tmp_path / "nodes.json").read_text()) == {}  # given back
+    assert read_launch(session.home) is None
