@@ -18,6 +18,7 @@ PAGES = {
     "status": "docs/laptop-cluster.md",
     "why": "docs/laptop-cluster.md",
     "down": "docs/laptop-cluster.md",
+    "gc": "docs/head.md",
     "monitor": "docs/monitor.md",
     "provider": "docs/providers.md",
     "tune": "docs/tune-cli.md",
