@@ -137,7 +137,9 @@ def update_steps(
         )
     if setup.starts:
         steps.append(
-            UpdateStep(StepKind.START, (*(_start(setup, one) for one in setup.start_commands), *_lease(setup)))
+            UpdateStep(
+                StepKind.START, (*(_start(setup, one) for one in setup.start_commands), *_lease(setup))
+            )
         )
     return tuple(step for step in steps if step.work)
 

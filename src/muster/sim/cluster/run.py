@@ -223,13 +223,7 @@ class SeedRun:
         if faults.hit("sold_out"):
             name = faults.stream("sold_out").choice(sorted(cluster.cloud.sells.types))
             cluster.cloud.sell_out(name, faults.between("sold_out", 20, 300))
-        offers = cluster.spec.offers()
-        if offers and faults.hit("offer_sold_out"):
-            known, offer = faults.stream("offer_sold_out").choice(offers)
-            sold_out_s = faults.between("offer_sold_out", 20, 300)
-            cluster.cloud.sell_out(health_key(known.name, offer.name), sold_out_s)
-        if offers and faults.hit("offer_price_changes"):
-            cluster.spec.reprice_offer(faults.stream("offer_price_changes"))
+        self._change_offers()
         if faults.hit("clock_jumps"):
             cluster.world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
         if faults.hit("config_edited"):
@@ -246,6 +240,15 @@ class SeedRun:
             workers = [m for m in cluster.cloud.alive() if m.kind is NodeKind.WORKER]
             if workers and faults.hit(kind):
                 self._apply_fault(kind, faults.stream(kind).choice(workers))
+
+    def _change_offers(self) -> None:
+        faults, cluster, offers = self.faults, self.cluster, self.cluster.spec.offers()
+        if offers and faults.hit("offer_sold_out"):
+            known, offer = faults.stream("offer_sold_out").choice(offers)
+            sold_out_s = faults.between("offer_sold_out", 20, 300)
+            cluster.cloud.sell_out(health_key(known.name, offer.name), sold_out_s)
+        if offers and faults.hit("offer_price_changes"):
+            cluster.spec.reprice_offer(faults.stream("offer_price_changes"))
 
     def _apply_fault(self, kind: str, machine: CloudMachine) -> None:
         cluster = self.cluster
