@@ -340,8 +340,9 @@ def _types(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
 
 def _with_own_block(offer: TypeOffer) -> TypeOffer:
     """A type of which some offers are backed off and all others are full waits for the back-off."""
-    is_open = offer.blocked_kind is not None or any(each.room for each in offer.choices)
-    return offer if is_open or not has_blocked_offer(offer) else with_block_of_offers(offer)
+    if offer.blocked_kind is not None or any(each.room for each in offer.choices):
+        return offer
+    return with_block_of_offers(offer) if has_blocked_offer(offer) else offer
 
 
 def _purchase_text(offer: TypeOffer, count: int, by_offer: Mapping[str, int]) -> str:

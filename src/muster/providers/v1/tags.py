@@ -1,7 +1,6 @@
 """Names the tags under which Ray's v1 providers keep what muster must know about a machine.
 
-All but two are Ray's own, so that a cluster tagged by one is read by the other. Constants and their two
-forms only.
+All but two are Ray's own, so that a cluster tagged by one is read by the other. Constants and their forms.
 """
 
 from __future__ import annotations
