@@ -124,6 +124,7 @@ def test_how_refusals_are_provoked_is_read_from_a_file(cloud, tmp_path):
     assert done.exit_code == 0
 
 
+@pytest.mark.slow
 def test_what_is_left_is_named_and_ended_with_the_command_that_is_shown(cloud):
     words = cloud({"fault": "fail", "call": "terminate_node", "kind": "permission"})
     done = check(*words, "--call-limit", "0.2", "-y", "--line", LINE)

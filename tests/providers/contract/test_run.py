@@ -8,6 +8,7 @@ import threading
 import pytest
 from tests.providers.contract.live import QUICK, by_name, named, run, subjects
 
+from muster.base.clock import SystemClock
 from muster.config.document import Document
 from muster.errors import ConfigError
 from muster.providers.contract import live as live_module
@@ -100,6 +101,7 @@ class Quits(FaultyCloud):
         raise SystemExit(3)
 
 
+@pytest.mark.slow
 def test_a_list_that_fails_two_of_three_times_keeps_no_machine_alive(state):
     given = faults({"fault": "fail", "call": "non_terminated_nodes", "times": 2, "of": 3})
     report = run(CLOUD, state=state, faults=given)
@@ -112,6 +114,7 @@ def test_a_lost_reply_leaves_nothing_although_no_id_was_returned(state):
     assert (report.left, living(state)) == ({}, [])
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_is_given_up_and_what_may_be_left_is_named():
     sizes = CheckSizes(starts_within_s=0.2, call_limit_s=0.2)
     given = faults({"fault": "hang", "call": "create_node"})
@@ -123,6 +126,7 @@ def test_a_call_that_hangs_is_given_up_and_what_may_be_left_is_named():
     ]
 
 
+@pytest.mark.slow
 def test_machines_that_cannot_be_ended_are_named_with_the_reason_and_nothing_more_is_made(state):
     sizes = CheckSizes(starts_within_s=0.2, call_limit_s=0.1)
     given = faults({"fault": "fail", "call": "terminate_node", "kind": "permission"})
@@ -192,6 +196,25 @@ def interrupted_while(state, second=False):
     return ContractRun(make, ending=ending, quiet_s=0.0).run([check, *LISTED])
 
 
+def test_a_report_that_cannot_be_shown_ends_the_machines_all_the_same(state):
+    def closed_pipe(*_):
+        raise BrokenPipeError
+
+    run_of_it = ContractRun(subjects(CLOUD, state=state), done=closed_pipe, ending=closed_pipe, quiet_s=0.0)
+    with pytest.raises(BrokenPipeError):
+        run_of_it.run(LISTED)
+    assert living(state) == []
+
+
+def test_a_provider_that_never_completes_the_file_is_given_up(monkeypatch):
+    monkeypatch.setattr(
+        FaultyCloud, "bootstrap_config", staticmethod(lambda config: threading.Event().wait(30))
+    )
+    live = live_provider(config(), None, None)
+    with pytest.raises(ConfigError, match=r"bootstrap_config\(...\) has not returned after 0.1 s"):
+        live.completed(CheckSizes(call_limit_s=0.1), SystemClock())
+
+
 def test_an_interrupted_run_ends_its_machines_and_starts_nothing_more(state):
     report = interrupted_while(state)
     assert (report.interrupted, report.left, living(state)) == (True, {}, [])
@@ -205,6 +228,7 @@ def test_a_second_interrupt_leaves_them_and_names_them(state):
     assert len(left.node_ids) == 3
 
 
+@pytest.mark.slow
 def test_a_call_that_comes_back_after_the_interrupt_is_waited_for(state):
     """The machines of a create call under way exist only after the run was interrupted."""
     gate = threading.Event()
