@@ -212,7 +212,24 @@ def test_a_provider_that_never_completes_the_file_is_given_up(monkeypatch):
     )
     live = live_provider(config(), None, None)
     with pytest.raises(ConfigError, match=r"bootstrap_config\(...\) has not returned after 0.1 s"):
-        live.completed(CheckSizes(call_limit_s=0.1), SystemClock())
+        live.completed("muster-check-0a", CheckSizes(call_limit_s=0.1), SystemClock())
+
+
+def broken(*_):
+    raise ZeroDivisionError("no region")
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "says"),
+    [
+        ("__init__", broken, r"provider: FaultyCloud\(provider_config, cluster_name\) failed: ZeroDivision"),
+        ("is_readonly", lambda self: True, "FaultyCloud is read-only: it makes no machines"),
+    ],
+)
+def test_a_provider_that_cannot_be_made_or_only_reads_is_bad_input(monkeypatch, method, answer, says):
+    monkeypatch.setattr(FaultyCloud, method, answer)
+    with pytest.raises(ConfigError, match=says):
+        live_provider(config(), None, None).completed("muster-check-0a", QUICK, SystemClock())
 
 
 def test_an_interrupted_run_ends_its_machines_and_starts_nothing_more(state):

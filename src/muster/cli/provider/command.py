@@ -110,7 +110,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - clic
     clock = SystemClock()
     with _signals_interrupt(), page:
         with _named_in(options["config"]):
-            live = live.completed(sizes, clock)
+            live = live.completed(run, sizes, clock)
         subjects = live.subjects(run, sizes, refusals, clock)
         found = ContractRun(subjects, begin=page.begin, done=page.done, ending=page.ending).run(checks)
     page.show_end(found, bound, _how_to_end(live.class_name, options["config"]))
@@ -210,7 +210,7 @@ def end(ctx: click.Context, words: Sequence[str], config: Path) -> None:
         raise ConfigError(f"names no run; add it, for example {RUN_PREFIX}-0a1b2c3d4e5f")
     live, clock, sizes = _live({"config": config, "module": module}), SystemClock(), CheckSizes()
     with _named_in(config):
-        live = live.completed(sizes, clock)
+        live = live.completed(names[0], sizes, clock)
     subject = live.subjects("", sizes, RefusalFile(), clock)()
     with _signals_interrupt():
         left = end_clusters(subject, names)

@@ -178,6 +178,7 @@ class ContractRun:
             for subject in self._subjects:
                 subject.watch.allow_until(float("-inf"), "the run was interrupted")
             if any(subject.watch.made_any for subject in self._subjects):
+                self._ending("looking once more for machines that a list may have shown late")
                 self._subjects[-1].clock.sleep(again_after_s)
             for subject in self._subjects:
                 self._left.update(self._end(subject))
