@@ -150,21 +150,33 @@ def test_what_a_killed_run_has_left_is_found_by_the_name_of_the_run_and_ended(st
     assert living(state) == []
 
 
-def test_machines_of_others_are_left_alone_also_where_a_provider_shows_them():
+@pytest.mark.parametrize("hidden_for", [0, 1, 4, 20])
+def test_machines_of_others_are_left_alone_also_where_a_provider_shows_them(hidden_for, monkeypatch):
+    monkeypatch.setattr(ShowsOthers, "lists", -hidden_for)
     theirs = FaultyCloud({}, "theirs")
     theirs.create_node({}, {"ray-node-name": "ray-theirs-worker"}, 2)
+    before = theirs.machines()
     report = run("tests.providers.contract.test_run.ShowsOthers")
-    assert (len(theirs.machines()), report.left) == (2, {})
+    assert (theirs.machines(), report.left, report.kept) == (before, {}, False)
+
+
+def test_nothing_is_created_where_a_new_cluster_shows_machines_of_others(monkeypatch):
+    monkeypatch.setattr(ShowsOthers, "lists", 0)
+    monkeypatch.setattr(ShowsOthers, "create_node", lambda *order: 1 / 0)
+    FaultyCloud({}, "theirs").create_node({}, {"ray-node-name": "ray-theirs-worker"}, 1)
+    report = run("tests.providers.contract.test_run.ShowsOthers")
+    assert "lists ['theirs/machine-1'" in report.results[0].saw
+    assert {result.status for result in report.results[1:]} == {"not run"}
 
 
 class ShowsOthers(FaultyCloud):
-    """Lists the machines of another cluster, too, from the second list on, and could end them."""
+    """Lists the machines of another cluster, too, after a while, and could end them."""
 
     lists = 0
 
     def non_terminated_nodes(self, tag_filters):
         ShowsOthers.lists += 1
-        others = list(FaultyCloud({}, "theirs").machines()) if ShowsOthers.lists > 1 else []
+        others = list(FaultyCloud({}, "theirs").machines()) if ShowsOthers.lists > 0 else []
         return [*super().non_terminated_nodes(tag_filters), *(f"theirs/{one}" for one in others)]
 
     def node_tags(self, node_id):
