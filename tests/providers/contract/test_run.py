@@ -354,7 +354,8 @@ def test_the_class_of_the_command_line_takes_the_place_of_the_files():
         None,
     )
     assert (live.class_name, live.node_type) == (CLOUD, "small")
-    assert live.config.provider.settings() == {"type": "external", "module": CLOUD}
+    settings = {"type": "external", "module": CLOUD, "cache_stopped_nodes": False}  # nothing is kept stopped
+    assert live.config.provider.settings() == settings
 
 
 def test_a_file_for_errors_is_checked_with_its_line(tmp_path):

@@ -33,6 +33,7 @@ RUN_PREFIX = "muster-check"
 _RUN = re.compile(rf"{RUN_PREFIX}-[0-9a-f]+")
 _CLUSTER = re.compile(rf"{RUN_PREFIX}-[0-9a-f]+-\d+")
 _MODULE = "provider.module"
+_NOTHING_KEPT = {"cache_stopped_nodes": False}  # or Ray's providers stop machines whose disks cost on
 MOST_CLUSTERS = 60  # of one run
 
 
@@ -127,7 +128,7 @@ def live_provider(config: ClusterConfig, module: str | None, node_type: str | No
         raise ConfigError(
             "names no class; give MODULE.CLASS on the command line, or write module: there", path="provider"
         )
-    settings = {**config.provider.settings(), "type": "external", "module": named}
+    settings = {**config.provider.settings(), "type": "external", "module": named, **_NOTHING_KEPT}
     usable_class(settings)
     provider = replace(config.provider, type="external", module=named, written=settings)
     chosen = _chosen_type(config, node_type)
