@@ -201,7 +201,7 @@ COMMANDS = [
         "provider_end_of_others",
         "provider end a.B production --config HERE/good.yaml",
         "production",
-        "muster~down",
+        "muster down",
     ),
     _of("sim_seed", "sim day --seed x", "--seed", "x"),
 ]

@@ -124,6 +124,7 @@ def test_how_refusals_are_provoked_is_read_from_a_file(cloud, tmp_path):
     assert done.exit_code == 0
 
 
+@pytest.mark.slow
 def test_what_is_left_is_named_and_ended_with_the_command_that_is_shown(cloud):
     words = cloud({"fault": "fail", "call": "terminate_node", "kind": "permission"})
     done = check(*words, "--call-limit", "0.2", "-y", "--line", LINE)
@@ -161,7 +162,9 @@ def test_bad_input_is_one_line_and_nothing_is_created(cloud, words, says):
 
 def test_a_fault_that_is_misspelt_is_named(cloud):
     done = check(*cloud({"fault": "shrot"}), "-y", "--line", LINE)
-    assert "did you mean 'short'?" in done.stdout
+    assert "mine.yaml: provider.faults[0]: " in done.stderr
+    assert "did you mean 'short'?" in done.stderr
+    assert (done.exit_code, cloud.state.exists()) == (2, False)
 
 
 def test_clusters_of_others_are_not_ended(cloud):

@@ -28,8 +28,9 @@ def subjects(module, sizes=QUICK, refusals=None, node_type="small", **settings):
         Document(FILE.format(module=module, settings=words, node_type=node_type), "mine.yaml")
     )
     clock = SystemClock()
-    live = live_provider(config, None, node_type).completed(sizes, clock)
-    return live.subjects(run_name(RandomIds()), sizes, refusals or RefusalFile(), clock)
+    name = run_name(RandomIds())
+    live = live_provider(config, None, node_type).completed(name, sizes, clock)
+    return live.subjects(name, sizes, refusals or RefusalFile(), clock)
 
 
 def run(module, checks=CHECKS, **given):

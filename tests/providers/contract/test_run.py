@@ -8,6 +8,7 @@ import threading
 import pytest
 from tests.providers.contract.live import QUICK, by_name, named, run, subjects
 
+from muster.base.clock import SystemClock
 from muster.config.document import Document
 from muster.errors import ConfigError
 from muster.providers.contract import live as live_module
@@ -100,6 +101,7 @@ class Quits(FaultyCloud):
         raise SystemExit(3)
 
 
+@pytest.mark.slow
 def test_a_list_that_fails_two_of_three_times_keeps_no_machine_alive(state):
     given = faults({"fault": "fail", "call": "non_terminated_nodes", "times": 2, "of": 3})
     report = run(CLOUD, state=state, faults=given)
@@ -112,6 +114,7 @@ def test_a_lost_reply_leaves_nothing_although_no_id_was_returned(state):
     assert (report.left, living(state)) == ({}, [])
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_is_given_up_and_what_may_be_left_is_named():
     sizes = CheckSizes(starts_within_s=0.2, call_limit_s=0.2)
     given = faults({"fault": "hang", "call": "create_node"})
@@ -123,6 +126,7 @@ def test_a_call_that_hangs_is_given_up_and_what_may_be_left_is_named():
     ]
 
 
+@pytest.mark.slow
 def test_machines_that_cannot_be_ended_are_named_with_the_reason_and_nothing_more_is_made(state):
     sizes = CheckSizes(starts_within_s=0.2, call_limit_s=0.1)
     given = faults({"fault": "fail", "call": "terminate_node", "kind": "permission"})
@@ -146,21 +150,33 @@ def test_what_a_killed_run_has_left_is_found_by_the_name_of_the_run_and_ended(st
     assert living(state) == []
 
 
-def test_machines_of_others_are_left_alone_also_where_a_provider_shows_them():
+@pytest.mark.parametrize("hidden_for", [0, 1, 4, 20])
+def test_machines_of_others_are_left_alone_also_where_a_provider_shows_them(hidden_for, monkeypatch):
+    monkeypatch.setattr(ShowsOthers, "lists", -hidden_for)
     theirs = FaultyCloud({}, "theirs")
     theirs.create_node({}, {"ray-node-name": "ray-theirs-worker"}, 2)
+    before = theirs.machines()
     report = run("tests.providers.contract.test_run.ShowsOthers")
-    assert (len(theirs.machines()), report.left) == (2, {})
+    assert (theirs.machines(), report.left, report.kept) == (before, {}, False)
+
+
+def test_nothing_is_created_where_a_new_cluster_shows_machines_of_others(monkeypatch):
+    monkeypatch.setattr(ShowsOthers, "lists", 0)
+    monkeypatch.setattr(ShowsOthers, "create_node", lambda *order: 1 / 0)
+    FaultyCloud({}, "theirs").create_node({}, {"ray-node-name": "ray-theirs-worker"}, 1)
+    report = run("tests.providers.contract.test_run.ShowsOthers")
+    assert "lists ['theirs/machine-1'" in report.results[0].saw
+    assert {result.status for result in report.results[1:]} == {"not run"}
 
 
 class ShowsOthers(FaultyCloud):
-    """Lists the machines of another cluster, too, from the second list on, and could end them."""
+    """Lists the machines of another cluster, too, after a while, and could end them."""
 
     lists = 0
 
     def non_terminated_nodes(self, tag_filters):
         ShowsOthers.lists += 1
-        others = list(FaultyCloud({}, "theirs").machines()) if ShowsOthers.lists > 1 else []
+        others = list(FaultyCloud({}, "theirs").machines()) if ShowsOthers.lists > 0 else []
         return [*super().non_terminated_nodes(tag_filters), *(f"theirs/{one}" for one in others)]
 
     def node_tags(self, node_id):
@@ -192,6 +208,42 @@ def interrupted_while(state, second=False):
     return ContractRun(make, ending=ending, quiet_s=0.0).run([check, *LISTED])
 
 
+def test_a_report_that_cannot_be_shown_ends_the_machines_all_the_same(state):
+    def closed_pipe(*_):
+        raise BrokenPipeError
+
+    run_of_it = ContractRun(subjects(CLOUD, state=state), done=closed_pipe, ending=closed_pipe, quiet_s=0.0)
+    with pytest.raises(BrokenPipeError):
+        run_of_it.run(LISTED)
+    assert living(state) == []
+
+
+def test_a_provider_that_never_completes_the_file_is_given_up(monkeypatch):
+    monkeypatch.setattr(
+        FaultyCloud, "bootstrap_config", staticmethod(lambda config: threading.Event().wait(30))
+    )
+    live = live_provider(config(), None, None)
+    with pytest.raises(ConfigError, match=r"bootstrap_config\(...\) has not returned after 0.1 s"):
+        live.completed("muster-check-0a", CheckSizes(call_limit_s=0.1), SystemClock())
+
+
+def broken(*_):
+    raise ZeroDivisionError("no region")
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "says"),
+    [
+        ("__init__", broken, r"provider: FaultyCloud\(provider_config, cluster_name\) failed: ZeroDivision"),
+        ("is_readonly", lambda self: True, "FaultyCloud is read-only: it makes no machines"),
+    ],
+)
+def test_a_provider_that_cannot_be_made_or_only_reads_is_bad_input(monkeypatch, method, answer, says):
+    monkeypatch.setattr(FaultyCloud, method, answer)
+    with pytest.raises(ConfigError, match=says):
+        live_provider(config(), None, None).completed("muster-check-0a", QUICK, SystemClock())
+
+
 def test_an_interrupted_run_ends_its_machines_and_starts_nothing_more(state):
     report = interrupted_while(state)
     assert (report.interrupted, report.left, living(state)) == (True, {}, [])
@@ -205,6 +257,7 @@ def test_a_second_interrupt_leaves_them_and_names_them(state):
     assert len(left.node_ids) == 3
 
 
+@pytest.mark.slow
 def test_a_call_that_comes_back_after_the_interrupt_is_waited_for(state):
     """The machines of a create call under way exist only after the run was interrupted."""
     gate = threading.Event()
@@ -301,7 +354,8 @@ def test_the_class_of_the_command_line_takes_the_place_of_the_files():
         None,
     )
     assert (live.class_name, live.node_type) == (CLOUD, "small")
-    assert live.config.provider.settings() == {"type": "external", "module": CLOUD}
+    settings = {"type": "external", "module": CLOUD, "cache_stopped_nodes": False}  # nothing is kept stopped
+    assert live.config.provider.settings() == settings
 
 
 def test_a_file_for_errors_is_checked_with_its_line(tmp_path):

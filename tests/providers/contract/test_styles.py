@@ -71,12 +71,14 @@ def reports():
     return {bug: run(f"{bug.__module__}.{bug.__name__}") for bug in BUGS}
 
 
+@pytest.mark.slow
 def test_every_line_is_broken_by_some_bug(reports):
     """A line that nothing breaks proves nothing; that of refusals has tests of its own."""
     found = {name for report in reports.values() for name in named(report, "failed")}
     assert found == {check.name for check in CHECKS if check.name != REFUSAL}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_every_planted_bug_breaks_its_line_and_nothing_is_left(reports, bug):
     report = reports[bug]
@@ -109,6 +111,7 @@ def _rays_files_are_removed():
 @pytest.mark.usefixtures("_rays_files_are_removed")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
 def test_rays_local_provider_passes_every_line():
     module = "ray.autoscaler._private.local.node_provider"
     _import_quietly(module)
@@ -119,6 +122,7 @@ def test_rays_local_provider_passes_every_line():
     assert (report.kept, named(report, "failed"), named(report, "skipped")) == (True, [], [REFUSAL])
 
 
+@pytest.mark.slow
 def test_rays_fake_provider_forgets_with_its_object_and_writes_no_tags(monkeypatch):
     """Ray's own class, run as it is; the Ray nodes that it starts are stand-ins without processes."""
     module = "ray.autoscaler._private.fake_multi_node.node_provider"

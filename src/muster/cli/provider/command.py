@@ -109,7 +109,9 @@ def check(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - clic
     logging.getLogger("muster").addHandler(logging.NullHandler())  # the report has what the adapter logs
     clock = SystemClock()
     with _signals_interrupt(), page:
-        subjects = live.completed(sizes, clock).subjects(run, sizes, refusals, clock)
+        with _named_in(options["config"]):
+            live = live.completed(run, sizes, clock)
+        subjects = live.subjects(run, sizes, refusals, clock)
         found = ContractRun(subjects, begin=page.begin, done=page.done, ending=page.ending).run(checks)
     page.show_end(found, bound, _how_to_end(live.class_name, options["config"]))
     ctx.exit(0 if found.kept else BROKEN)
@@ -119,10 +121,16 @@ def _live(options: Mapping[str, Any]) -> LiveProvider:
     from muster.config.load import load_config
     from muster.providers.contract.live import live_provider
 
-    file: Path = options["config"]
-    config = load_config(file, os.environ)
-    try:
+    config = load_config(options["config"], os.environ)
+    with _named_in(options["config"]):
         return live_provider(config, options["module"], options.get("node_type"))
+
+
+@contextmanager
+def _named_in(file: Path) -> Iterator[None]:
+    """Adds the file to errors about what stands in it."""
+    try:
+        yield
     except ConfigError as error:
         raise ConfigError(error.message, path=error.path, file=str(file)) from error
 
@@ -201,7 +209,9 @@ def end(ctx: click.Context, words: Sequence[str], config: Path) -> None:
     if not names:
         raise ConfigError(f"names no run; add it, for example {RUN_PREFIX}-0a1b2c3d4e5f")
     live, clock, sizes = _live({"config": config, "module": module}), SystemClock(), CheckSizes()
-    subject = live.completed(sizes, clock).subjects("", sizes, RefusalFile(), clock)()
+    with _named_in(config):
+        live = live.completed(names[0], sizes, clock)
+    subject = live.subjects("", sizes, RefusalFile(), clock)()
     with _signals_interrupt():
         left = end_clusters(subject, names)
     report.show_left(left, _how_to_end(live.class_name, config))

@@ -27,10 +27,13 @@ from muster.providers.bootstrap import completed
 from muster.providers.contract.subject import CheckSizes, MachineOrder, ProviderSubject, RefusedOrder
 from muster.providers.contract.watch import CallWatch, PromiseBroken
 from muster.providers.registry import make_external, usable_class
+from muster.providers.v1.calls import V1Calls
 
 RUN_PREFIX = "muster-check"
 _RUN = re.compile(rf"{RUN_PREFIX}-[0-9a-f]+")
 _CLUSTER = re.compile(rf"{RUN_PREFIX}-[0-9a-f]+-\d+")
+_MODULE = "provider.module"
+_NOTHING_KEPT = {"cache_stopped_nodes": False}  # or Ray's providers stop machines whose disks cost on
 MOST_CLUSTERS = 60  # of one run
 
 
@@ -74,18 +77,24 @@ class LiveProvider:
         price = self.config.available_node_types[self.node_type].price_per_hour
         return None if price is None else float(price)
 
-    def completed(self, sizes: CheckSizes, clock: Clock) -> LiveProvider:
-        """Returns the file as the class itself completes it (keys, networks, sizes); may reach the cloud."""
+    def completed(self, run: str, sizes: CheckSizes, clock: Clock) -> LiveProvider:
+        """Returns the file as the class itself completes it (keys, networks, sizes); may reach the cloud.
+
+        Makes an object, too: ConfigError where that fails, or where it can only read.
+        """
         watch = CallWatch(clock, sizes.call_limit_s)
         try:
-            answer = watch.limited(
-                "bootstrap_config", "bootstrap_config(...)", lambda: completed(self.config)
-            )
+            text = "bootstrap_config(...)"
+            config = watch.limited("bootstrap_config", text, lambda: completed(self.config)).answer
+            settings = config.provider.settings()
+            made = watch.limited("__init__", "the constructor", lambda: make_external(settings, run))
+            if watch.limited("is_readonly", "is_readonly()", V1Calls(made, run).read_only):
+                raise ConfigError(f"{self.class_name} is read-only: it makes no machines", path=_MODULE)
         except PromiseBroken as late:
-            raise ConfigError(late.did, path="provider.module") from None
+            raise ConfigError(late.did, path=_MODULE) from None
         finally:
             watch.close()
-        return LiveProvider(answer.answer, self.node_type, self.class_name)
+        return LiveProvider(config, self.node_type, self.class_name)
 
     def subjects(
         self, run: str, sizes: CheckSizes, refusals: RefusalFile, clock: Clock
@@ -119,7 +128,7 @@ def live_provider(config: ClusterConfig, module: str | None, node_type: str | No
         raise ConfigError(
             "names no class; give MODULE.CLASS on the command line, or write module: there", path="provider"
         )
-    settings = {**config.provider.settings(), "type": "external", "module": named}
+    settings = {**config.provider.settings(), "type": "external", "module": named, **_NOTHING_KEPT}
     usable_class(settings)
     provider = replace(config.provider, type="external", module=named, written=settings)
     chosen = _chosen_type(config, node_type)

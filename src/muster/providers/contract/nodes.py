@@ -6,12 +6,15 @@ from muster.providers.contract.check import check, checks_in, one, several, twic
 from muster.providers.contract.subject import ProviderSubject, keeps_tags
 from muster.providers.contract.watch import ClustersMixed, PromiseBroken, WatchedProvider, promised
 
+APART = "nodes are kept apart by cluster_name: one cluster must never end another's machines"
 UNUSED_IP = "203.0.113.255"
 
 
 @check(two)
 def a_cluster_sees_only_its_own_nodes(subject: ProviderSubject) -> str:
     ours, theirs = subject.provider(), subject.provider()
+    if others := subject.others(ours):
+        raise ClustersMixed(f"the new cluster {ours.cluster_name!r} lists {others}", APART)
     mine, other = subject.create(ours), subject.create(theirs)
     seen = subject.listed(ours), subject.listed(theirs)
     told = (
@@ -20,9 +23,7 @@ def a_cluster_sees_only_its_own_nodes(subject: ProviderSubject) -> str:
     )
     for provider, ids, new in ((ours, seen[0], mine), (theirs, seen[1], other)):
         if any(subject.is_strange(provider, node_id) for node_id in ids if node_id not in new):
-            raise ClustersMixed(
-                told, "nodes are kept apart by cluster_name: one cluster must never end another's machines"
-            )
+            raise ClustersMixed(told, APART)
     promised(
         seen == (mine, other) and bool(mine) and bool(other),
         told,

@@ -7,6 +7,7 @@ the run are ended before it returns; what could not be ended is named in the rep
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -96,13 +97,15 @@ class ContractRun:
         ending: Callable[[str], None] = lambda text: None,
         quiet_s: float | None = None,
     ) -> None:
-        self._make_subject, self._begin, self._done, self._ending = make_subject, begin, done, ending
+        self._make_subject, self._begin, self._done, self._report = make_subject, begin, done, ending
         self._quiet_s = QUIET_S if quiet_s is None else quiet_s
         self._subjects: list[ProviderSubject] = []
         self._results: list[CheckResult] = []
         self._left: dict[str, LeftMachines] = {}
         self._mixed = False
-        self._stuck: set[str] = set()  # clusters that could not be ended in all the time that there was
+        self._stuck: dict[
+            str, LeftMachines
+        ] = {}  # clusters that could not be ended in all the time that there was
         self._clean: set[str] = set()  # clusters of which nothing was listed in the end
 
     def run(self, checks: Sequence[Check] = CHECKS) -> ContractReport:
@@ -113,6 +116,9 @@ class ContractRun:
         except KeyboardInterrupt:
             interrupted = True
             self._ending("interrupted: ending what was made; once more leaves it running")
+        except BaseException:  # the one who shows the report has failed: a closed pipe, a full disk
+            self._end_everything(again_after_s=self._quiet_s)
+            raise
         self._end_everything(again_after_s=self._quiet_s)
         done = {result.name for result in self._results}
         why = "interrupted" if interrupted else MIXED if self._mixed else NOT_ENDED
@@ -132,13 +138,18 @@ class ContractRun:
             if self._end(subject) or self._mixed:
                 return
 
+    def _ending(self, text: str) -> None:
+        with suppress(OSError):  # machines are ended whether or not anybody can read it
+            self._report(text)
+
     def _end(self, subject: ProviderSubject) -> dict[str, LeftMachines]:
         """Ends the machines of a line; where that failed before, it only looks whether they have gone."""
         had_time = any(name in self._stuck for name in subject.clusters)
         left = end_machines(subject, self._ending, patience_s=0.0 if had_time else None)
         self._clean.update(name for name in subject.clusters if name not in left)
-        self._stuck.update(left)
-        return left
+        for name, one in left.items():  # a look does not show why; the first attempt did
+            self._stuck[name] = LeftMachines(one.node_ids, self._stuck.get(name, one).why)
+        return {name: self._stuck[name] for name in left}
 
     def _one(self, check: Check, subject: ProviderSubject) -> CheckResult:
         began, limit_s = subject.clock.monotonic(), CHECK_CALLS * subject.sizes.call_limit_s
@@ -167,6 +178,7 @@ class ContractRun:
             for subject in self._subjects:
                 subject.watch.allow_until(float("-inf"), "the run was interrupted")
             if any(subject.watch.made_any for subject in self._subjects):
+                self._ending("looking once more for machines that a list may have shown late")
                 self._subjects[-1].clock.sleep(again_after_s)
             for subject in self._subjects:
                 self._left.update(self._end(subject))

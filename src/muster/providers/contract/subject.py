@@ -17,7 +17,7 @@ from muster.config.node_launch import NodeLaunch
 from muster.providers.batching import BatchingNodeProvider, SubmittingProvider, submitting
 from muster.providers.contract.watch import CALL_S, CallWatch, WatchedProvider
 from muster.providers.v1.adapter import V1Adapter, inline_pools
-from muster.providers.v1.tags import TAG_RAY_NODE_NAME, worker_tags
+from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_NODE_NAME, worker_tags
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,19 @@ class ProviderSubject:
 
     def is_strange(self, provider: WatchedProvider, node_id: str) -> bool:
         """Returns whether a node does not say that it belongs to the cluster: it may be somebody's."""
-        name = provider.node_tags(node_id).get(TAG_RAY_NODE_NAME)
+        try:
+            name = provider.node_tags(node_id).get(TAG_RAY_NODE_NAME)
+        except Exception:  # noqa: BLE001 - whatever its reason: it is not known to be ours
+            return True
         return bool(name != self.tags(provider.cluster_name)[TAG_RAY_NODE_NAME])
+
+    def others(self, provider: WatchedProvider) -> list[str]:
+        """Returns the workers that a new cluster lists although they carry the name of another one."""
+        own = self.tags(provider.cluster_name)[TAG_RAY_NODE_NAME]
+        before = sorted(self.watch.before.get(provider.cluster_name, ()))
+        tags = {node_id: provider.node_tags(node_id) for node_id in before}
+        workers = [n for n in before if tags[n].get(TAG_RAY_NODE_KIND) != NODE_KIND_HEAD]
+        return [n for n in workers if tags[n].get(TAG_RAY_NODE_NAME) not in (None, "", own)]
 
     def listed(self, provider: WatchedProvider, **filters: str) -> list[str]:
         """Returns the nodes with these tags, without those that were there before the check."""

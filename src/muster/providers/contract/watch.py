@@ -135,7 +135,7 @@ class CallWatch:
             return future.result(self.call_limit_s)
         except FutureTimeout:
             if future.done():
-                raise  # the provider's own
+                return future.result()  # which raises the provider's own TimeoutError, if it is one
             raise PromiseBroken(
                 f"{text} has not returned after {self.call_limit_s:g} s",
                 "every call returns; one that waits for a slow cloud gives up and raises",
