@@ -24,7 +24,7 @@ from muster.cluster.model import NodeKind
 from muster.cluster.states import InstanceState
 from muster.config.node_launch import RuntimeHashes, initialization_commands
 from muster.errors import ClusterError, CommandFailed, MusterError, Unreachable
-from muster.providers.onprem.host_lock import Holder, stop_line
+from muster.providers.onprem.host_lock import LockHolder, stop_line
 from muster.remote.install import InstallRequest, MusterInstaller
 from muster.remote.ledger_copy import pull_ledger, push_ledger
 from muster.remote.runner import CommandRunner, RunWhere
@@ -121,7 +121,7 @@ class HeadSetup:
             await self._command("starting Ray", command, environment=self.environment(), limit_s=START_S)
 
     async def stop_ray(self) -> None:
-        holder = Holder(cluster="", cloud_id=self.target.machine.node_id, launcher="", taken_at=0.0)
+        holder = LockHolder(cluster="", cloud_id=self.target.machine.node_id, launcher="", taken_at=0.0)
         await self.runner.run(stop_line("/tmp", holder), timeout_s=START_S)
 
     async def start_monitor(self) -> str:

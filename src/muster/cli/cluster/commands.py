@@ -31,7 +31,7 @@ from muster.cli.cluster.up_down import cluster_session
 from muster.cli.console import complain, emit, remark
 from muster.cli.up_down import confirm
 from muster.errors import ClusterError, CommandFailed
-from muster.providers.onprem.host_lock import Holder, stop_line
+from muster.providers.onprem.host_lock import LockHolder, stop_line
 from muster.providers.v1.tags import STATUS_UP_TO_DATE, TAG_RAY_NODE_STATUS
 from muster.remote.runner import CommandRunner, RunWhere
 
@@ -228,7 +228,7 @@ def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
         if hard:
             session.node_provider.terminate_node(chosen.node_id)
         else:
-            holder = Holder(cluster="", cloud_id=chosen.node_id, launcher="", taken_at=0.0)
+            holder = LockHolder(cluster="", cloud_id=chosen.node_id, launcher="", taken_at=0.0)
             runner = session.runner(chosen.node_id, is_head=False)
             asyncio.run(runner.run(stop_line("/tmp", holder)))
         emit(chosen.ip.encode())

@@ -22,7 +22,7 @@ from muster.errors import CapacityExhausted, MusterError, ProviderError, Provide
 from muster.providers.node_provider import NodeProvider
 from muster.providers.onprem.host_lock import (
     STOP_S,
-    Holder,
+    LockHolder,
     HostReport,
     answer_of,
     release_line,
@@ -46,7 +46,7 @@ class _Node:
     """A _Node is a host that this cluster has."""
 
     state: HostState
-    holder: Holder
+    holder: LockHolder
 
     @property
     def tags(self) -> dict[str, str]:
@@ -268,7 +268,7 @@ class OnPremProvider(NodeProvider):
         """Returns the new node's id; None when the host could not be had, which is noted."""
         ip, lock_dir = state.host.ip, self._rack.lock_dir
         name, program = self._container
-        holder = Holder(
+        holder = LockHolder(
             cluster=self.cluster_name,
             cloud_id=self._ids.fresh(ip),
             launcher=self._launcher,
