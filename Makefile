@@ -110,6 +110,7 @@ bench: $(VENV)/.installed-bench ## Compare with Ray 2.60 on the same inputs
 	$(BIN)/python -m bench schedulers
 	$(BIN)/python -m bench tune-ray
 	$(BIN)/python -m bench scaleup
+	$(BIN)/python -m bench up
 
 docs: $(VENV)/.installed-docs $(SITE)/base/.installed ## Build the site in build/docs/html, check it, run every block of the docs
 	$(BIN)/python tools/pictures.py $(SITE)/pictures

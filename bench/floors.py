@@ -86,6 +86,10 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("ready_over_by_hand", at_most=1.15),
         Floor("monitor_cpu_percent", at_most=2.0),
     ),
+    "up": (
+        Floor("wall_ratio", at_most=2.0),
+        Floor("launcher_cpu_percent", at_most=30.0),
+    ),
     "schedulers": (
         Floor("decisions_per_s.asha", at_least=50_000),
         Floor("large_growth.*", at_most=3.0),

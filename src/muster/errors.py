@@ -24,6 +24,7 @@ MusterError                   retryable: ClassVar[bool] = False
     EngineDenied              the token is missing or wrong
   RemoteError                 a machine could not be set up or used
     Unreachable               it does not answer over SSH       retryable
+      KeyRefused              wrong user or key, or too early   retryable
       HostKeyChanged          another machine is at the address: remove the pin, or look for an intruder
     CommandFailed             a command on it failed: carries exit code and last lines
   ClusterError                a cluster cannot be found, started or stopped; says what to do
@@ -165,6 +166,10 @@ class Unreachable(RemoteError):
     """An Unreachable machine does not answer, refuses the key, or is not the one that it was before."""
 
     retryable = True
+
+
+class KeyRefused(Unreachable):
+    """A KeyRefused means that a machine lets nobody in with this key; a new machine may not have it yet."""
 
 
 class HostKeyChanged(Unreachable):

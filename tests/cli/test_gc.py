@@ -43,7 +43,7 @@ def leave_behind(site, count, **tags):
 
 def test_nothing_is_left_behind_where_nothing_was_bought(site):
     done = gc(str(site.file))
-    text = "rack: nothing is left behind; no head is listed, and none was started from here"
+    text = "rack: nothing is left behind; no head is listed or known here"
     assert (done.exit_code, " ".join(done.stdout.split())) == (0, text)
 
 

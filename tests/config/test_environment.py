@@ -22,6 +22,8 @@ SETTINGS = [
     (f"{PREFIX}MAX_NUM_RETRY_REQUEST_TO_ALLOCATE", "inf", ("limits", "max_request_retries"), 1_000_000),
     ("AUTOSCALER_MAX_CONCURRENT_LAUNCHES", "inf", ("limits", "max_concurrent"), 1_000_000),
     ("AUTOSCALER_MAX_LAUNCH_BATCH", "2", ("limits", "max_launch_batch"), 2),
+    ("AUTOSCALER_NODE_START_WAIT_S", "60", ("setup", "ready_s"), 60.0),
+    ("AUTOSCALER_NODE_SSH_INTERVAL_S", "0.5", ("setup", "interval_s"), 0.5),
     ("AUTOSCALER_UPDATE_INTERVAL_S", "0.5", ("monitor", "interval_s"), 0.5),
     ("AUTOSCALER_METRIC_PORT", "0", ("monitor", "metrics_port"), 0),
     ("AUTOSCALER_CONSERVE_GPU_NODES", "0", ("conserve_gpus",), False),

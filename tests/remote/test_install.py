@@ -26,7 +26,7 @@ from muster.remote.wheels import running_digest
 
 
 def python(**changes):
-    known = {"executable": "/p", "version": (3, 11), "platform": "linux-x86_64", "home": "/root"}
+    known = {"executable": "/p", "version": (3, 11), "platform": "linux-x86_64", "home": "/srv/u"}
     return HostPython(**{**known, **changes})
 
 

@@ -31,7 +31,7 @@ def test_a_machine_is_shut_down_and_a_shared_host_only_given_back():
 
 @pytest.mark.slow
 def test_the_line_starts_one_watcher_and_repeating_it_replaces_it(tmp_path):
-    line = lease_line(config(30), port=1, lock="/nothing")
+    line = lease_line(config(30), port=1, lock=f"{tmp_path}/lock")
     mark = f"test-{os.getpid()}"
     environment = {"RAY_HEAD_IP": "127.0.0.1", "RAY_CLOUD_INSTANCE_ID": mark}
 
@@ -39,7 +39,7 @@ def test_the_line_starts_one_watcher_and_repeating_it_replaces_it(tmp_path):
         found = []
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
-            if any(word == f"{tmp_path}/.muster/node_lease.py" for word in words):
+            if words[-1:] == [f"{tmp_path}/lock"] and "setsid" not in words and "nohup" not in words:
                 found.append(process)
         return found
 
@@ -57,6 +57,7 @@ def test_the_line_starts_one_watcher_and_repeating_it_replaces_it(tmp_path):
     (second,) = watchers()
     second.kill()
     wait_for(lambda: not watchers())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_lease_starts_on_the_machine_itself_after_ray():

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from tests.hosts import USER_HOME
 from tests.remote.local_runner import LocalRunner
 
 from muster.errors import RemoteError
@@ -29,11 +30,12 @@ from muster.remote.service import (
 )
 
 HOSTS = 1
+THERE = f"{USER_HOME}/c 1"  # a host has a home of its own
 NOTHING: dict[str, str] = {}
-ODD = "/home/u/it's 100% $HOME"
+ODD = "/srv/u/it's 100% $HOME"
 
 
-def service(directory="/home/u/.muster/clusters/c1", **changes):
+def service(directory="/srv/u/.muster/clusters/c1", **changes):
     known = {
         "cluster": "c1",
         "directory": str(directory),
@@ -58,7 +60,7 @@ def test_scripts_quote_every_word_and_hold_the_environment():
 
 def test_a_unit_restarts_the_supervisor_for_ever_and_leaves_ray_to_a_unit_of_its_own():
     text = unit_text(service(ODD), StartedBy.SYSTEMD)
-    assert 'ExecStart=/bin/sh "/home/u/it\'s 100%% $$HOME/supervisor.sh"\n' in text
+    assert 'ExecStart=/bin/sh "/srv/u/it\'s 100%% $$HOME/supervisor.sh"\n' in text
     assert "Restart=always\n" in text and "StartLimitIntervalSec=0\n" in text
     assert "After=network-online.target muster-c1-ray.service\n" in text
     assert "KillMode=none" in ray_unit_text(service(), StartedBy.SYSTEMD)
@@ -113,11 +115,11 @@ def test_a_killed_monitor_is_back_a_reboot_brings_ray_and_it_back_and_removing_l
     """Cron's daemon does not run in the namespace: the test plays the `@reboot` lines, as cron would."""
     host = hosts[0]
     runner = HostRunner(hosts, host)
-    directory = host.path("/root/c 1")
+    directory = host.path(THERE)
     what = service(
-        "/root/c 1",
+        THERE,
         environment={"TOKEN": "s3cret"},
-        boot_commands=("echo \"$TOKEN\" > '/root/c 1/ray-started'",),
+        boot_commands=(f"echo \"$TOKEN\" > '{THERE}/ray-started'",),
     )
     has_cron = shutil.which("crontab") is not None
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.hosts import PATIENCE_S
 
-from muster.errors import CommandFailed, HostKeyChanged, RemoteError, Unreachable
+from muster.errors import CommandFailed, HostKeyChanged, KeyRefused, RemoteError, Unreachable
 from muster.remote.runner import Host
 from muster.remote.ssh import Output, SshRunner, control_directory
 
@@ -202,7 +202,7 @@ def test_a_key_that_is_absent_or_open_to_others_is_named(hosts, tmp_path):
 def test_a_key_that_the_host_does_not_know_is_named(hosts, tmp_path):
     other = tmp_path / "other"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
-    with pytest.raises(Unreachable, match=r"refuses to let root in with .*other: check auth.ssh_user"):
+    with pytest.raises(KeyRefused, match=r"refuses to let root in with .*other: check auth.ssh_user"):
         run(hosts, SshRunner(login(hosts, private_key=str(other))).run("true"))
 
 

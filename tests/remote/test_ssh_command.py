@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from muster.errors import HostKeyChanged, RemoteError, Unreachable
+from muster.errors import HostKeyChanged, KeyRefused, RemoteError, Unreachable
 from muster.remote.runner import Host
 from muster.remote.ssh_command import (
     check_host,
@@ -46,6 +46,7 @@ def test_a_command_is_one_argument_after_the_address():
         "GlobalKnownHostsFile": "/dev/null",
         "HashKnownHosts": "no",
         "UpdateHostKeys": "no",
+        "KexAlgorithms": "-sntrup761*",
         "LogLevel": "ERROR",
         "ServerAliveInterval": "5",
         "ServerAliveCountMax": "3",
@@ -141,7 +142,7 @@ CHANGED = "@@@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n@@@\nHos
     ("log", "kind", "says"),
     [
         (CHANGED, HostKeyChanged, "remove its line from /pins"),
-        ("ubuntu@10.0.0.9: Permission denied (publickey).", Unreachable, "auth.ssh_private_key"),
+        ("ubuntu@10.0.0.9: Permission denied (publickey).", KeyRefused, "auth.ssh_private_key"),
         ("WARNING: UNPROTECTED PRIVATE KEY FILE!\nPermission denied", RemoteError, "chmod 600"),
         ("ssh: connect to host 10.0.0.9 port 22: Connection refused", Unreachable, "sshd runs there"),
         ("ssh: connect to host 10.0.0.9 port 22: No route to host", Unreachable, "power"),

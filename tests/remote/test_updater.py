@@ -13,7 +13,7 @@ from tests.remote.scripted import ScriptedRunner, Tags
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.plan import Install
 from muster.config.node_launch import RuntimeHashes
-from muster.errors import CommandFailed, HostKeyChanged, RemoteError, Unreachable
+from muster.errors import CommandFailed, HostKeyChanged, KeyRefused, RemoteError, Unreachable
 from muster.remote.installer import NodeInstaller
 from muster.remote.steps import NodeSetup, final_tags
 from muster.remote.updater import Timing, Updater
@@ -108,13 +108,14 @@ def test_a_broken_connection_is_tried_again_where_it_broke(tmp_path):
         ("auto: start", [TimeoutError("long")], RemoteError, "step start of n failed: long"),
         ("prepare", [ValueError("odd")], RemoteError, "step initialize of n failed: odd"),
         ("host: uptime", [HostKeyChanged("other key")], HostKeyChanged, "step wait of n failed: other key"),
+        ("host: uptime", [KeyRefused("no")] * 99, KeyRefused, "did not answer within 0.02 s: no"),
         ("host: uptime", [Unreachable("off")] * 99, Unreachable, "did not answer within 0.05 s: off"),
     ],
 )
 def test_a_step_that_cannot_be_done_fails_the_machine_with_its_log(tmp_path, call, errors, kind, says):
     runner = ScriptedRunner({call: errors})
     access = Tags(SETUP, lambda cloud_id: runner)
-    timing = replace(QUICK, ready_s=0.05)
+    timing = replace(QUICK, ready_s=0.05, refused_s=0.02)
     with pytest.raises(kind, match=r"\(log: .*\.log\)") as raised:
         asyncio.run(Updater(access, tmp_path, timing=timing).update("n", SETUP, runner))
     assert says in str(raised.value) and access.now["n"]["ray-node-status"] == "update-failed"

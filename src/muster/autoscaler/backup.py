@@ -7,6 +7,7 @@ at a time; what changes meanwhile is in the next one.
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 from pathlib import Path
 
@@ -66,6 +67,15 @@ def restore_if_lost(
 def _sets_up(config: ClusterConfig) -> bool:
     """Returns whether muster sets machines up; others have started Ray once, for the head that is lost."""
     return not config.provider.disable_node_updaters
+
+
+def forget_line(config: ClusterConfig, python: str) -> str:
+    """Returns the line by which the head deletes its copies at `muster down`; "" when it has none."""
+    place = config.muster.backup.to
+    if not place:
+        return ""
+    words = (python, "-m", "muster.stores.ledger.backup", "forget", place, config.cluster_name)
+    return " ".join(map(shlex.quote, words))
 
 
 class LedgerBackup:

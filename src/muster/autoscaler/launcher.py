@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from muster.autoscaler.backup import backups_of
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import (
     ClusterRecord,
@@ -30,7 +31,7 @@ from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.config.load import load_config
 from muster.config.node_launch import node_launches
 from muster.config.schema import ClusterConfig, ProviderConfig
-from muster.errors import ClusterError, ConfigError, ProviderError, ProviderMisconfigured
+from muster.errors import ClusterError, ConfigError, ProviderError, ProviderMisconfigured, StoreError
 from muster.host import daemon
 from muster.host.processes import ProcessMark, lives, mark_of
 from muster.providers.process.head import (
@@ -167,6 +168,7 @@ class Launcher:
         is_down = not stopped.left and not machines.left
         if is_down:
             spend = close_ledger(home.ledger, self._clock, self._ids)
+            self._last_copy(home, config_file, purge)
             tokens = (home.token,) if provider is None else ()  # of a head by hand it is the user's
             for file in (home.cluster, home.status, *tokens):
                 file.unlink(missing_ok=True)
@@ -181,6 +183,19 @@ class Launcher:
         )
 
     # -- parts of down ---------------------------------------------------------------------------------
+
+    def _last_copy(self, home: ClusterHome, config_file: Path | None, purge: bool) -> None:
+        """The newest copy of the ledger must not name machines that were ended."""
+        record = read_record(home)
+        written = config_file or (Path(record.config) if record is not None else None)
+        try:
+            backups = None if written is None else backups_of(load_config(written, self._environment))
+            if backups is not None and purge:
+                backups.forget()
+            elif backups is not None and home.ledger.is_file():
+                backups.write(home.ledger)
+        except (ConfigError, StoreError) as error:
+            self._report(f"the copies of the ledger are as they were: {error}")
 
     def _machines_config(self, home: ClusterHome, config_file: Path | None) -> ClusterConfig | None:
         """Returns the config of the provider whose machines must be ended; None when there are none."""

@@ -363,6 +363,8 @@ VARIABLES = (
     ),
     Variable("AUTOSCALER_MAX_CONCURRENT_LAUNCHES", ("limits", "max_concurrent"), Count, MANY),
     Variable("AUTOSCALER_MAX_LAUNCH_BATCH", ("limits", "max_launch_batch"), PositiveCount, MANY),
+    Variable("AUTOSCALER_NODE_START_WAIT_S", ("setup", "ready_s"), PositiveSeconds, TEN_YEARS_S),
+    Variable("AUTOSCALER_NODE_SSH_INTERVAL_S", ("setup", "interval_s"), Interval),
     Variable("AUTOSCALER_UPDATE_INTERVAL_S", ("monitor", "interval_s"), Interval),
     Variable("AUTOSCALER_METRIC_PORT", ("monitor", "metrics_port"), Port),
     Variable("AUTOSCALER_CONSERVE_GPU_NODES", ("conserve_gpus",), bool),

@@ -154,6 +154,16 @@ class LegacyMachine(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=T
     resources: dict[str, Quantity] | None = None
 
 
+class SetupConfig(Section, frozen=True, kw_only=True):
+    """A SetupConfig says how long muster waits for a machine that it sets up, and how often it tries."""
+
+    ready_s: PositiveSeconds = 900.0  # until it answers
+    refused_s: Seconds = 180.0  # while it refuses the key: a new machine gets its keys late
+    interval_s: Annotated[float, Meta(ge=0.05, le=3600)] = 5.0
+    command_s: PositiveSeconds = 3600.0
+    command_tries: PositiveCount = 2
+
+
 class LimitsConfig(Section, frozen=True, kw_only=True):
     """A LimitsConfig limits how many machines may be on their way at once."""
 
@@ -199,6 +209,7 @@ class MusterConfig(Section, frozen=True, kw_only=True):
     conserve_gpus: bool = True
     timeouts: Timeouts = Timeouts()
     limits: LimitsConfig = LimitsConfig()
+    setup: SetupConfig = SetupConfig()
     backoff: Backoff = Backoff()
     retention: RetentionConfig = RetentionConfig()
     monitor: MonitorConfig = MonitorConfig()

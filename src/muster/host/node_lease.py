@@ -1,6 +1,6 @@
 """Runs in another process, on every worker: ends the node when its head has been silent for too long.
 
-Standard library only, one file: `remote.lease` sends it to hosts that have no muster. The head renews the
+Standard library only, one file: `remote.lease` sends its text to hosts without muster. The head renews the
 lease by answering a connection to its GCS: while that port answers, the node is of use, and the monitor there
 is restarted when it dies; once it is gone, Ray's processes here cannot work any more, and nobody else would
 end the machine.
@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import syslog
 import time
 
 MARK = "RAY_CLOUD_INSTANCE_ID"  # every process of the node is started with it
@@ -87,12 +88,12 @@ def free_lock(path: str, cloud_id: str) -> bool:
 
 
 def other_watchers(entry: str) -> list[int]:
-    """Returns the earlier watchers of this node: they run this very file."""
+    """Returns the earlier watchers of this node, by their own options."""
     found = []
     for pid in marked(entry):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as stream:
             words = stream.read().split(b"\0")
-            if b"--head" in words and os.path.abspath(__file__).encode() in words:
+            if b"--head" in words and b"--lease-s" in words:
                 found.append(pid)
     return found
 
@@ -153,6 +154,7 @@ class Watch:
     def _say(self, line: str) -> None:
         sys.stderr.write(f"lease: {line}\n")
         sys.stderr.flush()
+        syslog.syslog(f"muster: {line}")  # nobody reads the error stream of a machine without a head
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,7 +1,8 @@
 """Makes the line of bash that starts the lease of a worker: `host.node_lease` as a process of its own. Pure.
 
 Called for every worker that is set up. The line runs after Ray's start, with Ray's environment (RAY_HEAD_IP,
-RAY_CLOUD_INSTANCE_ID), and on the machine itself where Ray runs in a container. Repeated, it replaces the watcher.
+RAY_CLOUD_INSTANCE_ID), and on the machine itself where Ray runs in a container. Repeated, it replaces the
+watcher. It leaves no file on the machine.
 """
 
 from __future__ import annotations
@@ -15,10 +16,7 @@ from muster.config.schema import ClusterConfig
 from muster.host import node_lease
 
 GCS_PORT = 6379
-_FILE = '"$HOME"/.muster/node_lease.py'
-_UNPACK = (
-    "import base64, sys, zlib; open(sys.argv[1], 'wb').write(zlib.decompress(base64.b64decode(sys.argv[2])))"
-)
+_RUN = "import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop(1))))"
 
 
 def lease_line(config: ClusterConfig, *, port: int = GCS_PORT, lock: str = "") -> str:
@@ -33,9 +31,5 @@ def lease_line(config: ClusterConfig, *, port: int = GCS_PORT, lock: str = "") -
     words = ["--lease-s", f"{60 * minutes:g}", "--drain-s", f"{config.muster.timeouts.drain_deadline_s:g}"]
     words += ["--lock", lock] if lock else ["--power-off"]
     packed = base64.b64encode(zlib.compress(inspect.getsource(node_lease).encode(), 9)).decode()
-    write = f"python3 -c {shlex.quote(_UNPACK)} {_FILE} {packed}"
-    start = f'python3 {_FILE} --head "$RAY_HEAD_IP:{port}" {" ".join(map(shlex.quote, words))}'
-    return (
-        f'mkdir -p "$HOME"/.muster && {write} && '
-        f'{{ setsid nohup {start} >> "$HOME"/.muster/node_lease.log 2>&1 < /dev/null & }}'
-    )
+    start = f'python3 -c {shlex.quote(_RUN)} {packed} --head "$RAY_HEAD_IP:{port}" '
+    return f"setsid nohup {start}{' '.join(map(shlex.quote, words))} > /dev/null 2>&1 < /dev/null &"

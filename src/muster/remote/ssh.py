@@ -49,12 +49,18 @@ END_S = 5.0
 _command_numbers = itertools.count(1)
 
 
-@lru_cache(maxsize=1)
 def control_directory() -> Path:
     """Returns this process's private directory for the sockets of shared connections; removed at exit."""
+    made = _control_directory(os.getpid())  # a forked child has its own: its parent's goes with the parent
+    if not made.is_dir():  # somebody cleaned up
+        made.mkdir(mode=0o700)
+    return made
+
+
+@lru_cache(maxsize=1)
+def _control_directory(owner: int) -> Path:
     base = tempfile.gettempdir()
     made = Path(tempfile.mkdtemp(prefix="muster-", dir="/tmp" if len(base) > LONGEST_SOCKET - 30 else base))
-    owner = os.getpid()
 
     def remove() -> None:
         if os.getpid() == owner:  # a forked child is not the owner

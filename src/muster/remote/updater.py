@@ -19,7 +19,8 @@ from msgspec import Struct
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.foreign import message_text
-from muster.errors import CommandFailed, MusterError, RemoteError, Unreachable
+from muster.config.schema import ClusterConfig
+from muster.errors import CommandFailed, KeyRefused, MusterError, RemoteError, Unreachable
 from muster.remote.runner import CommandRunner, OnOutput, RunWhere
 from muster.remote.steps import (
     STATUS,
@@ -52,10 +53,23 @@ class Timing(Struct, frozen=True, kw_only=True):
     ready_s: float = 900.0  # until a machine answers
     interval_s: float = 5.0  # between two tries
     probe_s: float = 20.0
+    refused_s: float = 180.0  # a new machine gets its keys while it starts; a wrong key is never let in
     command_s: float = 3600.0
     sync_s: float = 3600.0
     connection_tries: int = 4  # of what a broken connection ended
     command_tries: int = 2  # of a command that failed: package servers have bad moments
+
+
+def timing_of(config: ClusterConfig) -> Timing:
+    """Returns the timing of a cluster file."""
+    given = config.muster.setup
+    return Timing(
+        ready_s=given.ready_s,
+        refused_s=given.refused_s,
+        interval_s=given.interval_s,
+        command_s=given.command_s,
+        command_tries=given.command_tries,
+    )
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -153,7 +167,7 @@ class Updater:
     ) -> None:
         """Does one part of a step, more than once where that may help."""
         if isinstance(work, WaitReady):
-            await self._wait_ready(node, runner, report.write)
+            await self._wait_ready(node, runner, report)
             return
         attempt = 1
         while True:
@@ -170,7 +184,7 @@ class Updater:
                 report.tell(RETRIED, message_text(error))
                 await asyncio.sleep(self._timing.interval_s)
                 if isinstance(error, Unreachable):  # it may be starting again, which takes minutes
-                    await self._wait_ready(node, runner, report.write)
+                    await self._wait_ready(node, runner, report)
 
     async def _do(self, work: Work, setup: NodeSetup, runner: CommandRunner, write: OnOutput) -> bool:
         write(f"[{self._now()}] {_title(work)}\n".encode("utf-8", "replace"))
@@ -200,8 +214,9 @@ class Updater:
             )
         return False
 
-    async def _wait_ready(self, node: str, runner: CommandRunner, write: OnOutput) -> None:
-        give_up, pause_s = self._clock.monotonic() + self._timing.ready_s, 0.25
+    async def _wait_ready(self, node: str, runner: CommandRunner, report: _Report) -> None:
+        write, tell = report.write, report.tell
+        began, pause_s = self._clock.monotonic(), 0.25
         while True:
             try:
                 write(f"[{self._now()}] $ uptime\n".encode())
@@ -219,10 +234,13 @@ class Updater:
                     raise RemoteError(
                         f"{node} was terminated before it answered: no need to do anything"
                     ) from None
-                if self._clock.monotonic() > give_up:
-                    raise Unreachable(
-                        f"{node} did not answer within {self._timing.ready_s:g} s: {message_text(error)}"
+                refused = isinstance(error, KeyRefused)
+                limit_s = self._timing.refused_s if refused else self._timing.ready_s
+                if self._clock.monotonic() > began + limit_s:
+                    raise (KeyRefused if refused else Unreachable)(
+                        f"{node} did not answer within {limit_s:g} s: {message_text(error)}"
                     ) from error
+                tell(RETRIED, message_text(error))
             await asyncio.sleep(min(pause_s, self._timing.interval_s))
             pause_s *= 2
 

@@ -133,10 +133,11 @@ def test_records_that_serve_or_come_up_are_kept_as_they_are(tmp_path, ledger):
     assert not LEAVING & {S.QUEUED, S.REQUESTED, S.ALLOCATED, S.RAY_INSTALLING, S.RAY_RUNNING}
 
 
-def test_the_commands_on_a_head_copy_and_restore(tmp_path, ledger, capsys):
+def test_the_commands_on_a_head_copy_and_forget(tmp_path, ledger, capsys):
     assert main(["copy", str(ledger), str(tmp_path / "draft")]) == 0
     LedgerBackups(tmp_path / "copies", "c1").add(tmp_path / "draft")
-    assert main(["restore", str(tmp_path / "copies"), "c1", str(tmp_path / "new.db")]) == 0
-    assert main(["restore", str(tmp_path / "copies"), "c1", str(tmp_path / "new.db")]) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert list(records(tmp_path / "new.db")) == ["a"]
+    assert list(records(tmp_path / "draft")) == ["a"]
+    assert main(["forget", str(tmp_path / "copies"), "c1"]) == 0
+    assert LedgerBackups(tmp_path / "copies", "c1").copies() == []
+    assert main(["copy", str(tmp_path / "none"), str(tmp_path / "draft")]) == 2
+    assert "no such file" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from muster.autoscaler.backup import forget_line
 from muster.autoscaler.launch.head_file import HEAD_FILE, head_file
 from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.base.foreign import error_text
@@ -109,6 +110,7 @@ class ClusterDown:
                     command=(),
                 )
                 await self._within(remove_service(runner, service))
+                await self._forget_copies(runner, service.python)
                 if not record.shares_home:
                     await self._copy_ledger(runner, record)
         except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
@@ -124,6 +126,13 @@ class ClusterDown:
             if "none" not in str(await self._within(runner.run(line))).split()[-1:]:
                 draft = f"{record.head_home}/.ledger.pulled"
                 await self._within(runner.sync_down(draft, str(self.session.home.ledger)))
+
+    async def _forget_copies(self, runner: CommandRunner, python: str) -> None:
+        """Copies of the ledger are for a head that is lost; one of a cluster that was ended would mislead."""
+        line = forget_line(self.session.config, python)
+        if line:
+            with contextlib.suppress(MusterError, TimeoutError, asyncio.TimeoutError):
+                await self._within(runner.run(line))
 
     def _removal(self) -> str:
         """Returns the line that removes the cluster's files from a host; a cloud's machine goes with them."""
@@ -191,9 +200,7 @@ class ClusterDown:
             spend = close_ledger(home.ledger, session.context.clock, session.context.ids)
         for path in (home.launch, home.token, home.path / "hosts.json", home.cluster, home.status):
             path.unlink(missing_ok=True)
-        shutil.rmtree(
-            home.backups, ignore_errors=True
-        )  # of a cluster that is down nothing is to be found again
+        shutil.rmtree(home.backups, ignore_errors=True)  # of a cluster that is down nothing is found again
         if self.options.purge:
             shutil.rmtree(home.path, ignore_errors=True)
         return spend

@@ -85,7 +85,7 @@ def without_record(listed: Mapping[CloudId, CloudInstance]) -> HeadAnswer:
     """Returns what follows from the provider's list alone, where no command has left how to ask a head."""
     heads = [machine for machine in listed.values() if machine.kind is NodeKind.HEAD]
     if not heads:
-        return HeadAnswer(state=HeadState.NONE, detail="no head is listed, and none was started from here")
+        return HeadAnswer(state=HeadState.NONE, detail="no head is listed or known here")
     names = ", ".join(f"{one.cloud_id} ({one.external_ip or one.internal_ip})" for one in heads)
     return HeadAnswer(
         state=HeadState.SILENT, detail=f"a head is listed that was not started from here: {names}"

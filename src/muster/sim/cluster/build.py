@@ -328,8 +328,7 @@ class SimulatedCluster:
         """Ends the head's machine and every node; a new head starts from the ledger as it was so long ago."""
         if not self.copies:
             return
-        for node in self.runtime.live_nodes():
-            self.runtime.kill_node(node)
+        self.runtime.forget_nodes()
         for machine in self.cloud.alive():
             if machine.kind is NodeKind.HEAD:
                 self.cloud.end(machine, "lost")

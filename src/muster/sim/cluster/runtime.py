@@ -240,6 +240,13 @@ class SimRuntime:
             self._end_if_drained(other)
         self.schedule()
 
+    def forget_nodes(self) -> None:
+        """Ends every node, as when the head is lost: the runtime of the next head knows none of them."""
+        for node in self.live_nodes():
+            self.kill_node(node)
+        self.nodes.clear()
+        self.last_report = None
+
     # -- the report -------------------------------------------------------------------------------
 
     def _report(self) -> RuntimeReport:

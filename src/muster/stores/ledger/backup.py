@@ -18,8 +18,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from muster.base.clock import Clock, SystemClock
-from muster.base.ids import IdSource, InstanceId, RandomIds
+from muster.base.clock import Clock
+from muster.base.ids import IdSource, InstanceId
 from muster.cluster.model import Instance, NodeKind, StatusChange
 from muster.cluster.plan import Launch, Plan
 from muster.cluster.ports import InstanceStore, Ledger
@@ -230,13 +230,13 @@ def _digest(content: bytes) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs on a head, for the launcher: `copy LEDGER FILE`, and `restore DIRECTORY CLUSTER LEDGER`."""
+    """Runs on a head, for the launcher: `copy LEDGER FILE`, and `forget PLACE CLUSTER`."""
     try:
         if arguments[0] == "copy":
             Path(arguments[2]).unlink(missing_ok=True)
             copy_ledger(Path(arguments[1]), Path(arguments[2]))
         else:
-            LedgerBackups(arguments[1], arguments[2]).restore(Path(arguments[3]), SystemClock(), RandomIds())
+            LedgerBackups(arguments[1], arguments[2]).forget()
     except MusterError as error:
         sys.stderr.write(f"{error}\n")
         return 2
