@@ -19,7 +19,7 @@ from muster.remote.installer import NodeInstaller
 from muster.remote.runner import Host
 from muster.remote.ssh import SshRunner
 from muster.remote.steps import NodeSetup
-from muster.remote.updater import Progress, Timing
+from muster.remote.updater import StepProgress, Timing
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -64,7 +64,7 @@ def main(asked: Mapping[str, Any]) -> dict[str, Any]:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     rack, ended = Rack(asked), {}
 
-    def note(progress: Progress) -> None:
+    def note(progress: StepProgress) -> None:
         if progress.state == "done":
             ended[progress.node] = time.monotonic()
 

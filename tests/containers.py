@@ -16,7 +16,7 @@ import pytest
 from tests.hosts import ROOT, SEARCH, Hosts, NamespaceHost
 
 IMAGE = "localhost/muster-test:1"
-HOME = "/home/box"
+HOME = "/box"
 _LINKS = ("bin", "sbin", "lib", "lib64", "lib32", "libx32")
 
 

@@ -76,6 +76,13 @@ def test_a_drain_that_is_under_way_stays_in_the_outbox(stage):
     assert stage.store.gone == [["r-1", "t-1", "s-1", "z-1"]]
 
 
+def test_an_installation_that_is_under_way_stays_in_the_outbox(stage):
+    """Whoever is killed while a machine is set up finds the installation there, and goes on with it."""
+    stage.installer.under_way = lambda request_id: request_id == "s-1"
+    run(stage)
+    assert stage.store.gone == [["r-1", "t-1", "d-1", "z-1"]]
+
+
 def test_each_effect_reaches_its_port_in_order_and_leaves_the_outbox(stage):
     inbox = run(stage)
     assert stage.provider.calls == [

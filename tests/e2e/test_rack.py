@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 
 import pytest
@@ -58,6 +59,9 @@ def test_a_rack_comes_up_tunes_and_goes_away_without_a_trace(rack, tmp_path, sha
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.strip().splitlines()[-1] == "[(1, 'h2'), (2, 'h2')]"
     assert rack.run("get-worker-ips", "rack").stdout.split() == [rack.hosts[1].ip]
+
+    status = rack.run("status", "rack", "--json")
+    assert json.loads(status.stdout)["cluster"] == "rack", status.stderr
 
     again = rack.run("up", "FILE", "-y")
     assert again.stdout.startswith("rack is up already, as "), again.stderr

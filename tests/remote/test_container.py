@@ -37,9 +37,9 @@ BOX = Container(
 
 
 def test_a_container_is_started_with_mounts_language_and_the_network_of_the_machine():
-    argv = run_arguments("docker", BOX, {"/root/a b": "/home/me/a b"}, ["--shm-size=9b"])
+    argv = run_arguments("docker", BOX, {"/data/a b": "/disk/a b"}, ["--shm-size=9b"])
     assert argv == [
-        *("docker", "run", "--rm", "--name", "box", "-d", "-it", "-v", "/home/me/a b:/root/a b"),
+        *("docker", "run", "--rm", "--name", "box", "-d", "-it", "-v", "/disk/a b:/data/a b"),
         *("-e", "LC_ALL=C.UTF-8", "-e", "LANG=C.UTF-8", "--shm-size=9b"),
         *("--ulimit", "nofile=1:2", "--env", "A=$(id) b", "--net=host", "ray:1", "bash"),
     ]
@@ -142,16 +142,21 @@ def test_a_container_gets_files_commands_and_secrets_and_is_started_once(hosts, 
 
 
 @pytest.mark.slow
-def test_a_container_without_a_mount_is_made_anew_and_one_that_is_gone_as_well(hosts, box, tmp_path):
+def test_a_container_is_made_anew_when_a_mount_is_missing_it_is_gone_or_the_image_is_another(
+    hosts, box, tmp_path
+):
     async def story():
         start = {"as_head": True, "is_synced": False}
         await box.prepare(file_mounts={}, **start)
         again = await box.prepare(file_mounts={"/data": str(tmp_path)}, **start)
         same = await box.prepare(file_mounts={"/data": str(tmp_path)}, **start)
         await box.run("podman rm -f -t 0 box")
-        return again, same, await box.prepare(file_mounts={}, **start)
+        gone = await box.prepare(file_mounts={}, **start)
+        await box.run(f"podman tag {box._container.image} localhost/other:1")
+        box._container = replace(box._container, image="localhost/other:1")
+        return again, same, gone, await box.prepare(file_mounts={}, **start)
 
-    assert run(hosts, story()) == (True, False, True)
+    assert run(hosts, story()) == (True, False, True, True)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from tests.hosts import PATIENCE_S
 
 from muster.errors import CommandFailed, HostKeyChanged, KeyRefused, RemoteError, Unreachable
 from muster.remote.runner import Host
-from muster.remote.ssh import Output, SshRunner, control_directory
+from muster.remote.ssh import CommandOutput, SshRunner, control_directory
 
 pytestmark = pytest.mark.slow
 HOSTS = 2
@@ -137,7 +137,7 @@ def _arguments(process: psutil.Process) -> str:
 
 def test_a_secret_is_hidden_also_where_output_comes_in_pieces():
     seen = []
-    output = Output(seen.append, {"T": TOKEN})
+    output = CommandOutput(seen.append, {"T": TOKEN})
     for piece in (b"x " + TOKEN[:5].encode(), TOKEN[5:].encode() + b" y"):
         output.add(piece, is_stdout=True)
     output.end()
@@ -199,6 +199,18 @@ def test_a_key_that_is_absent_or_open_to_others_is_named(hosts, tmp_path):
         run(hosts, SshRunner(login(hosts, private_key="/no/key")).run("true"))
 
 
+def test_files_with_any_name_hold_the_key_and_the_pins(hosts, tmp_path):
+    key, pins = tmp_path / "k 'e\"y; %h #", tmp_path / "p 'i\"n\\s; %h #"
+    shutil.copy(hosts.key, key)
+    key.chmod(0o600)
+    host = login(hosts, private_key=str(key), known_hosts=str(pins))
+    assert run(hosts, SshRunner(host).run("hostname")) == "h1\n"
+    (tmp_path / "file").write_text("x")
+    run(hosts, SshRunner(host).close())
+    run(hosts, SshRunner(host).sync_up(str(tmp_path / "file"), "~/got"))
+    assert pins.read_text().startswith("10.231.7.1 ") and (hosts[0].home / "got").read_text() == "x"
+
+
 def test_a_key_that_the_host_does_not_know_is_named(hosts, tmp_path):
     other = tmp_path / "other"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
@@ -220,8 +232,8 @@ def test_a_host_is_pinned_on_first_use_and_another_one_in_its_place_is_refused(h
 
 
 def test_a_banner_is_not_part_of_the_output(hosts):
-    hosts[1].sshd_options = "Banner /root/banner"
-    (hosts[1].home / "banner").write_text("Welcome. Permission denied to strangers.\n")
+    hosts[1].sshd_options = "Banner /var/tmp/banner"
+    hosts[1].path("/var/tmp/banner").write_text("Welcome. Permission denied to strangers.\n")
     hosts.boot(hosts[1])
     seen = []
     lax = login(hosts, 1, strict_host_keys=False)
@@ -256,6 +268,20 @@ def test_a_proxy_command_is_the_way_to_a_host(hosts):
     script.chmod(0o755)
     host = login(hosts, proxy_command=through.replace("nc.sh", str(script)))
     assert asyncio.run(SshRunner(host).run("hostname")) == "h1\n"  # from outside of the hosts' network
+
+
+def test_a_forked_process_has_a_control_directory_of_its_own():
+    here = control_directory()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, str(control_directory()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    there = Path(os.read(reading, 1000).decode())
+    os.close(reading), os.close(writing)
+    there.rmdir()
+    assert there != here
 
 
 def test_a_terminal_runs_a_command_with_forwarded_ports(hosts):

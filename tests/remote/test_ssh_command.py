@@ -38,7 +38,7 @@ def options_of(argv: list[str]) -> dict[str, str]:
 def test_a_command_is_one_argument_after_the_address():
     argv = ssh_arguments(HOST, "LINE", socket="/c/s", log="/c/log", connect_s=7)
     assert argv[:4] == ["ssh", "-T", "-E", "/c/log"]
-    assert argv[-9:] == ["-i", "/keys/a", "-l", "ubuntu", "-p", "22", "--", "10.0.0.9", "LINE"]
+    assert argv[-7:] == ["-l", "ubuntu", "-p", "22", "--", "10.0.0.9", "LINE"]
     assert options_of(argv) == {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "accept-new",
@@ -57,6 +57,7 @@ def test_a_command_is_one_argument_after_the_address():
         "ControlMaster": "auto",
         "ControlPersist": "30s",
         "IdentitiesOnly": "yes",
+        "IdentityFile": '"/keys/a"',
     }
 
 

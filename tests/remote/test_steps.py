@@ -16,8 +16,8 @@ from muster.remote.steps import (
     NodeSetup,
     PrepareContainer,
     RunCommand,
-    Step,
     StepKind,
+    UpdateStep,
     WaitReady,
     final_tags,
     head_setup,
@@ -49,23 +49,25 @@ def kinds(*arguments, **options) -> list[str]:
 def test_a_new_machine_gets_everything():
     start = {"environment": SETUP.start_environment}
     assert update_steps(SETUP, {}) == (
-        Step(StepKind.WAIT, (WaitReady(),)),
-        Step(
+        UpdateStep(StepKind.WAIT, (WaitReady(),)),
+        UpdateStep(
             StepKind.SYNC,
             (
                 CopyFiles(source="/src/code", target="~/code", exclude=("*.pyc",)),
                 CopyFiles(source="~/.netrc", target="~/.netrc", may_be_missing=True, exclude=("*.pyc",)),
             ),
         ),
-        Step(
+        UpdateStep(
             StepKind.INITIALIZE,
             (
                 RunCommand(command="init", where=RunWhere.HOST, environment=HEAD),
                 PrepareContainer(as_head=False, file_mounts={"~/code": "/src/code"}, is_synced=True),
             ),
         ),
-        Step(StepKind.SET_UP, (RunCommand(command="setup", environment=HEAD),)),
-        Step(StepKind.START, (RunCommand(command="stop", **start), RunCommand(command="start", **start))),
+        UpdateStep(StepKind.SET_UP, (RunCommand(command="setup", environment=HEAD),)),
+        UpdateStep(
+            StepKind.START, (RunCommand(command="stop", **start), RunCommand(command="start", **start))
+        ),
     )
 
 

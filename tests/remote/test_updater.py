@@ -137,6 +137,14 @@ def test_a_provider_that_cannot_write_tags_does_not_stop_the_machine(tmp_path, c
     assert runner.calls == EVERYTHING and "could not be written" in caplog.text
 
 
+def test_a_provider_that_cannot_read_tags_has_the_machine_set_up(tmp_path):
+    runner = ScriptedRunner({"host: uptime": [Unreachable("off")]})
+    access = Tags(SETUP, lambda cloud_id: runner)
+    access.tags = access.is_gone = None  # calling them raises
+    asyncio.run(Updater(access, tmp_path, timing=QUICK).update("n", SETUP, runner))
+    assert runner.calls == ["host: uptime", *EVERYTHING]
+
+
 def test_a_disk_that_is_full_here_does_not_stop_the_machine(tmp_path):
     (tmp_path / "file").write_text("")
     runner = ScriptedRunner()
@@ -264,7 +272,15 @@ def test_a_provider_that_hangs_holds_up_only_its_own_machine(installed):
 def test_a_machine_without_an_address_is_waited_for(installed):
     installer, access, _ = installed()
     find, answers = access._runner_of, iter([None, None])
-    access._runner_of = lambda cloud_id: next(answers, find(cloud_id))
+    asked = []
+
+    def late(cloud_id):
+        asked.append(cloud_id)
+        if len(asked) == 1:
+            raise ConnectionError("try again")
+        return next(answers, find(cloud_id))
+
+    access._runner_of = late
     installer.start(install(1))
     wait_until(lambda: not installer.under_way(RequestId("r-1")))
     assert access.now["i-1"]["ray-node-status"] == "up-to-date"

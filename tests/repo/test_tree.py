@@ -18,7 +18,7 @@ MAX_FILES_PER_FOLDER = 20
 # The tree was cut to 448 files and 68,433 lines. What an issue adds on top is raised here on purpose.
 MAX_FILES, MAX_LINES = 500, 80_000
 PART_OF_ITS_IMPORTER_BELOW = 120  # lines
-MAX_LONE_FILES = 25
+MAX_LONE_FILES = 30  # each of the five of `remote` is one kind of runner, or a layer below one
 MAX_CYCLES = 3
 # Names of Ray's that stand in one module for each framework.
 SHARED_NAMES = {"TuneReportCallback", "TuneReportCheckpointCallback"}

@@ -43,6 +43,11 @@ class ClusterHome:
         return self.path / "cluster.json"
 
     @property
+    def launch(self) -> Path:
+        """Returns the file of the LaunchRecord, of a cluster that `muster up` has started elsewhere."""
+        return self.path / "launch.json"
+
+    @property
     def token(self) -> Path:
         """Returns the file of Ray's token, readable by its owner only."""
         return self.path / "auth_token"

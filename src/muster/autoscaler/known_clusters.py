@@ -102,6 +102,16 @@ def find_cluster(word: str | None, root: Path) -> KnownCluster:
     raise ClusterError(f"no cluster {name!r} in {root}; {hint}")
 
 
+def is_launched(word: str | None, root: Path) -> bool:
+    """Returns whether `muster up` has started the cluster elsewhere, so that its head knows its status."""
+    try:
+        name = None if word is None else cluster_name(word)
+    except (ClusterError, ConfigError):
+        return False  # told where the cluster is looked for
+    home = ClusterHome.of(name or "", root)
+    return name is not None and home.launch.is_file() and not home.status.is_file()
+
+
 def cluster_name(word: str) -> str:
     """Returns the name of the cluster; a word that names a file stands for the cluster of that file."""
     path = cluster_file(word)

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from muster.autoscaler.events import REMOVED_BECAUSE
-from muster.autoscaler.known_clusters import KnownCluster, clusters_root, find_cluster
+from muster.autoscaler.known_clusters import KnownCluster, clusters_root, find_cluster, is_launched
 from muster.autoscaler.status_files import PublishedStatus
 from muster.base.clock import SystemClock
 from muster.base.codec import encode_plain
@@ -163,11 +163,16 @@ Examples:
 @click.argument("subject")
 @click.argument("cluster", required=False, metavar="[FILE|NAME]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def why(subject: str, cluster: str | None, as_json: bool) -> None:
+@click.pass_context
+def why(ctx: click.Context, /, subject: str, cluster: str | None, as_json: bool) -> None:
     """Show why SUBJECT is as it is: the reason now, and its history from the ledger.
 
     Without the name of a cluster: the only one that is up.
     """
+    if is_launched(cluster, clusters_root(os.environ)):
+        from muster.cli.cluster.commands import ask_head
+
+        ctx.exit(ask_head(str(cluster), "why", [subject, *(["--json"] if as_json else [])]))
     known = known_of(find_cluster(cluster, clusters_root(os.environ)))
     about = find_subject(subject, known)
     report = answer(about, known)

@@ -19,7 +19,8 @@ from muster.remote.runner import CommandRunner, Host
 from muster.remote.ssh import SshRunner
 from muster.remote.ssh_command import fill_proxy_command
 
-_DEFAULTS = ("ray.autoscaler.", "muster.")  # whose classes have a `get_command_runner` that ours replaces
+# Whose classes have a `get_command_runner` that ours replaces; those of Ray's single clouds are their own.
+_DEFAULTS = ("ray.autoscaler.node_provider.", "muster.")
 
 
 def host_of(config: ClusterConfig, ip: str, *, instance_id: str = "", known_hosts: str = "") -> Host:

@@ -12,6 +12,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from muster.config.node_launch import Container
 from muster.errors import CommandFailed, RemoteError
@@ -175,12 +176,12 @@ class ContainerRunner:
         return found
 
     async def _running(self) -> dict[str, str] | None:
-        """Returns the mounts of the running container, target to source; None when it does not run."""
+        """Returns the mounts of the running container, target to source; None: none of this image runs."""
         name = shlex.quote(self._container.name)
         line = f"{self._program} inspect --type container {name} 2>/dev/null || true"
         try:
             [found] = json.loads(await self._on_host(line) or "[]")
-            if not found["State"]["Running"]:
+            if not found["State"]["Running"] or not _is_of(found, self._container.image):
                 return None
             return {mount["Destination"]: mount.get("Source", "") for mount in found.get("Mounts") or ()}
         except (ValueError, KeyError, TypeError):
@@ -286,6 +287,12 @@ def shm_bytes(meminfo: str) -> int:
     """
     found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
     return int(int(found[1]) * 1024 * OBJECT_STORE_SHARE * SHM_MARGIN) if found else 0
+
+
+def _is_of(found: Mapping[str, Any], image: str) -> bool:
+    """Returns whether a container is of this image; podman puts the registry before the name."""
+    name = str(found.get("ImageName") or (found.get("Config") or {}).get("Image") or image)
+    return f"/{name}".removesuffix(":latest").endswith(f"/{image}".removesuffix(":latest"))
 
 
 def explained(error: CommandFailed, program: str, image: str) -> RemoteError:

@@ -148,12 +148,18 @@ class NodeInstaller:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._timing.ready_s
         while True:
-            runner = await in_thread(lambda: self._access.runner_of(cloud_id))
-            if runner is not None:
-                return runner
+            reason = "it got no address"
+            try:
+                runner = await in_thread(lambda: self._access.runner_of(cloud_id))
+                if runner is not None:
+                    return runner
+            except Exception as error:
+                if isinstance(error, KeyError) or (isinstance(error, RemoteError) and not error.retryable):
+                    raise
+                reason = message_text(error)  # a provider has bad moments
             if loop.time() > give_up:
                 raise Unreachable(
-                    f"{cloud_id} got no address within {self._timing.ready_s:g} s: look at the machine there"
+                    f"{cloud_id} cannot be reached after {self._timing.ready_s:g} s ({reason}): look at it"
                 )
             await asyncio.sleep(self._timing.interval_s)
 

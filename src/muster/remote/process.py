@@ -25,8 +25,8 @@ _CHUNK = 65536
 _NO_TERMINAL = (b"bash: cannot set terminal process group", b"bash: no job control in this shell")
 
 
-class Output:
-    """An Output is what a command printed so far; secrets are replaced before anybody sees them."""
+class CommandOutput:
+    """A CommandOutput is what a command printed so far; secrets are replaced before anybody sees them."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ def _start_of_any(secrets: Sequence[bytes], text: bytes) -> int:
     return next(sizes, 0)
 
 
-async def execute(argv: Sequence[str], output: Output, *, timeout_s: float, given: bytes = b"") -> int:
+async def execute(argv: Sequence[str], output: CommandOutput, *, timeout_s: float, given: bytes = b"") -> int:
     """Runs a program and returns its code; raises asyncio.TimeoutError after it was given up."""
     running = _Running(argv, output, has_input=bool(given))
     try:
@@ -108,7 +108,7 @@ async def execute(argv: Sequence[str], output: Output, *, timeout_s: float, give
 class _Running:
     """A _Running is one process and the readers of its pipes in the event loop."""
 
-    def __init__(self, argv: Sequence[str], output: Output, *, has_input: bool) -> None:
+    def __init__(self, argv: Sequence[str], output: CommandOutput, *, has_input: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._output = output
         try:

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from muster.errors import RemoteError
-from muster.remote.process import Output, execute
+from muster.remote.process import CommandOutput, execute
 from muster.remote.runner import COMMAND_S, SYNC_S, Host, OnOutput, RunWhere
 from muster.remote.ssh_command import (
     check_host,
@@ -109,7 +109,7 @@ class SshRunner:
             login_shell=self._login_shell,
             command_id=name,
         )
-        output = Output(on_output, secrets, is_interactive=self._login_shell)
+        output = CommandOutput(on_output, secrets, is_interactive=self._login_shell)
         with _log_file(name) as log:
             argv = ssh_arguments(self.host, line, socket=self._socket, log=str(log), connect_s=timeout_s)
             try:
@@ -172,7 +172,7 @@ class SshRunner:
             return
         argv = ["ssh", "-O", "stop", *ssh_options(self.host, socket=self._socket), "--", self.host.ip]
         with contextlib.suppress(asyncio.TimeoutError, OSError):
-            await execute(argv, Output(), timeout_s=END_S)
+            await execute(argv, CommandOutput(), timeout_s=END_S)
 
     @property
     def _socket(self) -> str:
@@ -180,7 +180,7 @@ class SshRunner:
 
     async def _rsync(self, arguments: list[str], rsync_path: str, timeout_s: float) -> None:
         self._check_files()
-        output = Output()
+        output = CommandOutput()
         with _log_file(f"rsync-{next(_command_numbers)}") as log:
             start = rsync_arguments(self.host, socket=self._socket, log=str(log), rsync_path=rsync_path)
             try:
@@ -192,7 +192,7 @@ class SshRunner:
                 ) from None
             self._check(SSH_FAILED if code and own_words(_read(log)) else code, "rsync", output, log)
 
-    def _check(self, code: int, command: str, output: Output, log: Path) -> None:
+    def _check(self, code: int, command: str, output: CommandOutput, log: Path) -> None:
         """Raises what a code other than 0 means: ssh writes to `log` only when it was ssh that failed."""
         said = _read(log)
         if code == SSH_FAILED and own_words(said):
@@ -224,7 +224,7 @@ class SshRunner:
         with _log_file(f"end-{command_id}") as log, contextlib.suppress(asyncio.TimeoutError, OSError):
             line = end_line_of(command_id)
             argv = ssh_arguments(self.host, line, socket=self._socket, log=str(log), connect_s=END_S)
-            await execute(argv, Output(), timeout_s=END_S)
+            await execute(argv, CommandOutput(), timeout_s=END_S)
 
 
 @contextlib.contextmanager

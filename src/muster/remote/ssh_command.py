@@ -64,12 +64,11 @@ def ssh_options(host: Host, *, socket: str = "", connect_s: float = CONNECT_S) -
     if socket:
         options |= {"ControlMaster": "auto", "ControlPersist": f"{PERSIST_S}s"}
     if host.private_key:
-        options["IdentitiesOnly"] = "yes"
+        # Not `-i`, which looks for the file before it reads `%%`.
+        options |= {"IdentitiesOnly": "yes", "IdentityFile": _quoted(host.private_key)}
     if host.proxy_command:
         options["ProxyCommand"] = host.proxy_command
     arguments = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
-    if host.private_key:
-        arguments += ["-i", host.private_key.replace("%", "%%")]
     if host.user:
         arguments += ["-l", host.user]
     return [*arguments, "-p", str(host.port)]

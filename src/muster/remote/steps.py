@@ -86,8 +86,8 @@ class PrepareContainer(Struct, frozen=True, kw_only=True):
 Work: TypeAlias = WaitReady | CopyFiles | RunCommand | PrepareContainer
 
 
-class Step(Struct, frozen=True):
-    """A Step is what is done on a machine under one name; its parts follow one another."""
+class UpdateStep(Struct, frozen=True):
+    """An UpdateStep is what is done on a machine under one name; its parts follow one another."""
 
     kind: StepKind
     work: tuple[Work, ...]
@@ -120,22 +120,26 @@ class NodeSetup(Struct, frozen=True, kw_only=True):
 
 def update_steps(
     setup: NodeSetup, tags: Mapping[str, str], *, is_new_container: bool = False
-) -> tuple[Step, ...]:
+) -> tuple[UpdateStep, ...]:
     """Returns the steps that a machine with these tags needs; `is_new_container`: nothing is in it yet."""
     same_runtime = bool(setup.hashes.runtime) and tags.get(TAG_RUNTIME_HASH) == setup.hashes.runtime
     same_contents = setup.hashes.contents in (None, tags.get(TAG_CONTENTS_HASH))
     sets_up = is_new_container or (setup.sets_up and not same_runtime)
     syncs = is_new_container or not (same_runtime and same_contents)
-    steps = [Step(StepKind.WAIT, (WaitReady(),))]
+    steps = [UpdateStep(StepKind.WAIT, (WaitReady(),))]
     if syncs:
-        steps.append(Step(StepKind.SYNC, copies(setup)))
+        steps.append(UpdateStep(StepKind.SYNC, copies(setup)))
     if sets_up:
         first = [_on_host(setup, line) for line in setup.initialization_commands]
-        steps.append(Step(StepKind.INITIALIZE, (*first, prepare_container(setup, is_synced=True))))
-        steps.append(Step(StepKind.SET_UP, tuple(_set_up(setup, line) for line in setup.setup_commands)))
+        steps.append(UpdateStep(StepKind.INITIALIZE, (*first, prepare_container(setup, is_synced=True))))
+        steps.append(
+            UpdateStep(StepKind.SET_UP, tuple(_set_up(setup, line) for line in setup.setup_commands))
+        )
     if setup.starts:
         steps.append(
-            Step(StepKind.START, (*(_start(setup, one) for one in setup.start_commands), *_lease(setup)))
+            UpdateStep(
+                StepKind.START, (*(_start(setup, one) for one in setup.start_commands), *_lease(setup))
+            )
         )
     return tuple(step for step in steps if step.work)
 
@@ -289,11 +293,11 @@ def log_name(node: str, kind: StepKind) -> str:
     return os.path.join(plain[:100], f"{kind.value}.log")
 
 
-def summary(steps: Sequence[Step]) -> str:
+def summary(steps: Sequence[UpdateStep]) -> str:
     """Returns the steps on one line, for `--dry-run`.
 
     Example:
-        >>> summary((Step(StepKind.WAIT, (WaitReady(),)),))
+        >>> summary((UpdateStep(StepKind.WAIT, (WaitReady(),)),))
         'wait'
     """
     return ", ".join(

@@ -30,8 +30,8 @@ from muster.remote.steps import (
     NodeSetup,
     PrepareContainer,
     RunCommand,
-    Step,
     StepKind,
+    UpdateStep,
     WaitReady,
     Work,
     final_tags,
@@ -72,8 +72,8 @@ def timing_of(config: ClusterConfig) -> Timing:
     )
 
 
-class Progress(Struct, frozen=True, kw_only=True):
-    """A Progress is what happened to one node: a step started, is tried again, is done or has failed."""
+class StepProgress(Struct, frozen=True, kw_only=True):
+    """A StepProgress is what happened to one node: a step started, is tried again, is done or has failed."""
 
     node: str
     step: StepKind
@@ -96,7 +96,7 @@ class NodeAccess(Protocol):
         ...
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[StepProgress], None]
 
 
 class Updater:
@@ -121,7 +121,7 @@ class Updater:
         """Returns when the machine is a node; raises a RemoteError with what failed and its log."""
         steps = update_steps(setup, {})[:1]
         try:
-            tags = await in_thread(lambda: dict(self._access.tags(node)))
+            tags = await self._tags(node)
             await self._step(node, steps[0], setup, runner)
             is_new = must_look_first(setup, tags) and await self._look(node, setup, runner)
             for step in update_steps(setup, tags, is_new_container=is_new)[1:]:
@@ -140,12 +140,12 @@ class Updater:
         with self._log(node, StepKind.INITIALIZE) as write:
             return await self._do(prepare_container(setup, is_synced=False), setup, runner, write)
 
-    async def _step(self, node: str, step: Step, setup: NodeSetup, runner: CommandRunner) -> None:
+    async def _step(self, node: str, step: UpdateStep, setup: NodeSetup, runner: CommandRunner) -> None:
         began = self._clock.monotonic()
 
         def report(state: str, detail: str = "") -> None:
             seconds = self._clock.monotonic() - began
-            progress = Progress(node=node, step=step.kind, state=state, seconds=seconds, detail=detail)
+            progress = StepProgress(node=node, step=step.kind, state=state, seconds=seconds, detail=detail)
             with contextlib.suppress(Exception):  # whoever shows it must not end it
                 self._on_progress(progress)
 
@@ -230,7 +230,7 @@ class Updater:
                 if isinstance(error, RemoteError) and not error.retryable:
                     raise
                 write(f"{message_text(error)}\n".encode())
-                if await in_thread(lambda: self._access.is_gone(node)):
+                if await self._is_gone(node):
                     raise RemoteError(
                         f"{node} was terminated before it answered: no need to do anything"
                     ) from None
@@ -243,6 +243,20 @@ class Updater:
                 tell(RETRIED, message_text(error))
             await asyncio.sleep(min(pause_s, self._timing.interval_s))
             pause_s *= 2
+
+    async def _tags(self, node: str) -> Mapping[str, str]:
+        """Returns the tags of a machine; where they cannot be read, it is set up as if it had none."""
+        try:
+            return await in_thread(lambda: dict(self._access.tags(node)))
+        except Exception as error:  # noqa: BLE001 - a provider may raise anything
+            logger.warning("the tags of %s could not be read: %s", node, message_text(error))
+            return {}
+
+    async def _is_gone(self, node: str) -> bool:
+        try:
+            return await in_thread(lambda: self._access.is_gone(node))
+        except Exception:  # noqa: BLE001 - a provider may raise anything; nobody knows, so it is waited for
+            return False
 
     async def _tag(self, node: str, tags: Mapping[str, str]) -> None:
         """Writes tags; they tell users how far a machine is, and are no reason to give it up."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from muster.autoscaler.backup import forget_line
 from muster.autoscaler.launch.head_file import HEAD_FILE, head_file
-from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine, record_file
+from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.base.foreign import error_text
 from muster.base.ids import CloudId
 from muster.cluster.model import CloudInstance
@@ -198,7 +198,7 @@ class ClusterDown:
         spend = None
         if home.ledger.is_file():
             spend = close_ledger(home.ledger, session.context.clock, session.context.ids)
-        for path in (record_file(home), home.token, home.path / "hosts.json", home.cluster, home.status):
+        for path in (home.launch, home.token, home.path / "hosts.json", home.cluster, home.status):
             path.unlink(missing_ok=True)
         shutil.rmtree(home.backups, ignore_errors=True)  # of a cluster that is down nothing is found again
         if self.options.purge:

@@ -24,7 +24,7 @@ from muster.cluster.model import NodeKind
 from muster.cluster.states import InstanceState
 from muster.config.node_launch import RuntimeHashes, initialization_commands
 from muster.errors import ClusterError, CommandFailed, MusterError, Unreachable
-from muster.providers.onprem.host_lock import Holder, stop_line
+from muster.providers.onprem.host_lock import LockHolder, stop_line
 from muster.remote.install import InstallRequest, MusterInstaller
 from muster.remote.ledger_copy import pull_ledger, push_ledger
 from muster.remote.runner import CommandRunner, RunWhere
@@ -101,7 +101,8 @@ class HeadSetup:
         """Writes what the monitor reads: its cluster file, the keys to the workers, and Ray's token."""
         self._begin("writing the cluster's files")
         await self._write(HEAD_FILE, self.target.file.text)
-        await self._write(f"{self.home}/auth_token", self.target.token)
+        # A token that is there stays: the workers of a running cluster have it.
+        await self._write(f"{self.home}/auth_token", self.target.token, is_kept=True)
         for there, here in self.target.file.keys.items():
             await self._write(there, _key_text(here))
 
@@ -120,7 +121,7 @@ class HeadSetup:
             await self._command("starting Ray", command, environment=self.environment(), limit_s=START_S)
 
     async def stop_ray(self) -> None:
-        holder = Holder(cluster="", cloud_id=self.target.machine.node_id, launcher="", taken_at=0.0)
+        holder = LockHolder(cluster="", cloud_id=self.target.machine.node_id, launcher="", taken_at=0.0)
         await self.runner.run(stop_line("/tmp", holder), timeout_s=START_S)
 
     async def start_monitor(self) -> str:
@@ -262,12 +263,13 @@ class HeadSetup:
             said = f"; its last output: {last}" if last and last not in str(error) else ""
             raise ClusterError(f"{step} of the head failed: {error}{said}") from error
 
-    async def _write(self, there: str, text: str) -> None:
+    async def _write(self, there: str, text: str, *, is_kept: bool = False) -> None:
         """The text travels on standard input: it may hold keys."""
         target = f'"$HOME"/{shlex.quote(there[2:])}' if there.startswith("~/") else shlex.quote(there)
-        line = (
+        line = f"[ -s {target} ] || {{ " if is_kept else "{ "
+        line += (
             f'umask 077; mkdir -p "$(dirname {target})"; printf %s "${_TEXT}" > {target}.partial'
-            f" && mv {target}.partial {target}"
+            f" && mv {target}.partial {target}; }}"
         )
         await self.runner.run(line, secrets={_TEXT: text})
 

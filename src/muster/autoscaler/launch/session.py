@@ -84,14 +84,10 @@ class Machine(Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str]
 
 
-def record_file(home: ClusterHome) -> Path:
-    return home.path / "launch.json"
-
-
 def read_launch(home: ClusterHome) -> LaunchRecord | None:
     """Returns None where no `up` was begun."""
     try:
-        return msgspec.json.decode(record_file(home).read_bytes(), type=LaunchRecord)
+        return msgspec.json.decode(home.launch.read_bytes(), type=LaunchRecord)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
@@ -203,7 +199,7 @@ class ClusterSession:
     def write_record(self, **changes: Any) -> LaunchRecord:  # noqa: ANN401 - of its fields
         record = replace(self.record(), config=str(self.file), **changes)
         self.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        atomic_write(record_file(self.home), msgspec.json.encode(record), mode=0o600)
+        atomic_write(self.home.launch, msgspec.json.encode(record), mode=0o600)
         return record
 
     def address(self, head: Machine) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,7 +31,7 @@ from muster.cli.cluster.up_down import cluster_session
 from muster.cli.console import complain, emit, remark
 from muster.cli.up_down import confirm
 from muster.errors import ClusterError, CommandFailed
-from muster.providers.onprem.host_lock import Holder, stop_line
+from muster.providers.onprem.host_lock import LockHolder, stop_line
 from muster.providers.v1.tags import STATUS_UP_TO_DATE, TAG_RAY_NODE_STATUS
 from muster.remote.runner import CommandRunner, RunWhere
 
@@ -101,8 +103,6 @@ def submit(
 
     Options of this command stand before FILE; what stands after SCRIPT is the script's.
     """
-    import shlex
-
     with cluster_session(cluster, is_quiet=not given["start"]) as session:
         head = _started_head(session, is_started=given.pop("start"))
         target = f"~/{script.name}"
@@ -228,7 +228,7 @@ def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
         if hard:
             session.node_provider.terminate_node(chosen.node_id)
         else:
-            holder = Holder(cluster="", cloud_id=chosen.node_id, launcher="", taken_at=0.0)
+            holder = LockHolder(cluster="", cloud_id=chosen.node_id, launcher="", taken_at=0.0)
             runner = session.runner(chosen.node_id, is_head=False)
             asyncio.run(runner.run(stop_line("/tmp", holder)))
         emit(chosen.ip.encode())
@@ -246,6 +246,16 @@ def logs(ctx: click.Context, /, cluster: str, node: str, is_followed: bool, line
         head = session.running_head()
         line = log_line(_head_home(session), node, lines=lines, is_followed=is_followed)
         ctx.exit(_run(session.runner(head.node_id), line, RunWhere.AUTO, {}))
+
+
+def ask_head(cluster: str, command: str, words: list[str]) -> int:
+    """Runs a command of muster on the head, about the cluster itself; for `status` and `why`."""
+    with cluster_session(cluster, is_quiet=True) as session:
+        head = session.running_head()
+        python = session.record().python or "python3"
+        line = shlex.join([python, "-m", "muster", command, *words, session.config.cluster_name])
+        width = {"COLUMNS": str(shutil.get_terminal_size().columns)}
+        return _run(session.runner(head.node_id), line, RunWhere.AUTO, width)
 
 
 # -- parts -----------------------------------------------------------------------------------------

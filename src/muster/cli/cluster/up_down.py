@@ -118,7 +118,7 @@ def _show_running(session: ClusterSession, running: RunningCluster) -> None:
     show(Text(done, style=GOOD), Text("\nCommands", style=HEADING))
     file = record.config
     commands = {
-        f"{muster} exec {file} 'python -m muster status {name}'": "show machines, waiting requests and spend",
+        f"{muster} status {file}": "show machines, waiting requests and spend",
         f"{muster} submit {file} SCRIPT.py": "run a script on the head",
         f"{muster} attach {file}": "open a terminal on the head",
         f"{muster} logs {file} --follow": "follow the monitor",

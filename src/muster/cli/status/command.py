@@ -15,7 +15,13 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from muster.autoscaler.known_clusters import KnownCluster, clusters_root, find_cluster, open_cluster
+from muster.autoscaler.known_clusters import (
+    KnownCluster,
+    clusters_root,
+    find_cluster,
+    is_launched,
+    open_cluster,
+)
 from muster.base.clock import SystemClock
 from muster.base.codec import encode_plain
 from muster.cli.console import QUIET, TABLE_WIDTH, console, emit
@@ -50,6 +56,11 @@ def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, v
 
     Without a name: the only cluster that is up.
     """
+    if is_launched(cluster, clusters_root(os.environ)):
+        from muster.cli.cluster.commands import ask_head
+
+        flags = {"--json": as_json, "--watch": live, "--verbose": verbose}
+        ctx.exit(ask_head(str(cluster), "status", [flag for flag, is_set in flags.items() if is_set]))
     known = find_cluster(cluster, clusters_root(os.environ))
     if live:
         if as_json or not sys.stdout.isatty():
