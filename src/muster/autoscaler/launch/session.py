@@ -171,7 +171,7 @@ class ClusterSession:
         return found
 
     def head(self) -> Machine | None:
-        """Returns the head; a rack's is on the host that the file names: one that is lost is remembered, too."""
+        """Returns the head; of a rack the one on the host that the file names: a lost one is remembered."""
         heads = self.machines(NODE_KIND_HEAD)
         if self.config.provider.type == "local":
             named = [ip for ip, host in rack_hosts(self.config).items() if host.is_head]
