@@ -228,12 +228,13 @@ class Hosts(Sequence[NamespaceHost]):
             host.unshare.kill()  # its child, the first process of the host, gets the same signal
             host.unshare.wait(PATIENCE_S)
             host.unshare = None
-        pids = subprocess.run(
-            ["ip", "netns", "pids", host.namespace], capture_output=True, text=True, check=False
-        )
-        for pid in pids.stdout.split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+        give_up = time.monotonic() + PATIENCE_S
+        while pids := _output("ip", "netns", "pids", host.namespace).split():
+            assert time.monotonic() < give_up, f"processes of {host.name} do not end: {pids}"
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.01)
 
     def boot(self, host: NamespaceHost) -> None:
         """Starts sshd again; a test that wants cron's @reboot or a unit plays init with `run_on`."""
@@ -260,6 +261,8 @@ class Hosts(Sequence[NamespaceHost]):
     def close(self) -> None:
         for host in self._hosts:
             self.power_off(host)
+        for host in self._hosts:
+            _remove_cgroups(host)
         for namespace in _namespaces(self.prefix + "-"):
             subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -388,14 +391,32 @@ def _folder(private: str) -> str:
     return private.strip("/").replace("/", "_")
 
 
+def _remove_cgroups(host: NamespaceHost) -> None:
+    """Removes what containers that were killed with their host have left in this machine's cgroups."""
+    give_up = time.monotonic() + 10.0  # the last of their processes may still be giving back its memory
+    for container in (host.path("/var/lib/containers") / "storage" / "overlay-containers").glob("*"):
+        while left := list(Path("/sys/fs/cgroup").glob(f"*/libpod_parent/libpod-{container.name}")):
+            for group in left:
+                for folder in (*group.glob("*/"), group):
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
+            if time.monotonic() > give_up:
+                return
+            time.sleep(0.01)
+
+
 def _in_network(namespace: str) -> list[str]:
     """Returns what starts a program in a network; unlike `ip netns exec`, it leaves the cgroups in /sys."""
     return ["nsenter", f"--net=/run/netns/{namespace}"]
 
 
 def _namespaces(start: str) -> list[str]:
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
-    return [line.split()[0] for line in listed.splitlines() if line.startswith(start)]
+    listed = _output("ip", "netns", "list").splitlines()
+    return [line.split()[0] for line in listed if line.startswith(start)]
+
+
+def _output(*argv: str) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
 
 def _make_key(path: Path) -> None:

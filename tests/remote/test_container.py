@@ -165,8 +165,11 @@ def test_a_command_that_takes_too_long_ends_in_the_container(hosts, box):
         await box.prepare(as_head=False, file_mounts={}, is_synced=True)
         with pytest.raises(TimeoutError):
             await box.run("sleep 4321", timeout_s=1.0)
+        return await box.run(
+            "sleep 1234 & echo started"
+        )  # and what stays in the background is not waited for
 
-    run(hosts, story())
+    assert run(hosts, story()) == "started\n"
     assert [line for line in hosts.commands(hosts[0]) if "4321" in line] == []
 
 

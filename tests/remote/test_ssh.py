@@ -77,6 +77,17 @@ def test_a_command_that_fails_carries_its_code_and_its_last_lines(hosts):
     assert (raised.value.exit_code, raised.value.last_lines) == (255, ("out", "why"))
 
 
+@pytest.mark.parametrize("login_shell", [False, True])
+def test_what_a_command_leaves_in_the_background_does_not_hold_it_up(hosts, login_shell):
+    runner = SshRunner(login(hosts, 1), login_shell=login_shell)
+    assert run(hosts, runner.run("sleep 987 & echo started")) == "started\n"
+    with pytest.raises(CommandFailed, match="ended with code 4") as failed:
+        run(hosts, runner.run("nohup sleep 987 & echo why >&2; exit 4"))
+    assert failed.value.last_lines[-1] == "why"
+    assert "sleep 987" in hosts.commands(hosts[1])
+    run(hosts, runner.run("pkill -x sleep"))
+
+
 def test_a_command_that_takes_too_long_ends_on_both_sides(hosts):
     with pytest.raises(TimeoutError, match=r"did not end within 0.5 s on 10.231.7.2"):
         run(hosts, SshRunner(login(hosts, 1)).run("sleep 1234 & setsid sleep 2345", timeout_s=0.5))
@@ -133,6 +144,16 @@ def _arguments(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
+
+
+def test_what_says_how_a_command_ended_is_no_output_also_where_it_comes_in_pieces():
+    seen, ends = [], []
+    output = CommandOutput(seen.append, command_id="m-1")
+    output.on_end = lambda: ends.append(output.exit_code)
+    for piece in (b"a m-", b"1 m-1", b":3", b"\nb m-1:4\nm-1", b"c"):
+        output.add(piece, is_stdout=False)
+    output.end()
+    assert (b"".join(seen), ends, output.text()) == (b"a m-1 b m-1c", [3], "")
 
 
 def test_a_secret_is_hidden_also_where_output_comes_in_pieces():

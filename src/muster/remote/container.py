@@ -17,7 +17,7 @@ from typing import Any
 from muster.config.node_launch import Container
 from muster.errors import CommandFailed, RemoteError
 from muster.remote.runner import COMMAND_S, SYNC_S, CommandRunner, OnOutput, RunWhere
-from muster.remote.ssh_command import COMMAND_ID, checked_names
+from muster.remote.ssh_command import COMMAND_ID, END_TRAP, checked_names
 
 PULL_S = 3600.0
 STAGING = ".muster/mounts"  # in the HOME of the machine: others may write to its /tmp
@@ -241,7 +241,8 @@ def exec_line(program: str, name: str, command: str, variables: Sequence[str], l
     """Returns the line that runs a command in a container; variables go by name, not by value."""
     passed = " ".join(f"-e {variable}" for variable in variables)
     bash = "bash --login -i" if login_shell else "bash"
-    return f"{program} exec -i {passed} {shlex.quote(name)} {bash} -c {shlex.quote(command)}"
+    body = f"{END_TRAP}\n{command}" if COMMAND_ID in variables else command
+    return f"{program} exec -i {passed} {shlex.quote(name)} {bash} -c {shlex.quote(body)}"
 
 
 def home_line(program: str, container: Container) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from muster.errors import RemoteError
 from muster.remote.runner import OnOutput
@@ -19,6 +19,7 @@ from muster.remote.runner import OnOutput
 MOST_OUTPUT = 16 * 2**20  # of which the end is kept
 LAST_LINES = 20
 LATE_OUTPUT_S = 2.0  # after the end of a program whose output stays open
+LEFT_BEHIND_S = 1.0  # after a command has said that it ended, if something in the background holds its output
 POLL_S = 0.05  # where the system has no pidfd
 _CHUNK = 65536
 # What an interactive bash says when it has no terminal.
@@ -34,8 +35,13 @@ class CommandOutput:
         secrets: Mapping[str, str] = {},
         *,
         is_interactive: bool = False,
+        command_id: str = "",
     ) -> None:
+        """Takes the id with which the command says on standard error how it ended, if it does."""
+        self.exit_code: int | None = None
+        self.on_end: Callable[[], None] = lambda: None
         self._on_output = on_output
+        self._mark, self._maybe_mark = f"{command_id}:".encode() if command_id else b"", b""
         hidden = {value.encode("utf-8", "surrogateescape") for value in secrets.values() if len(value) > 3}
         self._hidden = sorted(hidden, key=lambda value: (-len(value), value))
         self._is_interactive = is_interactive
@@ -44,6 +50,8 @@ class CommandOutput:
         self._stdout, self._all = bytearray(), bytearray()
 
     def add(self, chunk: bytes, *, is_stdout: bool) -> None:
+        if self._mark and not is_stdout:
+            chunk = self._without_mark(chunk)
         if self._is_interactive and not is_stdout:
             *lines, self._unfinished = (self._unfinished + chunk).split(b"\n")
             chunk = b"".join(line + b"\n" for line in lines if not _is_noise(line))
@@ -51,6 +59,8 @@ class CommandOutput:
 
     def end(self) -> None:
         """Passes on what was held back."""
+        late, self._maybe_mark, self._mark = self._maybe_mark, b"", b""
+        self.add(late, is_stdout=False)
         rest = b"" if _is_noise(self._unfinished) else self._unfinished
         self._unfinished = b""
         self._hide(rest, is_stdout=False)
@@ -63,6 +73,23 @@ class CommandOutput:
 
     def last_lines(self) -> list[str]:
         return self._all.decode("utf-8", "replace").splitlines()[-LAST_LINES:]
+
+    def _without_mark(self, chunk: bytes) -> bytes:
+        """Returns what is not about the end of the command; in a container, that is said twice."""
+        text, before = self._maybe_mark + chunk, b""
+        while (at := text.find(self._mark)) >= 0:
+            line, newline, after = text[at + len(self._mark) :].partition(b"\n")
+            before += text[:at]
+            if not newline:
+                self._maybe_mark = text[at:]
+                return before
+            if self.exit_code is None and line.isdigit():
+                self.exit_code = int(line)
+                self.on_end()
+            text = after
+        keep = _start_of_any([self._mark], text)
+        self._maybe_mark = text[len(text) - keep :]
+        return before + text[: len(text) - keep]
 
     def _hide(self, chunk: bytes, *, is_stdout: bool) -> None:
         text = self._held[is_stdout] + chunk
@@ -100,9 +127,10 @@ async def execute(argv: Sequence[str], output: CommandOutput, *, timeout_s: floa
     try:
         await asyncio.wait_for(running.finish(given), timeout_s)
     finally:
+        left_behind = running.process.poll() is None
         running.close()
         output.end()
-    return running.process.returncode or 0
+    return (output.exit_code if left_behind else running.process.returncode) or 0
 
 
 class _Running:
@@ -132,8 +160,17 @@ class _Running:
     async def finish(self, given: bytes) -> None:
         if given:
             await self._write(given)
-        await self._exited()
-        await asyncio.wait(self._readers.values(), timeout=LATE_OUTPUT_S)
+        ends = asyncio.Event()
+        self._output.on_end = ends.set
+        waits = [asyncio.ensure_future(self._exited()), asyncio.ensure_future(ends.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits[:1], timeout=LEFT_BEHIND_S)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self.process.poll() is not None:
+            await asyncio.wait(self._readers.values(), timeout=LATE_OUTPUT_S)
 
     def close(self) -> None:
         """Kills what still runs, and lets go of the pipes."""

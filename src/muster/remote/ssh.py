@@ -109,7 +109,7 @@ class SshRunner:
             login_shell=self._login_shell,
             command_id=name,
         )
-        output = CommandOutput(on_output, secrets, is_interactive=self._login_shell)
+        output = CommandOutput(on_output, secrets, is_interactive=self._login_shell, command_id=name)
         with _log_file(name) as log:
             argv = ssh_arguments(self.host, line, socket=self._socket, log=str(log), connect_s=timeout_s)
             try:

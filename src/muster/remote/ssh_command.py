@@ -19,6 +19,8 @@ PERSIST_S = 30  # how long a shared connection outlives its last command
 ALIVE_S, ALIVE_COUNT = 5, 3  # a machine that is gone is noticed within their product
 CONNECT_S = 20
 COMMAND_ID = "MUSTER_COMMAND_ID"  # by this variable a command's processes are found when it must end early
+# Says on standard error how a command ended: ssh itself waits for everything that was left in the background.
+END_TRAP = f'trap \'printf "%s:%d\\n" "${COMMAND_ID}" $? >&2\' EXIT'
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ADDRESS = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.:%\[\]-]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]*")
@@ -105,7 +107,8 @@ def remote_line(
     lines = [_READ_SECRETS] if has_secrets else []
     named = {**({COMMAND_ID: command_id} if command_id else {}), **environment}
     exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in checked_names(named).items())
-    body = f"export {exports}\n{command}" if exports else command
+    parts = [END_TRAP if command_id else "", f"export {exports}" if exports else "", command]
+    body = "\n".join(part for part in parts if part)
     if has_secrets and login_shell:  # a profile may read standard input before the command does
         body, bash = f"exec {bash} -c {shlex.quote(body)}", "bash"
     return f"{bash} -c {shlex.quote(chr(10).join([*lines, body]))}"

@@ -77,6 +77,13 @@ class HeadSetup:
                     ) from error
             await asyncio.sleep(every_s)
         self._note_home(printed)
+        if self.has_container:  # one that runs already has a HOME of its own
+            with contextlib.suppress(MusterError, TimeoutError):
+                self._note_home(await self.runner.run(_HOME))
+
+    @property
+    def has_container(self) -> bool:
+        return bool(self.session.config.docker.container_name)
 
     def _note_home(self, printed: str) -> None:
         homes = [line[12:] for line in printed.splitlines() if line.startswith("muster-home=/")]
@@ -92,7 +99,7 @@ class HeadSetup:
         for command in initialization_commands(config, config.head_type):
             await self._command("initialising", command, where=RunWhere.HOST)
         await self.runner.prepare(as_head=True, file_mounts=config.file_mounts, is_synced=True)
-        if config.docker.container_name:  # a container has a HOME of its own
+        if self.has_container:
             self._note_home(await self.runner.run(_HOME))
         for command in config.head_setup_commands:
             await self._command("setting up", command)
@@ -145,6 +152,8 @@ class HeadSetup:
 
     async def shares_home(self, request: str) -> bool:
         """Returns whether the record that was just written here is there, too: HOME is on a shared disk."""
+        if self.has_container:
+            return False
         text = await self.runner.run(f"cat {shlex.quote(self.home)}/launch.json 2>/dev/null || true")
         return request in text
 

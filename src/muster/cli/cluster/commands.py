@@ -122,7 +122,7 @@ def submit(
 def attach(ctx: click.Context, /, cluster: str, is_new: bool, node_ip: str | None, **given: Any) -> None:  # noqa: ANN401
     """Open a terminal on the head, or on one of the workers."""
     with cluster_session(cluster, is_quiet=not given["start"]) as session:
-        kind = session_kind(tmux=given["tmux"], screen=given["screen"])
+        kind, _ = session_kind(tmux=given["tmux"], screen=given["screen"]), forwarded(given["ports"])
         if node_ip is None:
             machine, settings = _started_head(session, is_started=given["start"]), _environment(session)
         else:
@@ -262,7 +262,7 @@ def ask_head(cluster: str, command: str, words: list[str]) -> int:
 
 
 def _execute(session: ClusterSession, command: str, *, stop: bool, start: bool, **given: Any) -> int:  # noqa: ANN401
-    kind = session_kind(tmux=given["tmux"], screen=given["screen"])
+    kind, _ = session_kind(tmux=given["tmux"], screen=given["screen"]), forwarded(given["ports"])
     head = _started_head(session, is_started=start)
     python = session.record().python or "python3"
     line = command_line(
