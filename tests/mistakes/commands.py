@@ -41,6 +41,13 @@ FILES = {
     "prices.yaml": CLUSTER + "muster: {prices: prices.csv}\n",
     "prices.csv": "type,zone,on_demand,spot\nsmall,a,1.0,cheap\n",
     "script.py": "import muster\n",
+    "rack.yaml": "provider: {type: local, head_ip: 127.0.0.1, worker_ips: [127.0.0.2]}\n"
+    "auth: {ssh_private_key: /no_key}\n",
+    "rack_twice.yaml": "provider: {type: local, head_ip: a, worker_ips: [b, b]}\n",
+    "rack_no_head.yaml": "provider: {type: local, hosts: [{ip: b}]}\n",
+    "rack_type.yaml": CLUSTER.replace(
+        "{type: process}", "{type: local, head_ip: a, hosts: [{ip: b, type: smal}]}"
+    ),
 }
 
 MAKE = """\
@@ -64,6 +71,25 @@ def _of(name: str, line: str, *says: str) -> CommandMistake:
 COMMANDS = [
     _of("up_other_cloud", "up HERE/aws.yaml -y", "aws.yaml", "'aws'", "external"),
     _of("up_missing_module", "up HERE/external.yaml -y", "external.yaml", "'nosuch'", "PYTHONPATH"),
+    _of("up_key", "up HERE/rack.yaml -y", "no_key", "no such file", "ssh_private_key"),
+    _of(
+        "up_host_twice",
+        "up HERE/rack_twice.yaml -y",
+        "rack_twice.yaml:1",
+        "'b' is listed twice",
+        "remove one",
+    ),
+    _of("up_no_head_ip", "up HERE/rack_no_head.yaml -y", "rack_no_head.yaml:1", "'head_ip' is missing"),
+    _of("up_host_type", "up HERE/rack_type.yaml -y", "rack_type.yaml", "'smal'", "'small'"),
+    _of("up_port_elsewhere", "up HERE/rack.yaml -y --port 1", "--port", "head_start_ray_commands"),
+    _of("up_option_here", "up HERE/good.yaml -y --min-workers 1", "--min-workers", "'process'", "good.yaml"),
+    _of("exec_here", "exec HERE/good.yaml date", "'process'", "this computer"),
+    _of("exec_unknown", "exec nosuch date", "'nosuch'", "file"),
+    _of("exec_two_sessions", "exec HERE/rack.yaml date --tmux --screen", "--tmux", "--screen", "choose one"),
+    _of("attach_port", "attach HERE/rack.yaml -p x", "'x'", "8265"),
+    _of("rsync_one_path", "rsync-up HERE/rack.yaml HERE", "both paths", "file_mounts"),
+    _of("submit_no_script", "submit HERE/rack.yaml HERE/none.py", "none.py"),
+    _of("down_workers_here", "down HERE/good.yaml -y --workers-only", "--workers-only"),
     _of("up_without_a_terminal", "up HERE/good.yaml", "-y"),
     _of("up_port", "up HERE/good.yaml --port 0", "--port", "65535"),
     _of("up_missing_file", "up HERE/none.yaml", "none.yaml", "No such file"),

@@ -172,4 +172,4 @@ def test_what_only_plans_or_shows_never_calls_them(file, tmp_path):
     ):
         CliRunner().invoke(cli, words, env={**os.environ, **environment})
     up = CliRunner().invoke(cli, ["up", str(file)], env={**os.environ, **environment}, input="n\n")
-    assert (CALLED, up.exit_code) == ([], 2)
+    assert (CALLED, up.exit_code) == ([], 1)  # nothing is made before the user has said yes

@@ -14,10 +14,15 @@ PAGES = {
     "plan": "docs/plan.md",
     "sim": "docs/simulator.md",
     "sim tune": "docs/sim-tune.md",
-    "up": "docs/laptop-cluster.md",
+    **dict.fromkeys(
+        (
+            *("up", "down", "exec", "submit", "attach", "rsync-up", "rsync-down", "logs"),
+            *("get-head-ip", "get-worker-ips", "kill-random-node"),
+        ),
+        "docs/on-premise.md",
+    ),
     "status": "docs/laptop-cluster.md",
     "why": "docs/laptop-cluster.md",
-    "down": "docs/laptop-cluster.md",
     "gc": "docs/head.md",
     "monitor": "docs/monitor.md",
     "provider": "docs/providers.md",

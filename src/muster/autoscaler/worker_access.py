@@ -1,4 +1,4 @@
-"""WorkerAccess is how the installer on the head reaches workers of any v1 provider, and what they need."""
+"""Imported lazily: how the installer on the head reaches workers of any v1 provider, and what they need."""
 
 from __future__ import annotations
 

@@ -62,8 +62,10 @@ class InstalledService(Struct, frozen=True, kw_only=True):
 
 
 # `is-system-running` also answers "degraded" or "starting"; only where systemd is not init it says "offline".
+# In a container neither starts anything, even where their programs are in the image.
 DETECT = """\
-if [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then echo SYSTEMD
+if [ -e /run/.containerenv ] || [ -e /.dockerenv ]; then echo NOBODY
+elif [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then echo SYSTEMD
 elif [ -d /run/systemd/system ] && loginctl enable-linger >/dev/null 2>&1 &&
   systemctl --user show-environment >/dev/null 2>&1; then echo USER_SYSTEMD
 elif command -v crontab >/dev/null 2>&1; then echo CRON
@@ -248,9 +250,10 @@ def _stop(service: HeadService) -> str:
 def _crontab(service: HeadService, *, is_kept: bool) -> str:
     line = shlex.quote(cron_line(service))
     add = f" echo {line};" if is_kept else ""
+    is_there = "" if is_kept else f"crontab -l 2>/dev/null | grep -qxF -e {line} || exit 0; "
     return (  # one after the other: on a new host two crontabs at once both make its directory
         f"command -v crontab >/dev/null || exit 0; "
-        f"L=$(crontab -l 2>/dev/null | grep -vxF -e {line}); "
+        f"{is_there}L=$(crontab -l 2>/dev/null | grep -vxF -e {line}); "
         f'{{ [ -z "$L" ] || printf "%s\\n" "$L";{add} true; }} | crontab -'
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -41,8 +42,9 @@ class BashRunner:
         try:
             out, problem = await asyncio.wait_for(process.communicate(), timeout_s)
         except BaseException:
-            process.kill()
-            await process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()  # which closes its pipes
             raise
         if process.returncode:
             raise CommandFailed(problem.decode(), exit_code=process.returncode)

@@ -270,3 +270,20 @@ def test_a_full_disk_on_a_host_is_a_reason_and_leaves_no_lock(racks, monkeypatch
     report = provider.reports()["h0"].report
     assert report is not None and report.disk_bytes > 0
     assert replace(report, disk_bytes=10_000_000).unusable("c") == "unhealthy: 10 MB are left on its disk"
+
+
+def test_the_head_alone_is_found_without_waiting_for_other_hosts(racks, monkeypatch):
+    racks.hosts = {"head": RackHost(ip="head", node_type="big", is_head=True), **workers(2, "big")}
+    tags = {**worker_tags("c", "big", "", "r-1"), "ray-node-type": "head"}
+    racks.provider().create_node({}, tags, 1)
+    asked = []
+    plain = BashRunner.run
+
+    async def noted(self, command, **given):
+        asked.append(self.home.name)
+        return await plain(self, command, **given)
+
+    monkeypatch.setattr(BashRunner, "run", noted)
+    provider = racks.provider()
+    (node,) = provider.non_terminated_nodes({"ray-node-type": "head"})
+    assert (provider.internal_ip(node), asked) == ("head", ["head"])

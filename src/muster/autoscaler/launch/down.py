@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from muster.autoscaler.backup import forget_line
@@ -77,8 +77,7 @@ class ClusterDown:
         left = dict(ended.left)
         if options.workers_only or options.keep_min_workers:
             return TakenDown(workers=ended.ended, left=left, notes=tuple(self._notes))
-        heads = [head, *(await asyncio.to_thread(session.machines, "head"))[1:]] if head is not None else []
-        for one in heads:
+        for one in await asyncio.to_thread(session.machines, "head"):  # one that was replaced, too
             problem = await self._end_head(one)
             if problem:
                 left[one.node_id] = problem
@@ -175,10 +174,20 @@ class ClusterDown:
         teardown = WorkerTeardown(
             port, session.context.clock, session.context.ids, known=(), patience_s=WORKERS_S
         )
-        done = await asyncio.to_thread(
-            teardown.run, lambda text: session.context.report("", text), self._quiet_s()
-        )
+        done = await asyncio.to_thread(teardown.run, self._report_changes(), self._quiet_s())
         return EndedWorkers(tuple(done.ended), done.left)
+
+    def _report_changes(self) -> Callable[[str], None]:
+        """The teardown reports at every look; a line is shown when it says something new."""
+        last = ""
+
+        def report(text: str) -> None:
+            nonlocal last
+            if text != last:
+                self.session.context.report("", text)
+            last = text
+
+        return report
 
     def _quiet_s(self) -> float:
         """A rack's hosts are asked directly; a cloud's list may be late."""

@@ -24,7 +24,7 @@ from muster.cluster.model import NodeKind
 from muster.cluster.states import InstanceState
 from muster.config.node_launch import RuntimeHashes, initialization_commands
 from muster.errors import ClusterError, CommandFailed, MusterError, Unreachable
-from muster.providers.onprem.host_lock import Holder, stop_line
+from muster.providers.onprem.host_lock import LockHolder, stop_line
 from muster.remote.install import InstallRequest, MusterInstaller
 from muster.remote.ledger_copy import pull_ledger, push_ledger
 from muster.remote.runner import CommandRunner, RunWhere
@@ -77,6 +77,13 @@ class HeadSetup:
                     ) from error
             await asyncio.sleep(every_s)
         self._note_home(printed)
+        if self.has_container:  # one that runs already has a HOME of its own
+            with contextlib.suppress(MusterError, TimeoutError):
+                self._note_home(await self.runner.run(_HOME))
+
+    @property
+    def has_container(self) -> bool:
+        return bool(self.session.config.docker.container_name)
 
     def _note_home(self, printed: str) -> None:
         homes = [line[12:] for line in printed.splitlines() if line.startswith("muster-home=/")]
@@ -92,7 +99,7 @@ class HeadSetup:
         for command in initialization_commands(config, config.head_type):
             await self._command("initialising", command, where=RunWhere.HOST)
         await self.runner.prepare(as_head=True, file_mounts=config.file_mounts, is_synced=True)
-        if config.docker.container_name:  # a container has a HOME of its own
+        if self.has_container:
             self._note_home(await self.runner.run(_HOME))
         for command in config.head_setup_commands:
             await self._command("setting up", command)
@@ -101,7 +108,8 @@ class HeadSetup:
         """Writes what the monitor reads: its cluster file, the keys to the workers, and Ray's token."""
         self._begin("writing the cluster's files")
         await self._write(HEAD_FILE, self.target.file.text)
-        await self._write(f"{self.home}/auth_token", self.target.token)
+        # A token that is there stays: the workers of a running cluster have it.
+        await self._write(f"{self.home}/auth_token", self.target.token, is_kept=True)
         for there, here in self.target.file.keys.items():
             await self._write(there, _key_text(here))
 
@@ -120,7 +128,7 @@ class HeadSetup:
             await self._command("starting Ray", command, environment=self.environment(), limit_s=START_S)
 
     async def stop_ray(self) -> None:
-        holder = Holder(cluster="", cloud_id=self.target.machine.node_id, launcher="", taken_at=0.0)
+        holder = LockHolder(cluster="", cloud_id=self.target.machine.node_id, launcher="", taken_at=0.0)
         await self.runner.run(stop_line("/tmp", holder), timeout_s=START_S)
 
     async def start_monitor(self) -> str:
@@ -144,6 +152,8 @@ class HeadSetup:
 
     async def shares_home(self, request: str) -> bool:
         """Returns whether the record that was just written here is there, too: HOME is on a shared disk."""
+        if self.has_container:
+            return False
         text = await self.runner.run(f"cat {shlex.quote(self.home)}/launch.json 2>/dev/null || true")
         return request in text
 
@@ -262,12 +272,13 @@ class HeadSetup:
             said = f"; its last output: {last}" if last and last not in str(error) else ""
             raise ClusterError(f"{step} of the head failed: {error}{said}") from error
 
-    async def _write(self, there: str, text: str) -> None:
+    async def _write(self, there: str, text: str, *, is_kept: bool = False) -> None:
         """The text travels on standard input: it may hold keys."""
         target = f'"$HOME"/{shlex.quote(there[2:])}' if there.startswith("~/") else shlex.quote(there)
-        line = (
+        line = f"[ -s {target} ] || {{ " if is_kept else "{ "
+        line += (
             f'umask 077; mkdir -p "$(dirname {target})"; printf %s "${_TEXT}" > {target}.partial'
-            f" && mv {target}.partial {target}"
+            f" && mv {target}.partial {target}; }}"
         )
         await self.runner.run(line, secrets={_TEXT: text})
 

@@ -200,6 +200,7 @@ async def preflight(session: ClusterSession) -> list[Finding]:
     found = here(config)
     if any(one.is_fatal for one in found):
         return found  # no host could be reached without them
+    session.context.report("", "checking hosts: ports, clocks, disks and versions")
     gate = asyncio.Semaphore(AT_ONCE)
     hosts = rack_hosts(config)
     asked = await asyncio.gather(*(_probe_host(session, host, gate) for host in hosts.values()))

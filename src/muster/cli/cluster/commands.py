@@ -31,7 +31,7 @@ from muster.cli.cluster.up_down import cluster_session
 from muster.cli.console import complain, emit, remark
 from muster.cli.up_down import confirm
 from muster.errors import ClusterError, CommandFailed
-from muster.providers.onprem.host_lock import Holder, stop_line
+from muster.providers.onprem.host_lock import LockHolder, stop_line
 from muster.providers.v1.tags import STATUS_UP_TO_DATE, TAG_RAY_NODE_STATUS
 from muster.remote.runner import CommandRunner, RunWhere
 
@@ -122,7 +122,7 @@ def submit(
 def attach(ctx: click.Context, /, cluster: str, is_new: bool, node_ip: str | None, **given: Any) -> None:  # noqa: ANN401
     """Open a terminal on the head, or on one of the workers."""
     with cluster_session(cluster, is_quiet=not given["start"]) as session:
-        kind = session_kind(tmux=given["tmux"], screen=given["screen"])
+        kind, _ = session_kind(tmux=given["tmux"], screen=given["screen"]), forwarded(given["ports"])
         if node_ip is None:
             machine, settings = _started_head(session, is_started=given["start"]), _environment(session)
         else:
@@ -228,7 +228,7 @@ def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
         if hard:
             session.node_provider.terminate_node(chosen.node_id)
         else:
-            holder = Holder(cluster="", cloud_id=chosen.node_id, launcher="", taken_at=0.0)
+            holder = LockHolder(cluster="", cloud_id=chosen.node_id, launcher="", taken_at=0.0)
             runner = session.runner(chosen.node_id, is_head=False)
             asyncio.run(runner.run(stop_line("/tmp", holder)))
         emit(chosen.ip.encode())
@@ -262,7 +262,7 @@ def ask_head(cluster: str, command: str, words: list[str]) -> int:
 
 
 def _execute(session: ClusterSession, command: str, *, stop: bool, start: bool, **given: Any) -> int:  # noqa: ANN401
-    kind = session_kind(tmux=given["tmux"], screen=given["screen"])
+    kind, _ = session_kind(tmux=given["tmux"], screen=given["screen"]), forwarded(given["ports"])
     head = _started_head(session, is_started=start)
     python = session.record().python or "python3"
     line = command_line(

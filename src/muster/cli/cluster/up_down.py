@@ -93,7 +93,6 @@ def up_elsewhere(file: Path, *, yes: bool, dry_run: bool, no_check: bool, **give
 
 def _check(session: ClusterSession) -> None:
     """Shows what the pre-flight found; ClusterError, before anything is started, for what must fail."""
-    session.context.report("", "checking hosts, key, ports, clocks, disks and versions")
     found = asyncio.run(preflight(session))
     for finding in found:
         if not finding.is_fatal:

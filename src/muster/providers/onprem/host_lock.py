@@ -22,8 +22,8 @@ LEAST_DISK_BYTES = 500_000_000
 _BOOT = "@BOOT@"
 
 
-class Holder(Struct, frozen=True, kw_only=True):
-    """A Holder is the contents of a host's lock: which cluster has the host, and what it keeps there."""
+class LockHolder(Struct, frozen=True, kw_only=True):
+    """A LockHolder is the contents of a host's lock: which cluster has the host, and what it keeps there."""
 
     cluster: str
     cloud_id: str
@@ -48,10 +48,10 @@ class HostReport(Struct, frozen=True, kw_only=True):
     lock: str = ""  # as it is written; "": nobody has the host
 
     @property
-    def holder(self) -> Holder | None:
+    def holder(self) -> LockHolder | None:
         """Returns who has the host; None when nobody does, or a text that no muster has written."""
         try:
-            return msgspec.json.decode(self.lock, type=Holder) if self.lock else None
+            return msgspec.json.decode(self.lock, type=LockHolder) if self.lock else None
         except msgspec.DecodeError:
             return None
 
@@ -185,17 +185,17 @@ def look_line(lock_dir: str) -> str:
     return _line(_LOOK, D=lock_dir, ID="")
 
 
-def take_line(lock_dir: str, holder: Holder) -> str:
+def take_line(lock_dir: str, holder: LockHolder) -> str:
     """Returns the line that takes the host, unless somebody has it since its last start."""
     return _line(_TAKE, D=lock_dir, ID="", HOLDER=msgspec.json.encode(holder).decode())
 
 
-def write_line(lock_dir: str, holder: Holder) -> str:
+def write_line(lock_dir: str, holder: LockHolder) -> str:
     """Returns the line that replaces the holder's own contents of the lock."""
     return _line(_WRITE, D=lock_dir, ID=holder.cloud_id, HOLDER=msgspec.json.encode(holder).decode())
 
 
-def release_line(lock_dir: str, holder: Holder, clean: str = "") -> str:
+def release_line(lock_dir: str, holder: LockHolder, clean: str = "") -> str:
     """Returns the line that ends what the holder runs on the host, cleans it, and then gives it back."""
     return _line(
         _RELEASE,
@@ -208,7 +208,7 @@ def release_line(lock_dir: str, holder: Holder, clean: str = "") -> str:
     )
 
 
-def stop_line(lock_dir: str, holder: Holder) -> str:
+def stop_line(lock_dir: str, holder: LockHolder) -> str:
     """Returns the line that ends what the holder runs on the host, and keeps the host."""
     return _line(_STOP + "\necho stopped\n", D=lock_dir, ID=holder.cloud_id, S=str(STOP_S))
 

@@ -22,7 +22,7 @@ from muster.errors import CapacityExhausted, MusterError, ProviderError, Provide
 from muster.providers.node_provider import NodeProvider
 from muster.providers.onprem.host_lock import (
     STOP_S,
-    Holder,
+    LockHolder,
     HostReport,
     answer_of,
     release_line,
@@ -46,7 +46,7 @@ class _Node:
     """A _Node is a host that this cluster has."""
 
     state: HostState
-    holder: Holder
+    holder: LockHolder
 
     @property
     def tags(self) -> dict[str, str]:
@@ -84,8 +84,12 @@ class OnPremProvider(NodeProvider):
     # -- looking ----------------------------------------------------------------------------------
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        """Returns what is known; hosts are looked at in the background, except for the first time."""
-        self._call(self._refresh())
+        """Returns what is known; hosts are looked at in the background, except for the first time.
+
+        For the head alone only its host is looked at: a command on the head need not wait for others.
+        """
+        is_head = tag_filters.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD
+        self._call(self._look_at_head() if is_head and not self._is_surveyed else self._refresh())
         wanted = tag_filters.items()
         return [node_id for node_id, node in self._nodes.items() if wanted <= node.tags.items()]
 
@@ -93,7 +97,7 @@ class OnPremProvider(NodeProvider):
         return not self.is_terminated(node_id) and not self._nodes[node_id].state.problem
 
     def is_terminated(self, node_id: str) -> bool:
-        if not self._is_surveyed:
+        if not self._is_surveyed and node_id not in self._nodes:
             self._call(self._refresh())
         return node_id not in self._nodes
 
@@ -160,10 +164,12 @@ class OnPremProvider(NodeProvider):
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._rack.disconnect()
-        await asyncio.sleep(0)  # transports of ended processes are closed by callbacks
+        for _ in range(10):  # transports of ended processes are closed by callbacks
+            await asyncio.sleep(0)
 
     def _node(self, node_id: str) -> _Node:
-        if not self._is_surveyed and threading.current_thread() is not self._thread:
+        is_known = self._is_surveyed or node_id in self._nodes
+        if not is_known and threading.current_thread() is not self._thread:
             self._call(self._refresh())
         try:
             return self._nodes[node_id]
@@ -180,6 +186,14 @@ class OnPremProvider(NodeProvider):
         if not self._is_surveyed and self._survey is not None:
             await self._survey
             self._is_surveyed = True
+
+    async def _look_at_head(self) -> None:
+        self._rack.sync_list()
+        ours = [
+            node.state for node in self._nodes.values() if node.tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD
+        ]
+        heads = [state for state in self._rack.states.values() if state.host.is_head or state in ours]
+        await self._look(heads)
 
     async def _look_at_all(self) -> None:
         self._rack.sync_list()
@@ -254,7 +268,7 @@ class OnPremProvider(NodeProvider):
         """Returns the new node's id; None when the host could not be had, which is noted."""
         ip, lock_dir = state.host.ip, self._rack.lock_dir
         name, program = self._container
-        holder = Holder(
+        holder = LockHolder(
             cluster=self.cluster_name,
             cloud_id=self._ids.fresh(ip),
             launcher=self._launcher,
@@ -308,7 +322,8 @@ class OnPremProvider(NodeProvider):
 
     async def _release(self, node_id: str, clean: str = "") -> None:
         """Ends what runs on the host before it is anybody else's; an unknown node is gone already."""
-        await self._refresh()
+        if node_id not in self._nodes:
+            await self._refresh()
         node = self._nodes.get(node_id)
         if node is None:
             return
