@@ -363,6 +363,8 @@ def remove_leftovers() -> None:
 def _mounts(host: NamespaceHost) -> list[list[str]]:
     """Returns the commands that hide this machine's directories behind the host's own."""
     commands = []
+    if shutil.which("podman", path=SEARCH):  # which would make it where it is not hidden
+        Path("/var/lib/containers").mkdir(parents=True, exist_ok=True)
     for private in PRIVATE:
         own = host.directory / _folder(private)
         own.mkdir(parents=True, exist_ok=True)

@@ -105,24 +105,26 @@ unpack_redis() (
 )
 
 # What the tests make hosts of: network namespaces with an sshd each, and containers on them. These cannot be used
-# unpacked, so only root gets them. Without them those tests are skipped, and say so.
+# unpacked, so root gets them installed, but not where an init would start their servers. Without them those tests
+# are skipped, and say so.
 get_hosts() {
-    if command -v sshd >/dev/null 2>&1 || [ -x /usr/sbin/sshd ]; then
-        ! command -v rsync >/dev/null 2>&1 || ! command -v podman >/dev/null 2>&1 || return 0
-    fi
-    log=$venv/apt-hosts.log
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && install_hosts >"$log" 2>&1; then
-        say "installed openssh-server, rsync, iproute2 and podman for the tests"
+    missing=''
+    for program in sshd rsync ip podman runc crontab; do
+        PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null 2>&1 || missing="$missing $program"
+    done
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" = 0 ] && [ ! -d /run/systemd/system ] && command -v apt-get >/dev/null 2>&1 &&
+        install_hosts >"$venv/apt-hosts.log" 2>&1; then
+        say "installed openssh-server, rsync, iproute2, podman and cron for the tests"
     else
-        say "no sshd, rsync or podman: tests on hosts and in containers will be skipped (root and apt install them)"
+        say "missing:$missing. Tests that need them will be skipped (openssh-server, rsync, iproute2, podman, runc, cron)"
     fi
 }
 
 install_hosts() (
-    # A package that starts a server finds no place to start it: the tests start their own.
-    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
-    export DEBIAN_FRONTEND RUNLEVEL
-    set -- openssh-server openssh-client rsync iproute2 podman runc busybox-static cron
+    DEBIAN_FRONTEND=noninteractive
+    export DEBIAN_FRONTEND
+    set -- openssh-server openssh-client rsync iproute2 podman runc cron
     apt-get install -y -qq --no-install-recommends "$@" </dev/null ||
         { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" </dev/null; }
 )

@@ -70,6 +70,20 @@ def test_every_step_has_a_log_without_secrets(tmp_path):
     assert "secret" not in "".join(logs.values())
 
 
+def test_a_log_does_not_grow_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("muster.remote.updater.LOG_BYTES", 60)
+    for _ in range(2):
+        update(ScriptedRunner(), tmp_path)
+    kept = sorted(path.name for path in (tmp_path / "n").glob("start*"))
+    text = (tmp_path / "n" / "start.log").read_text()
+    assert kept == ["start.log"] and text.endswith("output of start\n") and text.count("$ start") == 2
+    update(ScriptedRunner(), tmp_path)
+    assert (tmp_path / "n" / "start.old.log").read_text() == text
+    monkeypatch.setattr("muster.remote.updater.LOG_BYTES", 40)
+    update(ScriptedRunner(), tmp_path)
+    assert (tmp_path / "n" / "start.log").read_text().endswith("(the rest is left out)\n")
+
+
 def test_what_the_tags_say_is_there_is_not_done_again(tmp_path):
     runner = ScriptedRunner()
     update(runner, tmp_path, tags=final_tags(SETUP.hashes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -60,6 +61,45 @@ def test_a_distribution_that_is_not_installed_is_named():
 def test_a_source_tree_that_is_installed_in_place_is_not_repacked_as_a_dependency(tmp_path):
     with pytest.raises(RemoteError, match=r"muster-ml is installed here as an editable source tree"):
         wheels.repacked("muster-ml", tmp_path)
+
+
+def test_programs_scripts_and_data_files_keep_their_places_and_permissions(tmp_path, monkeypatch):
+    """A distribution as pip leaves it: in lib/python3/site-packages, with files beside it."""
+    site = tmp_path / "lib" / "python3" / "site-packages"
+    info = site / "odd_name-1.2.dist-info"
+    files = {
+        site / "odd" / "__init__.py": "",
+        site / "odd" / "__pycache__" / "x.pyc": "",
+        site / "odd" / "server": "binary",
+        tmp_path / "bin" / "odd-tool": f"#!{tmp_path}/bin/python\nprint(1)\n",
+        tmp_path / "bin" / "odd-entry": "made by pip",
+        tmp_path / "share" / "odd" / "data": "1",
+        info / "METADATA": "Metadata-Version: 2.1\nName: odd.name\nVersion: 1.2\n",
+        info / "WHEEL": "Wheel-Version: 1.0\nTag: py2-none-any\nTag: py3-none-any\n",
+        info / "entry_points.txt": "[console_scripts]\nodd-entry = odd:main\n",
+        info / "INSTALLER": "pip",
+    }
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (site / "odd" / "server").chmod(0o755)
+    (info / "RECORD").write_text("".join(f"{os.path.relpath(path, site)},,\n" for path in files))
+    monkeypatch.syspath_prepend(str(site))
+    made = wheels.repacked("odd.name", tmp_path / "out")
+    assert made.path.name == "odd_name-1.2-py2.py3-none-any.whl"
+    with zipfile.ZipFile(made.path) as archive:
+        found = {one.filename: one.external_attr >> 16 for one in archive.infolist()}
+        assert archive.read("odd_name-1.2.data/scripts/odd-tool") == b"#!python\nprint(1)\n"
+    assert found == {
+        "odd/__init__.py": 0o100644,
+        "odd/server": 0o100755,
+        "odd_name-1.2.data/data/share/odd/data": 0o100644,
+        "odd_name-1.2.data/scripts/odd-tool": 0o100755,
+        "odd_name-1.2.dist-info/METADATA": 0o100644,
+        "odd_name-1.2.dist-info/RECORD": 0o100644,
+        "odd_name-1.2.dist-info/WHEEL": 0o100644,
+        "odd_name-1.2.dist-info/entry_points.txt": 0o100644,
+    }
 
 
 @pytest.mark.slow

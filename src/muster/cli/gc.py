@@ -183,7 +183,7 @@ async def _ask_head(file: str) -> HeadAnswer:
         status = codec.convert(msgspec.json.decode(text), PublishedStatus) if text.strip() else None
         pid = 0 if status is None else status.monitor_pid
         alive = await runner.run(f"kill -0 {int(pid)} 2>/dev/null && echo alive || true") if pid else ""
-        return answer_of(status, is_alive="alive" in alive, where=where)
+        return answer_of(status, is_alive="alive" in alive, where=where, head_id=head.node_id)
 
 
 def _show(found: UnownedMachines, *, as_json: bool, is_ending: bool) -> None:

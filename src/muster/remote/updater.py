@@ -44,6 +44,7 @@ from muster.remote.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
+LOG_BYTES = 16 * 2**20  # of one step of one machine; a host may be set up for years
 STARTED, RETRIED, DONE, FAILED = "started", "retried", "done", "failed"
 
 
@@ -275,15 +276,24 @@ class Updater:
         with contextlib.ExitStack() as stack:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                if path.exists() and path.stat().st_size > LOG_BYTES:
+                    path.replace(path.with_suffix(".old.log"))
                 file = stack.enter_context(path.open("ab", buffering=0))
             except OSError as error:
                 logger.warning("no log of %s: %s", node, error)
                 yield lambda chunk: None
                 return
 
+            room = LOG_BYTES
+
             def write(chunk: bytes) -> None:
+                nonlocal room
                 with contextlib.suppress(OSError):
-                    file.write(chunk)
+                    if room > 0:
+                        file.write(
+                            chunk if len(chunk) < room else chunk[:room] + b"\n(the rest is left out)\n"
+                        )
+                room -= len(chunk)
 
             yield write
 

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import os
 import re
+import stat
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -247,21 +248,18 @@ def _written(target: Path, stem: str, files: Files) -> Wheel:
     with replacing(path) as draft, zipfile.ZipFile(draft, "w") as archive:
         for inner, content in sorted(files.items()):
             data = content if isinstance(content, bytes) else content.read_bytes()
+            is_program = "/scripts/" in inner if isinstance(content, bytes) else os.access(content, os.X_OK)
             lines.append(f"{inner},sha256={_hash(data)},{len(data)}\n")
-            _add(archive, inner, data)
+            _add(archive, inner, data, is_program=is_program)
         _add(archive, record, "".join([*lines, f"{record},,\n"]).encode())
     return Wheel(path, name, version)
 
 
-def _add(archive: zipfile.ZipFile, inner: str, data: bytes) -> None:
+def _add(archive: zipfile.ZipFile, inner: str, data: bytes, *, is_program: bool = False) -> None:
+    """Keeps the permission to run: Ray's programs lie among its modules."""
     entry = zipfile.ZipInfo(inner, _FIRST_DAY)
-    entry.external_attr = (0o755 if "/scripts/" in inner or _is_program(data) else 0o644) << 16
+    entry.external_attr = (stat.S_IFREG | (0o755 if is_program else 0o644)) << 16
     archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=1)
-
-
-def _is_program(data: bytes) -> bool:
-    """Ray runs programs that lie among its modules; pip keeps their permission to be run."""
-    return data[:4] == b"\x7fELF" or data[:2] == b"#!"
 
 
 def _hash(data: bytes) -> str:

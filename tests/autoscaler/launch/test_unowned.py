@@ -18,13 +18,18 @@ STRANGE = cloud_instance("m-x", node_type="", kind=NodeKind.UNMANAGED)
 LISTED = {machine.cloud_id: machine for machine in (HEAD, TWO, ONE, STRANGE)}
 
 
-def names(state, owned=()):
-    found = unowned(CONFIG, LISTED, HeadAnswer(state=state, detail="", owned=frozenset(owned)))
+def names(state, owned=(), head_id=""):
+    answer = HeadAnswer(state=state, detail="", owned=frozenset(owned), head_id=head_id)
+    found = unowned(CONFIG, LISTED, answer)
     return [one.cloud_id for one in found.machines]
 
 
 def test_a_running_head_owns_itself_and_what_it_has_records_of():
-    assert names(HeadState.RUNS, {"m-1"}) == ["m-2"]
+    assert names(HeadState.RUNS, {"m-1"}) == names(HeadState.RUNS, {"m-1"}, "m-head") == ["m-2"]
+
+
+def test_a_head_that_another_one_has_replaced_is_owned_by_nobody():
+    assert names(HeadState.RUNS, {"m-1", "m-2"}, "m-new") == ["m-head"]
 
 
 def test_without_a_head_or_one_that_can_be_asked_nothing_is_owned():

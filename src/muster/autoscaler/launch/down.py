@@ -77,8 +77,7 @@ class ClusterDown:
         left = dict(ended.left)
         if options.workers_only or options.keep_min_workers:
             return TakenDown(workers=ended.ended, left=left, notes=tuple(self._notes))
-        heads = [head, *(await asyncio.to_thread(session.machines, "head"))[1:]] if head is not None else []
-        for one in heads:
+        for one in await asyncio.to_thread(session.machines, "head"):  # one that was replaced, too
             problem = await self._end_head(one)
             if problem:
                 left[one.node_id] = problem

@@ -31,6 +31,7 @@ from muster.cluster.ports import CloudProvider
 from muster.config.document import Document
 from muster.config.load import load_config, parse_config
 from muster.config.node_launch import node_launches
+from muster.config.rack import rack_hosts
 from muster.config.schema import ClusterConfig
 from muster.errors import ClusterError
 from muster.host.atomic_write import atomic_write
@@ -170,7 +171,11 @@ class ClusterSession:
         return found
 
     def head(self) -> Machine | None:
+        """Returns the head; of a rack the one on the host that the file names: a lost one is remembered."""
         heads = self.machines(NODE_KIND_HEAD)
+        if self.config.provider.type == "local":
+            named = [ip for ip, host in rack_hosts(self.config).items() if host.is_head]
+            heads = [one for one in heads if one.ip in named]
         return heads[0] if heads else None
 
     def running_head(self) -> Machine:

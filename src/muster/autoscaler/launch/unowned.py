@@ -41,6 +41,7 @@ class HeadAnswer(Struct, frozen=True, kw_only=True):
     state: HeadState
     detail: str  # for the user
     owned: frozenset[CloudId] = frozenset()
+    head_id: str = ""  # of its machine; "": the provider does not list it
 
 
 class UnownedMachine(Struct, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ class UnownedMachines(Struct, frozen=True, kw_only=True):
         return None if None in prices else sum(price or 0.0 for price in prices)
 
 
-def answer_of(status: PublishedStatus | None, *, is_alive: bool, where: str) -> HeadAnswer:
+def answer_of(status: PublishedStatus | None, *, is_alive: bool, where: str, head_id: str = "") -> HeadAnswer:
     """Returns what a monitor's status file says; `is_alive`: the monitor that wrote it still runs."""
     if not is_alive:
         return HeadAnswer(state=HeadState.SILENT, detail=f"the monitor {where} does not run")
@@ -78,7 +79,8 @@ def answer_of(status: PublishedStatus | None, *, is_alive: bool, where: str) -> 
             state=HeadState.SILENT, detail=f"the monitor {where} has not published a status yet"
         )
     owned = frozenset(i.cloud_id for i in status.instances if i.cloud_id and i.state in ON_CLOUD)
-    return HeadAnswer(state=HeadState.RUNS, detail=f"the monitor {where} runs", owned=owned)
+    detail = f"the monitor {where} runs"
+    return HeadAnswer(state=HeadState.RUNS, detail=detail, owned=owned, head_id=head_id)
 
 
 def without_record(listed: Mapping[CloudId, CloudInstance]) -> HeadAnswer:
@@ -97,15 +99,20 @@ def unowned(
 ) -> UnownedMachines:
     """Returns the listed machines that no running head has a record of; a running head is its own.
 
-    Machines whose tags cannot be read are left out: whose they are is not known.
+    A head that was replaced is listed. Machines whose tags cannot be read are left out: whose they are is not
+    known.
     """
     ours = [machine for machine in listed.values() if machine.kind is not NodeKind.UNMANAGED]
     if head.state is HeadState.RUNS:
-        ours = [m for m in ours if m.kind is not NodeKind.HEAD and m.cloud_id not in head.owned]
+        ours = [m for m in ours if m.cloud_id not in head.owned and not _is_the_head(m, head)]
     found = tuple(_shown(config, machine) for machine in sorted(ours, key=lambda one: one.cloud_id))
     return UnownedMachines(
         cluster_name=config.cluster_name, head=head, machines=found, owned=len(listed) - len(found)
     )
+
+
+def _is_the_head(machine: CloudInstance, head: HeadAnswer) -> bool:
+    return machine.kind is NodeKind.HEAD and head.head_id in ("", machine.cloud_id)
 
 
 def _shown(config: ClusterConfig, machine: CloudInstance) -> UnownedMachine:
