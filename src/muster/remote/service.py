@@ -62,13 +62,13 @@ class InstalledService(Struct, frozen=True, kw_only=True):
 
 
 # `is-system-running` also answers "degraded" or "starting"; only where systemd is not init it says "offline".
-# In a container neither starts anything, even where their programs are in the image.
+# In a container a crontab may be there that has no directory to write to.
 DETECT = """\
-if [ -e /run/.containerenv ] || [ -e /.dockerenv ]; then echo NOBODY
-elif [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then echo SYSTEMD
+if [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then echo SYSTEMD
 elif [ -d /run/systemd/system ] && loginctl enable-linger >/dev/null 2>&1 &&
   systemctl --user show-environment >/dev/null 2>&1; then echo USER_SYSTEMD
-elif command -v crontab >/dev/null 2>&1; then echo CRON
+elif command -v crontab >/dev/null 2>&1 &&
+  { crontab -l >/dev/null 2>&1 || crontab -l 2>&1 | grep -qi 'no crontab for'; }; then echo CRON
 else echo NOBODY; fi"""
 
 NOTES = {

@@ -22,8 +22,8 @@ from muster.errors import CapacityExhausted, MusterError, ProviderError, Provide
 from muster.providers.node_provider import NodeProvider
 from muster.providers.onprem.host_lock import (
     STOP_S,
-    LockHolder,
     HostReport,
+    LockHolder,
     answer_of,
     release_line,
     stop_line,
@@ -72,6 +72,7 @@ class OnPremProvider(NodeProvider):
         self._nodes = {  # a host that is off stays ours until it says otherwise
             one.holder.cloud_id: _Node(rack.states[ip], one.holder) for ip, one in rack.remembered.items()
         }
+        self._seen: set[str] = set()  # nodes that a host has told this object about; others may have changed
         self._taking: set[str] = set()  # addresses that a create call is working on
         self._survey: asyncio.Task[None] | None = None
         self._is_surveyed = False
@@ -97,7 +98,7 @@ class OnPremProvider(NodeProvider):
         return not self.is_terminated(node_id) and not self._nodes[node_id].state.problem
 
     def is_terminated(self, node_id: str) -> bool:
-        if not self._is_surveyed and node_id not in self._nodes:
+        if not self._is_current(node_id):
             self._call(self._refresh())
         return node_id not in self._nodes
 
@@ -167,9 +168,11 @@ class OnPremProvider(NodeProvider):
         for _ in range(10):  # transports of ended processes are closed by callbacks
             await asyncio.sleep(0)
 
+    def _is_current(self, node_id: str) -> bool:
+        return self._is_surveyed or node_id in self._seen
+
     def _node(self, node_id: str) -> _Node:
-        is_known = self._is_surveyed or node_id in self._nodes
-        if not is_known and threading.current_thread() is not self._thread:
+        if not self._is_current(node_id) and threading.current_thread() is not self._thread:
             self._call(self._refresh())
         try:
             return self._nodes[node_id]
@@ -217,6 +220,7 @@ class OnPremProvider(NodeProvider):
             if node.state is state and (holder is None or holder.cloud_id != node_id):
                 del self._nodes[node_id]
         if holder is not None and ours:
+            self._seen.add(holder.cloud_id)
             self._nodes[holder.cloud_id] = _Node(state, holder)
         reason = "" if ours else report.unusable(self.cluster_name)
         self._changes.log(logging.INFO, state.host.ip, f"host {state.host.ip}: {reason or 'usable'}")
@@ -292,6 +296,7 @@ class OnPremProvider(NodeProvider):
             self._taking.discard(ip)
             state.changed_at = self._rack.clock.monotonic()
         boot = "" if state.report is None else state.report.boot
+        self._seen.add(holder.cloud_id)
         self._nodes[holder.cloud_id] = _Node(state, changed(holder, boot=boot))
         return holder.cloud_id
 
@@ -318,11 +323,12 @@ class OnPremProvider(NodeProvider):
                 self._nodes.pop(node_id, None)
                 raise ProviderMisconfigured(f"host {node.state.host.ip} is not this cluster's any more")
             self._nodes[node_id] = _Node(node.state, holder)
+            self._remember()
             node.state.changed_at = self._rack.clock.monotonic()
 
     async def _release(self, node_id: str, clean: str = "") -> None:
         """Ends what runs on the host before it is anybody else's; an unknown node is gone already."""
-        if node_id not in self._nodes:
+        if not self._is_current(node_id):
             await self._refresh()
         node = self._nodes.get(node_id)
         if node is None:

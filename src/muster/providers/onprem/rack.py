@@ -19,7 +19,7 @@ from muster.base.foreign import message_text
 from muster.config.rack import RackHost
 from muster.errors import MusterError, RemoteError
 from muster.host.atomic_write import atomic_write
-from muster.providers.onprem.host_lock import LockHolder, HostReport, look_line, read_report
+from muster.providers.onprem.host_lock import HostReport, LockHolder, look_line, read_report
 from muster.remote.runner import CommandRunner
 
 LOOK_S = 15.0  # for one look at one host
