@@ -10,6 +10,7 @@ from tests.providers.contract.live import QUICK, by_name, named, run, subjects
 
 from muster.base.clock import SystemClock
 from muster.config.document import Document
+from muster.config.load import parse_config
 from muster.errors import ConfigError
 from muster.providers.contract import live as live_module
 from muster.providers.contract.check import Check
@@ -370,3 +371,25 @@ def test_only_clusters_of_checks_are_ended():
     assert clusters_of("muster-check-0a1b")[:2] == ["muster-check-0a1b-1", "muster-check-0a1b-2"]
     with pytest.raises(ConfigError, match="muster down"):
         clusters_of("production")
+
+
+@pytest.mark.parametrize(
+    ("written", "price"),
+    [
+        ("price_per_hour: 0.5", 0.5),
+        ("price_per_hour: 0.5, offers: [{zone: a}, {zone: b, market: spot, price_per_hour: 0.1}]", 0.5),
+        ("offers: [{zone: a, price_per_hour: 2}, {zone: b, market: spot, price_per_hour: 0.1}]", 2.0),
+        ("offers: [{zone: a, price_per_hour: 2}, {zone: b}]", None),
+    ],
+)
+def test_the_bound_on_cost_takes_the_dearest_offer(written, price):
+    text = f"""
+cluster_name: mine
+provider: {{type: external, module: muster.testing.faulty_cloud.FaultyCloud}}
+head_node_type: head
+available_node_types:
+  head: {{resources: {{CPU: 0}}}}
+  small: {{resources: {{CPU: 1}}, max_workers: 2, {written}}}
+"""
+    config = parse_config(Document(text, "mine.yaml"))
+    assert live_provider(config, None, "small").price_per_hour == price

@@ -74,8 +74,12 @@ class LiveProvider:
 
     @property
     def price_per_hour(self) -> float | None:
-        price = self.config.available_node_types[self.node_type].price_per_hour
-        return None if price is None else float(price)
+        """Returns the most that a machine costs: the check does not choose among the offers of its type."""
+        known = self.config.available_node_types[self.node_type]
+        own = known.price_per_hour
+        prices = [own if offer.price_per_hour is None else offer.price_per_hour for offer in known.offers]
+        found = [float(price) for price in prices or [own] if price is not None]
+        return max(found) if len(found) == len(prices or [own]) else None
 
     def completed(self, run: str, sizes: CheckSizes, clock: Clock) -> LiveProvider:
         """Returns the file as the class itself completes it (keys, networks, sizes); may reach the cloud.
