@@ -385,6 +385,7 @@ class _Parts:
             return None
         from muster.autoscaler.worker_access import WorkerAccess
         from muster.remote.installer import NodeInstaller
+        from muster.remote.updater import timing_of
 
         head, home = self._options.head, self._options.home
         access = WorkerAccess(
@@ -394,7 +395,8 @@ class _Parts:
             auth=head.auth,
             pins=home.path / "known_hosts",
         )
-        installer = NodeInstaller(access, home.path / "install")
+        timing = timing_of(self._source.config)
+        installer = NodeInstaller(access, home.path / "install", timing=timing)
         self._stack.callback(_quietly, installer.close)
         return installer
 

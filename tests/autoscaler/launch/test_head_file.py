@@ -45,6 +45,14 @@ def test_the_head_gets_its_own_paths_and_copies_of_the_keys():
     assert made.keys == {"~/ray_bootstrap_key.pem": "/mine", "~/ray_bootstrap_key_1.pem": "/other"}
 
 
+def test_the_price_file_goes_along():
+    data = {"provider": {"type": "external"}, "muster": {"prices": "/here/p.csv", "objective": "cost"}}
+    made = head_file(data)
+    assert yaml.safe_load(made.text)["muster"] == {"prices": "~/muster_prices.csv", "objective": "cost"}
+    assert made.prices == "/here/p.csv"
+    assert data["muster"]["prices"] == "/here/p.csv"
+
+
 def test_what_a_provider_has_filled_in_is_kept_and_marked_so_that_it_is_not_asked_again():
     data = {"provider": {"type": "external", "module": "a.B"}, "available_node_types": {"t": {}}}
     filled = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -153,6 +154,7 @@ def test_a_host_on_which_somebody_elses_ray_runs_is_busy(racks, monkeypatch):
     assert "h0: busy: " in refusal(racks.provider())
 
 
+@pytest.mark.slow
 def test_a_host_is_given_back_without_our_processes_and_without_rays_session(racks, tmp_path, monkeypatch):
     monkeypatch.setattr(host_lock, "STOP_S", 1)
     provider = racks.provider()
@@ -287,3 +289,41 @@ def test_the_head_alone_is_found_without_waiting_for_other_hosts(racks, monkeypa
     provider = racks.provider()
     (node,) = provider.non_terminated_nodes({"ray-node-type": "head"})
     assert (provider.internal_ip(node), asked) == ("head", ["head"])
+
+
+def test_a_host_that_hangs_holds_up_no_other(racks, monkeypatch):
+    plain, answered, others = BashRunner.run, set(), asyncio.Event()
+
+    async def hanging(self, command, **given):
+        if self.home.name == "h0":  # until the others have answered: were they held up, nobody would
+            await asyncio.wait_for(others.wait(), 60)
+            raise TimeoutError
+        said = await plain(self, command, **given)
+        answered.add(self.home.name)
+        if len(answered) == 2:
+            others.set()
+        return said
+
+    monkeypatch.setattr(BashRunner, "run", hanging)
+    provider = racks.provider()
+    create(provider, 2)
+    assert addresses(provider) == ["h1", "h2"]
+    assert "h0: it did not answer in time" in refusal(provider, request="r-2")
+
+
+def test_hosts_are_taken_side_by_side(racks, monkeypatch):
+    plain, together = BashRunner.run, asyncio.Event()
+    taking = []
+
+    async def counted(self, command, **given):
+        if "HOLDER=" in command:  # only goes on when all three are under way
+            taking.append(self.home.name)
+            if len(taking) == 3:
+                together.set()
+            await asyncio.wait_for(together.wait(), 60)
+        return await plain(self, command, **given)
+
+    monkeypatch.setattr(BashRunner, "run", counted)
+    provider = racks.provider()
+    create(provider, 3)
+    assert addresses(provider) == ["h0", "h1", "h2"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from muster.autoscaler.backup import forget_line
-from muster.autoscaler.launch.head_file import HEAD_FILE, head_file
+from muster.autoscaler.launch.head_file import HEAD_FILE, HEAD_PRICES, head_file
 from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.base.foreign import error_text
 from muster.base.ids import CloudId
@@ -138,7 +138,7 @@ class ClusterDown:
         record = self.session.record()
         home = "" if record.shares_home else record.head_home
         keys = head_file(self.session.data).keys
-        paths = " ".join(f'"$HOME"/{shlex.quote(path[2:])}' for path in (HEAD_FILE, *keys))
+        paths = " ".join(f'"$HOME"/{shlex.quote(path[2:])}' for path in (HEAD_FILE, HEAD_PRICES, *keys))
         own = (
             f" {shlex.quote(home)}"
             if home.endswith(f"/.muster/clusters/{self.session.config.cluster_name}")

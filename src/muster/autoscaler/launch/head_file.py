@@ -20,16 +20,18 @@ from muster.providers.bootstrap import BOOTSTRAPPED
 
 HEAD_FILE = "~/ray_bootstrap_config.yaml"  # Ray's names: tools of users look for them
 HEAD_KEY = "~/ray_bootstrap_key.pem"
+HEAD_PRICES = "~/muster_prices.csv"
 GCS_PORT = 6379
 _OWN_AUTOSCALER = re.compile(r"\s--autoscaling-config(=|\s+)('[^']*'|\"[^\"]*\"|\S+)")
 _RAY_START = re.compile(r"(?P<ray>[^\s;&|]*\bray)['\"]?\s+start\b")
 
 
 class HeadFile(Struct, frozen=True, kw_only=True):
-    """A HeadFile is the text of the head's cluster file, and which keys it needs beside it."""
+    """A HeadFile is the text of the head's cluster file, and which files it needs beside it."""
 
     text: str
     keys: Mapping[str, str] = field(default_factory=dict)  # path on the head -> path on this computer
+    prices: str = ""  # the price file on this computer; the head's is HEAD_PRICES
 
 
 class Overrides(Struct, frozen=True, kw_only=True):
@@ -88,7 +90,11 @@ def head_file(data: Mapping[str, Any], filled: Mapping[str, Any] | None = None) 
     head["provider"] = provider
     if head.get("file_mounts"):
         head["file_mounts"] = {there: there for there in head["file_mounts"]}
-    return HeadFile(text=yaml.safe_dump(head, sort_keys=False, allow_unicode=True), keys=keys)
+    prices = (head.get("muster") or {}).get("prices") or ""
+    if prices:
+        head["muster"] = {**head["muster"], "prices": HEAD_PRICES}
+    text = yaml.safe_dump(head, sort_keys=False, allow_unicode=True)
+    return HeadFile(text=text, keys=keys, prices=prices)
 
 
 def _with_key(section: dict[str, Any], keys: dict[str, str]) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from pathlib import Path
 import msgspec
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.launch.head_file import HEAD_FILE, HeadFile, head_commands, ray_program
+from muster.autoscaler.launch.head_file import HEAD_FILE, HEAD_PRICES, HeadFile, head_commands, ray_program
 from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.autoscaler.status_files import PublishedStatus
 from muster.base import codec
 from muster.base.clock import Clock
 from muster.cluster.model import NodeKind
 from muster.cluster.states import InstanceState
+from muster.config.document import Document
 from muster.config.node_launch import RuntimeHashes, initialization_commands
 from muster.errors import ClusterError, CommandFailed, MusterError, Unreachable
 from muster.providers.onprem.host_lock import LockHolder, stop_line
@@ -112,6 +113,8 @@ class HeadSetup:
         await self._write(f"{self.home}/auth_token", self.target.token, is_kept=True)
         for there, here in self.target.file.keys.items():
             await self._write(there, _key_text(here))
+        if self.target.file.prices:
+            await self._write(HEAD_PRICES, Document.text_of(Path(self.target.file.prices)))
 
     async def install_muster(self) -> None:
         ray = ray_program(self.session.config.head_start_ray_commands)
@@ -208,9 +211,10 @@ class HeadSetup:
         )
 
     async def file_differs(self) -> bool:
-        """Returns whether the head's cluster file is another one than the user's file makes now."""
-        text = await self.runner.run(f"cat {HEAD_FILE} 2>/dev/null || true")
-        return self.target.file.text.strip() not in text
+        """Returns whether the head's cluster file or prices are others than the user's files make now."""
+        text = await self.runner.run(f"cat {HEAD_FILE} {HEAD_PRICES} 2>/dev/null || true")
+        prices = self.target.file.prices and Document.text_of(Path(self.target.file.prices))
+        return self.target.file.text.strip() not in text or prices.strip() not in text
 
     async def is_running(self) -> bool:
         """Returns whether the monitor there runs and reports the head's node as running."""

@@ -30,6 +30,7 @@ from muster.base.ids import IdSource
 from muster.cluster.ports import CloudProvider
 from muster.config.document import Document
 from muster.config.load import load_config, parse_config
+from muster.config.prices import load_prices, price_file
 from muster.config.node_launch import node_launches
 from muster.config.rack import rack_hosts
 from muster.config.schema import ClusterConfig
@@ -101,7 +102,11 @@ class ClusterSession:
         self.context, self.file = context, file.expanduser().resolve()
         written = load_config(file, context.environment)
         check_launchable(written, file)
+        load_prices(written, self.file)  # a mistake in it is one before anything is started
         self.data: dict[str, Any] = with_overrides(Document.load(file).data, overrides)
+        prices = price_file(written, self.file)
+        if prices is not None:
+            self.data["muster"] = {**self.data["muster"], "prices": str(prices)}
         text = yaml.safe_dump(self.data, sort_keys=False, allow_unicode=True)
         self.config = parse_config(Document(text, str(file)), context.environment)
         self.home = ClusterHome.of(self.config.cluster_name, context.root)
