@@ -14,10 +14,11 @@ from muster.autoscaler.launch.session import ClusterSession, LaunchContext, read
 from muster.autoscaler.launch.up import ClusterUp, UpOptions
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
-from muster.errors import ClusterError
+from muster.errors import ClusterError, ConfigError
 
 pytestmark = pytest.mark.slow
 RAY = Path(sys.executable).parent / "ray"
+PRICES = "type,zone,on_demand,spot\nm5.large,us-east-1a,0.1,0.03\n"
 
 
 @pytest.fixture
@@ -28,27 +29,35 @@ def file(tmp_path):
 provider: {{type: external, module: tests.autoscaler.launch.own_machines.OwnMachines, folder: {tmp_path}}}
 available_node_types: {{head: {{resources: {{CPU: 1}}}}, big: {{resources: {{CPU: 8}}, max_workers: 3}}}}
 head_node_type: head
+muster: {{prices: prices.csv}}
 file_mounts: {{~/notes: {tmp_path}/notes}}
 setup_commands: ["echo set up >> {tmp_path}/steps"]
 head_start_ray_commands:
-- cp ~/ray_bootstrap_config.yaml {tmp_path}/seen.yaml; env > {tmp_path}/environment; exit 5
+- cp ~/ray_bootstrap_config.yaml {tmp_path}/seen.yaml; cp ~/muster_prices.csv {tmp_path}/seen.csv
+- env > {tmp_path}/environment; exit 5
 - {RAY} start --head
 """,
         encoding="utf-8",
     )
     (tmp_path / "notes").write_text("hello", encoding="utf-8")
+    (tmp_path / "prices.csv").write_text(PRICES, encoding="utf-8")
     return made
+
+
+def context_of(tmp_path, report=lambda node, step: None):
+    root = tmp_path / "clusters"
+    return LaunchContext(root=root, environment={}, clock=SystemClock(), ids=RandomIds(), report=report)
+
+
+def test_a_mistake_in_the_price_file_is_found_before_anything_is_asked(file, tmp_path):
+    (tmp_path / "prices.csv").write_text("type,zone\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"prices\.csv:1: has no column 'on_demand'"):
+        ClusterSession(context_of(tmp_path), file)
 
 
 def test_the_class_runs_the_commands_completes_the_heads_file_and_gets_its_machine_back(file, tmp_path):
     steps: list[tuple[str, str]] = []
-    context = LaunchContext(
-        root=tmp_path / "clusters",
-        environment={},
-        clock=SystemClock(),
-        ids=RandomIds(),
-        report=lambda node, step: steps.append((node, step.partition(":")[0])),
-    )
+    context = context_of(tmp_path, lambda node, step: steps.append((node, step.partition(":")[0])))
     with ClusterSession(context, file) as session:
         session.bootstrap()
         with pytest.raises(ClusterError, match="starting Ray of the head failed"):
@@ -63,6 +72,8 @@ def test_the_class_runs_the_commands_completes_the_heads_file_and_gets_its_machi
         "muster_bootstrapped": True,
     }
     assert seen["available_node_types"]["big"]["node_config"] == {"image": "ubuntu"}
+    assert seen["muster"] == {"prices": "~/muster_prices.csv"}
+    assert (tmp_path / "seen.csv").read_text() == PRICES
     assert seen["file_mounts"] == {"~/notes": "~/notes"}
     environment = dict(
         line.split("=", 1) for line in (tmp_path / "environment").read_text().splitlines() if "=" in line

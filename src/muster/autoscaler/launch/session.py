@@ -30,8 +30,8 @@ from muster.base.ids import IdSource
 from muster.cluster.ports import CloudProvider
 from muster.config.document import Document
 from muster.config.load import load_config, parse_config
-from muster.config.prices import load_prices, price_file
 from muster.config.node_launch import node_launches
+from muster.config.prices import load_prices, price_file
 from muster.config.rack import rack_hosts
 from muster.config.schema import ClusterConfig
 from muster.errors import ClusterError
