@@ -85,7 +85,8 @@ def test_what_a_command_leaves_in_the_background_does_not_hold_it_up(hosts, logi
         run(hosts, runner.run("nohup sleep 987 & echo why >&2; exit 4"))
     assert failed.value.last_lines[-1] == "why"
     assert "sleep 987" in hosts.commands(hosts[1])
-    run(hosts, runner.run("pkill -x sleep"))
+    for process in hosts.processes(hosts[1]):
+        process.kill()
 
 
 def test_a_command_that_takes_too_long_ends_on_both_sides(hosts):
