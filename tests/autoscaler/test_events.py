@@ -8,7 +8,7 @@ import logging
 import pytest
 from msgspec import structs
 from tests.autoscaler.scenes import Scene
-from tests.cluster.worlds import HEAD_NODE, node, spec
+from tests.cluster.worlds import HEAD_NODE, machine, node, spec
 
 from muster.autoscaler.events import Event, EventLog, events_of, losses_of
 from muster.cluster.model import (
@@ -54,6 +54,13 @@ def idle(scene, seconds):
         HEAD_NODE,
         *(node(name, NodeStatus.IDLE, idle_s=seconds, available=free, total=free) for name in names),
     ]
+
+
+def test_machines_that_nobody_owns_are_found_and_said():
+    scene = Scene(wishes=spec(GPU, node_type("cpu", max_nodes=9), objective=Objective.UTILIZATION))
+    scene.stage.provider.machines["c-lost"] = machine("lost", node_type="cpu")
+    scene.tick()
+    assert "Found 1 machine(s) of type cpu without an owner: adopted." in texts(scene.heard.ticks[-1])
 
 
 @pytest.mark.conformance("EV-1")

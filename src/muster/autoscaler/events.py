@@ -15,7 +15,7 @@ from msgspec import Struct
 from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
 from muster.base.text import is_internal
-from muster.cluster.model import Demand, Gang, Instance, StopCause, health_key
+from muster.cluster.model import Demand, Gang, Instance, NodeKind, StopCause, health_key
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.states import RUNNING_REACHABLE, InstanceState
 
@@ -90,6 +90,10 @@ def _shape_events(tick: Tick) -> Iterator[Event]:
     )
     for node_type, count in added.items():
         yield Event(at=at, level="info", message=f"Adding {count} node(s) of type {node_type}.")
+    found = Counter(record.node_type for record in tick.plan.writes if _is_adopted(record, at))
+    for node_type, count in found.items() if not tick.snapshot.traits.read_only else ():
+        text = f"Found {count} machine(s) of type {node_type} without an owner: adopted."
+        yield Event(at=at, level="warning", message=text)
     for (cause, node_type), count in removed.items():
         why = REMOVED_BECAUSE.get(cause, "") if cause else ""
         if why:
@@ -125,6 +129,14 @@ def losses_of(tick: Tick) -> Counter[tuple[str, str]]:
 def _is_new(record: Instance, at: float) -> bool:
     first = record.history[0] if record.history else None
     return first is not None and first.state is _S.QUEUED and first.at == at and record.stop_cause is None
+
+
+def _is_adopted(record: Instance, at: float) -> bool:
+    """Returns whether a worker was listed that no record was about: left behind by a head, or by hand."""
+    first = record.history[0] if record.history else None
+    if first is None or record.kind is not NodeKind.WORKER or record.launch_request_id is not None:
+        return False
+    return first.state is _S.ALLOCATED and first.at == at and not record.cancelled and not record.provisional
 
 
 def _is_going(record: Instance, at: float) -> bool:
