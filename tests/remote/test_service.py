@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import shutil
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from tests.hosts import USER_HOME
 from tests.remote.local_runner import LocalRunner
@@ -111,6 +113,7 @@ class HostRunner(LocalRunner):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(480)
 def test_a_killed_monitor_is_back_a_reboot_brings_ray_and_it_back_and_removing_leaves_nothing(hosts):
     """Cron's daemon does not run in the namespace: the test plays the `@reboot` lines, as cron would."""
     host = hosts[0]
@@ -123,13 +126,16 @@ def test_a_killed_monitor_is_back_a_reboot_brings_ray_and_it_back_and_removing_l
     )
     has_cron = shutil.which("crontab") is not None
 
-    def monitors():
-        return [one for one in hosts.processes(host) if "time.sleep(600)" in " ".join(one.cmdline()[:3])]
+    def is_monitor(process):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since it was listed
+            words = process.cmdline()
+            return "time.sleep(600)" in " ".join(words[:3]) and "supervisor" not in words
+        return False
 
     def wait_for_monitor(not_pid=0):
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + 120
         while time.monotonic() < give_up:
-            found = [one for one in monitors() if one.pid != not_pid and "supervisor" not in one.cmdline()]
+            found = [one for one in hosts.processes(host) if one.pid != not_pid and is_monitor(one)]
             if found:
                 return found[0]
             time.sleep(0.05)
