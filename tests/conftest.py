@@ -22,7 +22,7 @@ import pytest
 pytest_plugins = ("tests.hosts", "tests.ray_clusters")
 pytest.register_assert_rewrite("tests.tune.crash.lives")  # its assertions say what differs
 ROOT = Path(__file__).parents[1]
-RAY_S = 480.0  # a start of Ray may take a minute on a busy computer, and a test may need several
+RAY_S = 480.0  # Ray or a host may take a minute to start on a busy computer, and a test may need several
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # As in an activated environment: commands that are suggested start with `muster`.
@@ -33,7 +33,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("ray") is not None and item.get_closest_marker("timeout") is None:
+        is_long = item.get_closest_marker("ray") is not None or "hosts" in getattr(item, "fixturenames", ())
+        if is_long and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(RAY_S))
     items.sort(key=turn)
 
