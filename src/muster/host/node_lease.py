@@ -87,13 +87,19 @@ def free_lock(path: str, cloud_id: str) -> bool:
     return True
 
 
-def other_watchers(entry: str) -> list[int]:
-    """Returns the earlier watchers of this node, by their own options."""
-    found = []
+def started(pid: int) -> tuple[int, int]:
+    """Returns what orders processes by their start; of two in one tick of the clock the ids decide."""
+    with open(f"/proc/{pid}/stat", "rb") as stream:
+        return int(stream.read().rpartition(b")")[2].split()[19]), pid
+
+
+def earlier_watchers(entry: str) -> list[int]:
+    """Returns the earlier watchers of this node, by their options; of two that start at once one stays."""
+    found, own = [], started(os.getpid())
     for pid in marked(entry):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as stream:
             words = stream.read().split(b"\0")
-            if b"--head" in words and b"--lease-s" in words:
+            if b"--head" in words and b"--lease-s" in words and started(pid) < own:
                 found.append(pid)
     return found
 
@@ -109,7 +115,7 @@ class Watch:
     def run(self) -> int:
         """Returns when the node was ended."""
         if self._given.id:
-            send(other_watchers(f"{MARK}={self._given.id}"), signal.SIGTERM)
+            send(earlier_watchers(f"{MARK}={self._given.id}"), signal.SIGTERM)
         last = time.monotonic()  # noqa: TID251 - no muster here to take a clock from
         while True:
             is_answered = any(answers(one) for one in self._given.head)

@@ -38,6 +38,7 @@ class HeadService(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]  # of the monitor
     environment: Mapping[str, str] = field(default_factory=dict)  # of the monitor and of Ray
     boot_commands: tuple[str, ...] = ()  # lines of bash that start Ray after a reboot
+    in_container: bool = False  # of the cluster file: nothing is started in there after a reboot
 
     def file(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -62,7 +63,10 @@ class InstalledService(Struct, frozen=True, kw_only=True):
 
 
 # `is-system-running` also answers "degraded" or "starting"; only where systemd is not init it says "offline".
+<<<<<<< HEAD
 # In a container a crontab may be there that has no directory to write to.
+=======
+>>>>>>> head
 DETECT = """\
 if [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then echo SYSTEMD
 elif [ -d /run/systemd/system ] && loginctl enable-linger >/dev/null 2>&1 &&
@@ -183,7 +187,8 @@ def remove_steps(service: HeadService) -> tuple[ServiceStep, ...]:
 
 async def install_service(runner: CommandRunner, service: HeadService) -> InstalledService:
     """Installs and starts the monitor on the head. Raises RemoteError when its supervisor does not start."""
-    answer = (await runner.run(DETECT)).split()
+    # In a container neither starts anything, even where their programs are in the image.
+    answer = [] if service.in_container else (await runner.run(DETECT)).split()
     started_by = next((one for one in StartedBy if one.name in answer[-1:]), StartedBy.NOBODY)
     try:
         await _run(runner, install_steps(service, started_by))

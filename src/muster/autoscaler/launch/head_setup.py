@@ -151,6 +151,7 @@ class HeadSetup:
             command=(self.python, "-m", "muster", "monitor", *options),
             environment=self.environment(),
             boot_commands=head_commands(self.session.config),
+            in_container=bool(self.session.config.docker.container_name),
         )
 
     async def shares_home(self, request: str) -> bool:
