@@ -58,7 +58,7 @@ def _node_type(
     return NodeType(
         name=name,
         resources=Resources.of(entry.resources),
-        min_nodes=entry.min_workers,  # the head counts for its own type's minimum, as in Ray
+        min_nodes=_least(config, entry, is_head=is_head),
         max_nodes=config.type_max_workers(name) + int(is_head),
         labels=entry.labels,
         priority=entry.priority,
@@ -69,6 +69,15 @@ def _node_type(
         launch_hash=launch.launch_hash,
         offers=offers_of_type(config, name, launch.machine_type, prices),
     )
+
+
+def _least(config: ClusterConfig, entry: NodeTypeConfig, *, is_head: bool) -> int:
+    """Returns the least nodes of a type. The head counts for its own type, as in Ray.
+
+    But not in a rack: there the minimum is by default all computers of a list that does not have the head.
+    """
+    is_beside_head = is_head and config.provider.type == "local" and entry.min_workers > 0
+    return entry.min_workers + int(is_beside_head)
 
 
 class RetentionNumbers(TypedDict):

@@ -63,10 +63,6 @@ class InstalledService(Struct, frozen=True, kw_only=True):
 
 
 # `is-system-running` also answers "degraded" or "starting"; only where systemd is not init it says "offline".
-<<<<<<< HEAD
-# In a container a crontab may be there that has no directory to write to.
-=======
->>>>>>> head
 DETECT = """\
 if [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then echo SYSTEMD
 elif [ -d /run/systemd/system ] && loginctl enable-linger >/dev/null 2>&1 &&
