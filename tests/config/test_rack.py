@@ -5,6 +5,7 @@ import pytest
 from muster.config.document import Document
 from muster.config.load import parse_config
 from muster.config.rack import RackHost, rack_hosts
+from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
 
 TYPES = (
@@ -57,6 +58,13 @@ def test_rays_own_list_is_the_head_and_the_workers():
         ("a", False),
         ("b", False),
     ]
+
+
+@pytest.mark.parametrize(("written", "least"), [("", 3), ("min_workers: 1\n", 2), ("min_workers: 0\n", 0)])
+def test_every_worker_of_the_list_is_wanted_beside_the_head(written, least):
+    config = parsed(f"provider: {{type: local, head_ip: h, worker_ips: [a, b]}}\n{written}")
+    (only,) = to_spec(config).node_types
+    assert (only.min_nodes, only.max_nodes) == (least, 3)
 
 
 @pytest.mark.parametrize(
