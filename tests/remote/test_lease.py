@@ -38,8 +38,9 @@ def test_the_line_starts_one_watcher_and_repeating_it_replaces_it(tmp_path):
     def watchers():
         found = []
         for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or []
-            if words[-1:] == [f"{tmp_path}/lock"] and "setsid" not in words and "nohup" not in words:
+            words = process.info["cmdline"] or [""]
+            # Not bash, setsid, nohup or a wrapper of Python, which become it one after the other.
+            if words[-1] == f"{tmp_path}/lock" and words[1] == "-c" and "python" in words[0]:
                 found.append(process)
         return found
 

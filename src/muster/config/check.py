@@ -29,6 +29,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     takes_any_key: ClassVar[bool] = False
     kept_in: ClassVar[str] = ""  # the field, not a key of the file, that holds the mapping as it was written
 
+    @classmethod
+    def foreign_keys(cls, given: Mapping[str, Any]) -> frozenset[str]:
+        """Returns keys that mean something of their own in this mapping: they are kept, and not checked."""
+        return frozenset()
+
 
 def checked(document: Document, path: Path_, value: object, kind: type[T]) -> T:
     """Returns `value` as `kind`; ConfigError has file, line, key path and what to write instead."""
@@ -73,7 +78,8 @@ class _Checker:
     def _struct(self, path: Path_, value: Any, info: inspect.StructType) -> Any:  # noqa: ANN401
         given = self._mapping(path, value)
         kept_in = getattr(info.cls, "kept_in", "")
-        fields = {field.encode_name: field for field in info.fields if field.name != kept_in}
+        left_out = {kept_in, *(info.cls.foreign_keys(given) if issubclass(info.cls, Section) else ())}
+        fields = {field.encode_name: field for field in info.fields if field.name not in left_out}
         self._refuse_unknown(path, given, info.cls, fields)
         for name, field in fields.items():
             if field.required and name not in given:

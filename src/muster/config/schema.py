@@ -7,6 +7,7 @@ it becomes one of these. Our keys are `muster` and, per node type, `price_per_ho
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Any, ClassVar
 
@@ -111,6 +112,11 @@ class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=
     hosts: tuple[HostConfig, ...] = ()  # ours
     lock_dir: str = "/tmp"  # ours, of `local`: where a host says which cluster has it
     coordinator_address: str | None = None
+
+    @classmethod
+    def foreign_keys(cls, given: Mapping[str, Any]) -> frozenset[str]:
+        """Returns our keys of `local`, which a user's own provider may have with another meaning."""
+        return frozenset() if given.get("type") == "local" else frozenset({"hosts", "lock_dir"})
 
 
 class AuthConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True):
