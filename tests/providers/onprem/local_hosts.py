@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from muster.config.rack import RackHost
 from muster.errors import CommandFailed, Unreachable
 from muster.providers.onprem.provider import OnPremProvider
 from muster.providers.onprem.rack import Rack
+from muster.remote.process import CommandOutput, execute
 
 LOCKS = "~/locks"
 
@@ -30,25 +29,13 @@ class BashRunner:
         if self.is_off():
             raise Unreachable(f"{self.home.name} does not answer")
         self.home.mkdir(parents=True, exist_ok=True)
-        environment = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
-        process = await asyncio.create_subprocess_exec(
-            "bash",
-            "-c",
-            command.replace("-lx raylet", f"-lx {self.raylet}"),
-            env=environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            out, problem = await asyncio.wait_for(process.communicate(), timeout_s)
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.communicate()  # which closes its pipes
-            raise
-        if process.returncode:
-            raise CommandFailed(problem.decode(), exit_code=process.returncode)
-        return out.decode()
+        words = ["env", "-i", f"HOME={self.home}", f"PATH={os.environ['PATH']}", "bash", "-c"]
+        output = CommandOutput()
+        line = command.replace("-lx raylet", f"-lx {self.raylet}")
+        code = await execute([*words, line], output, timeout_s=timeout_s)
+        if code:
+            raise CommandFailed("\n".join(output.last_lines()), exit_code=code)
+        return output.text()
 
 
 class Racks:

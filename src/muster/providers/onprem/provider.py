@@ -7,6 +7,7 @@ Calls come from several threads; all work is done on one event loop in a thread 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 TAKE_S = 30.0
 RELEASE_S = 2 * STOP_S + 40.0
+CALL_S = 600.0  # of one call of the provider: longer than all that it does one after the other
 MAX_NAMED = 8  # hosts in one error
 T = TypeVar("T")
 
@@ -157,7 +159,16 @@ class OnPremProvider(NodeProvider):
         if not self._thread.is_alive():
             work.close()
             raise ProviderError("this provider is closed; make a new one")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return waiting.result(CALL_S)
+        except concurrent.futures.TimeoutError:
+            if waiting.done():  # a call's own time limit was reached; it says what it waited for
+                raise
+            waiting.cancel()
+            raise ProviderError(
+                f"the hosts of {self.cluster_name!r} did not answer within {CALL_S:g} s; the call is given up"
+            ) from None
 
     async def _cancel_all(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
