@@ -47,6 +47,24 @@ def test_nothing_is_left_behind_where_nothing_was_bought(site):
     assert (done.exit_code, " ".join(done.stdout.split())) == (0, text)
 
 
+RACK = """cluster_name: rack
+provider: {type: local, head_ip: 127.0.0.1, worker_ips: [127.0.0.2]}
+auth: {ssh_private_key: /no/key}
+head_start_ray_commands: [ray start --head]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [(["gc"], "nothing was found;"), (["down", "-y"], "nothing was found to end")]
+)
+def test_hosts_that_cannot_be_asked_are_not_taken_for_empty(tmp_path, monkeypatch, words, found):
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    (tmp_path / "rack.yaml").write_text(RACK)
+    done = CliRunner().invoke(cli, [words[0], str(tmp_path / "rack.yaml"), *words[1:]])
+    assert (done.exit_code, found in done.stdout) == (3, True)
+    assert "2 hosts could not be asked, and what runs there is not known: 127.0.0.1, 127.0.0.2" in done.stderr
+
+
 @pytest.mark.slow
 def test_machines_without_a_head_are_listed_with_their_price_and_ended_when_asked(site):
     leave_behind(site, 2)

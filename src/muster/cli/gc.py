@@ -31,7 +31,8 @@ Examples:
 A machine belongs to the cluster whose name its tags have. While a head runs, the machines that it has no
 record of are listed: it adopts or ends them by itself at its next tick. While it cannot be asked, all are
 listed. In both cases nothing is ended without --force, and --force always asks. Exit codes: 0 listed, or
-ended; 2 no such cluster, or its provider cannot be used; 3 some machines did not end.
+ended; 2 no such cluster, or its provider cannot be used; 3 some machines did not end, or hosts of a rack
+could not be asked.
 """
 
 
@@ -49,7 +50,7 @@ def gc(
 
     Such machines are left behind when a head or an `up` was lost. They cost money until somebody ends them.
     """
-    from muster.autoscaler.launch.unowned import HeadState, MachineEnder
+    from muster.autoscaler.launch.unowned import HeadState, MachineEnder, not_asked
     from muster.base.clock import SystemClock
     from muster.base.ids import RandomIds
     from muster.cli.console import complain, remark
@@ -62,6 +63,9 @@ def gc(
         found = _look(home, config, provider)
         _show(found, as_json=as_json, is_ending=is_ending)
         if not is_ending or not found.machines:
+            if found.silent:
+                complain(f"{found.cluster_name}: {not_asked(found.silent)}")
+                ctx.exit(NOT_ENDED)
             return
         if found.head.state is not HeadState.NONE and not force:
             raise ClusterError(
@@ -127,7 +131,9 @@ def _provider(home: ClusterHome, config: ClusterConfig) -> Iterator[ManagedProvi
 
 
 def _look(home: ClusterHome, config: ClusterConfig, provider: ManagedProvider) -> UnownedMachines:
-    from muster.autoscaler.launch.unowned import unowned, without_record
+    from msgspec.structs import replace
+
+    from muster.autoscaler.launch.unowned import silent_hosts, unowned, without_record
     from muster.base.foreign import error_text
 
     try:
@@ -136,7 +142,8 @@ def _look(home: ClusterHome, config: ClusterConfig, provider: ManagedProvider) -
         raise ClusterError(
             f"the provider could not list the machines of {config.cluster_name!r}: {error_text(error)}"
         ) from error
-    return unowned(config, listed, _asked(home, config) or without_record(listed))
+    found = unowned(config, listed, _asked(home, config) or without_record(listed))
+    return replace(found, silent=silent_hosts(provider))
 
 
 def _asked(home: ClusterHome, config: ClusterConfig) -> HeadAnswer | None:
@@ -196,7 +203,8 @@ def _show(found: UnownedMachines, *, as_json: bool, is_ending: bool) -> None:
         emit(codec.encode_plain({**codec.to_builtins(found), "price_per_hour": found.price_per_hour}))
         return
     if not found.machines:
-        show(Text(f"{found.cluster_name}: nothing is left behind; {found.head.detail}"))
+        nothing = "nothing was found" if found.silent else "nothing is left behind"
+        show(Text(f"{found.cluster_name}: {nothing}; {found.head.detail}"))
         return
     count = len(found.machines)
     title = f"{found.cluster_name}: {count} machine{'s' if count != 1 else ''} that nobody owns"

@@ -224,6 +224,14 @@ def test_a_host_that_is_off_after_a_restart_is_still_listed_and_cannot_be_forgot
         restarted.terminate_node(node)
 
 
+def test_hosts_that_say_nothing_are_known_as_such_unless_they_are_ours(racks):
+    create(racks.provider())
+    racks.off.update(("h0", "h2"))
+    restarted = racks.provider()
+    assert addresses(restarted) == ["h0"]
+    assert restarted.silent_hosts() == {"h2": "h2 does not answer"}
+
+
 def test_a_new_head_without_any_file_finds_the_hosts_of_its_cluster(racks, tmp_path):
     create(racks.provider(), 2)
     (tmp_path / "c.json").unlink()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from muster.autoscaler.backup import forget_line
 from muster.autoscaler.launch.head_file import HEAD_FILE, HEAD_PRICES, head_file
 from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
+from muster.autoscaler.launch.unowned import silent_hosts
 from muster.base.foreign import error_text
 from muster.base.ids import CloudId
 from muster.cluster.model import CloudInstance
@@ -51,6 +52,7 @@ class TakenDown:
     left: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     spend: Spend | None = None
+    silent: Mapping[str, str] = field(default_factory=dict)  # hosts that could not be asked, and why
 
     @property
     def nothing(self) -> bool:
@@ -89,6 +91,7 @@ class ClusterDown:
             left=left,
             notes=tuple(self._notes),
             spend=spend,
+            silent=await asyncio.to_thread(silent_hosts, session.port),
         )
 
     # -- the head ---------------------------------------------------------------------------------

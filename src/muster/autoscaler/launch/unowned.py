@@ -62,6 +62,7 @@ class UnownedMachines(Struct, frozen=True, kw_only=True):
     head: HeadAnswer
     machines: tuple[UnownedMachine, ...]
     owned: int  # machines that the head has records of
+    silent: Mapping[str, str] = {}  # hosts that could not be asked, and why
 
     @property
     def price_per_hour(self) -> float | None:
@@ -92,6 +93,18 @@ def without_record(listed: Mapping[CloudId, CloudInstance]) -> HeadAnswer:
     return HeadAnswer(
         state=HeadState.SILENT, detail=f"a head is listed that was not started from here: {names}"
     )
+
+
+def silent_hosts(provider: CloudProvider) -> dict[str, str]:
+    """Returns the hosts where a provider could not look for machines, and why; only a rack has some."""
+    ask = getattr(getattr(provider, "v1", None), "silent_hosts", None)
+    return {} if ask is None else dict(ask())
+
+
+def not_asked(silent: Mapping[str, str]) -> str:
+    """Returns a sentence about these hosts; why each is silent was logged when it was looked at."""
+    count = f"{len(silent)} host{'s' if len(silent) != 1 else ''}"
+    return f"{count} could not be asked, and what runs there is not known: {', '.join(silent)}"
 
 
 def unowned(

@@ -18,6 +18,7 @@ from muster.autoscaler.launch.down import ClusterDown, DownOptions, TakenDown
 from muster.autoscaler.launch.head_file import Overrides
 from muster.autoscaler.launch.preflight import preflight
 from muster.autoscaler.launch.session import ClusterSession, LaunchContext, open_session, read_launch
+from muster.autoscaler.launch.unowned import not_asked
 from muster.autoscaler.launch.up import ClusterUp, RunningCluster, UpOptions
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
@@ -150,9 +151,11 @@ def _show_down(name: str, cluster: str, done: TakenDown) -> bool:
         left = "; ".join(f"{machine} ({why})" for machine, why in done.left.items())
         complain(f"{name}: these machines are left: {left}; run `{program()} down {cluster}` again")
         return False
+    if done.silent:
+        remark(f"note: {not_asked(done.silent)}; run `{program()} down {cluster}` again when they answer")
     if done.nothing:
-        show(Text(f"{name} was down already"))
-        return True
+        show(Text(f"{name}: nothing was found to end" if done.silent else f"{name} was down already"))
+        return not done.silent
     count = len(done.workers)
     parts = [f"{count} worker{'s' if count != 1 else ''}"] if count or not done.head else []
     parts += [f"the head at {done.head}"] if done.head else []

@@ -121,6 +121,12 @@ class OnPremProvider(NodeProvider):
         self._call(self._look_at_all())
         return {ip: replace(state) for ip, state in self._rack.states.items()}
 
+    def silent_hosts(self) -> dict[str, str]:
+        """Returns the hosts that could not be looked at, and why: whether we have them is not known."""
+        known = {id(node.state) for node in self._nodes.values()}
+        silent = ((ip, state) for ip, state in self._rack.states.items() if state.problem)
+        return {ip: state.problem for ip, state in silent if id(state) not in known}
+
     # -- doing ------------------------------------------------------------------------------------
 
     def create_node(self, node_config: dict[str, Any], tags: dict[str, str], count: int) -> dict[str, Any]:
