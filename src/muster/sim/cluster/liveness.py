@@ -74,15 +74,19 @@ def _holds(cluster: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType
     limit = cluster.spec.spec.max_nodes
     if reason is Reason.INFEASIBLE:
         return not fitting
+    is_full = all(have[t.name] >= t.max_nodes or _is_sold_out(cluster, t) for t in fitting)
     if reason is Reason.BLOCKED_BY_TYPE_LIMIT:
-        return all(have[t.name] >= t.max_nodes or _is_sold_out(cluster, t) for t in fitting)
+        return is_full
     if reason is Reason.BLOCKED_BY_CLUSTER_LIMIT:
         return limit is not None and sum(have.values()) >= limit
-    return False  # placed, on its way or backed off: none of that may last
+    # Placed, on its way or backed off: none of that may last, unless a rack has no host for it.
+    return bool(cluster.cloud.rack) and is_full
 
 
 def _is_sold_out(cluster: SimulatedCluster, known: NodeType) -> bool:
-    """Returns whether every offer of the type is at its own maximum, as the ledger counts."""
+    """Returns whether no host is free, or every offer of the type is at its maximum, as the ledger counts."""
+    if cluster.cloud.rack.is_exhausted(known.name, cluster.world.time):
+        return True
     held = Counter(i.offer_name for i in cluster.store.live.values() if i.node_type == known.name)
     most = ((held[offer.name], offer.max_nodes) for offer in known.offers)
     return bool(known.offers) and all(limit is not None and count >= limit for count, limit in most)
@@ -98,8 +102,10 @@ def _holders(cluster: SimulatedCluster, shape: Resources, selectors: Sequence[Se
 
 
 def _passing_states(cluster: SimulatedCluster) -> Iterator[str]:
+    rack, now = cluster.cloud.rack, cluster.world.time
     for instance in cluster.store.live.values():
-        if instance.state is not _S.RAY_RUNNING:
+        waits = instance.state in (_S.QUEUED, _S.REQUESTED) and rack.is_exhausted(instance.node_type, now)
+        if instance.state is not _S.RAY_RUNNING and not waits:  # a rack without hosts is asked now and then
             name = f"{instance.instance_id} ({instance.node_type})"
             yield f"{name} is {instance.state.name}: {instance.details}"
 

@@ -36,6 +36,7 @@ TIMEOUTS = Timeouts(
     listing_grace_s=20.0,
     drain_deadline_s=20.0,
 )
+RACK_SHARE = 0.25  # of the runs
 BACKOFF = Backoff(base_s=5.0, max_s=60.0, user_action_base_s=20.0, decay_s=60.0, recovery_s=120.0)
 
 
@@ -81,9 +82,12 @@ class RunOptions:
 
 
 def draw_options(seed: Seed) -> RunOptions:
-    """Draws the options of this seed. Offers have a stream of their own: without them a seed is as before."""
-    draw, of_offers = seed.derive("sim.setting"), seed.derive("sim.offers")
+    """Draws the options of this seed. Offers and racks have streams of their own: others are as before."""
+    draw, of_offers, of_rack = (seed.derive(f"sim.{name}") for name in ("setting", "offers", "rack"))
+    is_rack = of_rack.random() < RACK_SHARE
     spec = _with_offers(of_offers, _spec(draw))
+    if is_rack:
+        spec = _on_rack(of_rack, spec)
     options = RunOptions(
         spec=spec,
         catalogue=_catalogue(draw, spec),
@@ -95,6 +99,8 @@ def draw_options(seed: Seed) -> RunOptions:
         head_late_s=draw.choice((0.0, 0.0, 30.0)),
     )
     options.catalogue.reports_offers = of_offers.random() < 0.5
+    if is_rack:
+        options.catalogue.hosts = _hosts(of_rack, spec)
     options.shown = _shown(options)
     return options
 
@@ -177,6 +183,20 @@ def _offers(draw: Stream, of: NodeType) -> tuple[Offer, ...]:
     )
 
 
+def _on_rack(draw: Stream, spec: ClusterSpec) -> ClusterSpec:
+    """Returns the config for a rack: no offers, muster sets the hosts up, and half of them have no prices."""
+    is_priced = draw.random() < 0.5
+    head, *workers = spec.node_types
+    bare = [replace(t, offers=(), price_per_hour=t.price_per_hour if is_priced else None) for t in workers]
+    return replace(spec, node_types=(head, *bare), install_runtime=True)
+
+
+def _hosts(draw: Stream, spec: ClusterSpec) -> dict[str, int]:
+    """Draws the hosts of each type: as many as its maximum, or others: more, fewer or none."""
+    is_exact = draw.random() < 0.5
+    return {t.name: t.max_nodes if is_exact else draw.randint(0, 6) for t in spec.node_types[1:]}
+
+
 def _catalogue(draw: Stream, spec: ClusterSpec) -> Catalogue:
     sells = catalogue_for(spec)
     sells.boot_s = draw.choice(((2.0, 6.0), (10.0, 40.0)))
@@ -209,6 +229,7 @@ def _shown(options: RunOptions) -> dict[str, object]:
         "max_concurrent": spec.limits.max_concurrent,
         "max_request_retries": spec.limits.max_request_retries,
         "boot_s": "{:g}..{:g}".format(*sells.boot_s),
+        "hosts": " ".join(f"{name}:{count}" for name, count in sells.hosts.items()) or None,
         "capacity": " ".join(f"{name}:{count}" for name, count in sells.capacity.items()) or None,
         "quota": sells.quota,
         "waves": options.waves,
