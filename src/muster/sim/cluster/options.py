@@ -22,6 +22,7 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.sim.cluster.cloud import Catalogue
+from muster.sim.cluster.rack import draw_hosts, on_rack
 
 GIB = 2**30
 HEAD_TYPE = "head"
@@ -87,7 +88,7 @@ def draw_options(seed: Seed) -> RunOptions:
     is_rack = of_rack.random() < RACK_SHARE
     spec = _with_offers(of_offers, _spec(draw))
     if is_rack:
-        spec = _on_rack(of_rack, spec)
+        spec = on_rack(of_rack, spec)
     options = RunOptions(
         spec=spec,
         catalogue=_catalogue(draw, spec),
@@ -100,7 +101,7 @@ def draw_options(seed: Seed) -> RunOptions:
     )
     options.catalogue.reports_offers = of_offers.random() < 0.5
     if is_rack:
-        options.catalogue.hosts = _hosts(of_rack, spec)
+        options.catalogue.hosts = draw_hosts(of_rack, spec)
     options.shown = _shown(options)
     return options
 
@@ -181,20 +182,6 @@ def _offers(draw: Stream, of: NodeType) -> tuple[Offer, ...]:
         )
         for zone, market in draw.sample(_WAYS, draw.randint(1, 4))
     )
-
-
-def _on_rack(draw: Stream, spec: ClusterSpec) -> ClusterSpec:
-    """Returns the config for a rack: no offers, muster sets the hosts up, and half of them have no prices."""
-    is_priced = draw.random() < 0.5
-    head, *workers = spec.node_types
-    bare = [replace(t, offers=(), price_per_hour=t.price_per_hour if is_priced else None) for t in workers]
-    return replace(spec, node_types=(head, *bare), install_runtime=True)
-
-
-def _hosts(draw: Stream, spec: ClusterSpec) -> dict[str, int]:
-    """Draws the hosts of each type: as many as its maximum, or others: more, fewer or none."""
-    is_exact = draw.random() < 0.5
-    return {t.name: t.max_nodes if is_exact else draw.randint(0, 6) for t in spec.node_types[1:]}
 
 
 def _catalogue(draw: Stream, spec: ClusterSpec) -> Catalogue:

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from muster.base.ids import CloudId
 from muster.base.rng import Stream
+from muster.cluster.model import ClusterSpec
 
 
 @dataclass
@@ -102,3 +105,17 @@ class SimRack:
         """Puts every host on the list again; other clusters give theirs back."""
         for host in self.hosts.values():
             host.taken_until = host.unlisted_until = 0.0
+
+
+def on_rack(draw: Stream, spec: ClusterSpec) -> ClusterSpec:
+    """Returns the config for a rack: no offers, muster sets hosts up, and prices in half of the runs."""
+    is_priced = draw.random() < 0.5
+    head, *workers = spec.node_types
+    bare = [replace(t, offers=(), price_per_hour=t.price_per_hour if is_priced else None) for t in workers]
+    return replace(spec, node_types=(head, *bare), install_runtime=True)
+
+
+def draw_hosts(draw: Stream, spec: ClusterSpec) -> dict[str, int]:
+    """Draws the hosts of each type: as many as its maximum, or others: more, fewer or none."""
+    is_exact = draw.random() < 0.5
+    return {t.name: t.max_nodes if is_exact else draw.randint(0, 6) for t in spec.node_types[1:]}
