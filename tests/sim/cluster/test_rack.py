@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster import controller
-from muster.cluster.model import ClusterSpec, FailureKind, NodeKind, Objective
+from muster.cluster.model import ClusterSpec, FailureKind, NodeKind, Objective, Strategy
 from muster.cluster.plan import Install
 from muster.cluster.reconcile import RULES, reconcile
 from muster.sim.cluster.build import SimInstaller, SimulatedCluster
@@ -29,7 +29,7 @@ from muster.sim.cluster.options import (
     head_type,
 )
 from muster.sim.cluster.rack import SimRack
-from muster.sim.cluster.tasks import TaskClass
+from muster.sim.cluster.tasks import GangWork, TaskClass
 from muster.sim.cluster.world import World
 from muster.testing.builders import cluster_spec
 
@@ -239,6 +239,16 @@ def test_a_rack_of_another_cluster_serves_once_the_hosts_are_given_back():
     assert (story.workers(), story.cluster.runtime.pending_tasks()) == ([], 1)
     story.ticks(40)
     assert (len(story.workers()), list(unsettled(story.cluster))) == (1, [])
+
+
+@pytest.mark.parametrize(("bundles", "waits"), [(3, False), (4, True)])
+def test_a_gang_is_served_when_the_rack_can_hold_it_and_may_wait_for_ever_when_not(bundles, waits):
+    story = RackStory(hosts=3)
+    runtime = story.cluster.runtime
+    tasks = [runtime.bundle(Resources.of(CPU=4)) for _ in range(bundles)]
+    runtime.submit_gang(GangWork("g1", Strategy.STRICT_SPREAD, tasks, 2000.0))
+    story.ticks(40)
+    assert (bool(runtime.pending_gangs()), list(unsettled(story.cluster))) == (waits, [])
 
 
 # -- the checks find what is wrong --------------------------------------------------------------------

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from muster.base.ids import CloudId, NodeId
 from muster.base.resources import Resources
 from muster.cluster.model import NodeKind, NodeType, Selector, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.tasks import GangWork, matches
+from muster.sim.cluster.cloud import CloudMachine
+from muster.sim.cluster.tasks import GangWork, SimNode, matches, spots_for
 
 _S = InstanceState
 IDLE_SLACK_S = 60.0
@@ -27,8 +29,9 @@ def unsettled(cluster: SimulatedCluster) -> Iterator[str]:
         yield "the controller is not running"
         return
     yield from _unexplained_demand(cluster)
-    yield from _passing_states(cluster)
-    yield from _strays(cluster)
+    if not any(_is_too_big(cluster, gang) for gang in cluster.runtime.pending_gangs()):
+        yield from _passing_states(cluster)  # else hosts are taken for it now and then, and go back idle
+        yield from _strays(cluster)
     yield from _limits(cluster)
     yield from _idlers(cluster)
 
@@ -45,6 +48,8 @@ def _unexplained_demand(cluster: SimulatedCluster) -> Iterator[str]:
     for gang in cluster.runtime.pending_gangs():
         given = verdicts.get((Subject.GANG, gang.gang_id), [])
         fitting = _holders(cluster, _largest_need(gang), ())
+        if given and _is_too_big(cluster, gang):
+            continue
         for text in _untrue(cluster, f"gang {gang.gang_id}", given, fitting):
             # Spread bundles may be impossible together although each would fit: not judged here.
             together = any(v.reason in (Reason.INFEASIBLE, Reason.BLOCKED_BY_GANG) for v in given)
@@ -56,6 +61,19 @@ def _largest_need(gang: GangWork) -> Resources:
     """Returns what one node must hold: a bundle, or all of them for STRICT_PACK."""
     shape = gang.tasks[0].like.shape
     return shape.times(len(gang.tasks)) if gang.strategy is Strategy.STRICT_PACK else shape
+
+
+def _is_too_big(cluster: SimulatedCluster, gang: GangWork) -> bool:
+    """Returns whether a rack cannot hold the gang, with every host that serves nothing else."""
+    if not cluster.cloud.rack:
+        return False
+    nodes = [node for node in cluster.runtime.live_nodes() if node.serves]
+    for known in cluster.spec.spec.node_types[1:]:
+        serving = sum(node.machine.node_type == known.name for node in nodes)
+        most = min(cluster.cloud.rack.count(known.name), known.max_nodes)
+        unused = CloudMachine(CloudId(""), known.name, 0.0, 0.0)
+        nodes += [SimNode(NodeId(""), unused, known.resources, dict(known.labels))] * (most - serving)
+    return spots_for(gang, nodes) is None
 
 
 def _untrue(
