@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from tests.series import length
 
 from muster.cli.main import cli
+from muster.sim.cluster import options
 from muster.sim.cluster.faults import KINDS, Faults
 from muster.sim.cluster.run import SeedRun, simulate, sweep
 
@@ -33,6 +34,13 @@ def test_no_seed_breaks_a_property_and_all_faults_were_there():
     assert {report.replay: report.violations for report in reports if report.violations} == {}
     injected = {kind for report in reports for kind in report.faults}
     assert injected == set(KINDS)
+
+
+@pytest.mark.slow
+def test_seeds_that_are_a_rack_now_hold_in_the_cloud_that_broke_a_property_too(monkeypatch):
+    seeds = [seed for seed in found_seeds() if SeedRun(seed).options.catalogue.hosts]
+    monkeypatch.setattr(options, "RACK_SHARE", 0.0)
+    assert {seed: simulate(seed).violations for seed in seeds} == {seed: [] for seed in seeds}
 
 
 def test_two_runs_of_one_seed_are_equal():

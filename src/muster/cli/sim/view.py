@@ -81,7 +81,8 @@ def _machines(cluster: SimulatedCluster) -> Table:
     table = _table("machines (truth)", "id", "type", "born", "node", "tasks", "$/h")
     for machine in cluster.cloud.alive():
         node = cluster.runtime.node_on(machine)
-        status = f"{node.node_id} {node.status.name}" if node else "booting" if not machine.up else "none"
+        no_node = "none" if machine.up else "booting" if machine.answers(cluster.world.time) else "host off"
+        status = f"{node.node_id} {node.status.name}" if node else no_node
         born, price = f"{machine.created_at:.0f}", f"{machine.price_per_hour:g}"
         tasks = str(len(node.running)) if node else "-"
         bought_as = health_key(machine.node_type, machine.offer.name if machine.offer else "")

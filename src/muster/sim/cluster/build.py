@@ -32,7 +32,7 @@ from muster.cluster.ports import InstanceStore, Ledger
 from muster.cluster.spend import spend_so_far
 from muster.cluster.states import TERMINAL
 from muster.errors import StoreError
-from muster.sim.cluster.cloud import Catalogue, CloudMachine, SimCloud
+from muster.sim.cluster.cloud import Catalogue, CloudMachine, SimCloud, noticed_after_s
 from muster.sim.cluster.crash_points import CrashPoints, Killed, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions
@@ -207,11 +207,15 @@ class SimInstaller:
         machine = self._find(action.cloud_id)
         if machine is None or self._faults.hit("install_hangs"):
             return
-        if self._faults.hit("install_fails"):
+        fails = self._faults.hit("install_fails")
+        self._world.after(self.takes_s, lambda: self._finish(action, machine, fails))
+
+    def _finish(self, action: Install, machine: CloudMachine, fails: bool) -> None:
+        if fails or not machine.answers(self._world.time):
             failure = InstallFailure(instance_id=action.instance_id, message="simulated: ssh never answered")
-            self._world.after(self.takes_s, lambda: self._failures.append(failure))
-            return
-        self._world.after(self.takes_s, lambda: self.on_installed(machine))
+            self._failures.append(failure)
+        else:
+            self.on_installed(machine)
 
     @crash_point("installer.poll")
     def poll(self) -> Sequence[InstallFailure]:
@@ -340,6 +344,7 @@ class SimulatedCluster:
         self.cloud.installs_runtime = not self.options.spec.install_runtime
         self.cloud.on_up = self._came_up
         self.cloud.on_gone = self._went
+        self.cloud.on_off = self._lost_power
         self.cloud.is_passing = self._is_passing
         self._start_head()
         self.world.advance(0.0)
@@ -423,7 +428,9 @@ class SimulatedCluster:
     # -- how machines, nodes and work hang together ------------------------------------------------
 
     def join(self, machine: CloudMachine) -> None:
-        """Registers the machine's node, if the machine still exists; one that ran there is replaced."""
+        """Registers the machine's node, if the machine exists and answers; one that ran there is replaced."""
+        if not machine.answers(self.world.time):
+            return
         before = self.runtime.node_on(machine)
         if before is not None:
             self.runtime.kill_node(before)
@@ -463,8 +470,11 @@ class SimulatedCluster:
         return machine.kind is NodeKind.WORKER and (node is None or not node.serves)
 
     def _went(self, machine: CloudMachine) -> None:
-        """A machine that is shut down is noticed at once; one that vanishes, after a while."""
         node = self.runtime.node_on(machine)
         if node is not None:
-            missed_s = 1.0 if machine.ended_how == "terminated" else 10.0
-            self.world.after(missed_s, lambda: self.runtime.kill_node(node))
+            self.world.after(noticed_after_s(machine.ended_how), lambda: self.runtime.kill_node(node))
+
+    def _lost_power(self, machine: CloudMachine) -> None:
+        node = self.runtime.node_on(machine)
+        if node is not None:
+            self.runtime.kill_node(node)

@@ -111,6 +111,7 @@ def safety_checks() -> tuple[Check, ...]:
         BusyNodesAreNotInstalledOver(),
         the_head_is_left_alone,
         nodes_joined_by_hand_are_left_alone,
+        hosts_are_held_once,
         states_follow_the_table,
         VersionsGrow(),
         requests_are_resolved_in_time,
@@ -268,6 +269,23 @@ def nodes_joined_by_hand_are_left_alone(cluster: SimulatedCluster) -> Iterator[s
     )
     if nodes and any(drain.node_id in nodes for drain in cluster.drains.requested):
         yield "a node that somebody joined by hand was drained"
+
+
+def hosts_are_held_once(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that each machine of a rack has a host of its type for itself, and no node while that is off."""
+    rack = cluster.cloud.rack
+    if not rack:
+        return
+    workers = [m for m in cluster.cloud.alive() if m.kind is NodeKind.WORKER]
+    for name, count in Counter(machine.node_type for machine in workers).items():
+        if count > rack.count(name):
+            yield f"{count} machines of {name}, the rack has {rack.count(name)} hosts"
+    for ip, count in Counter(machine.ip for machine in workers).items():
+        if count > 1:
+            yield f"host {ip} is held by {count} machines"
+    for machine in workers:
+        if not machine.answers(cluster.world.time) and cluster.runtime.node_on(machine) is not None:
+            yield f"{machine.cloud_id} has a node, and its host {machine.ip} is off"
 
 
 def states_follow_the_table(cluster: SimulatedCluster) -> Iterator[str]:

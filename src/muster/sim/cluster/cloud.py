@@ -1,7 +1,7 @@
 """Simulates a cloud provider with prices, boot times, shortages, quotas and every kind of failure.
 
 The truth is in `machines`; what the controller sees passes through the faults. Launches are idempotent by
-request id, as the port demands.
+request id, as the port demands. With hosts in the catalogue it is a rack: a machine is a host that was taken.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from muster.cluster.snapshot import ProviderTraits
 from muster.cluster.spend import billed_s
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.rack import SimHost, SimRack
 from muster.sim.cluster.world import World
 
 REFUSALS: dict[FailureKind, type[errors.ProviderError]] = {
@@ -51,6 +52,7 @@ class CloudMachine:
     launch_hash: str = ""
     offer: Offer | None = None  # what it was bought from
     reports_offer: bool = False
+    host: SimHost | None = None  # of a rack
     up: bool = False
     leaving: bool = False  # a terminate arrived
     ended_at: float | None = None
@@ -61,6 +63,8 @@ class CloudMachine:
 
     @property
     def ip(self) -> str:
+        if self.host is not None:
+            return self.host.ip
         number = self.cloud_id.rpartition("-")[2]
         return f"10.0.{int(number) // 256}.{int(number) % 256}"
 
@@ -72,6 +76,10 @@ class CloudMachine:
         """Returns the cost so far, by the terms of its offer, else to the second."""
         end = now if self.ended_at is None else self.ended_at
         return billed_s(self.offer, end - self.created_at) * self.price_per_hour / 3600
+
+    def answers(self, now: float) -> bool:
+        """Returns whether commands reach it: not while its host is off."""
+        return self.host is None or now >= self.host.off_until
 
     def is_listed(self, now: float) -> bool:
         if now < self.listed_from or now < self.hidden_until:
@@ -115,10 +123,16 @@ class Catalogue:
     quota: int | None = None  # all machines of the account
     api_s: float = 1.0  # from a launch call to the machine, or to the refusal
     shutdown_s: tuple[float, float] = (1.0, 8.0)
+    hosts: dict[str, int] = field(default_factory=dict)  # of a rack, per type; empty: a cloud
     reports_offers: bool = False  # whether listed machines have their zone and market
 
 
 KINDS = tuple(FailureKind)
+
+
+def noticed_after_s(how: str) -> float:
+    """Returns how long the node of an ended machine lives on: one that vanishes is noticed after a while."""
+    return 1.0 if how == "terminated" else 10.0
 
 
 class SimCloud:
@@ -134,6 +148,8 @@ class SimCloud:
         self.terminated: list[tuple[float, CloudId]] = []  # every id of every terminate call
         self.on_up: Callable[[CloudMachine], None] = lambda machine: None
         self.on_gone: Callable[[CloudMachine], None] = lambda machine: None
+        self.on_off: Callable[[CloudMachine], None] = lambda machine: None
+        self.rack = SimRack.of(sells.hosts)
         self.listed: Mapping[CloudId, CloudInstance] | None = None  # the last answer; None: it failed
         self.failures_reported: list[LaunchFailure] = []  # every unit failure ever handed out
         self.installs_runtime = True
@@ -257,6 +273,25 @@ class SimCloud:
         self._sold_out_until.clear()
         self.sells.capacity.clear()
         self.sells.quota = None
+        self.rack.end_shortages()
+        for host in self.rack.hosts.values():
+            host.off_until = min(host.off_until, self._world.time)
+            self._switch_on(host)
+
+    def switch_off(self, host: SimHost, for_s: float) -> None:
+        """Ends what runs on a host, which does not answer for a while; who has it, has it still."""
+        host.off_until = self._world.time + for_s
+        machine = self.machines.get(host.held_by) if host.held_by else None
+        if machine is not None:
+            machine.up = False
+            self.on_off(machine)
+        self._world.after(for_s, lambda: self._switch_on(host))
+
+    def _switch_on(self, host: SimHost) -> None:
+        """The host answers again; nothing runs there."""
+        machine = self.machines.get(host.held_by) if host.held_by else None
+        if machine is not None and machine.answers(self._world.time):
+            machine.up = True
 
     def create(
         self,
@@ -281,6 +316,8 @@ class SimCloud:
             listed_from=self._world.time,
         )
         self.machines[machine.cloud_id] = machine
+        if kind is NodeKind.WORKER:
+            machine.host = self.rack.take(node_type, machine.cloud_id, self._world.time)
         return machine
 
     def boot(self, machine: CloudMachine, in_s: float) -> None:
@@ -291,6 +328,8 @@ class SimCloud:
         if not machine.exists:
             return
         machine.ended_at, machine.ended_how = self._world.time, how
+        if machine.host is not None:
+            self.rack.give_back(machine.host, self._world.time + noticed_after_s(how))
         if self._faults.hit("list_ghost"):
             machine.listed_until = self._world.time + self._faults.between("list_ghost", 5, 60)
         self.on_gone(machine)
@@ -338,6 +377,8 @@ class SimCloud:
         names = (node_type, health_key(node_type, offer.name if offer is not None else ""))
         if any(self._world.time < self._sold_out_until.get(name, 0.0) for name in names):
             return FailureKind.CAPACITY
+        if self.rack.is_exhausted(node_type, self._world.time):
+            return FailureKind.CAPACITY
         have = [machine.node_type for machine in self.alive()]
         if have.count(node_type) >= self.sells.capacity.get(node_type, len(have) + 1):
             return FailureKind.CAPACITY
@@ -346,7 +387,7 @@ class SimCloud:
         return None
 
     def _up(self, machine: CloudMachine) -> None:
-        if machine.exists:
+        if machine.exists and machine.answers(self._world.time):
             machine.up = True
             self.on_up(machine)
 
@@ -354,11 +395,12 @@ class SimCloud:
         machine, faults = self.machines.get(cloud_id), self._faults
         if machine is None or not machine.exists or machine.leaving:
             return
+        if not machine.answers(self._world.time):
+            self._refuse_to_end(cloud_id, FailureKind.UNKNOWN, "simulated: the host is off")
+            return
         if faults.hit("terminate_unit_refused"):
             kind = faults.stream("terminate_unit_refused").choice(KINDS)
-            self._terminate_failures.append(
-                TerminateFailure(cloud_id=cloud_id, kind=kind, message="simulated")
-            )
+            self._refuse_to_end(cloud_id, kind, "simulated")
             return
         if faults.hit("terminate_lost"):
             return
@@ -368,6 +410,9 @@ class SimCloud:
             slow + round(self._draw.uniform(*self.sells.shutdown_s), 1),
             lambda: self.end(machine, "terminated"),
         )
+
+    def _refuse_to_end(self, cloud_id: CloudId, kind: FailureKind, message: str) -> None:
+        self._terminate_failures.append(TerminateFailure(cloud_id=cloud_id, kind=kind, message=message))
 
     def _hide_one(self, for_s: float) -> None:
         alive = self.alive()

@@ -68,6 +68,9 @@ ADDED: Mapping[str, tuple[float, float]] = {
     "offer_price_changes": (0.02, 0.15),  # per tick, with offers: one of them costs more or less from now on
     "refusal_names_offer": (0.2, 0.8),  # per machine refused, with offers: the failure says which one
     "head_lost": (0.002, 0.015),  # per tick: head and nodes are gone; a new head has an older ledger
+    "host_off": (0.01, 0.08),  # per tick, on a rack: a host loses what runs there and is off for a while
+    "host_taken": (0.02, 0.15),  # per tick, on a rack: another cluster has a free host for a while
+    "host_listed_change": (0.02, 0.15),  # per tick, on a rack: a free host is not on the list for a while
 }
 KINDS = (*EVERY_CALL, *EVERY_TICK, *ADDED)
 

@@ -164,7 +164,7 @@ class PurchasesAreExplained:
         """Returns the machines that came when their request no longer waited for as many."""
         waiting: Counter[tuple[RequestId | None, str]] = Counter()
         for record in cluster.store.live.values():
-            if record.state is _S.REQUESTED:
+            if record.state is _S.REQUESTED and not record.cancelled:  # else it goes when it is listed
                 waiting[record.launch_request_id, record.node_type] += 1
         late = set()
         for machine in _unheld(cluster):

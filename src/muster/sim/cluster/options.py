@@ -22,6 +22,7 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.sim.cluster.cloud import Catalogue
+from muster.sim.cluster.rack import draw_hosts, on_rack
 
 GIB = 2**30
 HEAD_TYPE = "head"
@@ -36,6 +37,7 @@ TIMEOUTS = Timeouts(
     listing_grace_s=20.0,
     drain_deadline_s=20.0,
 )
+RACK_SHARE = 0.25  # of the runs
 BACKOFF = Backoff(base_s=5.0, max_s=60.0, user_action_base_s=20.0, decay_s=60.0, recovery_s=120.0)
 
 
@@ -81,9 +83,12 @@ class RunOptions:
 
 
 def draw_options(seed: Seed) -> RunOptions:
-    """Draws the options of this seed. Offers have a stream of their own: without them a seed is as before."""
-    draw, of_offers = seed.derive("sim.setting"), seed.derive("sim.offers")
+    """Draws the options of this seed. Offers and racks have streams of their own: others are as before."""
+    draw, of_offers, of_rack = (seed.derive(f"sim.{name}") for name in ("setting", "offers", "rack"))
+    is_rack = of_rack.random() < RACK_SHARE
     spec = _with_offers(of_offers, _spec(draw))
+    if is_rack:
+        spec = on_rack(of_rack, spec)
     options = RunOptions(
         spec=spec,
         catalogue=_catalogue(draw, spec),
@@ -95,6 +100,8 @@ def draw_options(seed: Seed) -> RunOptions:
         head_late_s=draw.choice((0.0, 0.0, 30.0)),
     )
     options.catalogue.reports_offers = of_offers.random() < 0.5
+    if is_rack:
+        options.catalogue.hosts = draw_hosts(of_rack, spec)
     options.shown = _shown(options)
     return options
 
@@ -209,6 +216,7 @@ def _shown(options: RunOptions) -> dict[str, object]:
         "max_concurrent": spec.limits.max_concurrent,
         "max_request_retries": spec.limits.max_request_retries,
         "boot_s": "{:g}..{:g}".format(*sells.boot_s),
+        "hosts": " ".join(f"{name}:{count}" for name, count in sells.hosts.items()) or None,
         "capacity": " ".join(f"{name}:{count}" for name, count in sells.capacity.items()) or None,
         "quota": sells.quota,
         "waves": options.waves,

@@ -224,6 +224,7 @@ class SeedRun:
             name = faults.stream("sold_out").choice(sorted(cluster.cloud.sells.types))
             cluster.cloud.sell_out(name, faults.between("sold_out", 20, 300))
         self._change_offers()
+        self._change_hosts()
         if faults.hit("clock_jumps"):
             cluster.world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
         if faults.hit("config_edited"):
@@ -249,6 +250,20 @@ class SeedRun:
             cluster.cloud.sell_out(health_key(known.name, offer.name), sold_out_s)
         if offers and faults.hit("offer_price_changes"):
             cluster.spec.reprice_offer(faults.stream("offer_price_changes"))
+
+    def _change_hosts(self) -> None:
+        faults, cloud, now = self.faults, self.cluster.cloud, self.cluster.world.time
+        if not cloud.rack:
+            return
+        if faults.hit("host_off"):
+            host = cloud.rack.drawn_on(faults.stream("host_off"), now)
+            if host is not None:
+                cloud.switch_off(host, faults.between("host_off", 20, 300))
+        if faults.hit("host_taken"):
+            cloud.rack.lend(faults.stream("host_taken"), now, faults.between("host_taken", 20, 300))
+        if faults.hit("host_listed_change"):
+            away_s = faults.between("host_listed_change", 20, 300)
+            cloud.rack.unlist(faults.stream("host_listed_change"), now, away_s)
 
     def _apply_fault(self, kind: str, machine: CloudMachine) -> None:
         cluster = self.cluster

@@ -194,6 +194,8 @@ class V1SimCloud(SimCloud):
             raise REFUSALS[kind]("simulated: terminate refused")
         if faults.hit("terminate_unit_refused"):
             raise RuntimeError("simulated: this machine cannot be terminated now")
+        if machine is not None and machine.exists and not machine.answers(self._world.time):
+            raise RuntimeError("simulated: the host is off")
         if machine is None or not machine.exists or faults.hit("terminate_lost"):
             return
         if faults.hit("terminate_slow"):
