@@ -28,7 +28,9 @@ from muster.runtimes.ray.publish import AUTOSCALER_SPACE, CLUSTER_CONFIG
 from muster.testing.ray_cluster import AUTH, RayCluster, RayDidNotStart, RayNode
 
 T = TypeVar("T")
-MOST_HEADS = 8  # in one run of the tests; six are started today, and each later piece of work may add one
+# In one run of the tests: eight are started today, one more where a start has to be repeated on a busy computer;
+# those that `muster up` starts on hosts have an environment of their own and are not counted (four).
+MOST_HEADS = 10
 SAMPLE_S = 0.5
 PATIENCE_S = 200.0  # Ray may give up on a start, more than once, on a busy computer
 WORKER_TRIES = 5

@@ -45,6 +45,7 @@ def update(runner, tmp_path, *, tags=None, setup=SETUP):
     return access, seen
 
 
+@pytest.mark.conformance("IN-4")
 def test_a_machine_is_set_up_and_tagged_at_every_step(tmp_path):
     runner = ScriptedRunner()
     access, seen = update(runner, tmp_path)
@@ -226,6 +227,7 @@ def test_in_2_a_machine_that_cannot_be_set_up_is_reported_once_with_the_reason(i
     assert list(installer.poll()) == []
 
 
+@pytest.mark.conformance("IN-5")
 def test_in_5_a_machine_that_the_provider_does_not_know_is_reported(installed):
     installer, access, _ = installed()
     access._runner_of = {}.__getitem__
