@@ -28,7 +28,7 @@ from muster.runtimes.ray.publish import AUTOSCALER_SPACE, CLUSTER_CONFIG
 from muster.testing.ray_cluster import AUTH, RayCluster, RayDidNotStart, RayNode
 
 T = TypeVar("T")
-# In one run of the tests: eight are started today, one more where a start has to be repeated on a busy computer;
+# In one run of the tests: eight are started today, one more where a start is repeated on a busy computer;
 # those that `muster up` starts on hosts have an environment of their own and are not counted (four).
 MOST_HEADS = 10
 SAMPLE_S = 0.5
