@@ -198,8 +198,12 @@ def _is_known(cluster: SimulatedCluster, machine: CloudMachine) -> bool:
     age_s, limits = cluster.world.time - machine.created_at, cluster.spec.spec.timeouts
     nodes = report.nodes if report and age_s <= max(limits.request_s, limits.allocate_s) else ()
     return machine.cloud_id in (cluster.cloud.listed or {}) or any(
-        node.cloud_id == machine.cloud_id and node.status is not NodeStatus.DEAD for node in nodes
+        node.cloud_id == machine.cloud_id and node.status not in _UNUSABLE for node in nodes
     )
+
+
+# A row whose status cannot be read is set aside, so the tick has not seen its node.
+_UNUSABLE = (NodeStatus.DEAD, NodeStatus.UNSPECIFIED)
 
 
 def _is_leaving(record: Instance) -> bool:
