@@ -44,20 +44,20 @@ def test_the_line_starts_one_watcher_and_repeating_it_replaces_it(tmp_path):
                 found.append(process)
         return found
 
-    def wait_for(condition):
+    def wait_for(is_wanted):
+        """Returns what was seen: a watcher that starts a program is two for a moment."""
         give_up = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < give_up
+        while not is_wanted(found := watchers()):
+            assert time.monotonic() < give_up, found
             time.sleep(0.02)
+        return found
 
     asyncio.run(LocalRunner(tmp_path).run(line, environment=environment))
-    wait_for(lambda: len(watchers()) == 1)
-    (first,) = watchers()
+    (first,) = wait_for(lambda found: len(found) == 1)
     asyncio.run(LocalRunner(tmp_path).run(line, environment=environment))
-    wait_for(lambda: len(watchers()) == 1 and watchers() != [first])
-    (second,) = watchers()
+    (second,) = wait_for(lambda found: len(found) == 1 and found != [first])
     second.kill()
-    wait_for(lambda: not watchers())
+    wait_for(lambda found: not found)
     assert list(tmp_path.iterdir()) == []
 
 
