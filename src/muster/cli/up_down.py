@@ -187,7 +187,7 @@ Examples:
 The ledger is kept, so that `muster why` can still show what happened; --purge deletes it as well.
 Machines that a provider bought are terminated through it, and listed until none is left; a head that was
 started by hand is left running. Exit codes: 0 nothing of it runs any more; 2 no such cluster, or its provider
-cannot be used; 3 some processes or machines did not end.
+cannot be used; 3 some processes or machines did not end, or nothing was found and hosts could not be asked.
 """
 NOT_ENDED = 3
 
