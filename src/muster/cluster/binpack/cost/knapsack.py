@@ -92,12 +92,13 @@ class _Filling:
         self.weights = weights
         self.weighed = items.size.shape[1] if weights[:, items.real :].any() else items.real
         self.by_column = np.ascontiguousarray(items.size[:, : self.weighed].T, dtype=np.float64)
-        real = items.size[:, : items.real]
+        real = np.ascontiguousarray(items.size[:, : items.real])
+        self.real = real
         # What an item does not take never runs out: such a column counts as good as infinity.
         self.divisor = np.maximum(real, 1)
         self.unbounded = np.where(real > 0, 0, ENDLESS)
         self.columns = np.ascontiguousarray(real.T)
-        self.users = [np.flatnonzero(column) for column in real.T]
+        self.users = [column.nonzero()[0] for column in real.T]
         self.grouped, self.group = group_columns(items)
         self.fits = np.ones(self.loads.shape, dtype=bool) if allowed is None else allowed.copy()
         self.fits &= knapsack.limit > 0
@@ -109,20 +110,24 @@ class _Filling:
         if not len(self.rows):
             return False
         chosen = self._best_item()
-        real = self.items.real
-        held = np.maximum(self.free[:, :real] // self.divisor[chosen], self.unbounded[chosen]).min(axis=1)
-        here = np.arange(len(self.rows))
-        marked = np.flatnonzero(self.group[chosen])
-        places = (marked, self.group[chosen[marked]])
-        held[marked] = np.minimum(held[marked], self.free[places])
+        left = self.free[:, : self.items.real]
+        held = left // self.divisor.take(chosen, axis=0)
+        held = np.maximum(held, self.unbounded.take(chosen, axis=0), out=held).min(axis=1)
+        if len(self.grouped):
+            marked = self.group[chosen].nonzero()[0]
+            places = (marked, self.group[chosen[marked]])
+            held[marked] = np.minimum(held[marked], self.free[places])
         at = (self.rows, chosen)
-        wanted = np.minimum(self.knapsack.limit[chosen] - self.loads[at], ENDLESS).astype(np.int64)
+        before, limit = self.loads[at], self.knapsack.limit.take(chosen)
+        wanted = np.minimum(limit - before, ENDLESS).astype(np.int64)
         amount = np.minimum((held + 1) // 2, wanted)
-        self.loads[at] += amount
-        self.free[:, :real] -= amount[:, None] * self.items.size[chosen, :real]
-        self.free[places] -= amount[marked]
+        after = before + amount
+        self.loads[at] = after
+        left -= amount[:, None] * self.real.take(chosen, axis=0)
+        if len(self.grouped):
+            self.free[places] -= amount[marked]
         self._drop_what_no_longer_fits()
-        self.fits[here, chosen] &= self.loads[at] < self.knapsack.limit[chosen]
+        self.fits[(after >= limit).nonzero()[0], chosen[after >= limit]] = False
         return True
 
     def _best_item(self) -> Ints:

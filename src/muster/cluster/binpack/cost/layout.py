@@ -98,12 +98,25 @@ def _fill_block(rows: Ints, bins: Bins, items: Items, tally: tuple[Floats, Float
 
 def _fill_alike(free: Ints, allowed: Bools | None, items: Items, knapsack: KnapsackItems) -> Floats:
     """Computes one fill per distinct bin."""
-    key = free if allowed is None else np.hstack([free, allowed])
-    _, first, same = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    first, same = _distinct_rows(free if allowed is None else np.hstack([free, allowed]))
     weights = weightings_for(items, len(first))
     some = None if allowed is None else allowed[first]
-    filled: Floats = best_fill(free[first], items, some, knapsack, weights)[same.reshape(-1)]
+    filled: Floats = best_fill(free[first], items, some, knapsack, weights)[same]
     return filled
+
+
+def _distinct_rows(table: Ints) -> tuple[list[int], list[int]]:
+    """Returns the first row of each kind, and the kind of every row."""
+    data, width = table.tobytes(), table.itemsize * table.shape[1]
+    kinds: dict[bytes, int] = {}
+    first: list[int] = []
+    same: list[int] = []
+    for index in range(len(table)):
+        kind = kinds.setdefault(data[index * width : (index + 1) * width], len(first))
+        if kind == len(first):
+            first.append(index)
+        same.append(kind)
+    return first, same
 
 
 class PurchaseState:
