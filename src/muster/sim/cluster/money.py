@@ -164,10 +164,12 @@ class PurchasesAreExplained:
         """Returns the machines that came when their request no longer waited for as many."""
         waiting: Counter[tuple[RequestId | None, str]] = Counter()
         for record in cluster.store.live.values():
-            if record.state is _S.REQUESTED and not record.cancelled:  # else it goes when it is listed
+            if record.state is _S.REQUESTED:
                 waiting[record.launch_request_id, record.node_type] += 1
         late = set()
-        for machine in _unheld(cluster):
+        # Of two answers to one request the surplus one is that which no record ever had: a new head may wait
+        # again for an answer that the old one had, and has bought nothing by that.
+        for machine in sorted(_unheld(cluster), key=lambda m: m.cloud_id not in self._held):
             request = base_id(machine.request_id) if machine.request_id else None
             if waiting[request, machine.node_type] > 0:
                 waiting[request, machine.node_type] -= 1
