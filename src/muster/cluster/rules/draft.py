@@ -134,7 +134,7 @@ class Draft:
         return any(_may_be_on(node, instance, self.seen.cloud or {}) for node in self.unplaced)
 
     def may_be_restarted(self, instance: Instance) -> bool:
-        """Returns whether a machine that lost its node is kept: one may run there again that cannot be seen."""
+        """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
         if self.seen.runtime is None:
             return instance.since < self.now  # it was kept by an earlier tick
         return instance.stop_cause is None and self.may_work_unseen(instance)
