@@ -87,7 +87,7 @@ def test_what_may_come_back_counts_against_the_limits_and_offers_nothing(changes
 
 
 def test_a_machine_that_is_kept_without_a_node_is_not_replaced_above_a_limit():
-    """A node that names no machine may have been started there again: the machine may serve a moment later."""
+    """A node that names no machine may have been started there again: the machine may serve soon."""
     lost, unseen = record("a", S.RAY_STOPPED, since=NOW - 9.0), node("x", cloud_id=None)
     one = spec(node_type("cpu", max_nodes=1))
     seen = world([lost], nodes=[unseen], demands=[demand()], spec=one)
