@@ -137,7 +137,7 @@ def test_machines_that_are_paid_for_above_a_limit_are_found(over):
     assert list(check(cluster)) == []
 
 
-def test_a_new_head_that_waits_again_for_a_machine_of_the_old_one_has_bought_nothing():
+def test_what_a_new_head_has_forgotten_is_not_bought_and_may_not_grow():
     cluster = SeedRun(0).cluster
     cluster.spec.spec, check = _one_type(cluster.spec.spec, most=1), PurchasesAreExplained()
     name = cluster.spec.spec.node_types[1].name
@@ -149,8 +149,16 @@ def test_a_new_head_that_waits_again_for_a_machine_of_the_old_one_has_bought_not
     cluster.store.live[held.instance_id] = held
     assert list(check(cluster)) == []
     cluster.store.commits.clear()
-    cluster.store.live[asked.instance_id] = asked  # an older ledger
+    cluster.store.live[asked.instance_id] = asked
+    text = f"2 machines of {name} are paid for, its maximum is 1"
+    assert list(check(cluster)) == [text]  # as if the record had let its machine go
+    cluster.restored_at.append(0.0)  # an older ledger waits for it again, and for its late twin
+    assert (list(check(cluster)), list(check(cluster))) == ([], [])
+    cluster.cloud.end(came, "terminated")
     assert list(check(cluster)) == []
+    more = replace(held, instance_id="i-2", cloud_id=cluster.cloud.create(name, request="r-2").cloud_id)
+    cluster.store.live[more.instance_id] = more
+    assert any("its maximum is 1" in found for found in check(cluster))
 
 
 def test_spend_that_is_counted_twice_is_found(monkeypatch):

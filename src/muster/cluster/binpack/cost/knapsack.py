@@ -92,7 +92,7 @@ class _Filling:
         self.weights = weights
         self.weighed = items.size.shape[1] if weights[:, items.real :].any() else items.real
         self.by_column = np.ascontiguousarray(items.size[:, : self.weighed].T, dtype=np.float64)
-        real = items.size[:, : items.real]
+        self.size = real = np.ascontiguousarray(items.size[:, : items.real])
         # What an item does not take never runs out: such a column counts as good as infinity.
         self.divisor = np.maximum(real, 1)
         self.unbounded = np.where(real > 0, 0, ENDLESS)
@@ -109,20 +109,24 @@ class _Filling:
         if not len(self.rows):
             return False
         chosen = self._best_item()
-        real = self.items.real
-        held = np.maximum(self.free[:, :real] // self.divisor[chosen], self.unbounded[chosen]).min(axis=1)
-        here = np.arange(len(self.rows))
-        marked = np.flatnonzero(self.group[chosen])
-        places = (marked, self.group[chosen[marked]])
-        held[marked] = np.minimum(held[marked], self.free[places])
-        at = (self.rows, chosen)
-        wanted = np.minimum(self.knapsack.limit[chosen] - self.loads[at], ENDLESS).astype(np.int64)
+        free, at = self.free[:, : self.items.real], (self.rows, chosen)
+        held = np.maximum(free // self.divisor[chosen], self.unbounded[chosen]).min(axis=1)
+        places = None
+        if len(self.grouped):
+            group = self.group[chosen]
+            marked = np.flatnonzero(group)
+            places = (marked, group[marked])
+            held[marked] = np.minimum(held[marked], self.free[places])
+        limit, load = self.knapsack.limit[chosen], self.loads[at]
+        wanted = np.minimum(limit - load, ENDLESS).astype(np.int64)
         amount = np.minimum((held + 1) // 2, wanted)
-        self.loads[at] += amount
-        self.free[:, :real] -= amount[:, None] * self.items.size[chosen, :real]
-        self.free[places] -= amount[marked]
+        load += amount
+        self.loads[at] = load
+        free -= amount[:, None] * self.size[chosen]
+        if places is not None:
+            self.free[places] -= amount[marked]
         self._drop_what_no_longer_fits()
-        self.fits[here, chosen] &= self.loads[at] < self.knapsack.limit[chosen]
+        self.fits[np.arange(len(chosen)), chosen] &= load < limit
         return True
 
     def _best_item(self) -> Ints:
