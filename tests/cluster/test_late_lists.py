@@ -134,6 +134,25 @@ def test_a_drained_machine_that_lists_omit_when_its_node_is_gone_is_terminated(o
     assert (cloud.alive(), cloud.records()) == ([], [])
 
 
+def test_a_machine_whose_terminate_was_not_heard_is_not_gone_by_one_list_without_it():
+    cloud = SmallCloud(1, most=1)
+    cloud.run(10)
+    works = cloud.stage.provider.answers["terminate"]
+
+    def broken(_request_id, _cloud_ids):
+        raise ConnectionError("reset by peer")
+
+    cloud.stage.provider.answers["terminate"] = broken
+    cloud.sold["m-1"].node_dead = True
+    cloud.run(1)
+    cloud.stage.provider.answers["terminate"], cloud.only_head = works, True
+    cloud.run(1)
+    assert cloud.sold["m-1"].ended
+    assert [r.state for r in cloud.records() if r.cloud_id == "m-1"] == [S.TERMINATING]
+    cloud.run(1)
+    assert [r for r in cloud.records() if r.cloud_id == "m-1"] == []
+
+
 @pytest.mark.parametrize("fields", [{"cloud_id": None}, {"cloud_id": "known-by-nobody"}])
 def test_a_node_without_a_usable_cloud_id_is_found_by_its_ip(fields):
     cloud = SmallCloud(3)

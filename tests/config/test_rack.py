@@ -51,6 +51,16 @@ def test_there_are_as_many_of_a_type_as_are_listed_and_their_size_may_be_left_to
     assert rack_hosts(config)["h"].port == 23
 
 
+def test_the_planner_knows_how_many_computers_there_are_whatever_the_limits_say():
+    config = parsed(
+        "provider: {type: local, head_ip: h, hosts: [{ip: a, type: big}, {ip: b, type: big}]}\n"
+        "available_node_types: {small: {resources: {CPU: 2}}, big: {resources: {CPU: 8}, max_workers: 9}}\n"
+        "head_node_type: small\nmax_workers: 9\n"
+    )
+    known = [(t.name, t.max_nodes, t.existing, t.most_nodes) for t in to_spec(config).node_types]
+    assert known == [("small", 1, 1, 1), ("big", 9, 2, 2)]
+
+
 def test_rays_own_list_is_the_head_and_the_workers():
     config = parsed("provider: {type: local, head_ip: h, worker_ips: [a, b]}\n")
     assert [(host.ip, host.is_head) for host in rack_hosts(config).values()] == [

@@ -81,6 +81,15 @@ class NodeType(Struct, frozen=True, kw_only=True):
     launch_hash: str = ""  # empty: machines of this type are never outdated
     resize: ResizeLimits | None = None
     offers: tuple[Offer, ...] = ()  # in the order of the config: ties of price go to the first; (): no choice
+    existing: int | None = None  # machines of this type in the world, as in a rack; None: any number is sold
+
+    @property
+    def most_nodes(self) -> int:
+        """Returns how many nodes of this type can be had. More of them may run, up to `max_nodes`.
+
+        A host that left the list of its rack serves until it is idle.
+        """
+        return self.max_nodes if self.existing is None else min(self.max_nodes, self.existing)
 
     @property
     def is_priced(self) -> bool:

@@ -21,6 +21,7 @@ from muster.cluster.model import (
     RuntimeReport,
     TerminateFailure,
 )
+from muster.cluster.plan import Terminate
 from muster.cluster.ports import Ledger, PortErrors, Ports
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
 from muster.cluster.validate import is_sound_machine, listed, usable_report
@@ -110,6 +111,9 @@ class Observer:
             memory=ledger.memory,
             recent_failures=ledger.recent_failures,
             quarantined=tuple(self._notes),
+            unheard_terminates=frozenset(
+                name for act in ledger.outbox if isinstance(act, Terminate) for name in act.instance_ids
+            ),
         )
         return snapshot, ledger
 

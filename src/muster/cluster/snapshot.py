@@ -92,3 +92,5 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     memory: Memory = Memory()
     recent_failures: tuple[FailedLaunch, ...] = ()
     quarantined: tuple[Quarantined, ...] = ()
+    # Records whose terminate is still in the outbox: the provider may not have heard of it.
+    unheard_terminates: frozenset[InstanceId] = frozenset()

@@ -102,7 +102,7 @@ def _offer(
     blocked = own if is_blocked(own, now) else None
     offer = TypeOffer(
         node_type=node_type,
-        room=node_type.max_nodes,
+        room=node_type.most_nodes,
         availability=availability,
         recoverable=recoverable(own, now, recovery_s),
         blocked_kind=blocked.kind if blocked else None,

@@ -12,6 +12,7 @@ from muster.cluster.model import ClusterSpec, LaunchLimits, NodeReport, NodeStat
 from muster.config.load import load_config
 from muster.config.node_launch import NodeLaunch, node_launches
 from muster.config.prices import PriceTable, check_prices, load_prices, offers_of_type
+from muster.config.rack import rack_hosts
 from muster.config.schema import ClusterConfig, NodeTypeConfig
 
 
@@ -68,7 +69,16 @@ def _node_type(
         machine_type=launch.machine_type,
         launch_hash=launch.launch_hash,
         offers=offers_of_type(config, name, launch.machine_type, prices),
+        existing=_existing(config, name),
     )
+
+
+def _existing(config: ClusterConfig, name: str) -> int | None:
+    """Returns how many computers of a type a rack has; None where machines are bought."""
+    provider = config.provider
+    if provider.type != "local" or provider.coordinator_address:
+        return None
+    return sum(host.node_type == name for host in rack_hosts(config).values())
 
 
 def _least(config: ClusterConfig, entry: NodeTypeConfig, *, is_head: bool) -> int:

@@ -62,7 +62,7 @@ def node_type(name: str = "cpu", resources: Quantities | Resources = ONE_CPU, **
 def offer(of: NodeType | None = None, **changes: object) -> TypeOffer:
     """Returns a type on sale, all of its maximum still free."""
     chosen = of or node_type()
-    return replace(TypeOffer(node_type=chosen, room=chosen.max_nodes), **changes)
+    return replace(TypeOffer(node_type=chosen, room=chosen.most_nodes), **changes)
 
 
 def pack_node(

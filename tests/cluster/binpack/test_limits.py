@@ -11,6 +11,7 @@ from muster.cluster.binpack.pack import pack
 from muster.cluster.model import FailureKind, NodeKind, StopCause
 from muster.cluster.states import InstanceState
 from muster.testing.builders import (
+    amounts,
     demand,
     node_type,
     offer,
@@ -51,6 +52,15 @@ def test_sd_01_machines_on_their_way_count_towards_minimums(state):
     a = node_type("a", min_nodes=3)
     nodes = (pack_node("i-1", a, state=state), pack_node("i-2", "vanished", state=state))
     assert pack(pack_request([a], nodes=nodes)).launch == {"a": 2}
+
+
+def test_no_more_are_bought_than_exist_and_those_beyond_stay_within_the_maximum():
+    """A host that left the list of its rack serves until it is idle; nothing is bought in its place."""
+    a = node_type("a", CPU4, min_nodes=4, max_nodes=8, existing=3)
+    wanted = [demand(CPU4, 9)]
+    assert pack(pack_request([a], demands=wanted)).launch == {"a": 3}
+    packing = pack(pack_request([a], nodes=pack_nodes(4, a, available=amounts({})), demands=wanted))
+    assert (packing.launch, packing.removals) == ({}, ())
 
 
 def test_sd_02_the_head_is_never_the_victim_of_its_types_maximum():

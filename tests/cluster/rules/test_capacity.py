@@ -86,6 +86,23 @@ def test_what_may_come_back_counts_against_the_limits_and_offers_nothing(changes
     assert dict(question.leaving) == leaving
 
 
+def test_a_machine_that_is_kept_without_a_node_is_not_replaced_above_a_limit():
+    """A node that names no machine may have been started there again: the machine may serve soon."""
+    lost, unseen = record("a", S.RAY_STOPPED, since=NOW - 9.0), node("x", cloud_id=None)
+    one = spec(node_type("cpu", max_nodes=1))
+    seen = world([lost], nodes=[unseen], demands=[demand()], spec=one)
+    assert (dict(asked(seen).leaving), reconcile(seen).actions) == ({"cpu": 1}, ())
+    gone = reconcile(world([lost], demands=[demand()], spec=one))
+    assert [type(action).__name__ for action in gone.actions] == ["Terminate", "Launch"]
+
+
+def test_what_is_kept_without_a_node_counts_also_when_the_runtime_cannot_be_read():
+    kept, again = record("a", S.RAY_STOPPED, since=NOW - 9.0), past((S.REQUESTED, 1), (S.QUEUED, 2))
+    waiting = record("q", S.QUEUED, history=again, launch_request_id="r-1")
+    blind = replace(world([kept, waiting], spec=spec(node_type("cpu", max_nodes=1))), runtime=None)
+    assert reconcile(blind).actions == ()
+
+
 def test_offers_come_in_the_order_of_the_config_with_health():
     blocked = TypeHealth(
         failures=1.0, failed_at=NOW, blocked_until=NOW + 9.0, kind=FailureKind.QUOTA, message="0 left"

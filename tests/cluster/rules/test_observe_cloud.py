@@ -295,6 +295,15 @@ def test_machines_that_were_given_back_are_gone_when_they_are_not_listed(state):
     assert tick(world([record("a", state)], machines=[]))[0] == {"a": "TERMINATED"}
 
 
+def test_a_machine_is_not_gone_by_a_terminate_that_the_provider_has_not_heard():
+    seen = world([record("a", S.TERMINATING)], machines=[], unheard_terminates=frozenset({"a"}))
+    states, plan = tick(seen)
+    assert (states, after(seen, plan)["a"].missing_since) == ({"a": "TERMINATING"}, NOW)
+    missing = record("a", S.TERMINATING, missing_since=NOW - 60.0)
+    later = world([missing], machines=[], unheard_terminates=frozenset({"a"}))
+    assert tick(later)[0] == {"a": "TERMINATED"}  # a provider that cannot be called is not waited for
+
+
 def test_requests_and_wishes_are_not_ended_by_a_list():
     seen = world([record("r", S.REQUESTED), record("q", S.QUEUED)], machines=[])
     assert tick(seen)[0] == {"r": "REQUESTED", "q": "REQUESTED"}

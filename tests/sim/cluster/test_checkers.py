@@ -137,6 +137,30 @@ def test_machines_that_are_paid_for_above_a_limit_are_found(over):
     assert list(check(cluster)) == []
 
 
+def test_what_a_new_head_has_forgotten_is_not_bought_and_may_not_grow():
+    cluster = SeedRun(0).cluster
+    cluster.spec.spec, check = _one_type(cluster.spec.spec, most=1), PurchasesAreExplained()
+    name = cluster.spec.spec.node_types[1].name
+    _late, came = (cluster.cloud.create(name, request=request) for request in ("r-1", "r-1~2.t-9"))
+    asked = instance("i-1", S.REQUESTED, node_type=name, launch_request_id="r-1")
+    twice = replace(asked, history=(*asked.history, *instance("i-1", S.QUEUED).history, *asked.history))
+    held = replace(twice, state=S.ALLOCATED, cloud_id=came.cloud_id)
+    cluster.store.commits.append(CommittedPlan({held.instance_id: None}, _plan(held), 0, 1))
+    cluster.store.live[held.instance_id] = held
+    assert list(check(cluster)) == []
+    cluster.store.commits.clear()
+    cluster.store.live[asked.instance_id] = asked
+    text = f"2 machines of {name} are paid for, its maximum is 1"
+    assert list(check(cluster)) == [text]  # as if the record had let its machine go
+    cluster.restored_at.append(0.0)  # an older ledger waits for it again, and for its late twin
+    assert (list(check(cluster)), list(check(cluster))) == ([], [])
+    cluster.cloud.end(came, "terminated")
+    assert list(check(cluster)) == []
+    more = replace(held, instance_id="i-2", cloud_id=cluster.cloud.create(name, request="r-2").cloud_id)
+    cluster.store.live[more.instance_id] = more
+    assert any("its maximum is 1" in found for found in check(cluster))
+
+
 def test_spend_that_is_counted_twice_is_found(monkeypatch):
     cost_of = draft.cost_of
     monkeypatch.setattr(draft, "cost_of", lambda record, now: 2 * cost_of(record, now))

@@ -242,13 +242,14 @@ def test_a_rack_of_another_cluster_serves_once_the_hosts_are_given_back():
 
 
 @pytest.mark.parametrize(("bundles", "waits"), [(3, False), (4, True)])
-def test_a_gang_is_served_when_the_rack_can_hold_it_and_may_wait_for_ever_when_not(bundles, waits):
+def test_a_gang_is_served_when_the_rack_can_hold_it_and_takes_no_host_when_not(bundles, waits):
     story = RackStory(hosts=3)
     runtime = story.cluster.runtime
     tasks = [runtime.bundle(Resources.of(CPU=4)) for _ in range(bundles)]
     runtime.submit_gang(GangWork("g1", Strategy.STRICT_SPREAD, tasks, 2000.0))
     story.ticks(40)
     assert (bool(runtime.pending_gangs()), list(unsettled(story.cluster))) == (waits, [])
+    assert (story.bought(), len(story.cluster.cloud.launch_calls) > 0) == ((0, False) if waits else (3, True))
 
 
 # -- the checks find what is wrong --------------------------------------------------------------------

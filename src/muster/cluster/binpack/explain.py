@@ -88,7 +88,7 @@ class Obstacles:
         taken = Counter(node.node_type for node in self._stays)
         taken.update(self._request.leaving)
         taken.update(self._packing.launch)
-        return {o.node_type.name: o.node_type.max_nodes - taken[o.node_type.name] for o in self._offers}
+        return {o.node_type.name: o.node_type.most_nodes - taken[o.node_type.name] for o in self._offers}
 
     def _is_sold_out(self, offer: TypeOffer) -> bool:
         """Returns whether the type has offers and nothing is left of those that are not backed off."""
@@ -180,7 +180,7 @@ def _merged(bundles: Sequence[Demand]) -> list[Demand]:
 
 
 def _at_type_limit(demand: Demand, could: Sequence[TypeOffer]) -> Obstacle:
-    shown = ", ".join(f"{offer.node_type.name} ({offer.node_type.max_nodes})" for offer in could[:3])
+    shown = ", ".join(f"{offer.node_type.name} ({offer.node_type.most_nodes})" for offer in could[:3])
     more = f" and {len(could) - 3} more" if len(could) > 3 else ""
     detail = f"every node type that can hold {{{demand.shape}}} is at its maximum: {shown}{more}"
     return Obstacle(reason=Reason.BLOCKED_BY_TYPE_LIMIT, detail=detail, target=could[0].node_type.name)
@@ -377,7 +377,7 @@ def _blocked_detail(request: PackRequest, packing: Packing, offer: TypeOffer) ->
         return text
     gone = {removal.instance_id for removal in packing.removals}
     live = sum(node.node_type == known.name and node.key not in gone for node in request.nodes)
-    missing = min(known.min_nodes, known.max_nodes) - live
+    missing = min(known.min_nodes, known.most_nodes) - live
     return f"{text}; {missing} of its minimum of {known.min_nodes} are missing" if missing > 0 else text
 
 

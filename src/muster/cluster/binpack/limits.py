@@ -153,7 +153,7 @@ def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[TypeOff
 
 
 def _with_room(offer: TypeOffer, taken: int) -> TypeOffer:
-    room = 0 if offer.blocked_kind is not None else max(0, offer.node_type.max_nodes - taken)
+    room = 0 if offer.blocked_kind is not None else max(0, offer.node_type.most_nodes - taken)
     return offer if offer.room == room else replace(offer, room=room)
 
 

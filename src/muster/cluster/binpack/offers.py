@@ -34,7 +34,7 @@ def offer_states(known: NodeType, health: Mapping[str, TypeHealth], now: float) 
         states.append(
             OfferState(
                 offer=offer,
-                room=0 if blocked else _most(offer, known.max_nodes),
+                room=0 if blocked else _most(offer, known.most_nodes),
                 blocked_kind=blocked.kind if blocked else None,
                 blocked_until=blocked.blocked_until if blocked else 0.0,
                 blocked_message=blocked.message if blocked else "",

@@ -179,12 +179,13 @@ def _todays_hash(draft: Draft, instance: Instance) -> str:
 
 
 def _leaving(draft: Draft) -> list[Instance]:
-    """Machines that may still come back or arrive: a refused idle drain, a cancelled request."""
-    return [
+    """Machines that may still come back or arrive: a refused drain, a cancelled request, a node unseen."""
+    passing = [
         i
         for i in draft.in_state(_S.RAY_STOP_REQUESTED, _S.REQUESTED)
         if i.cancelled or (i.state is _S.RAY_STOP_REQUESTED and i.stop_cause in (None, StopCause.IDLE))
     ]
+    return [*passing, *draft.restartable()]
 
 
 def _resize_of(draft: Draft, instance: Instance) -> ResizeStatus | None:

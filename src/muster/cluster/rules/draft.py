@@ -113,7 +113,7 @@ class Draft:
         ours = (i for i in kept if i.launch_request_id or not i.provisional)
         stopping = self.in_state(InstanceState.RAY_STOP_REQUESTED)
         idle = (i for i in stopping if i.stop_cause in (None, StopCause.IDLE))
-        return [*ours, *idle, *self.in_state(InstanceState.REQUESTED)]
+        return [*ours, *idle, *self.restartable(), *self.in_state(InstanceState.REQUESTED)]
 
     def choices_of(self, known: NodeType) -> tuple[OfferState, ...]:
         """Returns the offers of a type, each with the room that machines and repeated requests leave."""
@@ -132,6 +132,17 @@ class Draft:
             nodes = self.seen.runtime.nodes if self.seen.runtime else ()  # unusable reports too
             self.unplaced = [n for n in nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
         return any(_may_be_on(node, instance, self.seen.cloud or {}) for node in self.unplaced)
+
+    def may_be_restarted(self, instance: Instance) -> bool:
+        """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
+        if self.seen.runtime is None:
+            return instance.since < self.now  # it was kept by an earlier tick
+        return instance.stop_cause is None and self.may_work_unseen(instance)
+
+    def restartable(self) -> list[Instance]:
+        """Returns the records of our machines that are kept without a node: they may serve again."""
+        stopped = (i for i in self.in_state(InstanceState.RAY_STOPPED) if not is_head(i))
+        return [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
 
     def fresh(self, prefix: str) -> str:
         """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""

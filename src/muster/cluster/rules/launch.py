@@ -66,7 +66,7 @@ def _with_offers(draft: Draft, known: NodeType | None, waiting: list[Instance], 
 
 def _room(draft: Draft, taken: Counter[str], name: str) -> int:
     known, most = draft.types.get(name), draft.spec.max_nodes
-    of_type = known.max_nodes - taken[name] if known else 0
+    of_type = known.most_nodes - taken[name] if known else 0
     return of_type if most is None else min(of_type, most - taken.total())
 
 

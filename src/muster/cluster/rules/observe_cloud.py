@@ -278,12 +278,15 @@ def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:
 
     One whose node lives exists, whatever the list shows; without a report any node may live. One whose node
     is gone too is terminated first: that is idempotent, and right also when only the list was wrong. One
-    that was given back is gone, and still known if it is listed again. The rest gets its grace; a live node
-    that came for a request, as long as a machine may take to come up.
+    that was given back is gone, and still known if it is listed again; before the provider has heard that it
+    goes, a list without it shows nothing. The rest gets its grace; a live node that came for a request, as
+    long as a machine may take to come up.
     """
     limits = draft.spec.timeouts
     if instance.state in _GIVEN_BACK:
-        return not lives or draft.seen.runtime is None
+        is_unheard = instance.instance_id in draft.seen.unheard_terminates
+        is_missed = not is_unheard or _waited(draft, instance, limits.listing_grace_s)
+        return is_missed and (not lives or draft.seen.runtime is None)
     if instance.provisional:
         longest_s = max(limits.request_s, limits.allocate_s)  # it serves meanwhile: there is no hurry
         came_for_it = lives and instance.launch_request_id is not None

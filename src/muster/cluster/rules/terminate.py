@@ -22,7 +22,7 @@ def terminate(draft: Draft) -> None:
     for instance in (*draft.in_state(*_DONE), *_cancelled(draft)):
         if is_head(instance) or instance.provisional or not _is_due(draft, instance):
             continue
-        if instance.state is _S.RAY_STOPPED and _may_be_restarted(draft, instance):
+        if instance.state is _S.RAY_STOPPED and draft.may_be_restarted(instance):
             continue
         moved = draft.move(instance, _S.TERMINATING, _why(instance))
         if moved is not None and moved.cloud_id:
@@ -55,13 +55,6 @@ def _cancelled(draft: Draft) -> list[Instance]:
     if draft.seen.runtime is None:
         return []
     return [i for i in draft.in_state(*_CANCELLED) if i.cancelled and not draft.may_work_unseen(i)]
-
-
-def _may_be_restarted(draft: Draft, instance: Instance) -> bool:
-    """It lost its node; one that cannot be seen may have been started there again."""
-    if draft.seen.runtime is None:
-        return instance.since < draft.now  # it was kept by an earlier tick
-    return instance.stop_cause is None and draft.may_work_unseen(instance)
 
 
 def _is_due(draft: Draft, instance: Instance) -> bool:

@@ -133,7 +133,7 @@ def cluster_config(spec: ClusterSpec) -> pb.ClusterConfig:
 
 def _group(node_type: NodeType) -> pb.NodeGroupConfig:
     resources = {name: int(quantity) for name, quantity in node_type.resources.to_floats().items()}
-    counts = {"min_count": node_type.min_nodes, "max_count": node_type.max_nodes}
+    counts = {"min_count": node_type.min_nodes, "max_count": node_type.most_nodes}
     return pb.NodeGroupConfig(name=node_type.name, resources=resources, **counts)
 
 
@@ -143,10 +143,10 @@ def _at_least(spec: ClusterSpec, resource: str) -> int:
 
 def _at_most(spec: ClusterSpec, resource: str) -> int:
     """Returns how much of a resource the limits allow, with the nodes that have the most of it."""
-    room = sum(one.max_nodes for one in spec.node_types) if spec.max_nodes is None else spec.max_nodes
+    room = sum(one.most_nodes for one in spec.node_types) if spec.max_nodes is None else spec.max_nodes
     total = 0
     for one in sorted(spec.node_types, key=lambda one: -one.resources.units(resource)):
-        taken = min(one.max_nodes, room)
+        taken = min(one.most_nodes, room)
         room -= taken
         total += taken * one.resources.units(resource)
     return total // SCALE

@@ -44,7 +44,10 @@ from muster.stores.ledger.memory import MemoryInstanceStore
 
 
 class SimSpec:
-    """A SimSpec implements the SpecSource port; `edits` lists what was changed, newest last."""
+    """A SimSpec implements the SpecSource port; `edits` lists what was changed, newest last.
+
+    Of a rack the file names the hosts: the spec has as many of each type as are on the list now.
+    """
 
     def __init__(
         self, crash_points: CrashPoints, faults: Faults, spec: ClusterSpec, sells: Catalogue
@@ -53,6 +56,12 @@ class SimSpec:
         self.spec = spec
         self.edits: list[str] = []
         self._faults, self._sells = faults, sells
+
+    def list_hosts(self, listed: Mapping[str, int]) -> None:
+        """Writes how many hosts of each type are on the list of the rack."""
+        types = tuple(t if t.name == HEAD_TYPE else _existing(t, listed) for t in self.spec.node_types)
+        if types != self.spec.node_types:
+            self.spec = replace(self.spec, node_types=types)
 
     @crash_point("spec.current")
     def current(self) -> tuple[ClusterSpec, str]:
@@ -128,6 +137,10 @@ class SimSpec:
         types = tuple(new if t.name == old.name else t for t in self.spec.node_types)
         self.spec = replace(self.spec, node_types=types)
         self.edits.append(text)
+
+
+def _existing(known: NodeType, listed: Mapping[str, int]) -> NodeType:
+    return replace(known, existing=listed.get(known.name, 0))
 
 
 class SimDrains:
@@ -391,6 +404,8 @@ class SimulatedCluster:
     def tick(self) -> None:
         """Runs one tick of the controller, which is started when there is none."""
         self.rest()
+        if self.cloud.rack:
+            self.spec.list_hosts(self.cloud.rack.listed(self.world.time))
         try:
             if self.controller is None:
                 self.controller = self._start_controller()

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from muster.base.ids import CloudId, NodeId
 from muster.base.resources import Resources
 from muster.cluster.model import NodeKind, NodeType, Selector, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.cloud import CloudMachine
-from muster.sim.cluster.tasks import GangWork, SimNode, matches, spots_for
+from muster.sim.cluster.tasks import GangWork, matches
 
 _S = InstanceState
 IDLE_SLACK_S = 60.0
@@ -29,9 +27,8 @@ def unsettled(cluster: SimulatedCluster) -> Iterator[str]:
         yield "the controller is not running"
         return
     yield from _unexplained_demand(cluster)
-    if not any(_is_too_big(cluster, gang) for gang in cluster.runtime.pending_gangs()):
-        yield from _passing_states(cluster)  # else hosts are taken for it now and then, and go back idle
-        yield from _strays(cluster)
+    yield from _passing_states(cluster)
+    yield from _strays(cluster)
     yield from _limits(cluster)
     yield from _idlers(cluster)
 
@@ -48,8 +45,6 @@ def _unexplained_demand(cluster: SimulatedCluster) -> Iterator[str]:
     for gang in cluster.runtime.pending_gangs():
         given = verdicts.get((Subject.GANG, gang.gang_id), [])
         fitting = _holders(cluster, _largest_need(gang), ())
-        if given and _is_too_big(cluster, gang):
-            continue
         for text in _untrue(cluster, f"gang {gang.gang_id}", given, fitting):
             # Spread bundles may be impossible together although each would fit: not judged here.
             together = any(v.reason in (Reason.INFEASIBLE, Reason.BLOCKED_BY_GANG) for v in given)
@@ -61,19 +56,6 @@ def _largest_need(gang: GangWork) -> Resources:
     """Returns what one node must hold: a bundle, or all of them for STRICT_PACK."""
     shape = gang.tasks[0].like.shape
     return shape.times(len(gang.tasks)) if gang.strategy is Strategy.STRICT_PACK else shape
-
-
-def _is_too_big(cluster: SimulatedCluster, gang: GangWork) -> bool:
-    """Returns whether a rack cannot hold the gang, with every host that serves nothing else."""
-    if not cluster.cloud.rack:
-        return False
-    nodes = [node for node in cluster.runtime.live_nodes() if node.serves]
-    for known in cluster.spec.spec.node_types[1:]:
-        serving = sum(node.machine.node_type == known.name for node in nodes)
-        most = min(cluster.cloud.rack.count(known.name), known.max_nodes)
-        unused = CloudMachine(CloudId(""), known.name, 0.0, 0.0)
-        nodes += [SimNode(NodeId(""), unused, known.resources, dict(known.labels))] * (most - serving)
-    return spots_for(gang, nodes) is None
 
 
 def _untrue(
@@ -92,19 +74,15 @@ def _holds(cluster: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType
     limit = cluster.spec.spec.max_nodes
     if reason is Reason.INFEASIBLE:
         return not fitting
-    is_full = all(have[t.name] >= t.max_nodes or _is_sold_out(cluster, t) for t in fitting)
     if reason is Reason.BLOCKED_BY_TYPE_LIMIT:
-        return is_full
+        return all(have[t.name] >= t.most_nodes or _is_sold_out(cluster, t) for t in fitting)
     if reason is Reason.BLOCKED_BY_CLUSTER_LIMIT:
         return limit is not None and sum(have.values()) >= limit
-    # Placed, on its way or backed off: none of that may last, unless a rack has no host for it.
-    return bool(cluster.cloud.rack) and is_full
+    return False  # placed, on its way or backed off: none of that may last
 
 
 def _is_sold_out(cluster: SimulatedCluster, known: NodeType) -> bool:
-    """Returns whether no host is free, or every offer of the type is at its maximum, as the ledger counts."""
-    if cluster.cloud.rack.is_exhausted(known.name, cluster.world.time):
-        return True
+    """Returns whether every offer of the type is at its maximum, as the ledger counts."""
     held = Counter(i.offer_name for i in cluster.store.live.values() if i.node_type == known.name)
     most = ((held[offer.name], offer.max_nodes) for offer in known.offers)
     return bool(known.offers) and all(limit is not None and count >= limit for count, limit in most)
@@ -120,10 +98,8 @@ def _holders(cluster: SimulatedCluster, shape: Resources, selectors: Sequence[Se
 
 
 def _passing_states(cluster: SimulatedCluster) -> Iterator[str]:
-    rack, now = cluster.cloud.rack, cluster.world.time
     for instance in cluster.store.live.values():
-        waits = instance.state in (_S.QUEUED, _S.REQUESTED) and rack.is_exhausted(instance.node_type, now)
-        if instance.state is not _S.RAY_RUNNING and not waits:  # a rack without hosts is asked now and then
+        if instance.state is not _S.RAY_RUNNING:
             name = f"{instance.instance_id} ({instance.node_type})"
             yield f"{name} is {instance.state.name}: {instance.details}"
 
@@ -154,7 +130,7 @@ def _limits(cluster: SimulatedCluster) -> Iterator[str]:
     if spec.max_nodes is not None and total > spec.max_nodes:
         yield f"{total} machines, the cluster's maximum is {spec.max_nodes}"
     for t in spec.node_types:
-        least = min(t.min_nodes, t.max_nodes)
+        least = min(t.min_nodes, t.most_nodes)
         if have[t.name] < least and not full and not _is_sold_out(cluster, t):
             yield f"{have[t.name]} machines of {t.name}, its minimum is {least}"
 

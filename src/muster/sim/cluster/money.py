@@ -71,10 +71,14 @@ def _offer_key(record: Instance) -> str:
 
 
 def _counts(record: Instance) -> bool:
-    """Returns whether the machine stays, or may come or come back, or is about to be asked for again."""
+    """Returns whether the machine stays, or may come or come back, or is about to be asked for again.
+
+    One that lost its node and was not terminated in that tick is kept, since a node may be started there.
+    """
     if record.offer is None or record.state in (_S.QUEUED, _S.REQUESTED):
         return record.offer is not None
-    return record.state in ON_CLOUD and not _is_leaving(record)
+    is_kept = record.state is _S.RAY_STOPPED and not record.provisional
+    return record.state in ON_CLOUD and (is_kept or not _is_leaving(record))
 
 
 def _blocked_until(plan: Plan, key: str) -> float:
@@ -96,6 +100,8 @@ class PurchasesAreExplained:
         self._held: set[CloudId] = set()  # machines that a requested record ever had
         self._let_go: set[CloudId] = set()  # of these, the ones whose record ended and was explained
         self._most: dict[str | None, float] = {}  # the highest limit so far of each type; None: the cluster's
+        self._heads = 0
+        self._forgotten: dict[str | None, float] = {}  # machines above a limit when a new head started
 
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
         given_back = {cloud_id for _, cloud_id in cluster.cloud.terminated}
@@ -151,11 +157,25 @@ class PurchasesAreExplained:
         leaving = {i.cloud_id for i in cluster.store.live.values() if _is_leaving(i)}
         late = self._late(cluster)
         paid = [m for m in paid if m.cloud_id not in leaving and m.cloud_id not in late]
-        for name, count in Counter(machine.node_type for machine in paid).items():
-            if count > self._most.get(name, 0):
-                yield f"{count} machines of {name} are paid for, its maximum is {self._most.get(name, 0):g}"
-        if len(paid) > self._most[None]:
-            yield f"{len(paid)} machines are paid for, the maximum of the cluster is {self._most[None]:g}"
+        counts = Counter[str | None](machine.node_type for machine in paid)
+        counts[None] = len(paid)
+        for name in self._above(cluster, counts):
+            which = "the maximum of the cluster" if name is None else "its maximum"
+            what = "machines" if name is None else f"machines of {name}"
+            yield f"{counts[name]} {what} are paid for, {which} is {self._most.get(name, 0):g}"
+
+    def _above(self, cluster: SimulatedCluster, counts: Counter[str | None]) -> list[str | None]:
+        """Returns the types, or None for the cluster, of which too many are paid for.
+
+        A head that starts from an older ledger has forgotten which machines came late or were on their way
+        out, so they count as staying again: then, and until they are gone, the number must not grow.
+        """
+        over = {name: max(0.0, count - self._most.get(name, 0)) for name, count in counts.items()}
+        if len(cluster.restored_at) != self._heads:
+            self._heads, self._forgotten = len(cluster.restored_at), over
+        found = [name for name, more in over.items() if more > self._forgotten.get(name, 0.0)]
+        self._forgotten = {n: min(more, self._forgotten.get(n, 0.0)) for n, more in over.items()}
+        return found
 
     def _raise_limit(self, name: str | None, limit: float) -> None:
         self._most[name] = max(self._most.get(name, 0), limit)
@@ -164,7 +184,7 @@ class PurchasesAreExplained:
         """Returns the machines that came when their request no longer waited for as many."""
         waiting: Counter[tuple[RequestId | None, str]] = Counter()
         for record in cluster.store.live.values():
-            if record.state is _S.REQUESTED and not record.cancelled:  # else it goes when it is listed
+            if record.state is _S.REQUESTED:
                 waiting[record.launch_request_id, record.node_type] += 1
         late = set()
         for machine in _unheld(cluster):

@@ -6,6 +6,7 @@ takes it gets a new cloud id. Hosts may be off, taken by another cluster, or not
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -63,6 +64,10 @@ class SimRack:
     def count(self, node_type: str) -> int:
         """Returns how many hosts of the type there are, in whatever state."""
         return sum(host.node_type == node_type for host in self.hosts.values())
+
+    def listed(self, now: float) -> dict[str, int]:
+        """Returns how many hosts of each type are on the list now, whoever has them."""
+        return Counter(host.node_type for host in self.hosts.values() if now >= host.unlisted_until)
 
     def free(self, now: float, node_type: str | None = None) -> list[SimHost]:
         """Returns the hosts, of one type or of any, that can be taken now."""

@@ -163,15 +163,20 @@ def fluid_prices(items: Items, market: PurchasableTypes, wanted: Floats) -> Floa
     per_unit = np.divide(cost[:, None], have, out=np.zeros_like(have), where=have > 0)
     share: Floats = (have > 0) / np.maximum((have > 0).sum(axis=1, keepdims=True), 1)
     best, value = -1.0, np.zeros(len(size))
+    here, is_wanted = np.arange(len(size)), wanted > 0
+    amounts = [wanted * column for column in size.T]
+    load: Floats = np.zeros(have.shape)
     for step in range(PRICE_STEPS if len(cost) else 0):
         asked = np.einsum("tr,ir->ti", share * per_unit, size)
         asked[closed] = np.inf
         pick = asked.argmin(axis=0)
-        least = np.where(wanted > 0, asked[pick, np.arange(len(size))], 0.0)
-        if float((wanted * least).sum()) > best:
-            best, value = float((wanted * least).sum()), least
-        sums = [np.bincount(pick, wanted * column, minlength=len(cost)) for column in size.T]
-        load: Floats = np.asarray(np.stack(sums, axis=1), dtype=np.float64) * per_unit
+        least = np.where(is_wanted, asked[pick, here], 0.0)
+        total = float((wanted * least).sum())
+        if total > best:
+            best, value = total, least
+        for column, amount in enumerate(amounts):
+            load[:, column] = np.bincount(pick, amount, minlength=len(cost))
+        load *= per_unit
         load /= np.maximum(load.max(axis=1, keepdims=True), TINY)
         share = share * np.exp(0.5 / np.sqrt(1.0 + step) * (load - 1.0))
         share /= np.maximum(share.sum(axis=1, keepdims=True), TINY)
