@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster.autoscaler.backup import forget_line
@@ -177,20 +177,9 @@ class ClusterDown:
         teardown = WorkerTeardown(
             port, session.context.clock, session.context.ids, known=(), patience_s=WORKERS_S
         )
-        done = await asyncio.to_thread(teardown.run, self._report_changes(), self._quiet_s())
+        report = session.context.report
+        done = await asyncio.to_thread(teardown.run, lambda text: report("", text), self._quiet_s())
         return EndedWorkers(tuple(done.ended), done.left)
-
-    def _report_changes(self) -> Callable[[str], None]:
-        """The teardown reports at every look; a line is shown when it says something new."""
-        last = ""
-
-        def report(text: str) -> None:
-            nonlocal last
-            if text != last:
-                self.session.context.report("", text)
-            last = text
-
-        return report
 
     def _quiet_s(self) -> float:
         """A rack's hosts are asked directly; a cloud's list may be late."""
