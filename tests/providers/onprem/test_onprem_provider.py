@@ -240,6 +240,29 @@ def test_a_new_head_without_any_file_finds_the_hosts_of_its_cluster(racks, tmp_p
     assert {found.node_tags(node)["ray-launch-request"] for node in found.non_terminated_nodes({})} == {"r-1"}
 
 
+def test_the_host_of_an_earlier_head_is_given_back_and_taken_as_a_worker(racks):
+    racks.hosts = {"h0": RackHost(ip="h0", node_type="head", is_head=True)}
+    kind = {"ray-node-type": "head", "ray-user-node-type": "head"}
+    racks.provider().create_node({}, kind, 1)
+    racks.hosts = workers(1, "big") | {"h9": RackHost(ip="h9", node_type="head", is_head=True)}
+    provider = racks.provider()
+    (node,) = create(provider)
+    held = json.loads(racks.lock("h0").read_text())
+    assert (held["cloud_id"], held["tags"]["ray-node-type"]) == (node, "worker")
+    assert provider.non_terminated_nodes({}) == [node]
+
+
+def test_a_host_that_answers_again_and_is_given_back_can_be_taken_at_once(racks):
+    racks.hosts = workers(1, "big")
+    provider = racks.provider()
+    (node,) = create(provider)
+    racks.off.add("h0")
+    provider.reports()  # it is left alone from now on
+    racks.off.clear()
+    provider.terminate_node(node)
+    assert len(create(provider, request="r-2")) == 1
+
+
 def test_only_the_heads_host_is_for_the_head_and_sizes_are_kept_apart(racks):
     racks.hosts = {
         "head": RackHost(ip="head", node_type="small", is_head=True),

@@ -24,7 +24,7 @@ from muster.cluster.ports import CloudProvider
 from muster.config.schema import ClusterConfig
 from muster.errors import MusterError
 from muster.providers.teardown import QUIET_S, WorkerTeardown
-from muster.remote.ledger_copy import copy_command
+from muster.remote.ledger_copy import copy_command, pull_ledger
 from muster.remote.runner import CommandRunner
 from muster.remote.service import HeadService, remove_service
 from muster.stores.ledger.close import close_ledger
@@ -96,7 +96,19 @@ class ClusterDown:
 
     # -- the head ---------------------------------------------------------------------------------
 
-    async def _quiet_head(self, head: Machine) -> None:
+    async def end_earlier_head(self, head: Machine) -> str:
+        """Ends the head of a rack that another host follows; its ledger stays here for that one.
+
+        Returns why it could not be ended, or "".
+        """
+        session = self.session
+        if not await asyncio.to_thread(session.node_provider.is_running, head.node_id):
+            return "it does not answer"
+        session.context.report(head.ip, "ending an earlier head")
+        await self._quiet_head(head, is_followed=True)
+        return await self._end_head(head)
+
+    async def _quiet_head(self, head: Machine, *, is_followed: bool = False) -> None:
         """Stops the monitor, which would replace what is ended, and takes a copy of its ledger."""
         session = self.session
         session.context.report(head.ip, "stopping the monitor")
@@ -112,6 +124,9 @@ class ClusterDown:
                     command=(),
                 )
                 await self._within(remove_service(runner, service))
+                if is_followed:
+                    await self._keep_ledger(runner, record, head)
+                    return
                 await self._forget_copies(runner, service.python)
                 if not record.shares_home:
                     await self._copy_ledger(runner, record)
@@ -128,6 +143,19 @@ class ClusterDown:
             if "none" not in str(await self._within(runner.run(line))).split()[-1:]:
                 draft = f"{record.head_home}/.ledger.pulled"
                 await self._within(runner.sync_down(draft, str(self.session.home.ledger)))
+
+    async def _keep_ledger(self, runner: CommandRunner, record: LaunchRecord, head: Machine) -> None:
+        """The next head starts from it; the one of a head that is followed already would mislead."""
+        if record.shares_home or record.head_id != head.node_id:
+            return
+        with contextlib.suppress(MusterError, TimeoutError, asyncio.TimeoutError, OSError):
+            await pull_ledger(
+                runner,
+                python=record.python or "python3",
+                directory=record.head_home,
+                cluster=record.cluster_name,
+                target=self.session.home.backups,
+            )
 
     async def _forget_copies(self, runner: CommandRunner, python: str) -> None:
         """Copies of the ledger are for a head that is lost; one of a cluster that was ended would mislead."""
@@ -199,7 +227,14 @@ class ClusterDown:
         spend = None
         if home.ledger.is_file():
             spend = close_ledger(home.ledger, session.context.clock, session.context.ids)
-        for path in (home.launch, home.token, home.path / "hosts.json", home.cluster, home.status):
+        for path in (
+            home.launch,
+            home.token,
+            home.path / "hosts.json",
+            home.cluster,
+            home.status,
+            home.pulled,
+        ):
             path.unlink(missing_ok=True)
         shutil.rmtree(home.backups, ignore_errors=True)  # of a cluster that is down nothing is found again
         if self.options.purge:

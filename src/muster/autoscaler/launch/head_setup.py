@@ -228,6 +228,11 @@ class HeadSetup:
             return False
         return True
 
+    async def running_workers(self) -> int:
+        """Returns how many workers the monitor there reports as running."""
+        status = await self._status()
+        return 0 if status is None else len(_running(status, NodeKind.WORKER))
+
     async def _status(self) -> PublishedStatus | None:
         try:
             text = await self.runner.run(f"cat {shlex.quote(self.home)}/status.json 2>/dev/null || true")
@@ -303,7 +308,9 @@ def _key_text(path: str) -> str:
 
 
 def _head_runs(status: PublishedStatus | None) -> bool:
-    return status is not None and any(
-        record.kind is NodeKind.HEAD and record.state is InstanceState.RAY_RUNNING
-        for record in status.instances
-    )
+    return status is not None and bool(_running(status, NodeKind.HEAD))
+
+
+def _running(status: PublishedStatus, kind: NodeKind) -> list[str]:
+    runs = InstanceState.RAY_RUNNING
+    return [one.instance_id for one in status.instances if one.kind is kind and one.state is runs]

@@ -54,6 +54,11 @@ class _Node:
     def tags(self) -> dict[str, str]:
         return dict(self.holder.tags)
 
+    @property
+    def is_earlier_head(self) -> bool:
+        """Returns whether it was the head of this cluster, on a host that is a worker of the list now."""
+        return self.holder.tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD and not self.state.host.is_head
+
 
 class OnPremProvider(NodeProvider):
     """An OnPremProvider takes hosts, and gives them back clean; starts of many hosts are parallel."""
@@ -281,12 +286,26 @@ class OnPremProvider(NodeProvider):
     def _why_not(self, state: HostState) -> str:
         if state.problem:
             return state.problem
-        if any(node.state is state for node in self._nodes.values()):
+        if any(node.state is state and not node.is_earlier_head for node in self._nodes.values()):
             return "in use by this cluster"
+        if self._earlier_head(state) is not None:
+            return ""  # it is given back before it is taken
         return "not looked at yet" if state.report is None else state.report.unusable(self.cluster_name)
+
+    def _earlier_head(self, state: HostState) -> str | None:
+        """Returns the node of a head that ran on a host which is a worker in today's list."""
+        mine = [node_id for node_id, node in self._nodes.items() if node.state is state]
+        return next((node_id for node_id in mine if self._nodes[node_id].is_earlier_head), None)
 
     async def _take(self, state: HostState, tags: dict[str, str]) -> str | None:
         """Returns the new node's id; None when the host could not be had, which is noted."""
+        earlier = self._earlier_head(state)
+        if earlier is not None:
+            try:
+                await self._release(earlier)
+            except ProviderError as error:
+                state.note_failure(problem_of(error), self._rack.clock.monotonic())
+                return None
         ip, lock_dir = state.host.ip, self._rack.lock_dir
         name, program = self._container
         holder = LockHolder(
@@ -364,7 +383,7 @@ class OnPremProvider(NodeProvider):
         self._nodes.pop(node_id, None)
         self._tag_locks.pop(node_id, None)
         if node.state.report is not None:
-            node.state.report = changed(node.state.report, lock="")
+            node.state.note_report(changed(node.state.report, lock=""))  # it answers: no quarantine any more
         node.state.changed_at = self._rack.clock.monotonic()
         self._remember()
 
