@@ -50,7 +50,7 @@ class ContainerRunner:
 
     def __init__(self, inner: CommandRunner, container: Container, *, login_shell: bool = False) -> None:
         self._inner, self._container, self._login_shell = inner, container, login_shell
-        self._program = "podman" if container.use_podman else "docker"
+        self._program = program_of(container)
         self._home: str | None = None  # of the container
         self._host_home: str | None = None
         self._to_copy: dict[str, bool] = {}  # targets that came before the container did: is a directory
@@ -222,6 +222,10 @@ class ContainerRunner:
 
     async def _on_host(self, line: str, timeout_s: float = COMMAND_S) -> str:
         return await self._inner.run(line, timeout_s=timeout_s, where=RunWhere.HOST)
+
+
+def program_of(container: Container) -> str:
+    return "podman" if container.use_podman else "docker"
 
 
 def goes_to_container(command: str, where: RunWhere) -> bool:

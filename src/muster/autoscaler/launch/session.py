@@ -141,6 +141,8 @@ class ClusterSession:
                 },
             }
         self.config = done.answer
+        self._close()  # one that was asked before knew only what the user wrote
+        self._port, self._close = None, lambda: None
 
     @property
     def port(self) -> CloudProvider:
