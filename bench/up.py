@@ -97,6 +97,6 @@ def show(sides: Mapping[str, Sequence[Mapping[str, Any]]], figures: Mapping[str,
         ],
     )  # fmt: skip
     table.note(
-        f"{many} hosts take {figures['wall_over_one']:.2f} times as long as one; the launcher with its ssh uses "
-        f"{figures['launcher_cpu_percent']:.0f}% of a core meanwhile"
+        f"{many} hosts take {figures['wall_over_one']:.2f} times as long as one; the launcher with its ssh "
+        f"uses {figures['launcher_cpu_percent']:.0f}% of a core meanwhile"
     )

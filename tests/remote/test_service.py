@@ -16,6 +16,7 @@ from tests.hosts import USER_HOME
 from tests.remote.local_runner import LocalRunner
 
 from muster.errors import RemoteError
+from muster.remote.runner import RunWhere
 from muster.remote.service import (
     HeadService,
     StartedBy,
@@ -74,6 +75,20 @@ def test_the_line_of_the_crontab_escapes_what_cron_would_cut_at():
     assert line.startswith("@reboot sh ") and "100\\%" in line and line.replace("\\%", "").count("%") == 0
 
 
+def test_what_starts_a_container_is_on_the_machine_and_starts_ray_and_the_supervisor_in_it():
+    boxed = service(ODD, container="ray", container_program="podman")
+    line = cron_line(boxed)
+    assert line.startswith("@reboot i=0; until podman start ray ") and line.count("100\\%") == 2
+    inside = shlex.split(line.replace("\\%", "%"))[-1]
+    assert shlex.split(inside)[:4] == ["exec", "sh", f"{ODD}/supervisor.sh", "boot"]
+    for kind in StartedBy:
+        places = {step.where for step in install_steps(boxed, kind) if "MUSTER_TEXT" not in step.command}
+        expected = {RunWhere.AUTO} if kind is StartedBy.NOBODY else {RunWhere.AUTO, RunWhere.HOST}
+        assert places == expected
+    text = unit_text(boxed, StartedBy.SYSTEMD)
+    assert 'ExecStart=/bin/sh -c "i=0; until podman start ray' in text and "i=$$((i+1))" in text
+
+
 def test_secrets_of_the_environment_are_in_no_command():
     secret = service(environment={"TOKEN": "s3cret"})
     commands = [step.command for kind in StartedBy for step in install_steps(secret, kind)]
@@ -82,8 +97,9 @@ def test_secrets_of_the_environment_are_in_no_command():
 
 
 def test_every_command_is_valid_bash():
-    steps = [step for kind in StartedBy for step in install_steps(service(ODD), kind)]
-    for step in (*steps, *remove_steps(service(ODD))):
+    boxed = service(ODD, container="ray")
+    steps = [step for one in (service(ODD), boxed) for kind in StartedBy for step in install_steps(one, kind)]
+    for step in (*steps, *remove_steps(service(ODD)), *remove_steps(boxed)):
         subprocess.run(["bash", "-n", "-c", step.command], check=True)
         subprocess.run(["sh", "-n", "-c", step.text or ":"], check=True)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from muster.autoscaler.backup import forget_line
 from muster.autoscaler.launch.head_file import HEAD_FILE, HEAD_PRICES, head_file
+from muster.autoscaler.launch.head_setup import container_fields
 from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.autoscaler.launch.unowned import silent_hosts
 from muster.base.foreign import error_text
@@ -122,6 +123,7 @@ class ClusterDown:
                     directory=record.head_home,
                     python=record.python or "python3",
                     command=(),
+                    **container_fields(session.config),
                 )
                 await self._within(remove_service(runner, service))
                 if is_followed:

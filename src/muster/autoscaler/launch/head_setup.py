@@ -23,9 +23,11 @@ from muster.base.clock import Clock
 from muster.cluster.model import NodeKind
 from muster.cluster.states import InstanceState
 from muster.config.document import Document
-from muster.config.node_launch import RuntimeHashes, initialization_commands
+from muster.config.node_launch import RuntimeHashes, container_of, initialization_commands
+from muster.config.schema import ClusterConfig
 from muster.errors import ClusterError, CommandFailed, MusterError, Unreachable
 from muster.providers.onprem.host_lock import LockHolder, stop_line
+from muster.remote.container import program_of
 from muster.remote.install import InstallRequest, MusterInstaller
 from muster.remote.ledger_copy import pull_ledger, push_ledger
 from muster.remote.runner import CommandRunner, RunWhere
@@ -151,7 +153,7 @@ class HeadSetup:
             command=(self.python, "-m", "muster", "monitor", *options),
             environment=self.environment(),
             boot_commands=head_commands(self.session.config),
-            in_container=bool(self.session.config.docker.container_name),
+            **container_fields(self.session.config),
         )
 
     async def shares_home(self, request: str) -> bool:
@@ -294,6 +296,12 @@ class HeadSetup:
 
     def _begin(self, step: str) -> None:
         self.session.context.report(self.target.machine.ip, step)
+
+
+def container_fields(config: ClusterConfig) -> dict[str, str]:
+    """Returns the fields of a HeadService about the head's container; none where there is none."""
+    found = container_of(config, config.head_type, is_head=True)
+    return {} if found is None else {"container": found.name, "container_program": program_of(found)}
 
 
 def auth_of(home: str) -> dict[str, str]:

@@ -167,7 +167,7 @@ done
 _RELEASE = (
     r"""
 grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
-[ -z "$CONTAINER" ] || "$PROGRAM" rm -f "$CONTAINER" >/dev/null 2>&1
+[ -z "$CONTAINER" ] || { "$PROGRAM" kill "$CONTAINER"; "$PROGRAM" rm -f "$CONTAINER"; } >/dev/null 2>&1
 """
     + _STOP
     + r"""
