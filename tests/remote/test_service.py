@@ -24,6 +24,7 @@ from muster.remote.service import (
     cron_line,
     install_service,
     install_steps,
+    machine_script,
     monitor_script,
     ray_unit_text,
     remove_service,
@@ -77,16 +78,24 @@ def test_the_line_of_the_crontab_escapes_what_cron_would_cut_at():
 
 def test_what_starts_a_container_is_on_the_machine_and_starts_ray_and_the_supervisor_in_it():
     boxed = service(ODD, container="ray", container_program="podman")
-    line = cron_line(boxed)
-    assert line.startswith("@reboot i=0; until podman start ray ") and line.count("100\\%") == 2
-    inside = shlex.split(line.replace("\\%", "%"))[-1]
-    assert shlex.split(inside)[:4] == ["exec", "sh", f"{ODD}/supervisor.sh", "boot"]
+    assert cron_line(boxed).startswith('@reboot sh "$HOME"/.muster/boot-c1.sh ')
+    script = machine_script(boxed)
+    assert "until podman start ray " in script
+    assert shlex.split(shlex.split(script)[-1])[:4] == ["exec", "sh", f"{ODD}/supervisor.sh", "boot"]
     for kind in StartedBy:
         places = {step.where for step in install_steps(boxed, kind) if "MUSTER_TEXT" not in step.command}
         expected = {RunWhere.AUTO} if kind is StartedBy.NOBODY else {RunWhere.AUTO, RunWhere.HOST}
         assert places == expected
     text = unit_text(boxed, StartedBy.SYSTEMD)
-    assert 'ExecStart=/bin/sh -c "i=0; until podman start ray' in text and "i=$$((i+1))" in text
+    assert "ExecStart=/bin/sh %h/.muster/boot-c1.sh\n" in text
+
+
+def test_what_must_hold_on_the_machine_is_checked_before_anything_is_started():
+    plain, boxed = service(check="is ours"), service(check="is ours", container="ray")
+    assert boot_script(plain).splitlines()[-1] == "is ours || exit 1"
+    assert monitor_script(plain).splitlines()[-2] == "is ours || exit 1"
+    assert "is ours" not in monitor_script(boxed) + boot_script(boxed)
+    assert machine_script(boxed).splitlines()[2] == "is ours || exit 1"
 
 
 def test_secrets_of_the_environment_are_in_no_command():

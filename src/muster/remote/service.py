@@ -39,11 +39,17 @@ class HeadService(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]  # of the monitor
     environment: Mapping[str, str] = field(default_factory=dict)  # of the monitor and of Ray
     boot_commands: tuple[str, ...] = ()  # lines of bash that start Ray after a reboot
+    check: str = ""  # a line on the machine itself, before anything is started; where it fails nothing is
     container: str = ""  # its name, where the monitor runs in one; what starts it is on the machine itself
     container_program: str = "docker"
 
     def file(self, name: str) -> str:
         return f"{self.directory}/{name}"
+
+    @property
+    def machine_file(self) -> str:
+        """Returns the script that starts a container, in the HOME directory of the machine itself."""
+        return f".muster/boot-{self.cluster}.sh"
 
     @property
     def unit(self) -> str:
@@ -84,13 +90,18 @@ NOTES = {
 
 def monitor_script(service: HeadService) -> str:
     """Returns the script that becomes the monitor."""
-    return _script(service, [f"exec {_words(service.command)}"])
+    return _script(service, [*_checked(service), f"exec {_words(service.command)}"])
 
 
 def boot_script(service: HeadService) -> str:
     """Returns the script that starts Ray again; each command as the updater runs it, in a login shell."""
     lines = [f"bash --login -c {shlex.quote(command)} || exit 1" for command in service.boot_commands]
-    return _script(service, lines or [":"])
+    return _script(service, [*_checked(service), *lines] or [":"])
+
+
+def _checked(service: HeadService) -> list[str]:
+    is_here = bool(service.check) and not service.container  # which does not see the machine's files
+    return [f"{service.check} || exit 1"] if is_here else []
 
 
 def supervisor_script(service: HeadService) -> str:
@@ -100,18 +111,22 @@ def supervisor_script(service: HeadService) -> str:
     return f"#!/bin/sh\nexec {run} ${{1:+--before {before}}} -- sh {monitor}\n"
 
 
-def container_line(service: HeadService) -> str:
-    """Returns the line that starts the container again, and in it Ray and the supervisor; on the machine.
+def machine_script(service: HeadService) -> str:
+    """Returns the script that starts the container again, and in it Ray and the supervisor.
 
     The program may need a while after a reboot. The files in the container are still there: it was stopped.
     """
     program, name = service.container_program, shlex.quote(service.container)
     script, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
     inside = f"exec sh {script} boot >> {log} 2>&1 < /dev/null"
-    return (
-        f"i=0; until {program} start {name} >/dev/null 2>&1; do i=$((i+1)); [ $i -lt 60 ] || exit 1; "
-        f"sleep 5; done; {program} exec -d {name} sh -c {shlex.quote(inside)}"
-    )
+    lines = [f"{service.check} || exit 1"] if service.check else []
+    lines += [
+        f"i=0; until {program} start {name} >/dev/null 2>&1; do",
+        "  i=$((i+1)); [ $i -lt 60 ] || exit 1; sleep 5",
+        f"done\n{program} exec -d {name} sh -c {shlex.quote(inside)}",
+    ]
+    about = f"# Written by muster for the cluster {service.cluster}; `muster down` removes it."
+    return "\n".join(["#!/bin/sh", about, *lines, ""])
 
 
 def unit_text(service: HeadService, started_by: StartedBy) -> str:
@@ -122,7 +137,7 @@ def unit_text(service: HeadService, started_by: StartedBy) -> str:
             f"[Unit]\nDescription=container of cluster {service.cluster}\n"
             f"After=network-online.target docker.service\nWants=network-online.target\n\n"
             f"[Service]\nType=oneshot\nRemainAfterExit=yes\nKillMode=none\nTimeoutStartSec=600\n"
-            f"ExecStart=/bin/sh -c {_unit_word(container_line(service))}\n\n"
+            f"ExecStart=/bin/sh %h/{service.machine_file}\n\n"
             f"[Install]\nWantedBy={target}\n"
         )
     return (
@@ -150,8 +165,9 @@ def ray_unit_text(service: HeadService, started_by: StartedBy) -> str:
 def cron_line(service: HeadService) -> str:
     """Returns the line of the crontab; cron gives `%` a meaning of its own."""
     script, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
-    line = container_line(service) if service.container else f"sh {script} boot >> {log} 2>&1 < /dev/null"
-    return f"@reboot {line}".replace("%", "\\%")
+    if service.container:
+        return f'@reboot sh "$HOME"/{service.machine_file} > /dev/null 2>&1 < /dev/null'
+    return f"@reboot sh {script} boot >> {log} 2>&1 < /dev/null".replace("%", "\\%")
 
 
 def install_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceStep, ...]:
@@ -162,6 +178,9 @@ def install_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceS
         "supervisor.sh": supervisor_script(service),
     }
     written = tuple(_write(service.file(name), text) for name, text in files.items())
+    if service.container and started_by is not StartedBy.NOBODY:
+        script = _write(f'"$HOME"/{service.machine_file}', machine_script(service), is_private=False)
+        written += (_on_machine('umask 077; mkdir -p "$HOME"/.muster'), replace(script, where=RunWhere.HOST))
     stop, start = ServiceStep(command=_stop(service)), ServiceStep(command=_start(service))
     if started_by in (StartedBy.SYSTEMD, StartedBy.USER_SYSTEMD):
         if service.container:  # no unit supervises what runs in there: the one on the machine starts it
@@ -221,6 +240,7 @@ def remove_steps(service: HeadService) -> tuple[ServiceStep, ...]:
         _on_machine(_crontab(service, is_kept=False)),
         ServiceStep(command=_stop(service)),
         ServiceStep(command=f"rm -f {_words([service.file(name) for name in names])}"),
+        _on_machine(f'rm -f "$HOME"/{service.machine_file}'),
     )
 
 

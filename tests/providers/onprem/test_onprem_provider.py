@@ -17,7 +17,7 @@ from tests.rack import wait_until
 
 from muster.base.clock import ManualClock
 from muster.config.rack import RackHost
-from muster.errors import CapacityExhausted, ProviderError
+from muster.errors import CapacityExhausted, CommandFailed, ProviderError
 from muster.host.processes import find
 from muster.providers.onprem import host_lock
 from muster.providers.onprem.rack import FRESH_S, QUARANTINE_S
@@ -250,6 +250,21 @@ def test_the_host_of_an_earlier_head_is_given_back_and_taken_as_a_worker(racks):
     held = json.loads(racks.lock("h0").read_text())
     assert (held["cloud_id"], held["tags"]["ray-node-type"]) == (node, "worker")
     assert provider.non_terminated_nodes({}) == [node]
+
+
+def test_a_head_takes_its_host_again_after_a_reboot_unless_somebody_else_has_it(racks):
+    runner, lock = BashRunner(racks.root / "h0"), racks.lock("h0")
+    holder = host_lock.LockHolder(cluster="c", cloud_id="mine", launcher="x", taken_at=1.0)
+    line = host_lock.retake_line("~/locks", holder)
+    for _ in range(2):  # its lock was lost; it is there already
+        asyncio.run(runner.run(line))
+        assert json.loads(lock.read_text())["cloud_id"] == "mine"
+    lock.write_text(lock.read_text().replace('"mine"', '"theirs"'))
+    with pytest.raises(CommandFailed, match="the host is taken by now: .*theirs"):
+        asyncio.run(runner.run(line))
+    lock.write_text(lock.read_text().replace('"boot":"', '"boot":"earlier-'))
+    asyncio.run(runner.run(line))
+    assert json.loads(lock.read_text())["cloud_id"] == "mine"
 
 
 def test_a_host_that_answers_again_and_is_given_back_can_be_taken_at_once(racks):

@@ -26,12 +26,13 @@ from muster.config.document import Document
 from muster.config.node_launch import RuntimeHashes, container_of, initialization_commands
 from muster.config.schema import ClusterConfig
 from muster.errors import ClusterError, CommandFailed, MusterError, Unreachable
-from muster.providers.onprem.host_lock import LockHolder, stop_line
+from muster.providers.onprem.host_lock import LockHolder, retake_line, stop_line
 from muster.remote.container import program_of
 from muster.remote.install import InstallRequest, MusterInstaller
 from muster.remote.ledger_copy import pull_ledger, push_ledger
 from muster.remote.runner import CommandRunner, RunWhere
 from muster.remote.service import HeadService, install_service
+from muster.remote.steps import final_tags
 
 SETUP_S = 3600.0  # of one command: images and packages are large
 START_S = 300.0
@@ -153,8 +154,26 @@ class HeadSetup:
             command=(self.python, "-m", "muster", "monitor", *options),
             environment=self.environment(),
             boot_commands=head_commands(self.session.config),
+            check=self._lock_check(),
             **container_fields(self.session.config),
         )
+
+    def _lock_check(self) -> str:
+        """Returns the line by which the head of a rack takes its host again after a reboot; "" elsewhere."""
+        config, machine = self.session.config, self.target.machine
+        if config.provider.type != "local":
+            return ""
+        hashes, box = self.target.hashes, container_fields(config)
+        holder = LockHolder(
+            cluster=config.cluster_name,
+            cloud_id=machine.node_id,
+            launcher="its own head",
+            taken_at=self.session.context.clock.now(),
+            tags={**machine.tags, **final_tags(hashes)},
+            container=box.get("container", ""),
+            container_program=box.get("container_program", ""),
+        )
+        return retake_line(config.provider.lock_dir, holder)
 
     async def shares_home(self, request: str) -> bool:
         """Returns whether the record that was just written here is there, too: HOME is on a shared disk."""
