@@ -260,7 +260,7 @@ def test_a_head_takes_its_host_again_after_a_reboot_unless_somebody_else_has_it(
         asyncio.run(runner.run(line))
         assert json.loads(lock.read_text())["cloud_id"] == "mine"
     lock.write_text(lock.read_text().replace('"mine"', '"theirs"'))
-    with pytest.raises(CommandFailed, match="the host is taken by now: .*theirs"):
+    with pytest.raises(CommandFailed, match=r"the host is taken by now: .*theirs"):
         asyncio.run(runner.run(line))
     lock.write_text(lock.read_text().replace('"boot":"', '"boot":"earlier-'))
     asyncio.run(runner.run(line))
