@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.rack import wait_until
 
 from muster.base.clock import ManualClock
 from muster.config.rack import RackHost
-from muster.errors import CapacityExhausted, CommandFailed, ProviderError
+from muster.errors import CapacityExhausted, CommandFailed, ProviderError, ProviderMisconfigured
 from muster.host.processes import find
 from muster.providers.onprem import host_lock
 from muster.providers.onprem.rack import FRESH_S, QUARANTINE_S
@@ -265,6 +266,30 @@ def test_a_head_takes_its_host_again_after_a_reboot_unless_somebody_else_has_it(
     lock.write_text(lock.read_text().replace('"boot":"', '"boot":"earlier-'))
     asyncio.run(runner.run(line))
     assert json.loads(lock.read_text())["cloud_id"] == "mine"
+
+
+def test_a_head_whose_place_another_one_has_taken_touches_no_host_while_that_one_answers(racks):
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        new = f"127.0.0.1:{gcs.getsockname()[1]}"
+        racks.hosts = workers(2, "big")
+        (node,) = create(racks.provider())
+        racks.provider(head=new).set_node_tags(node, {"muster-head": new})
+        earlier, again = racks.provider(head="10.0.0.1:6379"), racks.provider(head=new)
+        for act in (
+            lambda: create(earlier, request="r-2"),
+            lambda: earlier.terminate_node(node),
+            lambda: earlier.host_of(node),
+            lambda: earlier.set_node_tags(node, {"a": "b"}),
+        ):
+            with pytest.raises(
+                ProviderMisconfigured, match=f"the head at {new} runs cluster 'c' now, so this"
+            ):
+                act()
+        assert again.host_of(node).ip == "h0"
+    racks.clock.advance(FRESH_S)
+    earlier.reports()
+    earlier.terminate_node(node)
+    assert not racks.lock("h0").exists()
 
 
 def test_a_host_that_answers_again_and_is_given_back_can_be_taken_at_once(racks):

@@ -20,6 +20,7 @@ from muster.base.ids import IdSource
 from muster.base.log import OnChange
 from muster.config.rack import RackHost
 from muster.errors import CapacityExhausted, MusterError, ProviderError, ProviderMisconfigured
+from muster.host.node_lease import answers
 from muster.providers.node_provider import NodeProvider
 from muster.providers.onprem.host_lock import (
     STOP_S,
@@ -32,7 +33,13 @@ from muster.providers.onprem.host_lock import (
     write_line,
 )
 from muster.providers.onprem.rack import HostState, Rack, TakenHost, problem_of, together
-from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
+from muster.providers.v1.tags import (
+    NODE_KIND_HEAD,
+    TAG_MUSTER_HEAD,
+    TAG_RAY_NODE_KIND,
+    TAG_RAY_USER_NODE_TYPE,
+)
+from muster.remote.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +83,7 @@ class OnPremProvider(NodeProvider):
         """Takes the container's name and program, where nodes run in one: it is removed with its node."""
         super().__init__(provider_config, cluster_name)
         self._rack, self._ids, self._launcher, self._container = rack, ids, launcher, container
+        self._follower = ""  # the address of a head that has taken this one's place
         self._nodes = {  # a host that is off stays ours until it says otherwise
             one.holder.cloud_id: _Node(rack.states[ip], one.holder) for ip, one in rack.remembered.items()
         }
@@ -119,6 +127,7 @@ class OnPremProvider(NodeProvider):
         return self._node(node_id).state.host.ip
 
     def host_of(self, node_id: str) -> RackHost:
+        self._refuse_if_followed()
         return self._node(node_id).state.host
 
     def reports(self) -> dict[str, HostState]:
@@ -229,10 +238,29 @@ class OnPremProvider(NodeProvider):
 
     async def _look_at(self, state: HostState) -> None:
         report = await self._rack.look(state)
+        if report is not None:
+            await self._look_for_follower(report)
         if report is not None and state.host.ip not in self._taking:
             self._note_report(state, report)
         elif state.problem:
             self._changes.log(logging.WARNING, state.host.ip, f"host {state.host.ip}: {state.problem}")
+
+    async def _look_for_follower(self, report: HostReport) -> None:
+        """Notes another head that answers and has set a host of this cluster up: this one was replaced."""
+        holder = report.holder
+        if not self._rack.head or holder is None or holder.cluster != self.cluster_name:
+            return
+        other = holder.tags.get(TAG_MUSTER_HEAD, "")
+        if other in ("", self._rack.head):
+            return
+        self._follower = other if await in_thread(lambda: answers(other)) else ""
+
+    def _refuse_if_followed(self) -> None:
+        if self._follower:
+            raise ProviderMisconfigured(
+                f"the head at {self._follower} runs cluster {self.cluster_name!r} now, so this one touches "
+                "no host; `muster up` where the cluster was started ends it"
+            )
 
     def _note_report(self, state: HostState, report: HostReport) -> None:
         """Takes over what a host says; the lock may be from another process of this cluster."""
@@ -249,6 +277,7 @@ class OnPremProvider(NodeProvider):
 
     async def _create(self, tags: dict[str, str], count: int) -> dict[str, Any]:
         await self._refresh()
+        self._refuse_if_followed()
         made: dict[str, Any] = {}
         tried: set[str] = set()
         is_looked = False
@@ -349,6 +378,7 @@ class OnPremProvider(NodeProvider):
     async def _set_tags(self, node_id: str, tags: dict[str, str]) -> None:
         lock = self._tag_locks.setdefault(node_id, asyncio.Lock())
         async with lock:
+            self._refuse_if_followed()
             node = self._node(node_id)
             holder = changed(node.holder, tags={**node.holder.tags, **tags})
             if holder == node.holder:
@@ -366,6 +396,7 @@ class OnPremProvider(NodeProvider):
         """Ends what runs on the host before it is anybody else's; an unknown node is gone already."""
         if not self._is_current(node_id):
             await self._refresh()
+        self._refuse_if_followed()
         node = self._nodes.get(node_id)
         if node is None:
             return
