@@ -89,10 +89,8 @@ def test_nodes_are_containers_which_are_back_after_a_reboot_and_gone_after_down(
     if shutil.which("crontab") is None:
         pytest.skip("crontab is missing (apt-get install cron)")
     hosts = rack.hosts
-    up = rack.run("up", "FILE", "-y", "--wait-for-workers", "200")
-    assert up.returncode == 0, up.stderr
     (tmp_path / "job.py").write_text(JOB)
-    done = rack.run("submit", "FILE", str(tmp_path / "job.py"), shared)
+    done = rack.run("submit", "--start", "FILE", str(tmp_path / "job.py"), shared)
     assert done.returncode == 0, done.stderr + done.stdout
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert sorted(found) == [[hosts[0].ip, True], [hosts[1].ip, True]]
