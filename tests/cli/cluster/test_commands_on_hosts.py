@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -173,4 +172,18 @@ def test_exec_stop_ends_the_cluster_after_the_command_and_keeps_its_exit_code(ra
     assert not (rack.folder / "home/clusters/rack/launch.json").exists()
     gone = rack.run("exec", "FILE", "true")
     assert gone.stderr == f"error: cluster 'rack' has no head: `muster up {rack.file}` starts it\n"
-    assert os.path.exists(rack.file)
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing (apt-get install tmux)")
+def test_after_a_command_in_tmux_the_head_ends_the_cluster_and_itself(rack):
+    head, there = rack.hosts[0], rack.hosts[0].home / ".muster/clusters/rack"
+    (head.home / "ray_bootstrap_config.yaml").write_text(
+        rack.file.read_text().replace(str(rack.hosts.key), "~/ray_bootstrap_key.pem")
+    )
+    shutil.copy(rack.hosts.key, head.home / "ray_bootstrap_key.pem")
+    record = (rack.folder / "home/clusters/rack/launch.json").read_text()
+    config = record.replace(str(rack.file), f"{USER_HOME}/ray_bootstrap_config.yaml")
+    (there / "launch.json").write_text(config)
+    done = rack.run("exec", "FILE", "true", "--tmux", "--stop")
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: rack.left() == {}, "nothing is left")

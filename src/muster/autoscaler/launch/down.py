@@ -12,6 +12,7 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from muster.autoscaler.backup import forget_line
 from muster.autoscaler.launch.head_file import HEAD_FILE, HEAD_PRICES, head_file
@@ -239,8 +240,12 @@ class ClusterDown:
         ):
             path.unlink(missing_ok=True)
         shutil.rmtree(home.backups, ignore_errors=True)  # of a cluster that is down nothing is found again
-        if self.options.purge:
+        is_on_head = session.file.name == Path(HEAD_FILE).name  # by `exec --stop --tmux`: nothing stays there
+        if self.options.purge or is_on_head:
             shutil.rmtree(home.path, ignore_errors=True)
+        for folder in (home.path.parent, home.path.parent.parent) if is_on_head else ():
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # unless something else is in it
         return spend
 
 
