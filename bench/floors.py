@@ -87,7 +87,7 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("monitor_cpu_percent", at_most=2.0),
     ),
     "up": (
-        Floor("wall_ratio", at_most=2.0),
+        Floor("wall_over_one", at_most=2.0),
         Floor("launcher_cpu_percent", at_most=30.0),
     ),
     "schedulers": (

@@ -71,13 +71,14 @@ def compared(sides: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, floa
         return statistics.median(one[name] for one in sides[side])
 
     figures = {
-        "wall_ratio": median("many", "wall_s") / median("one", "wall_s"),
+        "wall_over_one": median("many", "wall_s") / median("one", "wall_s"),
         "launcher_cpu_percent": 100 * median("many", "cpu_s") / median("many", "wall_s"),
     }
     for side, taken in sides.items():
+        suffix = "" if side == "many" else f".{side}"
         steps = taken[0]["nodes"] * taken[0]["steps"]
         figures[f"wall_s.{side}"] = median(side, "wall_s")
-        figures[f"overhead_ms.{side}"] = statistics.median(
+        figures[f"overhead_ms{suffix}"] = statistics.median(
             1000 * (one["mean_node_s"] - one["scripted_s"]) / one["steps"] for one in taken
         )
         figures[f"cpu_ms.{side}"] = 1000 * median(side, "cpu_s") / steps
@@ -90,12 +91,12 @@ def show(sides: Mapping[str, Sequence[Mapping[str, Any]]], figures: Mapping[str,
         f"Setting hosts up: {sides['one'][0]['steps']} steps, {scripted:g} s of commands on each host",
         ["hosts", "wall s", "overhead per node and step, ms", "launcher CPU per node and step, ms"],
         [
-            [name, f"{figures[f'wall_s.{side}']:.2f}", f"{figures[f'overhead_ms.{side}']:.0f}",
+            [name, f"{figures[f'wall_s.{side}']:.2f}", f"{figures[overhead]:.0f}",
              f"{figures[f'cpu_ms.{side}']:.1f}"]
-            for side, name in (("one", "1"), ("many", str(many)))
+            for side, name, overhead in (("one", "1", "overhead_ms.one"), ("many", str(many), "overhead_ms"))
         ],
     )  # fmt: skip
     table.note(
-        f"{many} hosts take {figures['wall_ratio']:.2f} times as long as one; the launcher with its ssh uses "
-        f"{figures['launcher_cpu_percent']:.0f}% of a core meanwhile"
+        f"{many} hosts take {figures['wall_over_one']:.2f} times as long as one; the launcher with its ssh "
+        f"uses {figures['launcher_cpu_percent']:.0f}% of a core meanwhile"
     )

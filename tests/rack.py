@@ -43,14 +43,14 @@ class RackCluster:
         """Runs `muster`; the word FILE stands for the cluster file."""
         return self.hosts.run_in_controller(self._argv(words), env=self.environment, timeout=timeout_s)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """Starts `muster` and leaves it running."""
         return subprocess.Popen(
             self.hosts.in_controller(self._argv(words)),
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             text=True,
             start_new_session=True,
         )

@@ -203,9 +203,9 @@ def test_without_a_record_the_name_alone_is_refused_and_the_file_is_enough(site)
 # -- the teardown alone, in virtual time ---------------------------------------------------------------
 
 
-def teardown(provider, known=(), patience_s=100.0, quiet_s=2.0):
+def teardown(provider, known=(), patience_s=100.0, quiet_s=2.0, report=lambda text: None):
     return WorkerTeardown(provider, ManualClock(), CountingIds(), known=known, patience_s=patience_s).run(
-        lambda text: None, quiet_s
+        report, quiet_s
     )
 
 
@@ -223,6 +223,21 @@ def test_workers_go_and_the_head_stays():
     provider.machines |= {"c-1": machine("1"), "c-2": machine("2")}
     assert teardown(provider).ended == ("c-1", "c-2")
     assert provider.machines == {"c-head": HEAD_MACHINE}
+
+
+def test_how_many_machines_are_left_is_said_once_per_change():
+    provider, said = FakeProvider(), []
+    provider.machines |= {"c-1": machine("1"), "c-2": machine("2")}
+    looks = iter(range(1000))
+
+    def listed():
+        if (look := next(looks)) in (8, 16):
+            provider.machines.pop(f"c-{look // 8}")
+        return dict(provider.machines)
+
+    provider.answers["list_instances"] = listed
+    teardown(provider, report=said.append)
+    assert said == ["ending 2 machines of the provider", "ending 1 machine of the provider"]
 
 
 def test_a_machine_that_turns_up_late_goes_too():

@@ -90,18 +90,23 @@ def test_the_cluster_survives_its_monitor_its_head_and_the_loss_of_the_heads_mac
     assert hosts.run_on(hosts[0], ["kill", "-9", str(killed)]).returncode == 0
     wait_until(lambda: nodes(rack, 0, not_pid=killed) == BOTH, "the monitor is back")
 
+    held = json.loads(rack.lock(0).read_text())
     (line,) = hosts.run_on(hosts[0], ["crontab", "-l"]).stdout.splitlines()
     hosts.boot(hosts[0])
     (home / "status.json").unlink()
     hosts.run_on(hosts[0], ["sh", "-c", f"setsid {line.removeprefix('@reboot ')} &"])  # as cron does
     wait_until(lambda: nodes(rack, 0) == BOTH, "head, Ray and worker are back after a reboot")
     wait_until(lambda: len(watchers(rack)) == 1, "the worker has a lease")
+    again = json.loads(rack.lock(0).read_text())  # /tmp was emptied
+    assert (again["cloud_id"], again["tags"]) == (held["cloud_id"], held["tags"])
 
     worker = json.loads(rack.lock(1).read_text())["cloud_id"]
     hosts.power_off(hosts[0])
     write(rack, hosts[2], shared)
-    up = rack.run("up", "FILE", "-y")
+    up = rack.run("up", "FILE", "-y", "--wait-for-workers", "200")
     assert up.returncode == 0, up.stderr
+    assert f"note: an earlier head at {hosts[0].ip} could not be ended (it does not answer)" in up.stderr
+    assert up.stderr.endswith("1 of 1 worker running\n")
     wait_until(lambda: nodes(rack, 2) == BOTH, "the new head has the worker")
     log = (hosts[2].home / ".muster/clusters/rack/monitor.log").read_text()
     assert "this head starts from a copy of the ledger: rack.0" in log
@@ -111,7 +116,12 @@ def test_the_cluster_survives_its_monitor_its_head_and_the_loss_of_the_heads_mac
     assert [(one["kind"], one["ip"]) for one in found["machines"]] == [("head", hosts[0].ip)]
 
     hosts.boot(hosts[0])
+    rack.lock(0).write_text(json.dumps(held, separators=(",", ":")) + "\n")  # its /tmp was not emptied
+    again = rack.run("up", "FILE", "-y")
+    assert f"[{hosts[0].ip}] ending an earlier head\n" in again.stderr
+    assert (again.returncode, nodes(rack, 2)) == (0, BOTH)
+    assert not rack.lock(0).exists() and hosts.run_on(hosts[0], ["crontab", "-l"]).stdout == ""
     down = rack.run("down", "FILE", "-y")
     assert down.returncode == 0, down.stderr
-    assert {name: left for name, left in rack.left().items() if name != hosts[0].name} == {}
+    assert rack.left() == {}
     assert list(Path(shared).iterdir()) == []

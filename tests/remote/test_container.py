@@ -38,6 +38,8 @@ BOX = Container(
 
 def test_a_container_is_started_with_mounts_language_and_the_network_of_the_machine():
     argv = run_arguments("docker", BOX, {"/data/a b": "/disk/a b"}, ["--shm-size=9b"])
+    kept = run_arguments("docker", BOX, {"/data/a b": "/disk/a b"}, ["--shm-size=9b"], is_kept=True)
+    assert kept == [word for word in argv if word != "--rm"]
     assert argv == [
         *("docker", "run", "--rm", "--name", "box", "-d", "-it", "-v", "/disk/a b:/data/a b"),
         *("-e", "LC_ALL=C.UTF-8", "-e", "LANG=C.UTF-8", "--shm-size=9b"),

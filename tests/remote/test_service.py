@@ -16,6 +16,7 @@ from tests.hosts import USER_HOME
 from tests.remote.local_runner import LocalRunner
 
 from muster.errors import RemoteError
+from muster.remote.runner import RunWhere
 from muster.remote.service import (
     HeadService,
     StartedBy,
@@ -23,6 +24,7 @@ from muster.remote.service import (
     cron_line,
     install_service,
     install_steps,
+    machine_script,
     monitor_script,
     ray_unit_text,
     remove_service,
@@ -74,6 +76,28 @@ def test_the_line_of_the_crontab_escapes_what_cron_would_cut_at():
     assert line.startswith("@reboot sh ") and "100\\%" in line and line.replace("\\%", "").count("%") == 0
 
 
+def test_what_starts_a_container_is_on_the_machine_and_starts_ray_and_the_supervisor_in_it():
+    boxed = service(ODD, container="ray", container_program="podman")
+    assert cron_line(boxed).startswith('@reboot sh "$HOME"/.muster/boot-c1.sh ')
+    script = machine_script(boxed)
+    assert "until podman start ray " in script
+    assert shlex.split(shlex.split(script)[-1])[:4] == ["exec", "sh", f"{ODD}/supervisor.sh", "boot"]
+    for kind in StartedBy:
+        places = {step.where for step in install_steps(boxed, kind) if "MUSTER_TEXT" not in step.command}
+        expected = {RunWhere.AUTO} if kind is StartedBy.NOBODY else {RunWhere.AUTO, RunWhere.HOST}
+        assert places == expected
+    text = unit_text(boxed, StartedBy.SYSTEMD)
+    assert "ExecStart=/bin/sh %h/.muster/boot-c1.sh\n" in text
+
+
+def test_what_must_hold_on_the_machine_is_checked_before_anything_is_started():
+    plain, boxed = service(check="is ours"), service(check="is ours", container="ray")
+    assert boot_script(plain).splitlines()[-1] == "is ours || exit 1"
+    assert monitor_script(plain).splitlines()[-2] == "is ours || exit 1"
+    assert "is ours" not in monitor_script(boxed) + boot_script(boxed)
+    assert machine_script(boxed).splitlines()[2] == "is ours || exit 1"
+
+
 def test_secrets_of_the_environment_are_in_no_command():
     secret = service(environment={"TOKEN": "s3cret"})
     commands = [step.command for kind in StartedBy for step in install_steps(secret, kind)]
@@ -82,8 +106,9 @@ def test_secrets_of_the_environment_are_in_no_command():
 
 
 def test_every_command_is_valid_bash():
-    steps = [step for kind in StartedBy for step in install_steps(service(ODD), kind)]
-    for step in (*steps, *remove_steps(service(ODD))):
+    boxed = service(ODD, container="ray")
+    steps = [step for one in (service(ODD), boxed) for kind in StartedBy for step in install_steps(one, kind)]
+    for step in (*steps, *remove_steps(service(ODD)), *remove_steps(boxed)):
         subprocess.run(["bash", "-n", "-c", step.command], check=True)
         subprocess.run(["sh", "-n", "-c", step.text or ":"], check=True)
 

@@ -222,6 +222,7 @@ class _Parts:
         self._clock, self._ids = clock, ids
         self._given = CommandLineOverrides(interval_s=options.interval_s, metrics_port=options.metrics_port)
         self._events = EventLog()
+        self._mounts: TickListener | None = None  # where muster sets workers up
         self._source = FileSpecSource(options.config, environment)
         if not options.shadow:  # which asks no provider
             check_provider(self._source.config, str(options.config))
@@ -383,6 +384,7 @@ class _Parts:
         """Returns what sets machines up over SSH; None where they come up with the runtime."""
         if provider.traits().installs_runtime or not isinstance(provider, V1Adapter):
             return None
+        from muster.autoscaler.mount_sync import MountSync
         from muster.autoscaler.worker_access import WorkerAccess
         from muster.remote.installer import NodeInstaller
         from muster.remote.updater import timing_of
@@ -395,6 +397,8 @@ class _Parts:
             auth=head.auth,
             pins=home.path / "known_hosts",
         )
+        self._mounts = mounts = MountSync(access, lambda: self._source.config, self._clock)
+        self._stack.callback(_quietly, mounts.close)
         timing = timing_of(self._source.config)
         installer = NodeInstaller(access, home.path / "install", timing=timing)
         self._stack.callback(_quietly, installer.close)
@@ -423,6 +427,7 @@ class _Parts:
         return [
             *listeners,
             *self._backup(),
+            *([] if self._mounts is None else [self._mounts]),
             events,
             VerdictBoard(VerdictWriter(self._link)),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),

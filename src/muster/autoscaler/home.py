@@ -33,6 +33,11 @@ class ClusterHome:
         return self.path / "backups"
 
     @property
+    def pulled(self) -> Path:
+        """Returns an empty file whose time is that of the last attempt to fetch such a copy."""
+        return self.path / "ledger_pulled"
+
+    @property
     def status(self) -> Path:
         """Returns the file of the PublishedStatus, which the monitor replaces after every change."""
         return self.path / "status.json"

@@ -16,6 +16,7 @@ from muster.errors import Unreachable
 from muster.providers.onprem.host_lock import LOCK
 from muster.providers.runners import Reach, runner_of
 from muster.providers.v1.failures import ShieldedProvider
+from muster.providers.v1.tags import TAG_MUSTER_HEAD
 from muster.remote.lease import lease_line
 from muster.remote.runner import CommandRunner
 from muster.remote.steps import NodeSetup, worker_setup
@@ -43,7 +44,9 @@ class WorkerAccess:
         return dict(self._v1.node_tags(node))
 
     def set_tags(self, node: str, tags: Mapping[str, str]) -> None:
-        self._v1.set_node_tags(node, dict(tags))
+        """Tags a host of a rack with this head, too: an earlier one that comes back must see whose it is."""
+        own = {TAG_MUSTER_HEAD: self._address()} if self._config().provider.type == "local" else {}
+        self._v1.set_node_tags(node, {**tags, **own})
 
     def is_gone(self, node: str) -> bool:
         return bool(self._v1.is_terminated(node))
@@ -68,6 +71,9 @@ class WorkerAccess:
             return runner_of(self._config(), self._bare, cloud_id, Reach(pins=self._pins, is_inside=True))
         except Unreachable:
             return None
+
+    def _address(self) -> str:
+        return f"{self._head_ip}:{gcs_port(self._config().head_start_ray_commands)}"
 
     def _secrets(self) -> dict[str, str]:
         token = self._auth.get(_TOKEN, "")

@@ -99,6 +99,16 @@ def money(amount: float) -> str:
     return f"${max(short, exact, key=len)}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a number with its noun.
+
+    Example:
+        >>> counted(1, "machine"), counted(2, "machine")
+        ('1 machine', '2 machines')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def is_internal(resource: str) -> bool:
     """Returns whether Ray has made up the resource, for nodes, placement groups or kinds of accelerators.
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from muster.config.schema import ClusterConfig
 
 
+NOT_ALL_WORKERS = 3
 _UP_EPILOG = """\b
 Examples:
   muster up examples/laptop.yaml
@@ -27,7 +28,7 @@ Examples:
 
 A cluster that is up already, as FILE says, stays as it is; with `provider: {type: process}` edits of FILE
 are applied by its monitor. A cluster whose monitor has died gets a new one. Exit codes: 0 it is up; 2 it
-could not be started, and nothing of it is left.
+could not be started, and nothing of it is left; 3 it is up, but not all workers that were waited for.
 """
 
 
@@ -57,7 +58,14 @@ could not be started, and nothing of it is left.
     default=True,
     help="Whether commands see what .profile and .bashrc set. Default: they do.",
 )
-def up(config: Path, yes: bool, port: int | None, **given: Any) -> None:  # noqa: ANN401 - the options above
+@click.option(
+    "--wait-for-workers",
+    type=click.FloatRange(0),
+    metavar="S",
+    help="Wait up to S seconds until min_workers of FILE run; exit code 3 if they do not.",
+)
+@click.pass_context
+def up(ctx: click.Context, /, config: Path, yes: bool, port: int | None, **given: Any) -> None:  # noqa: ANN401
     """Start the cluster of FILE: its head, and the monitor on it that adds and removes workers.
 
     FILE is a cluster's YAML file, as for `ray up`. With `provider: {type: process}` the cluster is on this
@@ -73,7 +81,8 @@ def up(config: Path, yes: bool, port: int | None, **given: Any) -> None:  # noqa
             raise ClusterError(
                 "--port is for a head on this computer; head_start_ray_commands has that of others"
             )
-        up_elsewhere(config, yes=yes, **given)
+        if not up_elsewhere(config, yes=yes, **given):
+            ctx.exit(NOT_ALL_WORKERS)
         return
     _up_here(config, loaded, yes=yes, port=port, **given)
 

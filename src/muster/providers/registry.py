@@ -195,7 +195,14 @@ def _local(config: ClusterConfig, launches: Launches, context: ProviderContext) 
     from muster.providers.onprem.build import make_onprem
 
     current = context.current or (lambda: config)
-    made = make_onprem(config, context.home, context.clock, context.ids, lambda: rack_hosts(current()))
+    made = make_onprem(
+        config,
+        context.home,
+        context.clock,
+        context.ids,
+        lambda: rack_hosts(current()),
+        context.address,
+    )
     return _adapted(config, made, launches, context)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from muster.base.clock import Clock
 from muster.base.foreign import error_text
 from muster.base.ids import CloudId, IdSource, RequestId
+from muster.base.text import counted
 from muster.cluster.model import CloudInstance, NodeKind
 from muster.cluster.ports import CloudProvider
 
@@ -55,10 +56,10 @@ class WorkerTeardown:
         self._list_problem = ""
 
     def run(self, report: Callable[[str], None], quiet_s: float = QUIET_S) -> EndedMachines:
-        """Returns when no worker has been listed for `quiet_s`, or when time is up."""
+        """Returns when no worker has been listed for `quiet_s`, or when time is up; reports what changes."""
         give_up = self._clock.monotonic() + self._patience_s
         workers: list[CloudId] | None = None
-        empty_since = float("inf")
+        empty_since, reported = float("inf"), 0
         while (now := self._clock.monotonic()) < give_up:
             workers = self._listed()
             if workers is None or workers:
@@ -66,7 +67,9 @@ class WorkerTeardown:
             elif now - (empty_since := min(empty_since, now)) >= quiet_s:
                 return EndedMachines(ended=tuple(self._due))
             if workers:
-                report(f"ending {len(workers)} machines of the provider")
+                if len(workers) != reported:
+                    report(f"ending {counted(len(workers), 'machine')} of the provider")
+                reported = len(workers)
                 self._terminate([one for one in workers if self._due.get(one, now) <= now], now)
             self._note_refusals(now)
             self._clock.sleep(LOOK_S)

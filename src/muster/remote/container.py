@@ -50,7 +50,7 @@ class ContainerRunner:
 
     def __init__(self, inner: CommandRunner, container: Container, *, login_shell: bool = False) -> None:
         self._inner, self._container, self._login_shell = inner, container, login_shell
-        self._program = "podman" if container.use_podman else "docker"
+        self._program = program_of(container)
         self._home: str | None = None  # of the container
         self._host_home: str | None = None
         self._to_copy: dict[str, bool] = {}  # targets that came before the container did: is a directory
@@ -81,7 +81,7 @@ class ContainerRunner:
     async def prepare(self, *, as_head: bool, file_mounts: Mapping[str, str], is_synced: bool) -> bool:
         """Starts the container unless it runs with what it needs; returns whether it is a new one."""
         try:
-            return await self._prepare(file_mounts, is_synced=is_synced)
+            return await self._prepare(file_mounts, is_synced=is_synced, is_kept=as_head)
         except CommandFailed as error:
             raise explained(error, self._program, self._container.image) from error
 
@@ -134,7 +134,7 @@ class ContainerRunner:
 
     # ---- the container
 
-    async def _prepare(self, file_mounts: Mapping[str, str], *, is_synced: bool) -> bool:
+    async def _prepare(self, file_mounts: Mapping[str, str], *, is_synced: bool, is_kept: bool) -> bool:
         await self._on_host(
             f"command -v {self._program} >/dev/null || {{ echo {self._program}: not found; exit 127; }}"
         )
@@ -149,17 +149,17 @@ class ContainerRunner:
         await self._on_host(
             f"{{ {self._program} kill {name}; {self._program} rm -f {name}; }} >/dev/null 2>&1; true"
         )
-        await self._on_host(await self._run_line(mounts))
+        await self._on_host(await self._run_line(mounts, is_kept=is_kept))
         running = await self._running() or {}
         for target, is_directory in self._to_copy.items() if is_synced else ():
             await self._copy_in(target, is_directory, running, SYNC_S)
         self._to_copy = {} if is_synced else self._to_copy
         return True
 
-    async def _run_line(self, mounts: Mapping[str, str]) -> str:
+    async def _run_line(self, mounts: Mapping[str, str], *, is_kept: bool) -> str:
         made = " ".join(shlex.quote(path) for path in mounts.values())
         options = list(await self._detected_options())
-        argv = run_arguments(self._program, self._container, mounts, options)
+        argv = run_arguments(self._program, self._container, mounts, options, is_kept=is_kept)
         return (f"mkdir -p -- {made} && " if made else "") + shlex.join(argv)
 
     async def _detected_options(self) -> Sequence[str]:
@@ -224,6 +224,10 @@ class ContainerRunner:
         return await self._inner.run(line, timeout_s=timeout_s, where=RunWhere.HOST)
 
 
+def program_of(container: Container) -> str:
+    return "podman" if container.use_podman else "docker"
+
+
 def goes_to_container(command: str, where: RunWhere) -> bool:
     """Returns where a command runs.
 
@@ -269,13 +273,22 @@ def pull_line(program: str, container: Container) -> str:
 
 
 def run_arguments(
-    program: str, container: Container, mounts: Mapping[str, str], detected: Sequence[str]
+    program: str,
+    container: Container,
+    mounts: Mapping[str, str],
+    detected: Sequence[str],
+    *,
+    is_kept: bool = False,
 ) -> list[str]:
-    """Returns the arguments that start a container; `mounts`: path in it to path on the machine."""
+    """Returns the arguments that start a container; `mounts`: path in it to path on the machine.
+
+    The head's `is_kept` when it stops, so that it can be started again after a reboot.
+    """
     volumes = [part for inside, outside in mounts.items() for part in ("-v", f"{outside}:{inside}")]
     options = [word for option in container.run_options for word in shlex.split(option)]
     language = ["-e", "LC_ALL=C.UTF-8", "-e", "LANG=C.UTF-8"]
-    start = [program, "run", "--rm", "--name", container.name, "-d", "-it", *volumes, *language]
+    kept = [] if is_kept else ["--rm"]
+    start = [program, "run", *kept, "--name", container.name, "-d", "-it", *volumes, *language]
     return [*start, *detected, *options, "--net=host", container.image, "bash"]
 
 

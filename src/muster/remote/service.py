@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from muster.errors import CommandFailed, RemoteError
 from muster.remote.runner import CommandRunner, RunWhere
@@ -38,10 +39,17 @@ class HeadService(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]  # of the monitor
     environment: Mapping[str, str] = field(default_factory=dict)  # of the monitor and of Ray
     boot_commands: tuple[str, ...] = ()  # lines of bash that start Ray after a reboot
-    in_container: bool = False  # of the cluster file: nothing is started in there after a reboot
+    check: str = ""  # a line on the machine itself, before anything is started; where it fails nothing is
+    container: str = ""  # its name, where the monitor runs in one; what starts it is on the machine itself
+    container_program: str = "docker"
 
     def file(self, name: str) -> str:
         return f"{self.directory}/{name}"
+
+    @property
+    def machine_file(self) -> str:
+        """Returns the script that starts a container, in the HOME directory of the machine itself."""
+        return f".muster/boot-{self.cluster}.sh"
 
     @property
     def unit(self) -> str:
@@ -53,6 +61,7 @@ class ServiceStep(Struct, frozen=True, kw_only=True):
 
     command: str
     text: str = ""
+    where: RunWhere = RunWhere.AUTO
 
 
 class InstalledService(Struct, frozen=True, kw_only=True):
@@ -81,13 +90,18 @@ NOTES = {
 
 def monitor_script(service: HeadService) -> str:
     """Returns the script that becomes the monitor."""
-    return _script(service, [f"exec {_words(service.command)}"])
+    return _script(service, [*_checked(service), f"exec {_words(service.command)}"])
 
 
 def boot_script(service: HeadService) -> str:
     """Returns the script that starts Ray again; each command as the updater runs it, in a login shell."""
     lines = [f"bash --login -c {shlex.quote(command)} || exit 1" for command in service.boot_commands]
-    return _script(service, lines or [":"])
+    return _script(service, [*_checked(service), *lines] or [":"])
+
+
+def _checked(service: HeadService) -> list[str]:
+    is_here = bool(service.check) and not service.container  # which does not see the machine's files
+    return [f"{service.check} || exit 1"] if is_here else []
 
 
 def supervisor_script(service: HeadService) -> str:
@@ -97,9 +111,35 @@ def supervisor_script(service: HeadService) -> str:
     return f"#!/bin/sh\nexec {run} ${{1:+--before {before}}} -- sh {monitor}\n"
 
 
+def machine_script(service: HeadService) -> str:
+    """Returns the script that starts the container again, and in it Ray and the supervisor.
+
+    The program may need a while after a reboot. The files in the container are still there: it was stopped.
+    """
+    program, name = service.container_program, shlex.quote(service.container)
+    script, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
+    inside = f"exec sh {script} boot >> {log} 2>&1 < /dev/null"
+    lines = [f"{service.check} || exit 1"] if service.check else []
+    lines += [
+        f"i=0; until {program} start {name} >/dev/null 2>&1; do",
+        "  i=$((i+1)); [ $i -lt 60 ] || exit 1; sleep 5",
+        f"done\n{program} exec -d {name} sh -c {shlex.quote(inside)}",
+    ]
+    about = f"# Written by muster for the cluster {service.cluster}; `muster down` removes it."
+    return "\n".join(["#!/bin/sh", about, *lines, ""])
+
+
 def unit_text(service: HeadService, started_by: StartedBy) -> str:
     """Returns the unit of the supervisor. Ray is in a unit of its own: a new monitor must not end it."""
     target = "multi-user.target" if started_by is StartedBy.SYSTEMD else "default.target"
+    if service.container:
+        return (
+            f"[Unit]\nDescription=container of cluster {service.cluster}\n"
+            f"After=network-online.target docker.service\nWants=network-online.target\n\n"
+            f"[Service]\nType=oneshot\nRemainAfterExit=yes\nKillMode=none\nTimeoutStartSec=600\n"
+            f"ExecStart=/bin/sh %h/{service.machine_file}\n\n"
+            f"[Install]\nWantedBy={target}\n"
+        )
     return (
         f"[Unit]\nDescription=muster monitor of cluster {service.cluster}\n"
         f"After=network-online.target {service.unit}-ray.service\nWants=network-online.target\n"
@@ -125,6 +165,8 @@ def ray_unit_text(service: HeadService, started_by: StartedBy) -> str:
 def cron_line(service: HeadService) -> str:
     """Returns the line of the crontab; cron gives `%` a meaning of its own."""
     script, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
+    if service.container:
+        return f'@reboot sh "$HOME"/{service.machine_file} > /dev/null 2>&1 < /dev/null'
     return f"@reboot sh {script} boot >> {log} 2>&1 < /dev/null".replace("%", "\\%")
 
 
@@ -136,13 +178,33 @@ def install_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceS
         "supervisor.sh": supervisor_script(service),
     }
     written = tuple(_write(service.file(name), text) for name, text in files.items())
+    if service.container and started_by is not StartedBy.NOBODY:
+        script = _write(f'"$HOME"/{service.machine_file}', machine_script(service), is_private=False)
+        written += (_on_machine('umask 077; mkdir -p "$HOME"/.muster'), replace(script, where=RunWhere.HOST))
+    stop, start = ServiceStep(command=_stop(service)), ServiceStep(command=_start(service))
     if started_by in (StartedBy.SYSTEMD, StartedBy.USER_SYSTEMD):
+        if service.container:  # no unit supervises what runs in there: the one on the machine starts it
+            return (*written, stop, start, *_container_unit(service, started_by))
         return (*written, *_systemd_steps(service, started_by))
-    stop = ServiceStep(command=_stop(service))
-    start = ServiceStep(command=_start(service))
     if started_by is StartedBy.CRON:
-        return (*written, stop, start, ServiceStep(command=_crontab(service, is_kept=True)))
+        return (*written, stop, start, _on_machine(_crontab(service, is_kept=True)))
     return (*written, stop, start)
+
+
+def _on_machine(command: str) -> ServiceStep:
+    """Where there is a container, init and cron are outside of it."""
+    return ServiceStep(command=command, where=RunWhere.HOST)
+
+
+def _container_unit(service: HeadService, started_by: StartedBy) -> tuple[ServiceStep, ...]:
+    folder, systemctl = _systemd(started_by)
+    unit = _write(f"{folder}/{service.unit}.service", unit_text(service, started_by), is_private=False)
+    enable = f"{systemctl} daemon-reload && {systemctl} enable --quiet {service.unit}.service"
+    return (
+        _on_machine(f"mkdir -p {folder}"),
+        replace(unit, where=RunWhere.HOST),
+        _on_machine(enable),
+    )
 
 
 def _systemd_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceStep, ...]:
@@ -170,21 +232,21 @@ def remove_steps(service: HeadService) -> tuple[ServiceStep, ...]:
         both = f"{service.unit}.service {service.unit}-ray.service"
         paths = " ".join(f"{folder}/{name}" for name in both.split())
         units.append(
-            f"if [ -e {paths.split()[0]} ]; then {systemctl} disable --quiet --now {both}; rm -f {paths}; "
-            f"{systemctl} daemon-reload; fi"
+            f"if [ -e {paths.split()[0]} ]; then {systemctl} disable --quiet --now {both} 2>/dev/null; "
+            f"rm -f {paths}; {systemctl} daemon-reload; fi"
         )
     return (
-        *(ServiceStep(command=line) for line in units),
-        ServiceStep(command=_crontab(service, is_kept=False)),
+        *(_on_machine(line) for line in units),
+        _on_machine(_crontab(service, is_kept=False)),
         ServiceStep(command=_stop(service)),
         ServiceStep(command=f"rm -f {_words([service.file(name) for name in names])}"),
+        _on_machine(f'rm -f "$HOME"/{service.machine_file}'),
     )
 
 
 async def install_service(runner: CommandRunner, service: HeadService) -> InstalledService:
     """Installs and starts the monitor on the head. Raises RemoteError when its supervisor does not start."""
-    # In a container neither starts anything, even where their programs are in the image.
-    answer = [] if service.in_container else (await runner.run(DETECT)).split()
+    answer = (await runner.run(DETECT, where=RunWhere.HOST)).split()
     started_by = next((one for one in StartedBy if one.name in answer[-1:]), StartedBy.NOBODY)
     try:
         await _run(runner, install_steps(service, started_by))
@@ -205,7 +267,7 @@ async def remove_service(runner: CommandRunner, service: HeadService) -> None:
 async def _run(runner: CommandRunner, steps: Sequence[ServiceStep]) -> None:
     for step in steps:
         secrets = {_TEXT: step.text} if step.text else {}
-        await runner.run(step.command, secrets=secrets, where=RunWhere.AUTO)
+        await runner.run(step.command, secrets=secrets, where=step.where)
 
 
 def _script(service: HeadService, lines: Sequence[str]) -> str:

@@ -88,6 +88,8 @@ def terminal_arguments(
     """Returns the process of a user's terminal; forwarded ports have a connection that ends with it."""
     options = ssh_options(host, socket="" if forward else socket)
     ports = [part for here, there in forward for part in ("-L", f"{here}:localhost:{there}")]
+    if ports:  # one that is taken here is an error, not a warning above the output of the command
+        ports = ["-o", "ExitOnForwardFailure=yes", *ports]
     return ["ssh", "-tt", *options, *ports, "--", host.ip, *([line] if line else [])]
 
 

@@ -141,11 +141,12 @@ def closure(extras: Iterable[str] = (), *, name: str = DISTRIBUTION) -> dict[str
 
 
 def _requirements(name: str, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    asked = set(map(_escaped, extras))  # the same extra is written with `-`, `_` or `.`
     for text in _distribution(name).requires or ():
         wanted, _, marker = text.partition(";")
-        named = set(_EXTRA.findall(marker))
+        named = set(map(_escaped, _EXTRA.findall(marker)))
         match = _NAME.match(wanted)
-        if match is None or (named and not named & extras):
+        if match is None or (named and not named & asked):
             continue
         inner = (part.strip() for part in (match[2] or "").split(","))
         yield match[1], frozenset(part for part in inner if part)

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.autoscaler.launch.own_machines import OwnMachines
 from tests.providers.onprem.local_hosts import BashRunner
 
 from muster.autoscaler.launch.preflight import (
@@ -14,11 +16,14 @@ from muster.autoscaler.launch.preflight import (
     Probe,
     here,
     judged,
+    preflight,
     probe_line,
     probed,
     read_probe,
 )
+from muster.autoscaler.launch.session import ClusterSession, LaunchContext
 from muster.base.clock import SystemClock
+from muster.base.ids import RandomIds
 from muster.config.document import Document
 from muster.config.load import parse_config
 from muster.providers.onprem.host_lock import HostReport
@@ -95,10 +100,76 @@ def test_a_host_of_another_cluster_is_named_and_one_of_this_cluster_is_fine():
     ]
 
 
+@pytest.mark.parametrize(
+    ("changes", "image", "found"),
+    [
+        ({"has_program": False}, "a", ("it has no podman", "`sudo apt install podman` there")),
+        (
+            {"may_use_program": False},
+            "a",
+            ("its user may not use podman", "add the user to the group podman there"),
+        ),
+        (
+            {"has_image": False},
+            "localhost/a",
+            ("the image localhost/a is not there", "build it there, or fix docker.image"),
+        ),
+        ({"has_image": False}, "registry.io/a", None),
+    ],
+)
+def test_what_a_container_needs_is_looked_for_and_fatal_unless_it_may_be_installed(changes, image, found):
+    wanted = replace(HEAD, in_container=True, program="podman", image=image)
+    probe = replace(GOOD, **changes)
+    assert findings(probe, wanted) == ([(*found, True)] if found else [])
+    installed = [(*found, False)] if found else []
+    assert findings(probe, replace(wanted, may_be_installed=True)) == installed
+
+
+class Lists(OwnMachines):
+    """A provider that raises, or hangs, when it is asked for its machines."""
+
+    def non_terminated_nodes(self, tag_filters):
+        if self.provider_config["does"] == "raise":
+            raise PermissionError("no rights for ListMachines")
+        if self.provider_config["does"] == "hang":
+            threading.Event().wait()
+        return super().non_terminated_nodes(tag_filters)
+
+
+def external_findings(tmp_path, does):
+    file = tmp_path / "c.yaml"
+    module = "tests.autoscaler.launch.test_preflight.Lists"
+    file.write_text(
+        f"provider: {{type: external, module: {module}, folder: {tmp_path}, does: {does}}}\n"
+        "cluster_name: own\n"
+        "available_node_types: {head: {resources: {CPU: 1}}}\nhead_node_type: head\n"
+        "head_start_ray_commands: [ray start --head]\n"
+    )
+    context = LaunchContext(tmp_path / "clusters", {}, SystemClock(), RandomIds())
+    with ClusterSession(context, file) as session:
+        return [(one.problem, one.is_fatal) for one in asyncio.run(preflight(session))]
+
+
+def test_a_class_of_a_user_that_raises_hangs_or_answers_is_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr("muster.autoscaler.launch.preflight.PROBE_S", 0.3)
+    name = "tests.autoscaler.launch.test_preflight.Lists.non_terminated_nodes"
+    assert external_findings(tmp_path, "raise") == [
+        (f"{name} failed: PermissionError: no rights for ListMachines", True)
+    ]
+    assert external_findings(tmp_path, "hang") == [(f"{name} has not answered within 0.3 s", True)]
+    assert external_findings(tmp_path, "answer") == []
+
+
+def test_a_key_that_is_no_file_is_found(tmp_path):
+    (found,) = here(config(f"auth: {{ssh_private_key: {tmp_path}}}\n"))
+    assert found.problem == f"the key {tmp_path} is not a file that you may read"
+
+
 def test_a_probe_of_this_computer_says_what_it_has(tmp_path):
-    line = probe_line("~/locks", "ray", (1,))
+    line = probe_line("~/locks", "ray", (1,), ("no-such-program", "an image"))
     probe = asyncio.run(probed(BashRunner(tmp_path / "h"), line, SystemClock()))
     assert (probe.error, probe.ports, probe.report.lock) == ("", (), "")
+    assert (probe.has_program, probe.may_use_program, probe.has_image) == (False, False, False)
     assert probe.report.cpus > 0 and probe.report.memory_bytes > 10**8 and abs(probe.skew_s) < 30
 
 

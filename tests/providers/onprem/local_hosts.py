@@ -46,13 +46,14 @@ class Racks:
         self.off: set[str] = set()
         self.made: list[OnPremProvider] = []
 
-    def provider(self, cluster_name: str = "c") -> OnPremProvider:
+    def provider(self, cluster_name: str = "c", head: str = "") -> OnPremProvider:
         rack = Rack(
             hosts=lambda: dict(self.hosts),
             make_runner=lambda host: BashRunner(self.root / host.ip, lambda: host.ip in self.off),
             lock_dir=LOCKS,
             clock=self.clock,
             memory=self.root / f"{cluster_name}.json",
+            head=head,
         )
         made = OnPremProvider({"type": "local"}, cluster_name, rack, RandomIds(), launcher="me@here")
         self.made.append(made)

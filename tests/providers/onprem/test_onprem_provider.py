@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.rack import wait_until
 
 from muster.base.clock import ManualClock
 from muster.config.rack import RackHost
-from muster.errors import CapacityExhausted, ProviderError
+from muster.errors import CapacityExhausted, CommandFailed, ProviderError, ProviderMisconfigured
 from muster.host.processes import find
 from muster.providers.onprem import host_lock
 from muster.providers.onprem.rack import FRESH_S, QUARANTINE_S
@@ -238,6 +239,68 @@ def test_a_new_head_without_any_file_finds_the_hosts_of_its_cluster(racks, tmp_p
     found = racks.provider()
     assert addresses(found) == ["h0", "h1"]
     assert {found.node_tags(node)["ray-launch-request"] for node in found.non_terminated_nodes({})} == {"r-1"}
+
+
+def test_the_host_of_an_earlier_head_is_given_back_and_taken_as_a_worker(racks):
+    racks.hosts = {"h0": RackHost(ip="h0", node_type="head", is_head=True)}
+    kind = {"ray-node-type": "head", "ray-user-node-type": "head"}
+    racks.provider().create_node({}, kind, 1)
+    racks.hosts = workers(1, "big") | {"h9": RackHost(ip="h9", node_type="head", is_head=True)}
+    provider = racks.provider()
+    (node,) = create(provider)
+    held = json.loads(racks.lock("h0").read_text())
+    assert (held["cloud_id"], held["tags"]["ray-node-type"]) == (node, "worker")
+    assert provider.non_terminated_nodes({}) == [node]
+
+
+def test_a_head_takes_its_host_again_after_a_reboot_unless_somebody_else_has_it(racks):
+    runner, lock = BashRunner(racks.root / "h0"), racks.lock("h0")
+    holder = host_lock.LockHolder(cluster="c", cloud_id="mine", launcher="x", taken_at=1.0)
+    line = host_lock.retake_line("~/locks", holder)
+    for _ in range(2):  # its lock was lost; it is there already
+        asyncio.run(runner.run(line))
+        assert json.loads(lock.read_text())["cloud_id"] == "mine"
+    lock.write_text(lock.read_text().replace('"mine"', '"theirs"'))
+    with pytest.raises(CommandFailed, match=r"the host is taken by now: .*theirs"):
+        asyncio.run(runner.run(line))
+    lock.write_text(lock.read_text().replace('"boot":"', '"boot":"earlier-'))
+    asyncio.run(runner.run(line))
+    assert json.loads(lock.read_text())["cloud_id"] == "mine"
+
+
+def test_a_head_whose_place_another_one_has_taken_touches_no_host_while_that_one_answers(racks):
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        new = f"127.0.0.1:{gcs.getsockname()[1]}"
+        racks.hosts = workers(2, "big")
+        (node,) = create(racks.provider())
+        racks.provider(head=new).set_node_tags(node, {"muster-head": new})
+        earlier, again = racks.provider(head="10.0.0.1:6379"), racks.provider(head=new)
+        for act in (
+            lambda: create(earlier, request="r-2"),
+            lambda: earlier.terminate_node(node),
+            lambda: earlier.host_of(node),
+            lambda: earlier.set_node_tags(node, {"a": "b"}),
+        ):
+            with pytest.raises(
+                ProviderMisconfigured, match=f"the head at {new} runs cluster 'c' now, so this"
+            ):
+                act()
+        assert again.host_of(node).ip == "h0"
+    racks.clock.advance(FRESH_S)
+    earlier.reports()
+    earlier.terminate_node(node)
+    assert not racks.lock("h0").exists()
+
+
+def test_a_host_that_answers_again_and_is_given_back_can_be_taken_at_once(racks):
+    racks.hosts = workers(1, "big")
+    provider = racks.provider()
+    (node,) = create(provider)
+    racks.off.add("h0")
+    provider.reports()  # it is left alone from now on
+    racks.off.clear()
+    provider.terminate_node(node)
+    assert len(create(provider, request="r-2")) == 1
 
 
 def test_only_the_heads_host_is_for_the_head_and_sizes_are_kept_apart(racks):

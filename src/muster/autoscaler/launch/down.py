@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from muster.autoscaler.backup import forget_line
 from muster.autoscaler.launch.head_file import HEAD_FILE, HEAD_PRICES, head_file
+from muster.autoscaler.launch.head_setup import container_fields
 from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.autoscaler.launch.unowned import silent_hosts
 from muster.base.foreign import error_text
@@ -24,7 +26,7 @@ from muster.cluster.ports import CloudProvider
 from muster.config.schema import ClusterConfig
 from muster.errors import MusterError
 from muster.providers.teardown import QUIET_S, WorkerTeardown
-from muster.remote.ledger_copy import copy_command
+from muster.remote.ledger_copy import copy_command, pull_ledger
 from muster.remote.runner import CommandRunner
 from muster.remote.service import HeadService, remove_service
 from muster.stores.ledger.close import close_ledger
@@ -96,7 +98,19 @@ class ClusterDown:
 
     # -- the head ---------------------------------------------------------------------------------
 
-    async def _quiet_head(self, head: Machine) -> None:
+    async def end_earlier_head(self, head: Machine) -> str:
+        """Ends the head of a rack that another host follows; its ledger stays here for that one.
+
+        Returns why it could not be ended, or "".
+        """
+        session = self.session
+        if not await asyncio.to_thread(session.node_provider.is_running, head.node_id):
+            return "it does not answer"
+        session.context.report(head.ip, "ending an earlier head")
+        await self._quiet_head(head, is_followed=True)
+        return await self._end_head(head)
+
+    async def _quiet_head(self, head: Machine, *, is_followed: bool = False) -> None:
         """Stops the monitor, which would replace what is ended, and takes a copy of its ledger."""
         session = self.session
         session.context.report(head.ip, "stopping the monitor")
@@ -110,8 +124,12 @@ class ClusterDown:
                     directory=record.head_home,
                     python=record.python or "python3",
                     command=(),
+                    **container_fields(session.config),
                 )
                 await self._within(remove_service(runner, service))
+                if is_followed:
+                    await self._keep_ledger(runner, record, head)
+                    return
                 await self._forget_copies(runner, service.python)
                 if not record.shares_home:
                     await self._copy_ledger(runner, record)
@@ -128,6 +146,19 @@ class ClusterDown:
             if "none" not in str(await self._within(runner.run(line))).split()[-1:]:
                 draft = f"{record.head_home}/.ledger.pulled"
                 await self._within(runner.sync_down(draft, str(self.session.home.ledger)))
+
+    async def _keep_ledger(self, runner: CommandRunner, record: LaunchRecord, head: Machine) -> None:
+        """The next head starts from it; the one of a head that is followed already would mislead."""
+        if record.shares_home or record.head_id != head.node_id:
+            return
+        with contextlib.suppress(MusterError, TimeoutError, asyncio.TimeoutError, OSError):
+            await pull_ledger(
+                runner,
+                python=record.python or "python3",
+                directory=record.head_home,
+                cluster=record.cluster_name,
+                target=self.session.home.backups,
+            )
 
     async def _forget_copies(self, runner: CommandRunner, python: str) -> None:
         """Copies of the ledger are for a head that is lost; one of a cluster that was ended would mislead."""
@@ -177,20 +208,9 @@ class ClusterDown:
         teardown = WorkerTeardown(
             port, session.context.clock, session.context.ids, known=(), patience_s=WORKERS_S
         )
-        done = await asyncio.to_thread(teardown.run, self._report_changes(), self._quiet_s())
+        report = session.context.report
+        done = await asyncio.to_thread(teardown.run, lambda text: report("", text), self._quiet_s())
         return EndedWorkers(tuple(done.ended), done.left)
-
-    def _report_changes(self) -> Callable[[str], None]:
-        """The teardown reports at every look; a line is shown when it says something new."""
-        last = ""
-
-        def report(text: str) -> None:
-            nonlocal last
-            if text != last:
-                self.session.context.report("", text)
-            last = text
-
-        return report
 
     def _quiet_s(self) -> float:
         """A rack's hosts are asked directly; a cloud's list may be late."""
@@ -210,11 +230,22 @@ class ClusterDown:
         spend = None
         if home.ledger.is_file():
             spend = close_ledger(home.ledger, session.context.clock, session.context.ids)
-        for path in (home.launch, home.token, home.path / "hosts.json", home.cluster, home.status):
+        for path in (
+            home.launch,
+            home.token,
+            home.path / "hosts.json",
+            home.cluster,
+            home.status,
+            home.pulled,
+        ):
             path.unlink(missing_ok=True)
         shutil.rmtree(home.backups, ignore_errors=True)  # of a cluster that is down nothing is found again
-        if self.options.purge:
+        is_on_head = session.file.name == Path(HEAD_FILE).name  # by `exec --stop --tmux`: nothing stays there
+        if self.options.purge or is_on_head:
             shutil.rmtree(home.path, ignore_errors=True)
+        for folder in (home.path.parent, home.path.parent.parent) if is_on_head else ():
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # unless something else is in it
         return spend
 
 

@@ -23,13 +23,16 @@ from muster.base.clock import Clock
 from muster.cluster.model import NodeKind
 from muster.cluster.states import InstanceState
 from muster.config.document import Document
-from muster.config.node_launch import RuntimeHashes, initialization_commands
+from muster.config.node_launch import RuntimeHashes, container_of, initialization_commands
+from muster.config.schema import ClusterConfig
 from muster.errors import ClusterError, CommandFailed, MusterError, Unreachable
-from muster.providers.onprem.host_lock import LockHolder, stop_line
+from muster.providers.onprem.host_lock import LockHolder, retake_line, stop_line
+from muster.remote.container import program_of
 from muster.remote.install import InstallRequest, MusterInstaller
 from muster.remote.ledger_copy import pull_ledger, push_ledger
 from muster.remote.runner import CommandRunner, RunWhere
 from muster.remote.service import HeadService, install_service
+from muster.remote.steps import final_tags
 
 SETUP_S = 3600.0  # of one command: images and packages are large
 START_S = 300.0
@@ -151,8 +154,26 @@ class HeadSetup:
             command=(self.python, "-m", "muster", "monitor", *options),
             environment=self.environment(),
             boot_commands=head_commands(self.session.config),
-            in_container=bool(self.session.config.docker.container_name),
+            check=self._lock_check(),
+            **container_fields(self.session.config),
         )
+
+    def _lock_check(self) -> str:
+        """Returns the line by which the head of a rack takes its host again after a reboot; "" elsewhere."""
+        config, machine = self.session.config, self.target.machine
+        if config.provider.type != "local":
+            return ""
+        hashes, box = self.target.hashes, container_fields(config)
+        holder = LockHolder(
+            cluster=config.cluster_name,
+            cloud_id=machine.node_id,
+            launcher="its own head",
+            taken_at=self.session.context.clock.now(),
+            tags={**machine.tags, **final_tags(hashes)},
+            container=box.get("container", ""),
+            container_program=box.get("container_program", ""),
+        )
+        return retake_line(config.provider.lock_dir, holder)
 
     async def shares_home(self, request: str) -> bool:
         """Returns whether the record that was just written here is there, too: HOME is on a shared disk."""
@@ -228,6 +249,11 @@ class HeadSetup:
             return False
         return True
 
+    async def running_workers(self) -> int:
+        """Returns how many workers the monitor there reports as running."""
+        status = await self._status()
+        return 0 if status is None else len(_running(status, NodeKind.WORKER))
+
     async def _status(self) -> PublishedStatus | None:
         try:
             text = await self.runner.run(f"cat {shlex.quote(self.home)}/status.json 2>/dev/null || true")
@@ -291,6 +317,12 @@ class HeadSetup:
         self.session.context.report(self.target.machine.ip, step)
 
 
+def container_fields(config: ClusterConfig) -> dict[str, str]:
+    """Returns the fields of a HeadService about the head's container; none where there is none."""
+    found = container_of(config, config.head_type, is_head=True)
+    return {} if found is None else {"container": found.name, "container_program": program_of(found)}
+
+
 def auth_of(home: str) -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{home}/{ClusterHome(Path()).token.name}"}
 
@@ -303,7 +335,9 @@ def _key_text(path: str) -> str:
 
 
 def _head_runs(status: PublishedStatus | None) -> bool:
-    return status is not None and any(
-        record.kind is NodeKind.HEAD and record.state is InstanceState.RAY_RUNNING
-        for record in status.instances
-    )
+    return status is not None and bool(_running(status, NodeKind.HEAD))
+
+
+def _running(status: PublishedStatus, kind: NodeKind) -> list[str]:
+    runs = InstanceState.RAY_RUNNING
+    return [one.instance_id for one in status.instances if one.kind is kind and one.state is runs]

@@ -17,19 +17,23 @@ from importlib import metadata
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from muster.autoscaler.launch.head_file import gcs_port, ray_program
 from muster.autoscaler.launch.session import ClusterSession
 from muster.base.clock import Clock
-from muster.base.foreign import message_text
+from muster.base.foreign import error_text, message_text
+from muster.config.node_launch import container_of, initialization_commands
 from muster.config.rack import RackHost, rack_hosts
 from muster.config.schema import ClusterConfig
 from muster.errors import MusterError
 from muster.providers.onprem.build import ssh_host
 from muster.providers.onprem.host_lock import HostReport, look_line, read_report
 from muster.remote.connect import has_own_runner
+from muster.remote.container import program_of
 from muster.remote.runner import CommandRunner
 from muster.remote.ssh import SshRunner
+from muster.remote.threads import in_thread
 from muster.runtimes.ray.native import RAY_LINE
 
 PROBE_S = 30.0
@@ -60,6 +64,9 @@ class Probe(Struct, frozen=True, kw_only=True):
     ray: str = ""  # its version
     has_rsync: bool = True
     ports: tuple[int, ...] = ()  # of the asked ones, those that are taken
+    has_program: bool = True  # of containers
+    may_use_program: bool = True
+    has_image: bool = True
 
 
 class Expected(Struct, frozen=True, kw_only=True):
@@ -71,6 +78,9 @@ class Expected(Struct, frozen=True, kw_only=True):
     has_setup: bool  # commands that may install what is missing
     has_mounts: bool
     in_container: bool
+    program: str = ""  # of containers; "": none is needed
+    image: str = ""
+    may_be_installed: bool = False  # by initialization_commands
 
 
 def judged(place: str, probe: Probe, expected: Expected) -> list[Finding]:
@@ -90,11 +100,25 @@ def judged(place: str, probe: Probe, expected: Expected) -> list[Finding]:
         found.append((f"port {port} is taken", "end what listens there, or choose another port", fatal))
     if not probe.has_rsync and expected.has_mounts:
         found.append(("it has no rsync", "`sudo apt install rsync` there", fatal))
+    if expected.program:
+        found += _container(probe, expected)
     if not expected.in_container:
         found += _versions(probe, expected)
     return [
         Finding(place=place, problem=problem, fix=fix, is_fatal=is_fatal) for problem, fix, is_fatal in found
     ]
+
+
+def _container(probe: Probe, expected: Expected) -> list[tuple[str, str, bool]]:
+    """An image of a registry may still be pulled; one that was made on the host may not."""
+    program, fatal = expected.program, expected.is_head and not expected.may_be_installed
+    if not probe.has_program:
+        return [(f"it has no {program}", f"`sudo apt install {program}` there", fatal)]
+    if not probe.may_use_program:
+        return [(f"its user may not use {program}", f"add the user to the group {program} there", fatal)]
+    if not probe.has_image and expected.image.startswith("localhost/"):
+        return [(f"the image {expected.image} is not there", "build it there, or fix docker.image", fatal)]
+    return []
 
 
 def _versions(probe: Probe, expected: Expected) -> list[tuple[str, str, bool]]:
@@ -118,8 +142,8 @@ def _versions(probe: Probe, expected: Expected) -> list[tuple[str, str, bool]]:
     return found
 
 
-def probe_line(lock_dir: str, ray: str, ports: Sequence[int]) -> str:
-    """Returns the line that prints a Probe; it changes nothing."""
+def probe_line(lock_dir: str, ray: str, ports: Sequence[int], container: tuple[str, str] = ("", "")) -> str:
+    """Returns the line that prints a Probe; it changes nothing. `container` is its program and image."""
     program = shlex.quote(ray) if not ray.startswith("~/") else f'"$HOME"/{shlex.quote(ray[2:])}'
     python = f'"$(dirname -- {program})"/python' if "/" in ray else "python3"
     version = "import importlib.metadata as m, sys; print('python=%d.%d.%d' % sys.version_info[:3])"
@@ -130,8 +154,19 @@ def probe_line(lock_dir: str, ray: str, ports: Sequence[int]) -> str:
         f'P={python}; command -v "$P" >/dev/null || P=python3\n'
         f'"$P" -c {shlex.quote(version)} 2>/dev/null\n'
         "command -v rsync >/dev/null && echo rsync=1\n"
+        f"{_container_lines(*container)}"
         f"grep -hoE ':({hexed}) [0-9A-F]+:0000 0A' /proc/net/tcp /proc/net/tcp6 2>/dev/null | "
         "cut -c2-5 | sort -u | sed 's/^/port=/'\ntrue"
+    )
+
+
+def _container_lines(program: str, image: str) -> str:
+    if not program:
+        return ""
+    return (
+        f"command -v {program} >/dev/null || echo no_program=1\n"
+        f"{program} ps >/dev/null 2>&1 || echo no_rights=1\n"
+        f"{program} image inspect {shlex.quote(image)} >/dev/null 2>&1 || echo no_image=1\n"
     )
 
 
@@ -150,6 +185,9 @@ def read_probe(printed: str, *, now: float) -> Probe:
         ray=found.get("ray", ""),
         has_rsync="rsync" in found,
         ports=tuple(taken),
+        has_program="no_program" not in found,
+        may_use_program="no_rights" not in found,
+        has_image="no_image" not in found,
     )
 
 
@@ -177,6 +215,9 @@ def _key_findings(key: str) -> list[Finding]:
     except OSError as error:
         problem = f"the key {key} cannot be read ({(error.strerror or str(error)).lower()})"
         return [Finding(place="", problem=problem, fix="fix auth.ssh_private_key, or make a key")]
+    if not stat.S_ISREG(found.st_mode) or not os.access(path, os.R_OK):
+        problem = f"the key {key} is not a file that you may read"
+        return [Finding(place="", problem=problem, fix="fix auth.ssh_private_key, or its permissions")]
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077 and found.st_uid == os.getuid():
         problem = f"the key {key} can be read by others (mode {mode:o}), so ssh refuses it"
@@ -196,7 +237,9 @@ async def preflight(session: ClusterSession) -> list[Finding]:
     """Returns everything that is wrong, this computer's first; hosts are asked side by side."""
     config = session.config
     if config.provider.type != "local":
-        return here(config, needs_ssh=not has_own_runner(getattr(session.port, "v1")))  # noqa: B009
+        v1 = getattr(session.port, "v1")  # noqa: B009 - of V1Adapter
+        found = here(config, needs_ssh=not has_own_runner(v1))
+        return [*found, *await _ask_provider(session)]
     found = here(config)
     if any(one.is_fatal for one in found):
         return found  # no host could be reached without them
@@ -205,7 +248,7 @@ async def preflight(session: ClusterSession) -> list[Finding]:
     hosts = rack_hosts(config)
     asked = await asyncio.gather(*(_probe_host(session, host, gate) for host in hosts.values()))
     for host, probe in zip(hosts.values(), asked, strict=True):
-        found += judged(host.ip, probe, _expected(config, host))
+        found += judged(host.ip, probe, _expected(config, host.node_type, is_head=host.is_head))
     workers = [ip for ip, host in hosts.items() if not host.is_head]
     usable = set(workers) - {one.place for one in found}
     if workers and not usable:
@@ -213,15 +256,39 @@ async def preflight(session: ClusterSession) -> list[Finding]:
     return found
 
 
-def _expected(config: ClusterConfig, host: RackHost) -> Expected:
-    commands = config.head_setup_commands if host.is_head else config.worker_setup_commands
+async def _ask_provider(session: ClusterSession) -> list[Finding]:
+    """Returns what is wrong with a user's own class: whether it lists machines, and what a head says."""
+    session.context.report("", "asking the provider for its machines")
+    name = f"{session.config.provider.module}.non_terminated_nodes"
+    try:
+        head = await asyncio.wait_for(in_thread(session.head), PROBE_S)
+    except (TimeoutError, asyncio.TimeoutError):
+        problem, fix = f"{name} has not answered within {PROBE_S:g} s", "see that your cloud can be reached"
+        return [Finding(place="", problem=problem, fix=fix)]
+    except Exception as error:  # noqa: BLE001 - a provider may raise anything
+        fix = "fix its settings and rights; `muster provider check` tries every call"
+        return [Finding(place="", problem=f"{name} failed: {error_text(error)}", fix=fix)]
+    if head is None:
+        return []
+    line = probe_line("/tmp", ray_program(session.config.head_start_ray_commands), ())
+    probe = await probed(session.runner(head.node_id), line, session.context.clock)
+    found = judged(head.ip, probe, _expected(session.config, session.config.head_type, is_head=True))
+    return [replace(one, is_fatal=False) for one in found]  # it runs already, or boots: `up` waits for it
+
+
+def _expected(config: ClusterConfig, node_type: str, *, is_head: bool) -> Expected:
+    commands = config.head_setup_commands if is_head else config.worker_setup_commands
+    container = container_of(config, node_type, is_head=is_head)
     return Expected(
         cluster=config.cluster_name,
-        is_head=host.is_head,
+        is_head=is_head,
         ray=ray_version(),
         has_setup=bool(commands or config.initialization_commands),
         has_mounts=bool(config.file_mounts or config.cluster_synced_files),
         in_container=bool(config.docker.container_name),
+        program="" if container is None else program_of(container),
+        image="" if container is None else container.image,
+        may_be_installed=bool(initialization_commands(config, node_type)),
     )
 
 
@@ -229,7 +296,8 @@ async def _probe_host(session: ClusterSession, host: RackHost, gate: asyncio.Sem
     config, clock = session.config, session.context.clock
     commands = config.head_start_ray_commands if host.is_head else config.worker_start_ray_commands
     ports = (gcs_port(commands),) if host.is_head else ()
-    line = probe_line(config.provider.lock_dir, ray_program(commands), ports)
+    wanted = _expected(config, host.node_type, is_head=host.is_head)
+    line = probe_line(config.provider.lock_dir, ray_program(commands), ports, (wanted.program, wanted.image))
     pins = session.home.path / "known_hosts"
     pins.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     async with gate:

@@ -141,6 +141,8 @@ class ClusterSession:
                 },
             }
         self.config = done.answer
+        self._close()  # one that was asked before knew only what the user wrote
+        self._port, self._close = None, lambda: None
 
     @property
     def port(self) -> CloudProvider:
@@ -182,6 +184,13 @@ class ClusterSession:
             named = [ip for ip, host in rack_hosts(self.config).items() if host.is_head]
             heads = [one for one in heads if one.ip in named]
         return heads[0] if heads else None
+
+    def earlier_heads(self) -> list[Machine]:
+        """Returns the heads of a rack on hosts that the file does not name as the head any more."""
+        if self.config.provider.type != "local":
+            return []
+        named = [ip for ip, host in rack_hosts(self.config).items() if host.is_head]
+        return [one for one in self.machines(NODE_KIND_HEAD) if one.ip not in named]
 
     def running_head(self) -> Machine:
         """Returns the head. Raises ClusterError when there is none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import secrets
 import signal
 from collections.abc import Callable, Iterator
@@ -20,8 +21,10 @@ from muster.autoscaler.launch.head_file import HeadFile, head_file
 from muster.autoscaler.launch.head_setup import HeadSetup, HeadTarget, auth_of
 from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
 from muster.base.foreign import error_text
+from muster.base.text import counted
 from muster.config.node_launch import RuntimeHashes, head_runtime_hashes, node_launches
 from muster.config.schema import ClusterConfig, ProviderConfig
+from muster.config.to_spec import to_spec
 from muster.errors import ClusterError
 from muster.providers.bootstrap import plain_config
 from muster.providers.v1.tags import (
@@ -39,6 +42,7 @@ from muster.providers.v1.tags import (
 TAG_RUNTIME = "ray-runtime-config"
 TAG_CONTENTS = "ray-file-mounts-contents"
 STATUS_FAILED = "update-failed"
+WORKERS_LOOK_S = 1.0
 NODE_START_S = 900.0  # Ray's AUTOSCALER_NODE_START_WAIT_S
 SSH_EVERY_S = 5.0  # Ray's AUTOSCALER_NODE_SSH_INTERVAL_S
 
@@ -73,6 +77,7 @@ class ClusterUp:
 
     def __post_init__(self) -> None:
         self._creating: asyncio.Future[object] | None = None
+        self._setup: HeadSetup | None = None
         self._request = self.session.context.ids.fresh("up")
 
     async def run(self) -> RunningCluster:
@@ -83,13 +88,28 @@ class ClusterUp:
             session.context.report(before.ip, "ending a head that the file does not describe any more")
             await asyncio.to_thread(session.node_provider.terminate_node, before.node_id)
             before = None
+        notes = await self._end_earlier_heads()
         try:
-            return await self._bring_up(before)
+            running = await self._bring_up(before)
+            return dataclasses.replace(running, notes=(*notes, *running.notes))
         except BaseException as error:
             if before is None:
                 with _undisturbed(session.context.report):
                     await asyncio.shield(self._undo(error))
             raise
+
+    async def wait_for_workers(self, limit_s: float) -> int:
+        """Returns how many workers run once all that the file always wants do, or when time is up."""
+        assert self._setup is not None, "after `run`"
+        clock, wanted, running = self.session.context.clock, wanted_workers(self.session.config), -1
+        give_up = clock.monotonic() + limit_s
+        while True:
+            before, running = running, await self._setup.running_workers()
+            if running != before:
+                self.session.context.report("", f"{running} of {counted(wanted, 'worker')} running")
+            if running >= wanted or clock.monotonic() >= give_up:
+                return running
+            await asyncio.sleep(WORKERS_LOOK_S)
 
     def _must_replace(self, head: Machine) -> bool:
         """Returns whether another machine is wanted; the host of a rack is always the same."""
@@ -98,6 +118,21 @@ class ClusterUp:
         launch = node_launches(self.session.config)[self.session.config.head_type]
         is_same = head.tags.get(TAG_RAY_LAUNCH_CONFIG, launch.launch_hash) == launch.launch_hash
         return not is_same or head.node_type != self.session.config.head_type
+
+    async def _end_earlier_heads(self) -> tuple[str, ...]:
+        """Ends the heads of a rack that ran on other hosts than the file names now; returns what is left.
+
+        A host that was lost and has come back would else stay locked, and start its own Ray again.
+        """
+        session, notes = self.session, []
+        for one in await asyncio.to_thread(session.earlier_heads):
+            problem = await ClusterDown(session).end_earlier_head(one)
+            if problem:
+                notes.append(
+                    f"an earlier head at {one.ip} could not be ended ({problem}): keep it off, or run "
+                    f"`muster up {session.file}` again when it answers"
+                )
+        return tuple(notes)
 
     async def _bring_up(self, before: Machine | None) -> RunningCluster:
         session = self.session
@@ -108,7 +143,7 @@ class ClusterUp:
         hashes = await asyncio.to_thread(head_runtime_hashes, for_head_only(session.config))
         target = HeadTarget(head, address, self._head_file(), self._token(), hashes)
         runner = session.runner(head.node_id, login_shell=self.options.login_shells)
-        setup = HeadSetup(session, target, runner, self.options.show_output)
+        setup = self._setup = HeadSetup(session, target, runner, self.options.show_output)
         await setup.wait_ready(*self._patience())
         if before is not None and await self._is_current(setup, before):
             is_edited = await setup.file_differs()
@@ -266,6 +301,14 @@ def for_head_only(config: ClusterConfig) -> ClusterConfig:
         head_setup_commands=config.head_setup_commands,
         head_start_ray_commands=config.head_start_ray_commands,
     )
+
+
+def wanted_workers(config: ClusterConfig) -> int:
+    """Returns how many workers the cluster has whatever runs on it."""
+    spec = to_spec(config)
+    least = {known.name: known.min_nodes for known in spec.node_types}
+    least[spec.head_node_type] = max(0, least[spec.head_node_type] - 1)  # the head is one of its type
+    return min(sum(least.values()), spec.max_nodes - 1)
 
 
 @contextlib.contextmanager

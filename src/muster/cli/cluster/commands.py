@@ -25,6 +25,7 @@ from muster.autoscaler.launch.head_work import (
     ray_environment,
     session_kind,
 )
+from muster.autoscaler.launch.ledger_pull import keeping_ledger
 from muster.autoscaler.launch.session import ClusterSession, Machine
 from muster.autoscaler.launch.up import ClusterUp
 from muster.cli.cluster.up_down import cluster_session
@@ -35,6 +36,7 @@ from muster.providers.onprem.host_lock import LockHolder, stop_line
 from muster.providers.v1.tags import STATUS_UP_TO_DATE, TAG_RAY_NODE_STATUS
 from muster.remote.runner import CommandRunner, RunWhere
 
+_NOT_FOUND = 127  # of a shell: there is no such program
 FOREVER_S = 10 * 365 * 86_400.0
 F = TypeVar("F", bound=Callable[..., Any])
 _WIDTH = {"max_content_width": 88}
@@ -129,7 +131,9 @@ def attach(ctx: click.Context, /, cluster: str, is_new: bool, node_ip: str | Non
             machine, settings = _worker(session, node_ip), {}
         line = attach_line(kind, is_new=is_new, environment=settings)
         runner = session.runner(machine.node_id, is_head=node_ip is None)
-        ctx.exit(_terminal(runner, line, given["ports"]))
+        with keeping_ledger(session, machine):
+            code = _terminal(runner, line, given["ports"])
+        ctx.exit(code)
 
 
 def _sync(cluster: str, source: str | None, target: str | None, *, is_all: bool, is_up: bool) -> None:
@@ -140,7 +144,8 @@ def _sync(cluster: str, source: str | None, target: str | None, *, is_all: bool,
         pairs = (
             [(source, target)] if source is not None and target is not None else _mounts(session, is_up=is_up)
         )
-        asyncio.run(_copy(session, machines, pairs, is_up=is_up))
+        with keeping_ledger(session, machines[0]):
+            asyncio.run(_copy(session, machines, pairs, is_up=is_up))
 
 
 def _mounts(session: ClusterSession, *, is_up: bool) -> list[tuple[str, str]]:
@@ -245,7 +250,9 @@ def logs(ctx: click.Context, /, cluster: str, node: str, is_followed: bool, line
     with cluster_session(cluster, is_quiet=True) as session:
         head = session.running_head()
         line = log_line(_head_home(session), node, lines=lines, is_followed=is_followed)
-        ctx.exit(_run(session.runner(head.node_id), line, RunWhere.AUTO, {}))
+        with keeping_ledger(session, head):
+            code = _run(session.runner(head.node_id), line, RunWhere.AUTO, {})
+        ctx.exit(code)
 
 
 def ask_head(cluster: str, command: str, words: list[str]) -> int:
@@ -255,7 +262,8 @@ def ask_head(cluster: str, command: str, words: list[str]) -> int:
         python = session.record().python or "python3"
         line = shlex.join([python, "-m", "muster", command, *words, session.config.cluster_name])
         width = {"COLUMNS": str(shutil.get_terminal_size().columns)}
-        return _run(session.runner(head.node_id), line, RunWhere.AUTO, width)
+        with keeping_ledger(session, head):
+            return _run(session.runner(head.node_id), line, RunWhere.AUTO, width)
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -272,11 +280,14 @@ def _execute(session: ClusterSession, command: str, *, stop: bool, start: bool, 
         environment=_environment(session) if kind else {},
     )
     runner, where = session.runner(head.node_id), RunWhere(given.get("run_env", "auto"))
-    if given["ports"]:
-        code = _terminal(runner, command_line(line, environment=_environment(session)), given["ports"])
-    else:
-        code = _run(runner, line, where, _environment(session))
-    if kind and not code:
+    with keeping_ledger(session, head):
+        if given["ports"]:
+            code = _terminal(runner, command_line(line, environment=_environment(session)), given["ports"])
+        else:
+            code = _run(runner, line, where, _environment(session))
+    if kind and code == _NOT_FOUND:
+        complain(f"the head has no {kind}: `sudo apt install {kind}` there, or leave --{kind} out")
+    elif kind and not code:
         remark(f"it runs in {kind} on the head: `muster attach {session.file} --{kind}` shows it")
     if stop and not kind:
         done = asyncio.run(ClusterDown(session).run())

@@ -19,10 +19,10 @@ from muster.autoscaler.launch.head_file import Overrides
 from muster.autoscaler.launch.preflight import preflight
 from muster.autoscaler.launch.session import ClusterSession, LaunchContext, open_session, read_launch
 from muster.autoscaler.launch.unowned import not_asked
-from muster.autoscaler.launch.up import ClusterUp, RunningCluster, UpOptions
+from muster.autoscaler.launch.up import ClusterUp, RunningCluster, UpOptions, wanted_workers
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
-from muster.base.text import money
+from muster.base.text import counted, money
 from muster.cli.cluster.plan import price_range, show_plan
 from muster.cli.console import GOOD, HEADING, complain, emit, remark, show
 from muster.cli.up_down import confirm
@@ -65,7 +65,8 @@ def cluster_session(
         yield session
 
 
-def up_elsewhere(file: Path, *, yes: bool, dry_run: bool, no_check: bool, **given: Any) -> None:  # noqa: ANN401
+def up_elsewhere(file: Path, *, yes: bool, dry_run: bool, no_check: bool, **given: Any) -> bool:  # noqa: ANN401
+    """Returns whether all is there that was waited for."""
     names = ("cluster_name", "min_workers", "max_workers")
     overrides = Overrides(**{name: given[name] for name in names})
     with cluster_session(file, overrides) as session:
@@ -74,7 +75,7 @@ def up_elsewhere(file: Path, *, yes: bool, dry_run: bool, no_check: bool, **give
         if not no_check:
             _check(session)
         if dry_run:
-            return
+            return True
         if not yes:
             prices = price_range(session.config)
             price = (
@@ -88,8 +89,28 @@ def up_elsewhere(file: Path, *, yes: bool, dry_run: bool, no_check: bool, **give
             login_shells=given["login_shells"],
             show_output=None if given["redirect_command_output"] else _show_output,
         )
-        running = asyncio.run(ClusterUp(session, options).run())
+        work = ClusterUp(session, options)
+        running = asyncio.run(work.run())
         _show_running(session, running)
+        return _all_workers(work, given["wait_for_workers"])
+
+
+def _all_workers(work: ClusterUp, limit_s: float | None) -> bool:
+    """Says how many workers are wanted, and waits for them where the user asked for it."""
+    wanted, file = wanted_workers(work.session.config), work.session.file
+    if not wanted:
+        remark(f"no workers are wanted until work waits; `{program()} status {file}` shows them")
+        return True
+    if limit_s is None:
+        remark(f"{counted(wanted, 'worker')} wanted; `{program()} status {file}` shows how they come up")
+        return True
+    running = asyncio.run(work.wait_for_workers(limit_s))
+    if running < wanted:
+        complain(
+            f"{running} of {counted(wanted, 'worker')} running after {limit_s:g} s; "
+            f"`{program()} logs {file}` says why"
+        )
+    return running >= wanted
 
 
 def _check(session: ClusterSession) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from muster.base.foreign import error_text
+from muster.base.text import counted
 from muster.cluster.model import FailureKind
 from muster.providers.contract.subject import ProviderSubject
 from muster.providers.contract.watch import PromiseBroken, WatchedProvider
@@ -65,7 +66,7 @@ class ClusterEnd:
         self._objects = list(subject.watch.objects[name])
         self._due: dict[str, float] = {}  # id -> when it is terminated (again)
         self._given_up: set[str] = set()  # ids that no list shows and that cannot be terminated
-        self._why = ""
+        self._why, self._reported = "", 0
 
     def run(self, end_at: float) -> LeftMachines | None:
         """Returns None when nothing of the cluster is listed any more."""
@@ -77,12 +78,17 @@ class ClusterEnd:
                 return None
             if self._clock.monotonic() >= end_at:
                 return LeftMachines(tuple(listed or unlisted), self._why or "still listed")
-            self._report(f"ending {len(listed or ()) + len(unlisted)} machines of {self._name}")
+            self._report_count(len(listed or ()) + len(unlisted))
             for node_id in [*(listed or ()), *unlisted]:
                 if self._due.get(node_id, 0.0) <= self._clock.monotonic() < end_at:
                     self._terminate(node_id, is_listed=node_id not in unlisted)
             self._clock.sleep(pause_s)
             pause_s = max(FIRST_LOOK_S, min(LAST_LOOK_S, pause_s * 2))
+
+    def _report_count(self, count: int) -> None:
+        if count != self._reported:
+            self._report(f"ending {counted(count, 'machine')} of {self._name}")
+        self._reported = count
 
     def _unlisted(self, listed: list[str] | None) -> list[str]:
         """Returns what create calls returned and no list shows: a list may be late, or an id wrong."""

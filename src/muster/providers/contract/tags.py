@@ -109,7 +109,10 @@ def nodes_made_tagged_and_ended_by_many_threads_come_out_right(subject: Provider
 
     def live(number: int) -> None:
         subject.call_create(provider, subject.tags(provider.cluster_name, worker=str(number)))
-        node_id = provider.non_terminated_nodes({"worker": str(number)})[0]
+        found = list(provider.non_terminated_nodes({"worker": str(number)}))
+        told = f"a node with the tag worker={number} was created; a listing by that tag is {found}"
+        promised(len(found) == 1, told, "a node is listed by its tags when create returns")
+        node_id = found[0]
         provider.set_node_tags(node_id, {"seen": str(number)})
         if number % 2:
             provider.terminate_node(node_id)

@@ -38,9 +38,17 @@ class SharedSshRunner(SshRunner):
 
 
 def make_onprem(
-    config: ClusterConfig, home: Path, clock: Clock, ids: IdSource, hosts: Hosts | None = None
+    config: ClusterConfig,
+    home: Path,
+    clock: Clock,
+    ids: IdSource,
+    hosts: Hosts | None = None,
+    head: str = "",
 ) -> OnPremProvider:
-    """Returns the provider; `home` has the pins of host keys, `hosts` is today's list where it may change."""
+    """Returns the provider; `home` has the pins of host keys, `hosts` is today's list where it may change.
+
+    A monitor says at which address its `head` is.
+    """
     if config.provider.coordinator_address:
         raise ConfigError(
             "is not used by muster, whose clusters share hosts by a lock on each; remove it, and list the"
@@ -54,6 +62,7 @@ def make_onprem(
         lock_dir=config.provider.lock_dir,
         clock=clock,
         memory=home / "hosts.json",
+        head=head,
     )
     container = container_of(config, config.head_type, is_head=False)
     program = "podman" if config.docker.use_podman else "docker"

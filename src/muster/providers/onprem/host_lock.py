@@ -119,6 +119,16 @@ umask 022
 echo taken
 """
 
+_RETAKE = (
+    r"""
+B=$(cat /proc/sys/kernel/random/boot_id)
+if [ -e "$F" ] && grep -q "\"boot\":\"$B\"" "$F"; then
+  grep -qF "\"cloud_id\":\"$ID\"" "$F" || fail "the host is taken by now: $(cat "$F")"
+fi
+"""
+    + _TAKE
+)
+
 _WRITE = r"""
 exclusive || fail "the lock of the host cannot be had: flock is missing, or another process holds it"
 grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
@@ -167,7 +177,7 @@ done
 _RELEASE = (
     r"""
 grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
-[ -z "$CONTAINER" ] || "$PROGRAM" rm -f "$CONTAINER" >/dev/null 2>&1
+[ -z "$CONTAINER" ] || { "$PROGRAM" kill "$CONTAINER"; "$PROGRAM" rm -f "$CONTAINER"; } >/dev/null 2>&1
 """
     + _STOP
     + r"""
@@ -188,6 +198,14 @@ def look_line(lock_dir: str) -> str:
 def take_line(lock_dir: str, holder: LockHolder) -> str:
     """Returns the line that takes the host, unless somebody has it since its last start."""
     return _line(_TAKE, D=lock_dir, ID="", HOLDER=msgspec.json.encode(holder).decode())
+
+
+def retake_line(lock_dir: str, holder: LockHolder) -> str:
+    """Returns the line by which a head has its host again after a reboot; it fails when somebody else has it.
+
+    Many hosts empty the lock's directory when they start.
+    """
+    return _line(_RETAKE, D=lock_dir, ID=holder.cloud_id, HOLDER=msgspec.json.encode(holder).decode())
 
 
 def write_line(lock_dir: str, holder: LockHolder) -> str:

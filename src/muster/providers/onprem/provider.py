@@ -20,6 +20,7 @@ from muster.base.ids import IdSource
 from muster.base.log import OnChange
 from muster.config.rack import RackHost
 from muster.errors import CapacityExhausted, MusterError, ProviderError, ProviderMisconfigured
+from muster.host.node_lease import answers
 from muster.providers.node_provider import NodeProvider
 from muster.providers.onprem.host_lock import (
     STOP_S,
@@ -32,7 +33,13 @@ from muster.providers.onprem.host_lock import (
     write_line,
 )
 from muster.providers.onprem.rack import HostState, Rack, TakenHost, problem_of, together
-from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
+from muster.providers.v1.tags import (
+    NODE_KIND_HEAD,
+    TAG_MUSTER_HEAD,
+    TAG_RAY_NODE_KIND,
+    TAG_RAY_USER_NODE_TYPE,
+)
+from muster.remote.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +61,11 @@ class _Node:
     def tags(self) -> dict[str, str]:
         return dict(self.holder.tags)
 
+    @property
+    def is_earlier_head(self) -> bool:
+        """Returns whether it was the head of this cluster, on a host that is a worker of the list now."""
+        return self.holder.tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD and not self.state.host.is_head
+
 
 class OnPremProvider(NodeProvider):
     """An OnPremProvider takes hosts, and gives them back clean; starts of many hosts are parallel."""
@@ -71,6 +83,7 @@ class OnPremProvider(NodeProvider):
         """Takes the container's name and program, where nodes run in one: it is removed with its node."""
         super().__init__(provider_config, cluster_name)
         self._rack, self._ids, self._launcher, self._container = rack, ids, launcher, container
+        self._follower = ""  # the address of a head that has taken this one's place
         self._nodes = {  # a host that is off stays ours until it says otherwise
             one.holder.cloud_id: _Node(rack.states[ip], one.holder) for ip, one in rack.remembered.items()
         }
@@ -114,6 +127,7 @@ class OnPremProvider(NodeProvider):
         return self._node(node_id).state.host.ip
 
     def host_of(self, node_id: str) -> RackHost:
+        self._refuse_if_followed()
         return self._node(node_id).state.host
 
     def reports(self) -> dict[str, HostState]:
@@ -224,10 +238,29 @@ class OnPremProvider(NodeProvider):
 
     async def _look_at(self, state: HostState) -> None:
         report = await self._rack.look(state)
+        if report is not None:
+            await self._look_for_follower(report)
         if report is not None and state.host.ip not in self._taking:
             self._note_report(state, report)
         elif state.problem:
             self._changes.log(logging.WARNING, state.host.ip, f"host {state.host.ip}: {state.problem}")
+
+    async def _look_for_follower(self, report: HostReport) -> None:
+        """Notes another head that answers and has set a host of this cluster up: this one was replaced."""
+        holder = report.holder
+        if not self._rack.head or holder is None or holder.cluster != self.cluster_name:
+            return
+        other = holder.tags.get(TAG_MUSTER_HEAD, "")
+        if other in ("", self._rack.head):
+            return
+        self._follower = other if await in_thread(lambda: answers(other)) else ""
+
+    def _refuse_if_followed(self) -> None:
+        if self._follower:
+            raise ProviderMisconfigured(
+                f"the head at {self._follower} runs cluster {self.cluster_name!r} now, so this one touches "
+                "no host; `muster up` where the cluster was started ends it"
+            )
 
     def _note_report(self, state: HostState, report: HostReport) -> None:
         """Takes over what a host says; the lock may be from another process of this cluster."""
@@ -244,6 +277,7 @@ class OnPremProvider(NodeProvider):
 
     async def _create(self, tags: dict[str, str], count: int) -> dict[str, Any]:
         await self._refresh()
+        self._refuse_if_followed()
         made: dict[str, Any] = {}
         tried: set[str] = set()
         is_looked = False
@@ -281,12 +315,26 @@ class OnPremProvider(NodeProvider):
     def _why_not(self, state: HostState) -> str:
         if state.problem:
             return state.problem
-        if any(node.state is state for node in self._nodes.values()):
+        if any(node.state is state and not node.is_earlier_head for node in self._nodes.values()):
             return "in use by this cluster"
+        if self._earlier_head(state) is not None:
+            return ""  # it is given back before it is taken
         return "not looked at yet" if state.report is None else state.report.unusable(self.cluster_name)
+
+    def _earlier_head(self, state: HostState) -> str | None:
+        """Returns the node of a head that ran on a host which is a worker in today's list."""
+        mine = [node_id for node_id, node in self._nodes.items() if node.state is state]
+        return next((node_id for node_id in mine if self._nodes[node_id].is_earlier_head), None)
 
     async def _take(self, state: HostState, tags: dict[str, str]) -> str | None:
         """Returns the new node's id; None when the host could not be had, which is noted."""
+        earlier = self._earlier_head(state)
+        if earlier is not None:
+            try:
+                await self._release(earlier)
+            except ProviderError as error:
+                state.note_failure(problem_of(error), self._rack.clock.monotonic())
+                return None
         ip, lock_dir = state.host.ip, self._rack.lock_dir
         name, program = self._container
         holder = LockHolder(
@@ -330,6 +378,7 @@ class OnPremProvider(NodeProvider):
     async def _set_tags(self, node_id: str, tags: dict[str, str]) -> None:
         lock = self._tag_locks.setdefault(node_id, asyncio.Lock())
         async with lock:
+            self._refuse_if_followed()
             node = self._node(node_id)
             holder = changed(node.holder, tags={**node.holder.tags, **tags})
             if holder == node.holder:
@@ -347,6 +396,7 @@ class OnPremProvider(NodeProvider):
         """Ends what runs on the host before it is anybody else's; an unknown node is gone already."""
         if not self._is_current(node_id):
             await self._refresh()
+        self._refuse_if_followed()
         node = self._nodes.get(node_id)
         if node is None:
             return
@@ -364,7 +414,7 @@ class OnPremProvider(NodeProvider):
         self._nodes.pop(node_id, None)
         self._tag_locks.pop(node_id, None)
         if node.state.report is not None:
-            node.state.report = changed(node.state.report, lock="")
+            node.state.note_report(changed(node.state.report, lock=""))  # it answers: no quarantine any more
         node.state.changed_at = self._rack.clock.monotonic()
         self._remember()
 

@@ -71,6 +71,7 @@ class Rack:
     lock_dir: str
     clock: Clock
     memory: Path | None = None  # the file of the hosts that were taken; they may have left the list since
+    head: str = ""  # of a monitor: where its head is; hosts that a later head has set up are left to that one
     states: dict[str, HostState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Names the tags under which Ray's v1 providers keep what muster must know about a machine.
 
-All but two are Ray's own, so that a cluster tagged by one is read by the other. Constants and their forms.
+All but three are Ray's own, so that a cluster tagged by one is read by the other. Constants and their forms.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ TAG_RAY_LAUNCH_CONFIG = "ray-launch-config"
 TAG_RAY_LAUNCH_REQUEST = "ray-launch-request"
 TAG_MUSTER_ZONE = "muster-zone"  # ours, like the next one: of a machine that was bought from an offer
 TAG_MUSTER_MARKET = "muster-market"
+TAG_MUSTER_HEAD = "muster-head"  # of a rack's host: the address of the head that has set it up
 
 NODE_KIND_HEAD = "head"
 NODE_KIND_WORKER = "worker"

@@ -1,0 +1,134 @@
+"""Copies changed `file_mounts` from the head to the workers, where `file_mounts_sync_continuously` is set.
+
+A listener of the monitor. It looks and copies in a thread of its own: neither a large directory nor a slow
+worker holds up a tick. Files come to the head by `muster up` and `rsync-up`, or from whoever works there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from muster.autoscaler.monitor import Tick
+from muster.base.clock import Clock
+from muster.base.foreign import error_text
+from muster.base.ids import CloudId
+from muster.base.log import OnChange
+from muster.cluster.model import NodeKind
+from muster.cluster.states import InstanceState
+from muster.config.schema import ClusterConfig
+from muster.remote.runner import CommandRunner
+from muster.remote.threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 10.0
+AT_ONCE = 32  # workers that are copied to at a time
+CLOSE_S = 5.0
+
+
+class MountAccess(Protocol):
+    """A MountAccess reaches workers; it may block, and may raise."""
+
+    def runner_of(self, cloud_id: CloudId) -> CommandRunner | None: ...
+
+
+def mounts_of(config: ClusterConfig) -> tuple[tuple[str, str], ...]:
+    """Returns (path here, path there) of what is copied."""
+    mounts = [(here, there) for there, here in config.file_mounts.items()]
+    return (*mounts, *((path, path) for path in config.cluster_synced_files))
+
+
+def stamp_of(mounts: Sequence[tuple[str, str]]) -> str:
+    """Returns what changes with names, sizes and times of the files below; what is not there counts, too."""
+    total = hashlib.sha256()
+    for here, there in mounts:
+        for line in (f"{here}\n{there}\n", *_entries(os.path.expanduser(here))):
+            total.update(line.encode("utf-8", "surrogateescape"))
+    return total.hexdigest()
+
+
+def _entries(path: str) -> Iterator[str]:
+    yield _entry(path)
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted([*names, *folders]):
+            yield _entry(os.path.join(folder, name))
+
+
+def _entry(path: str) -> str:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return f"{path} is not there\n"
+    return f"{path}\n{found.st_mode} {found.st_size} {found.st_mtime_ns}\n"
+
+
+class MountSync:
+    """A MountSync is a TickListener that keeps the workers' copies of the mounts equal to the head's."""
+
+    def __init__(self, access: MountAccess, config: Callable[[], ClusterConfig], clock: Clock) -> None:
+        self._access, self._config, self._clock = access, config, clock
+        self._copied: dict[CloudId, str] = {}  # worker -> stamp of what it has
+        self._changes = OnChange(logger)
+        self._looked_at = float("-inf")
+        self._thread: threading.Thread | None = None
+
+    def on_tick(self, tick: Tick) -> None:
+        config, now = self._config(), self._clock.monotonic()
+        if not config.file_mounts_sync_continuously or now - self._looked_at < LOOK_S:
+            return
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._looked_at = now
+        runs, worker = InstanceState.RAY_RUNNING, NodeKind.WORKER
+        found = [one for one in tick.ledger.instances.values() if one.state is runs and one.kind is worker]
+        ids = [one.cloud_id for one in found if one.cloud_id]
+        self._thread = threading.Thread(target=self.look, args=(config, ids), name="file-mounts", daemon=True)
+        self._thread.start()
+
+    def look(self, config: ClusterConfig, workers: Sequence[CloudId]) -> None:
+        """Copies to the workers that do not have what is on the head now."""
+        stamp = stamp_of(mounts_of(config))
+        self._copied = {one: self._copied[one] for one in workers if one in self._copied}
+        due = [one for one in workers if self._copied.get(one) != stamp]
+        if due:
+            asyncio.run(self._copy_all(config, due, stamp))
+
+    def close(self) -> None:
+        """Waits a moment for copies under way; the next monitor makes them again."""
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    async def _copy_all(self, config: ClusterConfig, workers: Sequence[CloudId], stamp: str) -> None:
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(cloud_id: CloudId) -> None:
+            async with gate:
+                await self._copy(config, cloud_id, stamp)
+
+        await asyncio.gather(*map(one, workers))
+
+    async def _copy(self, config: ClusterConfig, cloud_id: CloudId, stamp: str) -> None:
+        try:
+            runner = await in_thread(lambda: self._access.runner_of(cloud_id))
+            if runner is None:
+                return
+            try:
+                for here, there in mounts_of(config):
+                    if os.path.exists(os.path.expanduser(here)):
+                        rules = config.rsync_exclude, config.rsync_filter
+                        await runner.sync_up(here, there, exclude=rules[0], filters=rules[1])
+            finally:
+                await runner.close()
+        except Exception as error:  # noqa: BLE001 - tried again at the next look; other workers get theirs
+            text = f"file_mounts were not copied to {cloud_id}, and are tried again: {error_text(error)}"
+            self._changes.log(logging.WARNING, cloud_id, text)
+            return
+        self._copied[cloud_id] = stamp
+        self._changes.forget(cloud_id)
