@@ -144,7 +144,7 @@ class Worker:
                         self._transfer.finish()
                 if not report.stays:
                     self._clean_up()
-                    report = report._replace(leaves_none=not has_children())
+                    report = ExitReport(*report[:-1], not has_children())
                 self.channel.send(frame(FrameKind.EXITED, pack(tuple(report))))
                 if not report.stays:
                     return
