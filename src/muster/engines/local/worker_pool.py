@@ -85,10 +85,13 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             # The oldest: a younger one may not have been forked yet.
             worker = self._spares.pop(0) if self._spares else self._spawn(1)[0]
             self._spinner.skip_next()  # it has to wake up first
-            if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
-                self._spawn_spares()
         self.bind(run, worker, gpu_ids)
         return worker
+
+    def replenish(self, run: TrialRun) -> None:
+        """Makes processes ahead of need, after a trial got its order: that must not wait for them."""
+        if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
+            self._spawn_spares()
 
     def release(self, worker: WorkerHandle, *, keep: bool) -> None:
         super().release(worker, keep=keep)
