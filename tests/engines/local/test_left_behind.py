@@ -153,6 +153,19 @@ def test_a_trial_that_left_a_process_is_over_when_that_was_killed(opened):
     assert ends_all([result["left"]])
 
 
+def test_an_event_of_a_number_that_another_process_has_now_ends_nothing(opened):
+    driver = opened(forks, beat_s=60.0)
+    driver.start("a", "forks", {"leaves": False})
+    driver.to_report("a")
+    pool = driver.engine._pool
+    (worker,) = [each for each in pool._workers.values() if each.run is not None]
+    pool.watch_end(worker)
+    pool._on_ended(worker)  # as if the poll had returned the number for the process that had it before
+    assert driver.quiet_for(0.05) == []
+    driver.go_on("a")
+    assert driver.to_exit("a").is_done
+
+
 STARTS_AT_IMPORT = """
 import os, subprocess
 server = subprocess.Popen(["sleep", "600"], start_new_session=True)

@@ -103,6 +103,8 @@ class WorkerPool(ProcessPool[WorkerHandle]):
 
         Its memory and its devices are free then. How it ended is not known: only for one that has said so.
         """
+        if worker.end_fd >= 0:
+            return
         try:
             worker.end_fd = os.pidfd_open(worker.pid)
         except (AttributeError, OSError):
