@@ -77,6 +77,7 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("trials_speedup.reuse", at_least=5),
         Floor("results_speedup.one.since_first", at_least=10),
         Floor("results_speedup.sixteen.since_first", at_least=10),
+        Floor("results_speedup.sixteen", at_least=7),
         Floor("driver_cpu_ratio.one", at_least=5),
         Floor("driver_cpu_ratio.sixteen", at_least=5),
     ),

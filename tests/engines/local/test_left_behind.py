@@ -111,6 +111,61 @@ def test_what_a_running_trial_has_started_is_left_alone_when_another_ends(opened
     assert not any(map(is_gone, left))
 
 
+def forks(config):
+    """Leaves a child behind when told; the fork server is stopped then, so that it cannot reap anything."""
+    left = os.fork() if config["leaves"] else 0
+    if config["leaves"] and left == 0:
+        time.sleep(600)
+    report({"left": left, "parent": os.getppid()})
+
+
+def is_zombie(pid):
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_trial_is_over_when_its_process_has_ended_though_nobody_has_reaped_it(opened):
+    driver = opened(forks, beat_s=60.0)
+    driver.start("a", "forks", {"leaves": False})
+    result = driver.to_report("a").result
+    os.kill(result["parent"], signal.SIGSTOP)
+    driver.go_on("a")
+    assert driver.to_exit("a").is_done
+    assert is_zombie(result["pid"])
+    driver.start("b", "forks", {"leaves": False})  # on a spare
+    os.kill(result["parent"], signal.SIGCONT)
+    assert driver.to_exit("b").is_done
+    driver.poll_until(lambda: result["pid"] not in {w.pid for w in driver.engine._pool._workers.values()})
+    assert driver.engine._pool._by_end_fd == {}
+
+
+def test_a_trial_that_left_a_process_is_over_when_that_was_killed(opened):
+    driver = opened(forks, beat_s=60.0)
+    driver.start("a", "forks", {"leaves": True})
+    result = driver.to_report("a").result
+    os.kill(result["parent"], signal.SIGSTOP)
+    driver.go_on("a")
+    while not is_zombie(result["pid"]):
+        driver.quiet_for(0.05)
+    assert driver.quiet_for(0.2) == []
+    assert not is_gone(result["left"])
+    os.kill(result["parent"], signal.SIGCONT)
+    assert driver.to_exit("a").is_done
+    assert ends_all([result["left"]])
+
+
+def test_an_event_of_a_number_that_another_process_has_now_ends_nothing(opened):
+    driver = opened(forks, beat_s=60.0)
+    driver.start("a", "forks", {"leaves": False})
+    driver.to_report("a")
+    pool = driver.engine._pool
+    (worker,) = [each for each in pool._workers.values() if each.run is not None]
+    pool.watch_end(worker)
+    pool._on_ended(worker)  # as if the poll had returned the number for the process that had it before
+    assert driver.quiet_for(0.05) == []
+    driver.go_on("a")
+    assert driver.to_exit("a").is_done
+
+
 STARTS_AT_IMPORT = """
 import os, subprocess
 server = subprocess.Popen(["sleep", "600"], start_new_session=True)

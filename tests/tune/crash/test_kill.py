@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 from tests.series import IS_WHOLE
 from tests.tune.crash.lives import Cell, run_cell
-from tests.tune.crash.victim import SCHEDULERS
+from tests.tune.crash.victim import SCHEDULERS, undo_unknown_failures
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds orphans through /proc"),
-]
+from muster.stores.experiment.store import SqliteTrialStore
+from muster.testing.builders import created
+from muster.trials.events import TrialExited, TrialFailure, TrialFailureKind
+
 CELLS = [
     *(Cell(*each) for each in product(SCHEDULERS, ["random"], ["one", "many"], ["local", "remote"])),
     Cell("stopping", "optuna"),
@@ -33,6 +32,21 @@ SAMPLE = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds orphans through /proc")
 @pytest.mark.parametrize("cell", CELLS if IS_WHOLE else SAMPLE, ids=str)
 def test_a_killed_experiment_ends_as_if_nothing_had_happened(tmp_path, cell):
     assert run_cell(cell, 4 if IS_WHOLE else 2, tmp_path) > 0
+
+
+def test_a_failure_that_was_lost_with_its_machine_happens_again(tmp_path):
+    notes, failed = tmp_path / "notes", TrialFailure(kind=TrialFailureKind.USER_ERROR, message="fails once")
+    notes.mkdir()
+    for name in ("known.failed", "lost.failed", "known"):
+        (notes / name).touch()
+    with SqliteTrialStore(tmp_path) as store:
+        store.append([created("known"), created("lost")])
+        store.append([TrialExited(trial_id="known", at=2.0, failure=failed)])
+    undo_unknown_failures(tmp_path, notes)
+    assert sorted(each.name for each in notes.iterdir()) == ["known", "known.failed"]

@@ -24,7 +24,9 @@ from fsspec.implementations.local import LocalFileSystem
 from muster import tune
 from muster.host.machine import cpu_count
 from muster.stores import mirror
+from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.tune.execution import upload
+from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.schedulers import (
     ASHAScheduler,
     FIFOScheduler,
@@ -139,7 +141,11 @@ def make_tuner(folder, kind, searcher_kind, crowd, storage):
     )
     trainable = tune.with_resources(Train if kind in CLASSES else train, {"cpu": cpus})
     if tune.Tuner.can_restore(path, storage_filesystem=filesystem):
-        return tune.Tuner.restore(path, trainable, storage_filesystem=filesystem)
+        tuner = tune.Tuner.restore(path, trainable, storage_filesystem=filesystem)
+        undo_unknown_failures(
+            ExperimentPaths(str(folder), "exp", filesystem).directory, Path(folder, "notes")
+        )
+        return tuner
     return tune.Tuner(
         trainable,
         param_space={"x": tune.uniform(0, 1), "notes": str(Path(folder, "notes"))},
@@ -163,6 +169,21 @@ def make_tuner(folder, kind, searcher_kind, crowd, storage):
             ),
         ),
     )
+
+
+def undo_unknown_failures(directory, notes):
+    """Lets trials fail whose failure was lost with a machine or a driver: it is one more event of the run.
+
+    Schedulers are notified of a failure (a bracket expects the trial again, a population forgets what it
+    trained), so a run in which one is missing ends in another way than the run without kills.
+    """
+    failed = set()
+    if (directory / STORE_NAME).exists():
+        with open_trials(directory) as reader:
+            failed = {trial.trial_id for trial in reader.trials() if trial.failures}
+    for note in notes.glob("*.failed"):
+        if note.stem not in failed:
+            note.unlink()
 
 
 def told(grid):

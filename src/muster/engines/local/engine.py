@@ -171,6 +171,7 @@ class LocalEngine(ProcessEngine):
             return True
         worker = self._pool.assign(run, idle if set(prefer) == set(grant.gpu_ids) else None)
         self._send_order(run, worker, order)
+        self._pool.replenish(run)
         return True
 
     def _env_of(self, run: TrialRun, grant: Grant) -> dict[str, str]:

@@ -253,6 +253,8 @@ class ForkServer:
             os.close(write_fd)
             if self._has_ended:  # the driver waits for that report, and a fork takes its time
                 self._reap()
+            if self._forks:
+                os.sched_yield()  # trials that wait for a processor go first: a fork takes long
         self._send(FrameKind.CHILD, made)
         if self._forks and self._cold_left > 0:
             self._cold_left -= len(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,6 +12,7 @@ from muster.base.framing import FrameKind, frame, unpack
 from muster.engines.local.fork_server import ForkServerClient
 from muster.engines.process_engine import EngineTimeouts, ProcessPool
 from muster.engines.worker.handle import TrialRun, WorkerHandle
+from muster.engines.worker.poller import is_readable
 from muster.engines.worker.protocol import SERVER
 from muster.host.die_with_parent import kill_group
 
@@ -55,6 +57,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._workers: dict[int, WorkerHandle] = {}  # by token
         self._by_read_fd: dict[int, WorkerHandle] = {}
         self._by_write_fd: dict[int, WorkerHandle] = {}  # only those with something left to send
+        self._by_end_fd: dict[int, WorkerHandle] = {}  # that leave
         self._spares: list[WorkerHandle] = []
         self._next_token = 0
         self._spawned_at = 0.0
@@ -81,15 +84,44 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             self._clear_gpus(gpu_ids)
             # The oldest: a younger one may not have been forked yet.
             worker = self._spares.pop(0) if self._spares else self._spawn(1)[0]
-            if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
-                self._spawn_spares()
+            self._spinner.skip_next()  # it has to wake up first
         self.bind(run, worker, gpu_ids)
         return worker
+
+    def replenish(self, run: TrialRun) -> None:
+        """Makes processes ahead of need, after a trial got its order: that must not wait for them."""
+        if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
+            self._spawn_spares()
 
     def release(self, worker: WorkerHandle, *, keep: bool) -> None:
         super().release(worker, keep=keep)
         if len(self.idle) > self._options.max_idle:
             self._retire(self.idle[0])
+
+    def watch_end(self, worker: WorkerHandle) -> None:
+        """Has the kernel tell when a process has ended, a moment before its parent does (Linux).
+
+        Its memory and its devices are free then. How it ended is not known: only for one that has said so.
+        """
+        if worker.end_fd >= 0:
+            return
+        try:
+            worker.end_fd = os.pidfd_open(worker.pid)
+        except (AttributeError, OSError):
+            return  # not on this system, or it has ended: the fork server reports it
+        self._by_end_fd[worker.end_fd] = worker
+        self._poller.add_reader(worker.end_fd)
+
+    def _on_ended(self, worker: WorkerHandle) -> None:
+        """Lets the next trial start; the pipes are closed when the fork server has reaped the process."""
+        if is_readable(worker.end_fd):  # no, if another one had this number when the poll returned
+            self._stop_watching(worker)
+            self._on_gone(worker, None, "")
+
+    def _stop_watching(self, worker: WorkerHandle) -> None:
+        if self._by_end_fd.pop(worker.end_fd, None) is not None:
+            self._poller.forget(worker.end_fd)
+            worker.close_end_fd()
 
     def _clear_gpus(self, gpu_ids: Sequence[str]) -> None:
         """Ends idle processes that may hold memory of GPUs which another trial is about to use."""
@@ -171,6 +203,8 @@ class WorkerPool(ProcessPool[WorkerHandle]):
                 self._read(worker)
             elif self._fork_server is not None and fd == self._fork_server.fileno():
                 self._read_fork_server(self._fork_server)
+            elif fd in self._by_end_fd:
+                self._on_ended(self._by_end_fd[fd])
             else:
                 self._flush(fd)
 
@@ -232,6 +266,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
 
     def _forget(self, worker: WorkerHandle) -> None:
         self._stop_reading(worker)
+        self._stop_watching(worker)
         if self._by_write_fd.pop(worker.write_fd, None) is not None:
             self._poller.forget(worker.write_fd)
         del self._workers[worker.token]

@@ -37,6 +37,7 @@ class WorkerHandle:
         self.cpu_s: float | None = None
         self.beats = False  # whether it sends heartbeats: only trials that last do
         self.is_stopped = False  # by a signal, when it was last looked at
+        self.end_fd = -1  # a descriptor that is readable when the process has ended
 
     def look(self, now: float) -> None:
         """Notes what the process does, besides sending frames, that counts as activity.
@@ -82,6 +83,12 @@ class WorkerHandle:
     def close(self) -> None:
         os.close(self.read_fd)
         os.close(self.write_fd)
+        self.close_end_fd()
+
+    def close_end_fd(self) -> None:
+        if self.end_fd >= 0:
+            os.close(self.end_fd)
+            self.end_fd = -1
 
 
 class Grant(NamedTuple):

@@ -79,7 +79,10 @@ def return_to(home: str) -> None:
 
 
 def has_children() -> bool:
-    """Returns whether this process has children, ended ones that were not waited for included."""
+    """Returns whether this process has children, ended ones that were not waited for included.
+
+    On Linux also those of its descendants whose parent has ended: it has adopted them.
+    """
     if not hasattr(os, "waitid"):
         return False
     try:
@@ -141,6 +144,7 @@ class Worker:
                         self._transfer.finish()
                 if not report.stays:
                     self._clean_up()
+                    report = ExitReport(*report[:-1], not has_children())
                 self.channel.send(frame(FrameKind.EXITED, pack(tuple(report))))
                 if not report.stays:
                     return

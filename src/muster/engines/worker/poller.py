@@ -48,6 +48,13 @@ class SpinThenWait:
         self._skip = self._skip or 1
 
 
+def is_readable(fd: int) -> bool:
+    """Returns whether a descriptor is readable now; any number of it will do, unlike for `select`."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
 class Poller:
     """A Poller reports which descriptors are ready."""
 

@@ -19,6 +19,7 @@ class ExitReport(NamedTuple):
     message: str = ""
     traceback: str = ""
     exception: bytes | None = None  # pickled
+    leaves_none: bool = False  # it has no descendants: when the process has ended, everything of it has
 
 
 Bundles = tuple[list[dict[str, float]], str]

@@ -147,9 +147,12 @@ def failure_of(error: Exception) -> TrialFailure:
         return TrialFailure(kind=TrialFailureKind.START, message=str(error))
     from muster.engines.worker.exit_report import failed_exit
 
-    _, _, kind, message, traceback, exception = failed_exit(error)
+    report = failed_exit(error)
     return TrialFailure(
-        kind=TrialFailureKind(kind), message=message, traceback=traceback, exception=exception
+        kind=TrialFailureKind(report.kind),
+        message=report.message,
+        traceback=report.traceback,
+        exception=report.exception,
     )
 
 

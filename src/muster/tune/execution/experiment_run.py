@@ -161,8 +161,10 @@ class CriteriaCheck(Callback):
             self._wanted[time] = f"{type(scheduler).__name__}(time_attr={time!r})"
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        if not self._wanted:  # nearly always
+            return
         reported = (trial.last_result for trial in trials if TRAINING_ITERATION in trial.last_result)
-        if not self._wanted or (result := next(reported, None)) is None:
+        if (result := next(reported, None)) is None:
             return
         wanted, self._wanted = self._wanted, {}
         flat = flatten(result)
