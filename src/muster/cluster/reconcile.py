@@ -1,6 +1,7 @@
 """Decides one tick: applies the ordered list of rules to a snapshot. A layer of its own, without ports.
 
-The order: what the world shows, what expired, what the cloud will take, what the planner wants, what follows from it, why.
+The order: what the world shows, what expired, what the cloud will take, what the planner wants, what follows
+from it, why.
 """
 
 from __future__ import annotations

@@ -178,7 +178,14 @@ def test_the_notice_of_a_machine_that_is_gone_by_now_is_not_an_unknown_one():
 def test_a_machine_that_lives_long_after_its_deadline_stays():
     plan = reconcile(given(notice(deadline=NOW - 4000.0)))
     assert drains(plan) == []
-    assert "long ago" in plan.quarantined[0].message
+    assert "which is over" in plan.quarantined[0].message
+
+
+def test_a_node_that_came_after_the_deadline_is_a_new_one_on_a_restarted_machine():
+    assert drains(reconcile(given(notice(deadline=NOW - 10.0)))) == []
+    old = serving(since=NOW - 60.0)
+    (drain,) = drains(reconcile(given(notice(deadline=NOW - 10.0), records=[old])))
+    assert drain.deadline_s == 0.0
 
 
 def test_a_cancelled_notice_is_taken_back_before_the_drain_begins():

@@ -1,7 +1,7 @@
 """Drains the nodes whose machines the cloud will take, until the deadline that it announced.
 
-Runs before the planner: a node under notice serves nothing new in the same tick, so its replacement is planned
-at once, and not from the pool (type, zone, market) that gave the notice, where there is another.
+Runs before the planner: a node under notice serves nothing new in the same tick, so its replacement is
+planned at once, and not from the pool (type, zone, market) that gave the notice, where there is another.
 """
 
 from __future__ import annotations
@@ -49,12 +49,20 @@ def notices(draft: Draft) -> None:
             _note_unknown(draft, notice, noticed)
         elif notice.is_cancelled:
             _take_back(draft, owner, notice)
-        elif notice.deadline is not None and draft.now - notice.deadline > OVER_S:
-            draft.quarantine(f"notice {notice.cloud_id}", f"{text_of(notice)}, long ago: ignored")
+        elif _is_over(draft, owner, notice):
+            draft.quarantine(f"notice {notice.cloud_id}", f"{text_of(notice)}, which is over: ignored")
         else:
             noticed[notice.cloud_id] = notice.kind
             _act(draft, owner, notice)
     draft.noticed = noticed
+
+
+def _is_over(draft: Draft, owner: Instance, notice: Notice) -> bool:
+    """Returns whether the machine outlived its notice: it was not taken, or it was restarted since."""
+    if notice.deadline is None:
+        return False
+    began = min(owner.entered(_S.RAY_RUNNING), default=notice.deadline)
+    return draft.now - notice.deadline > OVER_S or began > notice.deadline
 
 
 def text_of(notice: Notice) -> str:
