@@ -107,7 +107,7 @@ class Observer:
             terminate_failures=self._inbox.of(TerminateFailure),
             drain_failures=self._inbox.of(DrainFailure),
             install_failures=self._inbox.of(InstallFailure),
-            notices=self._read_notices(),
+            notices=self._read_notices(now),
             traits=self._read_traits(),
             memory=ledger.memory,
             recent_failures=ledger.recent_failures,
@@ -187,7 +187,8 @@ class Observer:
         self._runtime_version, self._runtime_at = report.version, now
         return usable_report(report, self._note)
 
-    def _read_notices(self) -> tuple[Notice, ...] | None:
+    def _read_notices(self, now: float) -> tuple[Notice, ...] | None:
+        """Deadlines are by the wall clock; those of the snapshot are in its own time."""
         source = self._ports.notices
         if source is None:
             return ()
@@ -197,7 +198,11 @@ class Observer:
                 self._note("notices", f"not a report: {shown(report)}")
             return None
         self._notes.extend(report.damaged)
-        return usable_notices(report.notices, self._note)
+        shift_s = now - self._ambient.clock.now()
+        return tuple(
+            notice if notice.deadline is None else replace(notice, deadline=notice.deadline + shift_s)
+            for notice in usable_notices(report.notices, self._note)
+        )
 
     def _poll_failures(self) -> None:
         ports = self._ports
