@@ -26,7 +26,7 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.sim.cluster.build import KEPT_COPIES, SimulatedCluster
-from muster.sim.cluster.checkers import safety_checks
+from muster.sim.cluster.checkers import Check, safety_checks
 from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.liveness import unsettled
@@ -157,16 +157,23 @@ class SeedRun:
 
     def __init__(self, seed: int, on_line: TraceListener | None = None) -> None:
         self.seed = Seed(seed)
-        self.options = draw_options(self.seed)
+        self.options = self.draw_options()
         self.faults = Faults.drawn(self.seed)
         self.cluster = self.cluster_class(self.seed, self.options, self.faults)
         self.report = Report(seed=seed)
         self._workload = Workload(self.seed, self.cluster.world, self.cluster.runtime, self.options)
-        self._checks = (*safety_checks(), *money_checks())
+        self._checks = self.checks()
         self._trace = Trace()
         self._on_line = on_line
         self._down_until = 0.0
         self._rested = 0
+
+    def draw_options(self) -> RunOptions:
+        return draw_options(self.seed)
+
+    def checks(self) -> tuple[Check, ...]:
+        """Returns every property that holds after each tick."""
+        return (*safety_checks(), *money_checks())
 
     def header(self) -> dict[str, object]:
         """Returns every drawn option."""
