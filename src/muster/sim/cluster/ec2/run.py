@@ -127,6 +127,7 @@ class Ec2Run(SeedRun):
     """An Ec2Run is one seed on EC2."""
 
     cluster_class = Ec2Cluster
+    command_options = " --cloud ec2"
     cluster: Ec2Cluster
 
     def draw_options(self) -> RunOptions:
