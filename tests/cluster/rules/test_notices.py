@@ -208,19 +208,21 @@ def test_a_drain_that_has_begun_goes_on_after_a_cancelled_notice():
     assert after(seen, reconcile(seen))["a"].state is S.RAY_STOPPING
 
 
-def test_a_refused_drain_is_repeated_after_a_pause():
+@pytest.mark.parametrize("notices", [(notice(),), None], ids=["read", "not readable"])
+def test_a_refused_drain_is_repeated_at_once_because_the_replacement_comes(notices):
     seen = given(notice())
     refused = following(
         seen,
         reconcile(seen),
-        now=NOW + 1.0,
+        now=NOW + 7.0,
         drain_failures=(DrainFailure(instance_id="a", message="no"),),
+        notices=notices,
     )
     plan = reconcile(refused)
-    assert (drains(plan), after(refused, plan)["a"].state) == ([], S.RAY_RUNNING)
-    later = following(refused, plan, now=NOW + 7.0, drain_failures=())
-    (drain,) = drains(reconcile(later))
-    assert drain.deadline_s == SOON - NOW - 7.0
+    (drain,) = drains(plan)
+    assert drain.deadline_s == (SOON - NOW - 7.0 if notices else 60.0)
+    assert after(refused, plan)["a"].state is S.RAY_STOP_REQUESTED
+    assert launches(plan) == []
 
 
 def test_notices_that_could_not_be_read_are_still_known():

@@ -37,9 +37,10 @@ _SAID = {
 def notices(draft: Draft) -> None:
     """Acts on every notice once; one that is repeated changes nothing, one that was cancelled is undone."""
     given = draft.seen.notices
-    if given is None or draft.seen.runtime is None or draft.seen.traits.read_only:
+    if draft.seen.runtime is None or draft.seen.traits.read_only or not (given or draft.noticed):
         return
-    if not given and not draft.noticed:
+    if given is None:
+        _drain_refused(draft)
         return
     owners = {i.cloud_id: i for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD}
     noticed: dict[str, NoticeKind] = {}
@@ -55,6 +56,18 @@ def notices(draft: Draft) -> None:
             noticed[notice.cloud_id] = notice.kind
             _act(draft, owner, notice)
     draft.noticed = noticed
+
+
+def _drain_refused(draft: Draft) -> None:
+    """Without the notices, those that are remembered count for nodes that have just refused to be drained.
+
+    Their replacements are on the way: a node that serves again beside its own would be one too many.
+    """
+    for owner in draft.in_state(_S.RAY_RUNNING):
+        kind = draft.noticed.get(owner.cloud_id or "")
+        is_back = owner.since == draft.now and owner.entered(_S.RAY_STOP_REQUESTED)
+        if kind is not None and is_back and owner.cloud_id:
+            _act(draft, owner, Notice(cloud_id=owner.cloud_id, kind=kind))
 
 
 def _is_over(draft: Draft, owner: Instance, notice: Notice) -> bool:
@@ -112,8 +125,7 @@ def _left_s(draft: Draft, notice: Notice) -> float | None:
 
 
 def _drain(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
-    if _was_refused_lately(draft, owner):
-        return
+    """A drain that was refused or got lost is repeated in the same tick: its replacement may have come."""
     text = text_of(notice)
     if draft.move(owner, _S.RAY_STOP_REQUESTED, text, stop_cause=StopCause.NOTICE) is None:
         return
@@ -128,11 +140,6 @@ def _drain(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None
             message=text,
         )
     )
-
-
-def _was_refused_lately(draft: Draft, owner: Instance) -> bool:
-    was_asked = len(owner.history) > 1 and owner.history[-2].state is _S.RAY_STOP_REQUESTED
-    return was_asked and draft.now - owner.since < draft.spec.backoff.base_s
 
 
 def _announce(draft: Draft, owner: Instance, notice: Notice) -> None:

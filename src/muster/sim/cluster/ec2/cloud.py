@@ -143,8 +143,12 @@ class Ec2Cloud(SimCloud):
         return name in self.api.stopped or any(one.cloud_id == name for one in self.retired)
 
     def _matches(self, machine: CloudMachine, order: FleetOrder) -> bool:
+        """A machine of an older launch config would be ended as outdated, and started again, for ever."""
+        known = self.sells.types.get(order.node_type)
+        is_current = known is not None and known.launch_hash == machine.launch_hash
         name = machine.offer.name if machine.offer is not None else ""
-        return machine.node_type == order.node_type and name == (order.offer.name if order.offer else "")
+        wanted = order.offer.name if order.offer is not None else ""
+        return is_current and machine.node_type == order.node_type and name == wanted
 
     def _buy_rest(self, order: FleetOrder, started: int) -> None:
         count = order.count - started

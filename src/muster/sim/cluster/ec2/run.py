@@ -179,14 +179,13 @@ class Ec2Run(SeedRun):
 def nodes_under_notice_do_not_serve(cluster: SimulatedCluster) -> Iterator[str]:
     """Checks that a tick which read an interruption that is due leaves no record of the machine in service.
 
-    One whose drain was refused a moment ago is asked again after a pause; one that no list has shown, and one
-    that came after the deadline (by a clock that may have been set), is left alone.
+    One that no list has shown, and one that came after the deadline, is left alone.
     """
     if not isinstance(cluster, Ec2Cluster) or cluster.store.committed is None or cluster.clock_was_set:
         return
     if cluster.runtime.report_read is None:
         return
-    plan, policy = cluster.store.committed, cluster.spec.spec.notices
+    policy = cluster.spec.spec.notices
     due = {
         notice.cloud_id
         for notice in cluster.notices.read_last or ()
@@ -195,6 +194,5 @@ def nodes_under_notice_do_not_serve(cluster: SimulatedCluster) -> Iterator[str]:
     }
     for record in cluster.store.live.values() if due else ():
         is_serving = record.state is _S.RAY_RUNNING and record.cloud_id in due and not record.provisional
-        was_asked = len(record.history) > 1 and record.history[-2].state is _S.RAY_STOP_REQUESTED
-        if is_serving and record.node_id and not (was_asked and plan.at - record.since < 5.0):
+        if is_serving and record.node_id:
             yield f"{record.cloud_id} is under notice, and its record still serves"
