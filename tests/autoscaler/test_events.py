@@ -244,7 +244,13 @@ def test_a_notice_is_told_once_with_the_removal_that_follows():
     scene = Scene(wishes=spec(max_nodes=None, limits=FAST))
     running(scene, 1)
     at = scene.stage.clock.now() + 60.0
-    soon = Notice(cloud_id="c-w0", kind=NoticeKind.INTERRUPTION, deadline=at, source="aws: spot terminate")
+    soon = Notice(
+        cloud_id="c-w0",
+        kind=NoticeKind.INTERRUPTION,
+        deadline=at,
+        source="aws: spot terminate",
+        at=scene.stage.clock.now(),
+    )
     scene.stage.notices.answers["read"] = NoticeReport(notices=(soon,))
     moment = datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     assert texts(scene.tick()) == [

@@ -236,7 +236,7 @@ def test_lost_nodes_are_counted_and_drained_ones_are_not(scene, metrics):
 def test_notices_are_counted_once_by_kind(scene, metrics):
     launched(scene)
     (name,) = [one for one in scene.stage.provider.machines if one != "c-head"]
-    risk = Notice(cloud_id=name, kind=NoticeKind.REBALANCE)
+    risk = Notice(cloud_id=name, kind=NoticeKind.REBALANCE, at=scene.stage.clock.now())
     scene.stage.notices.answers["read"] = NoticeReport(notices=(risk,))
     scene.tick()
     scene.tick()

@@ -188,7 +188,7 @@ class Observer:
         return usable_report(report, self._note)
 
     def _read_notices(self, now: float) -> tuple[Notice, ...] | None:
-        """Deadlines are by the wall clock; those of the snapshot are in its own time."""
+        """Notices are by the wall clock; those of the snapshot are in its own time."""
         source = self._ports.notices
         if source is None:
             return ()
@@ -200,7 +200,11 @@ class Observer:
         self._notes.extend(report.damaged)
         shift_s = now - self._ambient.clock.now()
         return tuple(
-            notice if notice.deadline is None else replace(notice, deadline=notice.deadline + shift_s)
+            replace(
+                notice,
+                at=notice.at + shift_s,
+                deadline=None if notice.deadline is None else notice.deadline + shift_s,
+            )
             for notice in usable_notices(report.notices, self._note)
         )
 

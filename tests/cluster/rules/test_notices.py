@@ -188,6 +188,19 @@ def test_a_node_that_came_after_the_deadline_is_a_new_one_on_a_restarted_machine
     assert drain.deadline_s == 0.0
 
 
+def test_a_machine_that_was_stopped_and_started_has_a_new_life_without_its_notice():
+    old = notice(kind=NoticeKind.REBALANCE, deadline=None, at=NOW - 100.0)
+    assert drains(reconcile(given(old, records=[serving(since=NOW - 60.0)]))) == []
+    assert len(drains(reconcile(given(old, records=[serving(since=NOW - 90.0)])))) == 1
+
+
+def test_a_cancelled_notice_is_not_taken_back_when_the_replacement_needs_the_room():
+    seen = given(notice(), spec=spec(replace(GPU, max_nodes=1)))
+    plan = reconcile(seen)
+    back = following(seen, plan, now=NOW + 5.0, notices=(notice(is_cancelled=True),))
+    assert after(back, reconcile(back))["a"].state is S.RAY_STOP_REQUESTED
+
+
 def test_a_cancelled_notice_is_taken_back_before_the_drain_begins():
     seen = given(notice())
     plan = reconcile(seen)

@@ -26,6 +26,7 @@ from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState
 
 _S = InstanceState
+SKEW_S = 30.0  # between the clocks of machines, and until a node that runs is seen
 OVER_S = 3600.0  # a machine that lives so long after its deadline was not taken
 _SAID = {
     NoticeKind.INTERRUPTION: "the cloud takes its machine",
@@ -67,11 +68,16 @@ def _drain_refused(draft: Draft) -> None:
         kind = draft.noticed.get(owner.cloud_id or "")
         is_back = owner.since == draft.now and owner.entered(_S.RAY_STOP_REQUESTED)
         if kind is not None and is_back and owner.cloud_id:
-            _act(draft, owner, Notice(cloud_id=owner.cloud_id, kind=kind))
+            _act(draft, owner, Notice(cloud_id=owner.cloud_id, kind=kind, at=draft.now))
 
 
 def _is_over(draft: Draft, owner: Instance, notice: Notice) -> bool:
-    """Returns whether the machine outlived its notice: it was not taken, or it was restarted since."""
+    """Returns whether the machine outlived its notice: it was not taken, or has a new life since.
+
+    A machine that was stopped and started again, or whose runtime was restarted, has a newer record.
+    """
+    if owner.history and owner.history[0].at - notice.at > SKEW_S:
+        return True
     if notice.deadline is None:
         return False
     began = min(owner.entered(_S.RAY_RUNNING), default=notice.deadline)
@@ -156,7 +162,10 @@ def _announce(draft: Draft, owner: Instance, notice: Notice) -> None:
 
 
 def _take_back(draft: Draft, owner: Instance, notice: Notice) -> None:
-    """A drain that has not begun is given up; one that has cannot be: the runtime knows no way back."""
+    """A drain that has not begun is given up; one that has cannot be: the runtime knows no way back.
+
+    It goes on, too, where there is no room for the node beside its replacement.
+    """
     key = health_key(owner.node_type, owner.offer_name)
     paused = draft.health.get(key)
     if paused is not None and owner.offer_name and paused.message == text_of(notice):
@@ -164,8 +173,16 @@ def _take_back(draft: Draft, owner: Instance, notice: Notice) -> None:
     if owner.state is not _S.RAY_STOP_REQUESTED or owner.stop_cause is not StopCause.NOTICE:
         return
     node = draft.nodes.get(owner.node_id or "")
-    if node is not None and node.status in (NodeStatus.RUNNING, NodeStatus.IDLE):
+    is_serving = node is not None and node.status in (NodeStatus.RUNNING, NodeStatus.IDLE)
+    if is_serving and _has_room(draft, owner.node_type):
         draft.move(owner, _S.RAY_RUNNING, "the cloud took its notice back", stop_cause=None)
+
+
+def _has_room(draft: Draft, node_type: str) -> bool:
+    staying = [*draft.holding(), *draft.in_state(_S.QUEUED)]
+    known, most = draft.types.get(node_type), draft.spec.max_nodes
+    of_type = sum(one.node_type == node_type for one in staying)
+    return known is not None and of_type < known.max_nodes and (most is None or len(staying) < most)
 
 
 def _pause_pool(draft: Draft, owner: Instance, notice: Notice) -> None:

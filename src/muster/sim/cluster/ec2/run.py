@@ -179,7 +179,7 @@ class Ec2Run(SeedRun):
 def nodes_under_notice_do_not_serve(cluster: SimulatedCluster) -> Iterator[str]:
     """Checks that a tick which read an interruption that is due leaves no record of the machine in service.
 
-    One that no list has shown, and one that came after the deadline, is left alone.
+    One that no list has shown is left alone, and one that is newer than the notice: it may be another life.
     """
     if not isinstance(cluster, Ec2Cluster) or cluster.store.committed is None or cluster.clock_was_set:
         return
@@ -187,12 +187,12 @@ def nodes_under_notice_do_not_serve(cluster: SimulatedCluster) -> Iterator[str]:
         return
     policy = cluster.spec.spec.notices
     due = {
-        notice.cloud_id
+        notice.cloud_id: notice.at
         for notice in cluster.notices.read_last or ()
         if notice.kind is NoticeKind.INTERRUPTION and not notice.is_cancelled and notice.deadline is not None
         if 0 < notice.deadline - cluster.world.now() <= policy.ahead_s
     }
     for record in cluster.store.live.values() if due else ():
         is_serving = record.state is _S.RAY_RUNNING and record.cloud_id in due and not record.provisional
-        if is_serving and record.node_id:
+        if is_serving and record.node_id and record.history[0].at <= due[record.cloud_id or CloudId("")]:
             yield f"{record.cloud_id} is under notice, and its record still serves"
