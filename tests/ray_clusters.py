@@ -53,6 +53,7 @@ ORDER = (
     "tests/autoscaler/test_shadow_on_ray.py",
     "tests/runtimes/ray/test_1_real_nodes.py",
     "tests/runtimes/ray/test_2_real_messages.py",
+    "tests/runtimes/ray/test_3_notices_to_drain.py",
     "tests/runtimes/ray/test_3_real_drains.py",
     "tests/contracts/test_ray_engine.py",
     "tests/engines/ray/test_on_a_cluster.py",

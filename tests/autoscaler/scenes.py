@@ -47,12 +47,13 @@ class Scene:
         self.stage = Stage(wishes=wishes, installer=False, **stage)
         self.heard = Heard()
         self.closed = 0
-        self.stamp = 1
+        self.stamp = self.alarm = 1
         self.looked = 0
         self.loop = Loop(
             controller=ClusterController(self.stage.ports, self.stage.ambient),
             poll=self._look if looks else None,
             stamp=lambda: self.stamp,
+            alarm=lambda: self.alarm,
         )
         self.monitor = Monitor(
             self.loop,

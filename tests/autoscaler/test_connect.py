@@ -198,10 +198,7 @@ def test_once_against_an_address_without_a_head_ends_with_one_line(tmp_path, ans
 @pytest.mark.parametrize(
     ("provider", "text"),
     [
-        (
-            "{type: gcp, region: r, availability_zone: z, project_id: p}",
-            "provider.type: 'gcp' is not built yet",
-        ),
+        ("{type: spark}", "provider.type: 'spark' is not built yet"),
         ("{type: external, module: nowhere.Cloud}", "provider.module: 'nowhere.Cloud': there is no module"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from datetime import datetime, timezone
 
 import pytest
 from msgspec import structs
@@ -15,11 +16,14 @@ from muster.cluster.model import (
     Constraint,
     LaunchLimits,
     NodeStatus,
+    Notice,
+    NoticeKind,
     Objective,
     RuntimeReport,
     StatusChange,
     Strategy,
 )
+from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.cluster.states import InstanceState
 from muster.errors import EngineUnreachable, QuotaExceeded
@@ -234,3 +238,24 @@ def test_a_launch_that_failed_is_told_with_its_reason():
     (text,) = [text for text in texts(scene.tick()) if "Failed" in text]
     assert text.startswith("Failed to launch 1 node(s) of type cpu: ")
     assert "quota of 0 machines in eu" in text
+
+
+def test_a_notice_is_told_once_with_the_removal_that_follows():
+    scene = Scene(wishes=spec(max_nodes=None, limits=FAST))
+    running(scene, 1)
+    at = scene.stage.clock.now() + 60.0
+    soon = Notice(
+        cloud_id="c-w0",
+        kind=NoticeKind.INTERRUPTION,
+        deadline=at,
+        source="aws: spot terminate",
+        at=scene.stage.clock.now(),
+    )
+    scene.stage.notices.answers["read"] = NoticeReport(notices=(soon,))
+    moment = datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    assert texts(scene.tick()) == [
+        "Removing 1 nodes of type cpu (taken by the cloud).",
+        f"Notice for c-w0: the cloud takes its machine at {moment} (aws: spot terminate).",
+        "Resized to 0 CPUs.",
+    ]
+    assert texts(scene.tick()) == []

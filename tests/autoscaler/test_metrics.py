@@ -13,7 +13,8 @@ from tests.autoscaler.scenes import Scene
 from tests.cluster.worlds import HEAD_NODE, node, spec
 
 from muster.autoscaler.metrics import Metrics, MetricsServer, gauges_of, host_for, start_metrics_server
-from muster.cluster.model import DrainFailure, NodeStatus, Offer, TerminateFailure
+from muster.cluster.model import DrainFailure, NodeStatus, Notice, NoticeKind, Offer, TerminateFailure
+from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.errors import CapacityExhausted, ClusterError
 from muster.testing.builders import amounts, demand, gang, node_type
@@ -230,6 +231,16 @@ def test_lost_nodes_are_counted_and_drained_ones_are_not(scene, metrics):
     scene.tick()
     assert values(metrics, "autoscaler_stopped_nodes_total") == 1
     assert values(metrics, "muster_lost_nodes_total", NodeType="cpu") == 1
+
+
+def test_notices_are_counted_once_by_kind(scene, metrics):
+    launched(scene)
+    (name,) = [one for one in scene.stage.provider.machines if one != "c-head"]
+    risk = Notice(cloud_id=name, kind=NoticeKind.REBALANCE, at=scene.stage.clock.now())
+    scene.stage.notices.answers["read"] = NoticeReport(notices=(risk,))
+    scene.tick()
+    scene.tick()
+    assert values(metrics, "muster_notices_total", kind="rebalance") == 1
 
 
 def test_pending_demand_is_shown_by_resource_with_its_longest_wait(scene, metrics):

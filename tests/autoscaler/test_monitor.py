@@ -11,8 +11,9 @@ from tests.autoscaler.scenes import Countdown, Heard, Scene
 from tests.cluster.worlds import HEAD_NODE, spec
 
 from muster.autoscaler.monitor import state_of, urgent_state
-from muster.cluster.model import NodeStatus, RuntimeReport
+from muster.cluster.model import NodeStatus, Notice, NoticeKind, RuntimeReport
 from muster.cluster.plan import Drain, Launch
+from muster.cluster.ports import NoticeReport
 from muster.errors import EngineDenied, EngineUnreachable, StoreError
 from muster.testing.builders import amounts, demand, node_report, node_type
 
@@ -227,6 +228,24 @@ def test_an_edit_of_the_config_is_looked_at_at_once_and_again_a_second_later():
         scene.stamp = 1 + (scene.stage.clock.monotonic() - began > 2.1)
 
     assert scene.run(8, edit)[:4] == [0, 2.2, 3.2, 5.2]
+
+
+def test_a_notice_is_acted_on_at_once():
+    scene = Scene(looks=True)
+    scene.run(20)
+    began = scene.stage.clock.monotonic()
+
+    def announce():
+        scene.alarm = 1 + (scene.stage.clock.monotonic() - began > 3.1)
+
+    assert scene.run(8, announce)[:2] == [0, 3.2]
+
+
+def test_a_notice_that_is_waited_for_is_due_by_time_alone():
+    scene = Scene()
+    far = Notice(cloud_id="c-1", kind=NoticeKind.MAINTENANCE, deadline=scene.stage.clock.now() + 612.0)
+    scene.stage.notices.answers["read"] = NoticeReport(notices=(far,))
+    assert scene.run(13) == [0, 1, 3, 7, 12, 13.1][: len(scene.heard.ticks)]
 
 
 def test_the_ledger_is_read_once_per_tick(monkeypatch):

@@ -9,7 +9,7 @@ from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.base.rng import Seed
 from muster.cluster.model import RuntimeReport
-from muster.cluster.ports import Ports
+from muster.cluster.ports import NoticeReport, Ports
 from muster.cluster.snapshot import ProviderTraits
 from muster.stores.ledger.memory import MemoryInstanceStore
 
@@ -124,6 +124,11 @@ class FakeSpec(Scripted):
         return self.reply("current")
 
 
+class FakeNotices(Scripted):
+    def read(self):
+        return self.reply("read")
+
+
 class Stage:
     """A controller's whole outside."""
 
@@ -135,6 +140,7 @@ class Stage:
         self.drainer = FakeDrainer(poll=())
         self.installer = FakeInstaller(poll=()) if installer else None
         self.spec = FakeSpec(current=(wishes or spec(), ""))
+        self.notices = FakeNotices(read=NoticeReport())
         self.store = store or MemoryInstanceStore(clock=self.clock)
         self.ports = Ports(
             provider=self.provider,
@@ -143,4 +149,5 @@ class Stage:
             installer=self.installer,
             store=self.store,
             spec=self.spec,
+            notices=self.notices,
         )

@@ -15,10 +15,13 @@ from muster.cluster.model import (
     NodeKind,
     NodeReport,
     NodeStatus,
+    Notice,
+    NoticeKind,
     RuntimeReport,
     TerminateFailure,
 )
 from muster.cluster.observe import FailureInbox, Observer
+from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import ProviderTraits, Quarantined
 from muster.errors import ConfigError, StoreError
 from muster.testing.builders import demand, gang
@@ -67,6 +70,7 @@ def test_each_look_has_its_own_tick_id_and_time():
         ("drainer", "poll", "drain failures"),
         ("installer", "poll", "install failures"),
         ("spec", "current", "config"),
+        ("notices", "read", "notices"),
     ],
 )
 @pytest.mark.parametrize(
@@ -78,7 +82,8 @@ def test_a_port_that_fails_or_answers_nonsense_is_noted_and_the_others_are_read(
     seen = look(stage)
     assert set(notes(seen)) == {source}
     assert (seen.cloud is None) == (method == "list_instances")
-    assert (seen.runtime is None) == (method == "read")
+    assert (seen.runtime is None) == (source == "runtime")
+    assert (seen.notices is None) == (source == "notices")
 
 
 def test_an_error_is_noted_with_its_type_and_text():
@@ -247,3 +252,17 @@ def test_only_the_ledger_can_keep_a_look_from_happening():
 
     with pytest.raises(StoreError, match="disk full"):
         look(Stage(store=Broken()))
+
+
+def test_deadlines_of_notices_are_in_the_time_of_the_snapshot_and_damaged_ones_are_noted():
+    stage = Stage()
+    eye = observer(stage)
+    eye.observe()
+    stage.clock.jump(1_000.0)  # the wall clock was wrong when the monitor started
+    said = Notice(cloud_id="c-1", kind=NoticeKind.INTERRUPTION, deadline=START + 1_060.0)
+    bad = Notice(cloud_id="c-2", kind=NoticeKind.REBALANCE, deadline=float("nan"))
+    damaged = Quarantined(source="notice c-3", message="not JSON")
+    stage.notices.answers["read"] = NoticeReport(notices=(said, bad), damaged=(damaged,))
+    seen, _ = eye.observe()
+    assert [(one.cloud_id, one.deadline) for one in seen.notices] == [("c-1", START + 60.0)]
+    assert notes(seen) == ["notice c-3", "notice"]

@@ -52,6 +52,7 @@ from muster.providers.v1.adapter import V1Adapter
 from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
+from muster.runtimes.ray.notice_board import GcsNoticeBoard
 from muster.runtimes.ray.publish import StatePublisher
 from muster.runtimes.ray.verdict_board import VerdictWriter
 from muster.stores.ledger.state import Retention
@@ -236,6 +237,7 @@ class _Parts:
         host_and_port(options.head.address)  # an address that cannot be parsed fails at once
         self._link = GcsClient(options.head.address, options.head.auth, read_only=options.shadow)
         self._nodes = GcsNodeSource(self._link, clock)
+        self._notices = GcsNoticeBoard(self._link, clock)
 
     def monitor(self, stop: StopSignal, close: Callable[[], None]) -> Monitor:
         if self._options.shadow:
@@ -302,6 +304,7 @@ class _Parts:
             controller=ClusterController(ports, Ambient(self._clock, self._ids, Seed(0))),
             poll=self._nodes.read,
             stamp=self._stamp,
+            alarm=(lambda: None) if self._options.shadow else self._notices.stamp,
             reload=reload.apply,
         )
         return Monitor(
@@ -378,6 +381,7 @@ class _Parts:
             installer=self._installer(provider),
             store=self._store,
             spec=self._source,
+            notices=self._notices,
         )
 
     def _installer(self, provider: ManagedProvider) -> Installer | None:

@@ -108,6 +108,7 @@ class Loop:
     controller: ClusterController
     poll: Callable[[], RuntimeReport] | None = None  # reads the runtime between ticks; None: no polls
     stamp: Callable[[], object] = lambda: None  # changes when the config's file is written
+    alarm: Callable[[], object] = lambda: None  # changes when a cloud announces something about a machine
     reload: Callable[[], None] = lambda: None  # applies the monitor's part of the config, as read
 
 
@@ -129,6 +130,7 @@ class Monitor:
         self._changes = OnChange(logger)
         self._urgent: object = None
         self._stamp: object = None
+        self._alarm: object = None
         # The shortest of the newest counts: a busy computer makes single ones slow, a large cluster all.
         self._ticks_took_s: deque[float] = deque(maxlen=_NEWEST)
         self._polls_took_s: deque[float] = deque(maxlen=_NEWEST)
@@ -150,7 +152,7 @@ class Monitor:
 
     def round(self) -> float:
         """Runs one tick, passes it to every listener, and returns the seconds until the next."""
-        self._stamp = self._loop.stamp()
+        self._stamp, self._alarm = self._loop.stamp(), self._loop.alarm()
         self._urgent = None
         started = self._clock.monotonic()
         tick = self._tick(started)
@@ -250,8 +252,8 @@ class Monitor:
         return min(max(POLL_S, duty * min(took_s, default=0.0)), self._interval.max_s)
 
     def _has_changed(self) -> bool:
-        """Returns whether the config, demand or nodes differ from what the last tick saw."""
-        if self._loop.stamp() != self._stamp:
+        """Returns whether the config, notices, demand or nodes differ from what the last tick saw."""
+        if self._loop.stamp() != self._stamp or self._loop.alarm() != self._alarm:
             return True
         if self._loop.poll is None or self._urgent is None:
             return False
@@ -323,7 +325,7 @@ def _is_moving(tick: Tick) -> bool:
 
 
 def _due_in_s(tick: Tick) -> float:
-    """Returns when something becomes due by time alone: an idle node, a type that may be tried again."""
+    """Returns when something becomes due by time alone: an idle node, a type or a notice to be acted on."""
     return min((due for due in _dues(tick) if due > 0), default=math.inf)
 
 
@@ -336,3 +338,6 @@ def _dues(tick: Tick) -> Iterator[float]:
             yield limit - node.idle_s + _AFTER_S
     for health in tick.ledger.memory.health.values():
         yield health.blocked_until - tick.plan.at
+    for notice in tick.snapshot.notices or ():
+        if notice.deadline is not None and not notice.is_cancelled:
+            yield notice.deadline - tick.spec.notices.ahead_s - tick.plan.at + _AFTER_S

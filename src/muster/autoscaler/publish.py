@@ -77,7 +77,7 @@ class LeaseKey:
         self._link.kv_put(LEASE_KEY, value, LEASE_SPACE)
 
     def delete(self) -> None:
-        self._link.call("internal_kv_del", LEASE_KEY.encode(), False, LEASE_SPACE.encode(), timeout=5.0)
+        self._link.kv_delete(LEASE_KEY, LEASE_SPACE)
 
 
 REFRESH_S = 5.0  # spend and idle times move although nothing changes

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.autoscaler.launch.head_file import gcs_port
+from muster.autoscaler.launch.head_file import gcs_port, ray_program
 from muster.base.ids import CloudId
 from muster.cluster.plan import Install
 from muster.config.schema import ClusterConfig
@@ -18,6 +18,7 @@ from muster.providers.runners import Reach, runner_of
 from muster.providers.v1.failures import ShieldedProvider
 from muster.providers.v1.tags import TAG_MUSTER_HEAD
 from muster.remote.lease import lease_line
+from muster.remote.notices import notices_line
 from muster.remote.runner import CommandRunner
 from muster.remote.steps import NodeSetup, worker_setup
 
@@ -62,8 +63,11 @@ class WorkerAccess:
             secrets=self._secrets(),
         )
         lock = f"{config.provider.lock_dir}/{LOCK}" if config.provider.type == "local" else ""
+        port, ray = gcs_port(config.head_start_ray_commands), ray_program(config.worker_start_ray_commands)
         return replace(
-            setup, lease=lease_line(config, port=gcs_port(config.head_start_ray_commands), lock=lock)
+            setup,
+            notices=notices_line(config, port=port, ray=ray),
+            lease=lease_line(config, port=port, lock=lock),
         )
 
     def runner_of(self, cloud_id: CloudId) -> CommandRunner | None:

@@ -18,13 +18,14 @@ from muster.cluster.model import (
     InstallFailure,
     LaunchFailure,
     NodeKind,
+    Notice,
     RuntimeReport,
     TerminateFailure,
 )
 from muster.cluster.plan import Terminate
-from muster.cluster.ports import Ledger, PortErrors, Ports
+from muster.cluster.ports import Ledger, NoticeReport, PortErrors, Ports
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
-from muster.cluster.validate import is_sound_machine, listed, usable_report
+from muster.cluster.validate import is_sound_machine, listed, usable_notices, usable_report
 
 T = TypeVar("T")
 _RUNTIME = "runtime"  # the source of notes about the runtime's report
@@ -107,6 +108,7 @@ class Observer:
             terminate_failures=self._inbox.of(TerminateFailure),
             drain_failures=self._inbox.of(DrainFailure),
             install_failures=self._inbox.of(InstallFailure),
+            notices=self._read_notices(now),
             traits=self._read_traits(),
             memory=ledger.memory,
             recent_failures=ledger.recent_failures,
@@ -188,6 +190,27 @@ class Observer:
             return None
         self._runtime_version, self._runtime_at = report.version, now
         return usable_report(report, self._note)
+
+    def _read_notices(self, now: float) -> tuple[Notice, ...] | None:
+        """Notices are by the wall clock; those of the snapshot are in its own time."""
+        source = self._ports.notices
+        if source is None:
+            return ()
+        report: object = self._ask("notices", source.read)
+        if not isinstance(report, NoticeReport):
+            if report is not None:
+                self._note("notices", f"not a report: {shown(report)}")
+            return None
+        self._notes.extend(report.damaged)
+        shift_s = now - self._ambient.clock.now()
+        return tuple(
+            replace(
+                notice,
+                at=notice.at + shift_s,
+                deadline=None if notice.deadline is None else notice.deadline + shift_s,
+            )
+            for notice in usable_notices(report.notices, self._note)
+        )
 
     def _poll_failures(self) -> None:
         ports = self._ports

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field, to_builtins
 
@@ -210,6 +210,16 @@ class BackupConfig(Section, frozen=True, kw_only=True):
     keep: PositiveCount = 5
 
 
+class NoticesConfig(Section, frozen=True, kw_only=True):
+    """A NoticesConfig says what is done when the cloud announces that it will take a machine."""
+
+    source: Literal["aws", "azure", "gcp", "none"] | None = None  # None: that of provider.type
+    address: str = ""  # of the metadata service; empty: that of the cloud
+    ahead_s: Seconds = 600.0
+    rebalance_s: Seconds | None = 600.0
+    pool_pause_s: Seconds = 180.0
+
+
 class MusterConfig(Section, frozen=True, kw_only=True):
     """A MusterConfig is the section `muster`."""
 
@@ -223,6 +233,7 @@ class MusterConfig(Section, frozen=True, kw_only=True):
     monitor: MonitorConfig = MonitorConfig()
     prices: str | None = None  # a CSV file, relative to the cluster file
     backup: BackupConfig = BackupConfig()
+    notices: NoticesConfig = NoticesConfig()
     lease_minutes: PositiveMinutes | None = None  # a worker whose head is silent for so long ends itself
 
 

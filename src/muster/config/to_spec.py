@@ -8,7 +8,15 @@ from typing import TypedDict
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
-from muster.cluster.model import ClusterSpec, LaunchLimits, NodeReport, NodeStatus, NodeType, RuntimeReport
+from muster.cluster.model import (
+    ClusterSpec,
+    LaunchLimits,
+    NodeReport,
+    NodeStatus,
+    NodeType,
+    NoticePolicy,
+    RuntimeReport,
+)
 from muster.config.load import load_config
 from muster.config.node_launch import NodeLaunch, node_launches
 from muster.config.prices import PriceTable, check_prices, load_prices, offers_of_type
@@ -48,6 +56,11 @@ def to_spec(config: ClusterConfig, prices: PriceTable | None = None) -> ClusterS
             max_request_retries=muster.limits.max_request_retries,
         ),
         backoff=muster.backoff,
+        notices=NoticePolicy(
+            ahead_s=muster.notices.ahead_s,
+            rebalance_s=muster.notices.rebalance_s,
+            pool_pause_s=muster.notices.pool_pause_s,
+        ),
     )
 
 

@@ -17,7 +17,8 @@ from muster.base.foreign import error_text, shown
 from muster.base.resources import Resources
 from muster.config.schema import ClusterConfig, NodeTypeConfig
 from muster.errors import ConfigError
-from muster.providers.registry import usable_class
+from muster.providers.compat.clouds import CLOUDS
+from muster.providers.registry import class_of
 from muster.providers.v1.failures import provider_call
 
 # In the order of `ray up`.
@@ -56,9 +57,10 @@ def completed(config: ClusterConfig, ask: AskSizes | None = None) -> CompletedCo
     """
     if config.provider.type == "local" and ask is not None:
         return CompletedConfig(asked=config, answer=replace(config, available_node_types=ask(config)))
-    if config.provider.type != "external" or config.provider.settings().get(BOOTSTRAPPED):
+    is_foreign = config.provider.type in (*CLOUDS, "external")
+    if not is_foreign or config.provider.settings().get(BOOTSTRAPPED):
         return CompletedConfig(asked=config, answer=config)
-    found = usable_class(config.provider.settings())
+    found = class_of(config)
     data = plain_config(config)
     for method in METHODS:
         if callable(getattr(found, method, None)):

@@ -33,6 +33,7 @@ from muster.config.rack import rack_hosts
 from muster.config.schema import PROVIDERS, ClusterConfig
 from muster.errors import ConfigError
 from muster.providers.batching import submitting
+from muster.providers.compat.clouds import CLOUDS
 from muster.providers.v1.adapter import ReadOnlyRefusal
 from muster.providers.v1.failures import provider_call
 
@@ -55,8 +56,19 @@ def check_provider(config: ClusterConfig, file: str = "") -> None:
             raise ConfigError(_why_not(config.provider.type), path="provider.type")
         if config.provider.type == "external":
             usable_class(config.provider.settings())
+        elif config.provider.type in CLOUDS:
+            class_of(config)
     except ConfigError as error:
         raise ConfigError(error.message, path=error.path, file=file) from error
+
+
+def class_of(config: ClusterConfig) -> type[Any]:
+    """Returns the class that completes and makes the provider of a file, where that is not muster's own."""
+    if config.provider.type not in CLOUDS:
+        return usable_class(config.provider.settings())
+    from muster.providers.compat.provider import compat_class
+
+    return compat_class(config, usable_class)
 
 
 def usable_class(provider_config: Mapping[str, Any]) -> type[Any]:
@@ -206,6 +218,14 @@ def _local(config: ClusterConfig, launches: Launches, context: ProviderContext) 
     return _adapted(config, made, launches, context)
 
 
+def _compat(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
+    """The provider of the user's own Ray: docs/other-clouds.md."""
+    from muster.providers.compat.provider import make_compat
+
+    made = make_compat(config, context.home, context.clock, class_of(config))
+    return _adapted(config, made, launches, context)
+
+
 def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     if context.runtime is None:
         raise ConfigError(
@@ -216,6 +236,7 @@ def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContex
 
 
 _BUILDERS: dict[str, Build] = {
+    **dict.fromkeys(CLOUDS, _compat),
     "external": _external,
     "local": _local,
     "process": _process,
@@ -250,7 +271,7 @@ def _adapted(
 def installs_by_commands(config: ClusterConfig) -> bool:
     """Returns whether muster's installer sets machines up, by the commands of the file."""
     updates = not config.provider.disable_node_updaters and bool(config.worker_start_ray_commands)
-    return updates and config.provider.type in ("external", "local")
+    return updates and config.provider.type in (*CLOUDS, "external", "local")
 
 
 def _why_not(kind: str) -> str:

@@ -11,6 +11,8 @@ import base64
 import inspect
 import shlex
 import zlib
+from collections.abc import Sequence
+from types import ModuleType
 
 from muster.config.schema import ClusterConfig
 from muster.host import node_lease
@@ -30,6 +32,11 @@ def lease_line(config: ClusterConfig, *, port: int = GCS_PORT, lock: str = "") -
         return ""
     words = ["--lease-s", f"{60 * minutes:g}", "--drain-s", f"{config.muster.timeouts.drain_deadline_s:g}"]
     words += ["--lock", lock] if lock else ["--power-off"]
-    packed = base64.b64encode(zlib.compress(inspect.getsource(node_lease).encode(), 9)).decode()
+    return watcher_line(node_lease, words, port)
+
+
+def watcher_line(program: ModuleType, words: Sequence[str], port: int) -> str:
+    """Returns the line that starts a program of one file, which is in the line, beside Ray on a worker."""
+    packed = base64.b64encode(zlib.compress(inspect.getsource(program).encode(), 9)).decode()
     start = f'python3 -c {shlex.quote(_RUN)} {packed} --head "$RAY_HEAD_IP:{port}" '
     return f"setsid nohup {start}{' '.join(map(shlex.quote, words))} > /dev/null 2>&1 < /dev/null &"

@@ -112,6 +112,7 @@ class NodeSetup(Struct, frozen=True, kw_only=True):
     setup_environment: Mapping[str, str] = field(default_factory=dict)
     start_environment: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
+    notices: str = ""  # the line that starts the watcher of the cloud's notices, beside Ray
     lease: str = ""  # the line that starts the node's lease, on the machine itself
     hashes: RuntimeHashes = RuntimeHashes("", None)
     sets_up: bool = True
@@ -138,7 +139,11 @@ def update_steps(
     if setup.starts:
         steps.append(
             UpdateStep(
-                StepKind.START, (*(_start(setup, one) for one in setup.start_commands), *_lease(setup))
+                StepKind.START,
+                (
+                    *(_start(setup, one) for one in (*setup.start_commands, setup.notices) if one),
+                    *_lease(setup),
+                ),
             )
         )
     return tuple(step for step in steps if step.work)

@@ -18,7 +18,7 @@ from tests.cluster.worlds import (
     world,
 )
 
-from muster.cluster.model import LaunchLimits, NodeKind, NodeStatus, StopCause, Timeouts
+from muster.cluster.model import LaunchLimits, NodeKind, NodeStatus, NoticePolicy, StopCause, Timeouts
 from muster.cluster.plan import Reason
 from muster.cluster.reconcile import reconcile
 from muster.testing.builders import NOW
@@ -157,3 +157,12 @@ def test_a_drain_that_never_started_leaves_a_dead_node_to_the_other_rule():
     seen = world([record("a", S.RAY_STOP_REQUESTED, since=0.0)], nodes=[node("a", NodeStatus.DEAD)])
     assert trail(seen, reconcile(seen), "a") == ["RAY_STOPPED", "TERMINATING"]
     assert after(seen, reconcile(seen))["a"].state is S.TERMINATING
+
+
+def test_a_node_under_notice_is_not_given_up_before_the_deadline_that_the_cloud_gave_it():
+    policy = NoticePolicy(ahead_s=600.0)
+    patient = spec(timeouts=Timeouts(drain_deadline_s=20.0, stopping_s=60.0), notices=policy)
+    for cause, limit in ((StopCause.MAX_NODES, 80.0), (StopCause.NOTICE, 660.0)):
+        for age, moves in ((limit, False), (limit + 0.001, True)):
+            seen = world([record("a", S.RAY_STOPPING, since=NOW - age, stop_cause=cause)], spec=patient)
+            assert bool(trail(seen, reconcile(seen), "a")) is moves

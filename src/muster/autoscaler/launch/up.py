@@ -27,6 +27,7 @@ from muster.config.schema import ClusterConfig, ProviderConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ClusterError
 from muster.providers.bootstrap import plain_config
+from muster.providers.compat.clouds import CLOUDS
 from muster.providers.v1.tags import (
     NODE_KIND_HEAD,
     STATUS_UNINITIALIZED,
@@ -239,7 +240,7 @@ class ClusterUp:
         """Returns the head's file; a provider's class may change what goes there."""
         session = self.session
         prepare = getattr(session.node_provider, "prepare_for_head_node", None)
-        if session.config.provider.type != "external" or prepare is None:
+        if session.config.provider.type not in (*CLOUDS, "external") or prepare is None:
             return head_file(session.data, session.filled)
         given = plain_config(session.config)
         prepared = prepare(given)

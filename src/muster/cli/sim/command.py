@@ -8,11 +8,20 @@ import click
 
 from muster.cli.console import complain, emit, show
 from muster.cli.sim.tune_command import tune_command
+from muster.sim.cluster.ec2.run import Ec2Run
 from muster.sim.cluster.run import Report, SeedRun, quiet, sweep
 from muster.sim.cluster.trace import HEADER
 
 _SEED = click.option("--seed", type=click.IntRange(min=0), required=True, help="Seed of the simulated world.")
 
+_CLOUDS: dict[str, type[SeedRun]] = {"any": SeedRun, "ec2": Ec2Run}
+_CLOUD = click.option(
+    "--cloud",
+    type=click.Choice(tuple(_CLOUDS)),
+    default="any",
+    show_default=True,
+    help="Where machines come from: a cloud or a rack by the seed, or a simulated EC2.",
+)
 _VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Print every tick, also those without changes.")
 
 
@@ -31,31 +40,34 @@ sim.add_command(tune_command)
 
 @sim.command()
 @_SEED
+@_CLOUD
 @_VERBOSE
-def run(seed: int, verbose: bool) -> None:
+def run(seed: int, cloud: str, verbose: bool) -> None:
     """Run one seed and print what happened, tick by tick.
 
     Exit codes: 0 all properties held; 1 one did not.
     """
-    _run(seed, verbose, None)
+    _run(_CLOUDS[cloud], seed, verbose, None)
 
 
 @sim.command()
 @_SEED
 @click.option("--until-tick", type=click.IntRange(min=1), required=True, help="Stop after this tick.")
+@_CLOUD
 @_VERBOSE
-def replay(seed: int, until_tick: int, verbose: bool) -> None:
+def replay(seed: int, until_tick: int, cloud: str, verbose: bool) -> None:
     """Run one seed up to a tick, then show instances, machines and waiting requests with reasons."""
     from muster.cli.sim.view import standstill
 
-    show(*standstill(_run(seed, verbose, until_tick, fail=False).cluster))
+    show(*standstill(_run(_CLOUDS[cloud], seed, verbose, until_tick, fail=False).cluster))
 
 
 @sim.command(name="sweep")
 @click.option("--seeds", type=click.IntRange(min=1), default=200, show_default=True, help="Number of seeds.")
 @click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="First seed.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of processes. Default: one per CPU.")
-def sweep_command(seeds: int, start: int, jobs: int | None) -> None:
+@_CLOUD
+def sweep_command(seeds: int, start: int, jobs: int | None, cloud: str) -> None:
     """Run many seeds and print every failing one with the command that replays it.
 
     Exit codes: 0 all properties held in all runs; 1 some did not.
@@ -65,7 +77,7 @@ def sweep_command(seeds: int, start: int, jobs: int | None) -> None:
     chosen = range(start, start + seeds)
     failed: list[Report] = []
     with SweepProgress(seeds) as progress:
-        for report in sweep(chosen, jobs or os.cpu_count() or 1):
+        for report in sweep(chosen, jobs or os.cpu_count() or 1, _CLOUDS[cloud]):
             progress.step(report)
             if not report.ok:
                 failed.append(report)
@@ -87,14 +99,14 @@ def day(seed: int) -> None:
     show(*story_pages(simulate_day(seed)))
 
 
-def _run(seed: int, verbose: bool, until_tick: int | None, fail: bool = True) -> SeedRun:
+def _run(kind: type[SeedRun], seed: int, verbose: bool, until_tick: int | None, fail: bool = True) -> SeedRun:
     from muster.cli.sim.view import header, summary
 
     def report_tick(line: str, happened: bool) -> None:
         if happened or verbose:
             emit(line.encode())
 
-    one = SeedRun(seed, report_tick)
+    one = kind(seed, report_tick)
     emit(header(one).encode())
     emit(HEADER.encode())
     report = one.to_end(until_tick)

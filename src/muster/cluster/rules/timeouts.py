@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from muster.cluster.backoff import after_failure
-from muster.cluster.model import FailureKind, Instance, NodeStatus, health_key
+from muster.cluster.model import FailureKind, Instance, NodeStatus, StopCause, health_key
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
@@ -31,8 +31,9 @@ def timeouts(draft: Draft) -> None:
         draft.move(instance, _S.TERMINATION_FAILED, f"still listed after {limits.terminating_s:g} s")
     for instance in _overdue(draft, _S.RAY_STOP_REQUESTED, limits.stop_requested_s):
         _expire_stop(draft, instance)
-    for instance in _overdue(draft, _S.RAY_STOPPING, limits.drain_deadline_s + limits.stopping_s):
-        _end_drain(draft, instance)
+    for instance in draft.in_state(_S.RAY_STOPPING):
+        if draft.now - instance.since > _longest_drain_s(draft, instance):
+            _end_drain(draft, instance)
     for state in _WARN_ONLY:
         for instance in _overdue(draft, state, limits.warn_s):
             _warn(draft, instance)
@@ -87,6 +88,13 @@ def _expire_stop(draft: Draft, instance: Instance) -> None:
     if node is not None and node.status is not NodeStatus.DEAD:
         text = f"the drain did not start within {draft.spec.timeouts.stop_requested_s:g} s"
         draft.move(instance, _S.RAY_RUNNING, text, stop_cause=None)
+
+
+def _longest_drain_s(draft: Draft, instance: Instance) -> float:
+    """A node that the cloud will take was given until then, which may be later than other drains end."""
+    limits, policy = draft.spec.timeouts, draft.spec.notices
+    given_s = policy.ahead_s if instance.stop_cause is StopCause.NOTICE else 0.0
+    return max(limits.drain_deadline_s, given_s) + limits.stopping_s
 
 
 def _end_drain(draft: Draft, instance: Instance) -> None:

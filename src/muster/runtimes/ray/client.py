@@ -21,7 +21,14 @@ CALL_S = 5.0
 PROBE_S = 2.0
 _ANOTHER_CLUSTER = "WrongClusterID"
 _READS = frozenset(
-    {"get_cluster_resource_state", "get_cluster_status", "get_draining_nodes", "internal_kv_get"}
+    {
+        "get_cluster_resource_state",
+        "get_cluster_status",
+        "get_draining_nodes",
+        "internal_kv_get",
+        "internal_kv_keys",
+        "internal_kv_multi_get",
+    }
 )
 _CODES_OF_DENIAL = frozenset({7, 16})  # gRPC: PERMISSION_DENIED, UNAUTHENTICATED
 
@@ -90,6 +97,17 @@ class GcsClient:
 
     def kv_put(self, key: str, value: bytes, namespace: str | None = None) -> None:
         self.call("internal_kv_put", key.encode(), value, True, _space(namespace), timeout=self._timeout_s)
+
+    def kv_delete(self, key: str, namespace: str | None = None) -> None:
+        self.call("internal_kv_del", key.encode(), False, _space(namespace), timeout=self._timeout_s)
+
+    def kv_with_prefix(self, prefix: str, namespace: str | None = None) -> dict[str, bytes]:
+        """Returns every key that begins so, with its value; one that cannot be text is left out."""
+        space, limit = _space(namespace), {"timeout": self._timeout_s}
+        keys = [bytes(key) for key in self.call("internal_kv_keys", prefix.encode(), space, **limit)]
+        found = self.call("internal_kv_multi_get", keys, space, **limit) if keys else {}
+        texts = {bytes(key).decode(errors="replace"): bytes(value) for key, value in found.items()}
+        return {key: value for key, value in texts.items() if key.startswith(prefix)}
 
     def session_name(self) -> str:
         """Returns Ray's name of this life of the cluster; "" while the head is still starting."""

@@ -99,11 +99,15 @@ class PurchasesAreExplained:
         self._wanted = self._explained = 0
         self._held: set[CloudId] = set()  # machines that a requested record ever had
         self._let_go: set[CloudId] = set()  # of these, the ones whose record ended and was explained
+        self._heads = 0
         self._most: dict[str | None, float] = {}  # the highest limit so far of each type; None: the cluster's
         self._heads = 0
         self._forgotten: dict[str | None, float] = {}  # machines above a limit when a new head started
 
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        if len(cluster.restored_at) != self._heads:  # what was leaving is without a record until it is listed
+            self._heads = len(cluster.restored_at)
+            self._let_go |= self._held - {i.cloud_id for i in cluster.store.live.values() if i.cloud_id}
         given_back = {cloud_id for _, cloud_id in cluster.cloud.terminated}
         for commit in cluster.store.commits:
             for record in commit.plan.writes:

@@ -1,0 +1,214 @@
+"""CompatProvider is a v1 provider over the classes of the user's own Ray: one object per zone, seen as one.
+
+Made by the registry for `type: gcp|azure|vsphere|aliyun`. It shields the loop from what these classes are
+known for: calls that never return, a "not found" for a machine that was just taken, one zone only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.base.clock import Clock
+from muster.base.foreign import error_text
+from muster.base.log import OnChange
+from muster.cluster.model import Offer
+from muster.config.schema import ClusterConfig
+from muster.errors import ConfigError
+from muster.host.atomic_write import atomic_write
+from muster.providers.compat.clouds import CLOUDS, class_of_ray, node_config_for, settings_in, zones_of
+from muster.providers.compat.guard import CHANGE_S, LOOK_S, GuardedObject, is_not_found
+from muster.providers.node_provider import NodeProvider
+
+logger = logging.getLogger(__name__)
+
+ZONES_FILE = "zones.json"
+LIST_TRIES = 3  # a machine that goes while a class lists can make the whole list "not found"
+STALE_S = 600.0  # how long the last list of a zone counts, while the zone cannot be listed
+TIMEOUT_KEY = "call_timeout_s"  # ours, of `provider`
+
+
+def compat_class(config: ClusterConfig, usable: Callable[[Mapping[str, Any]], type[Any]]) -> type[Any]:
+    """Returns the class of the file's type: Ray's own, or the one that `provider.module` names."""
+    settings = config.provider.settings()
+    return usable(settings) if settings.get("module") else class_of_ray(config.provider.type)
+
+
+def make_compat(config: ClusterConfig, home: Path, clock: Clock, found: type[Any]) -> CompatProvider:
+    """Returns the provider; zones that the cluster ever had are remembered in its home."""
+    settings = {k: v for k, v in config.provider.settings().items() if k != TIMEOUT_KEY}
+    limit_s = config.provider.settings().get(TIMEOUT_KEY, LOOK_S)
+    if not isinstance(limit_s, int | float) or isinstance(limit_s, bool) or not 0 < limit_s <= CHANGE_S:
+        raise ConfigError(
+            f"must be seconds, more than 0 and at most {CHANGE_S:g}", path=f"provider.{TIMEOUT_KEY}"
+        )
+    zones = zones_of(config)
+    known = _remembered(home, zones) if zones != ("",) else zones
+    kind, name = config.provider.type, config.cluster_name
+
+    def make(zone: str) -> GuardedObject:
+        return GuardedObject(lambda: found(settings_in(kind, settings, zone), name), look_s=float(limit_s))
+
+    return CompatProvider(settings, name, {zone: make(zone) for zone in known}, clock)
+
+
+def _remembered(home: Path, zones: Sequence[str]) -> tuple[str, ...]:
+    """Returns the zones with those of earlier files: machines there are still ours to list and to end."""
+    file = home / ZONES_FILE
+    try:
+        before = [str(zone) for zone in json.loads(file.read_bytes())]
+    except (FileNotFoundError, ValueError, TypeError):
+        before = []
+    known = tuple(dict.fromkeys([*zones, *before]))
+    if list(known) != before:
+        atomic_write(file, json.dumps(known).encode(), mode=0o600)
+    return known
+
+
+class CompatProvider(NodeProvider):
+    """A CompatProvider shows the machines of all zones; a purchase goes to the object of its zone."""
+
+    def __init__(
+        self,
+        provider_config: dict[str, Any],
+        cluster_name: str,
+        objects: Mapping[str, GuardedObject],
+        clock: Clock,
+    ) -> None:
+        super().__init__(provider_config, cluster_name)
+        self.kind = str(provider_config["type"])
+        self.buys_offers = CLOUDS[self.kind].write_terms is not None
+        self._objects, self._clock = dict(objects), clock
+        self._zones: dict[str, str] = {}  # of machines: node id -> zone
+        self._lists: dict[str, tuple[float, list[str]]] = {}  # by zone: when, and what it had
+        self._changes = OnChange(logger)
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
+        """Lists every zone; one that cannot be listed now is as it was, for a while, and then an error."""
+        found: dict[str, str] = {}
+        for zone, one in self._objects.items():
+            found.update(dict.fromkeys(self._listed(zone, one, tag_filters), zone))
+        self._zones.update(found)
+        return list(found)
+
+    def _listed(self, zone: str, one: GuardedObject, tag_filters: dict[str, str]) -> list[str]:
+        for attempt in range(1, LIST_TRIES + 1):
+            try:
+                names = [str(name) for name in one.call("non_terminated_nodes", dict(tag_filters))]
+            except Exception as error:  # noqa: BLE001 - raised again below, unless an older list will do
+                if is_not_found(error) and attempt < LIST_TRIES:
+                    continue
+                return self._last_list(zone, tag_filters, error)
+            if not tag_filters:
+                self._lists[zone] = self._clock.monotonic(), names
+                self._changes.forget(zone)
+            return names
+        raise AssertionError("a loop that returns")
+
+    def _last_list(self, zone: str, tag_filters: dict[str, str], error: Exception) -> list[str]:
+        """With one zone there is nothing to protect from it; with filters nothing may be guessed."""
+        at, names = self._lists.get(zone, (float("-inf"), []))
+        if len(self._objects) == 1 or tag_filters or self._clock.monotonic() - at > STALE_S:
+            raise error
+        text = f"zone {zone} cannot be listed, so its machines are taken to be as before: {error_text(error)}"
+        self._changes.log(logging.WARNING, zone, text)
+        return names
+
+    def is_running(self, node_id: str) -> bool:
+        return bool(self._ask(node_id, "is_running", gone=False))
+
+    def is_terminated(self, node_id: str) -> bool:
+        return bool(self._ask(node_id, "is_terminated", gone=True))
+
+    def node_tags(self, node_id: str) -> dict[str, str]:
+        """Returns the tags; none for a machine that is gone, so that no list shows it."""
+        return dict(self._ask(node_id, "node_tags", gone={}))
+
+    def internal_ip(self, node_id: str) -> str | None:
+        found = self._ask(node_id, "internal_ip", gone=None)
+        return None if found is None else str(found)
+
+    def external_ip(self, node_id: str) -> str | None:
+        found = self._ask(node_id, "external_ip", gone=None)
+        return None if found is None else str(found)
+
+    def _ask(self, node_id: str, method: str, *arguments: object, gone: object) -> Any:  # noqa: ANN401
+        """Asks the zone of a machine, or all zones for one that no list has shown; `gone` without it."""
+        zone = self._zones.get(node_id)
+        objects = self._objects.values() if zone is None else (self._objects[zone],)
+        for one in objects:
+            try:
+                return one.call(method, node_id, *arguments)
+            except Exception as error:
+                if not is_not_found(error) and not (
+                    zone is None and isinstance(error, KeyError | ValueError)
+                ):
+                    raise
+        return gone
+
+    # -- doing ------------------------------------------------------------------------------------
+
+    def create_node(
+        self, node_config: dict[str, Any], tags: dict[str, str], count: int
+    ) -> dict[str, Any] | None:
+        return self.create_node_with_resources_and_labels(node_config, tags, count, {}, {})
+
+    def create_node_with_resources_and_labels(
+        self,
+        node_config: dict[str, Any],
+        tags: dict[str, str],
+        count: int,
+        resources: dict[str, float],
+        labels: dict[str, str],
+    ) -> dict[str, Any] | None:
+        """Buys in the zone and on the market of the offer, with the most that the class takes."""
+        terms = node_config.get("offer")
+        offer = Offer(zone=terms["zone"], market=terms["market"]) if terms else None
+        config, zone = node_config_for(self.kind, node_config, offer, tuple(self._objects))
+        one = self._objects[zone]
+        if one.has("create_node_with_resources_and_labels"):
+            made = one.call(
+                "create_node_with_resources_and_labels", config, dict(tags), count, resources, labels
+            )
+        elif one.has("create_node_with_resources"):
+            made = one.call("create_node_with_resources", config, dict(tags), count, resources)
+        else:
+            made = one.call("create_node", config, dict(tags), count)
+        if isinstance(made, Mapping):
+            self._zones.update(dict.fromkeys(map(str, made), zone))
+            return {str(node_id): known for node_id, known in made.items()}
+        return None
+
+    def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:
+        self._ask(node_id, "set_node_tags", dict(tags), gone=None)
+
+    def terminate_node(self, node_id: str) -> dict[str, Any] | None:
+        """Ends a machine; one that is gone is no error."""
+        self._ask(node_id, "terminate_node", gone=None)
+        return None
+
+    def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
+        """Ends machines one by one: of a class that ends many in one call, one that is gone fails all."""
+        for node_id in _unique(node_ids):
+            self.terminate_node(node_id)
+        return None
+
+    def prepare_for_head_node(self, cluster_config: dict[str, Any]) -> dict[str, Any]:
+        first = next(iter(self._objects.values()))
+        if not first.has("prepare_for_head_node"):
+            return cluster_config
+        prepared = first.call("prepare_for_head_node", cluster_config)
+        return prepared if isinstance(prepared, dict) else cluster_config
+
+    def close(self) -> None:
+        for one in self._objects.values():
+            one.close()
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

@@ -1,0 +1,63 @@
+"""Reads what clouds announce about machines from the cluster's key-value store; `host.node_notices` writes.
+
+A GcsNoticeBoard is the NoticeSource of a monitor. It removes notices that are long over, and nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from muster.base.clock import Clock, SystemClock
+from muster.base.text import shortened
+from muster.cluster.model import Notice
+from muster.cluster.ports import NoticeReport
+from muster.cluster.snapshot import Quarantined
+from muster.host.node_notices import PREFIX, SPACE
+from muster.runtimes.ray.client import GcsClient
+
+KEPT_S = 7200.0  # after its deadline, or after it was read
+LOOK_S = 1.0  # at most so often, between two ticks
+
+
+class GcsNoticeBoard:
+    """A GcsNoticeBoard reads the notices of every machine at once; raises an EngineError without a GCS."""
+
+    def __init__(self, client: GcsClient, clock: Clock | None = None) -> None:
+        self._client, self._clock = client, clock or SystemClock()
+        self._looked_at = float("-inf")
+        self._stamp: object = frozenset()
+
+    def read(self) -> NoticeReport:
+        values = self._client.kv_with_prefix(PREFIX, SPACE)
+        self._note(values)
+        notices: list[Notice] = []
+        damaged: list[Quarantined] = []
+        for key, value in sorted(values.items()):
+            name = key.removeprefix(PREFIX)
+            try:
+                notice = msgspec.json.decode(value, type=Notice)
+            except (msgspec.DecodeError, ValueError) as error:
+                damaged.append(
+                    Quarantined(source=f"notice {shortened(name, 60)}", message=f"{error}: ignored")
+                )
+                continue
+            if notice.cloud_id != name:
+                text = f"it names {shortened(notice.cloud_id, 60)}: ignored"
+                damaged.append(Quarantined(source=f"notice {shortened(name, 60)}", message=text))
+            elif self._clock.now() - max(notice.deadline or 0.0, notice.at) > KEPT_S:
+                self._client.kv_delete(key, SPACE)
+            else:
+                notices.append(notice)
+        return NoticeReport(notices=tuple(notices), damaged=tuple(damaged))
+
+    def stamp(self) -> object:
+        """Returns a value that changes with the notices; looks at most once a second, and never raises."""
+        if self._clock.monotonic() - self._looked_at >= LOOK_S:
+            try:
+                self._note(self._client.kv_with_prefix(PREFIX, SPACE))
+            except Exception:  # noqa: BLE001 - the next tick meets the same error and reports it
+                self._looked_at = self._clock.monotonic()
+        return self._stamp
+
+    def _note(self, values: dict[str, bytes]) -> None:
+        self._looked_at, self._stamp = self._clock.monotonic(), frozenset(values.items())

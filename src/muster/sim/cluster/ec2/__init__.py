@@ -1,0 +1,1 @@
+"""A simulated EC2, with its calls, its shortages and its notices."""
