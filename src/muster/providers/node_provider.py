@@ -63,8 +63,8 @@ class NodeProvider:
     A provider has at least: `non_terminated_nodes`, `is_running`, `is_terminated`, `node_tags`,
     `set_node_tags`, `internal_ip`, `external_ip`, `create_node`, `terminate_node`.
 
-    One whose cloud keeps tokens of calls may have `create_node_batch(batch: NodeBatch)`, which returns the ids
-    of the new nodes or raises BatchRefused: repeated for one request and part, it makes nothing more.
+    One whose cloud keeps tokens of calls may have `create_node_batch(batch: NodeBatch)`, which returns the
+    ids of the new nodes or raises BatchRefused: repeated for one request and part, it makes nothing more.
     """
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:

@@ -1,7 +1,8 @@
-"""A moto server behind a middleware that adds what moto lacks of EC2: tokens, stock, throttling, late answers.
+"""A moto server behind a middleware that adds what moto lacks of EC2: tokens, stock, throttling.
 
-moto accepts every call and every size at once. The middleware keeps the answer of each ClientToken, sells only
-what is in stock (fleets in part, with an error for each place), refuses what a test tells it to, and counts.
+moto accepts every call and every size at once. The middleware keeps the answer of each ClientToken, sells
+only what is in stock (fleets in part, with an error for each place), refuses what a test tells it to, and
+counts.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ERROR = (
     "<Message>{message}</Message></Error></Errors><RequestID>r</RequestID></Response>"
 )
 NOTHING_LEFT = "We currently do not have sufficient capacity in the Availability Zone you requested."
+FRESH = "Value (x) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
 Answer = tuple[int, bytes]
 
 
@@ -135,7 +137,13 @@ class Ec2Middleware:
         for override in overrides:
             place = f"{override.get('InstanceType', '')} {zone_of(override['SubnetId'])} {market}"
             if faults.fresh_profile > 0:
-                errors.append((override, "InvalidParameterValue", "Value (muster) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"))
+                errors.append(
+                    (
+                        override,
+                        "InvalidParameterValue",
+                        FRESH,
+                    )
+                )
                 continue
             count = min(wanted, faults.left(place))
             if count > 0:
@@ -163,13 +171,15 @@ class Ec2Middleware:
         faults.bodies.append(fields)
         if faults.fresh_profile > 0:
             faults.fresh_profile -= 1
-            return error("InvalidParameterValue", "Value (muster) for parameter iamInstanceProfile.name is invalid.")
+            return error("InvalidParameterValue", FRESH)
         market = fields.get("InstanceMarketOptions.MarketType", "on-demand")
         subnet = fields.get("SubnetId") or fields.get("NetworkInterface.1.SubnetId", "")
         place = f"{fields.get('InstanceType', '')} {zone_of(subnet)} {market}"
         count = min(int(fields["MaxCount"]), faults.left(place))
         if count < int(fields["MinCount"]):
-            return error(faults.codes.get(faults.stock_of(place), "InsufficientInstanceCapacity"), NOTHING_LEFT)
+            return error(
+                faults.codes.get(faults.stock_of(place), "InsufficientInstanceCapacity"), NOTHING_LEFT
+            )
         done = self.moto(environ, urlencode({**fields, "MaxCount": count, "MinCount": 1}).encode())
         if done[0] == 200:
             faults.take(place, count)
@@ -182,8 +192,16 @@ class Ec2Middleware:
         if self.faults.is_pending:
             text = text.replace("<code>16</code>", "<code>0</code>").replace(">running<", ">pending<")
         for instance in self.faults.unlisted:
-            text = re.sub(rf"<item>(?:(?!<item>|</item>).)*?<instanceId>{instance}</instanceId>.*?</instancesSet>",
-                          "</instancesSet>", text, flags=re.DOTALL) if instance in text else text
+            text = (
+                re.sub(
+                    rf"<item>(?:(?!<item>|</item>).)*?<instanceId>{instance}</instanceId>.*?</instancesSet>",
+                    "</instancesSet>",
+                    text,
+                    flags=re.DOTALL,
+                )
+                if instance in text
+                else text
+            )
         return text.encode()
 
     def moto(self, environ, body: bytes) -> Answer:
@@ -256,7 +274,6 @@ class Ec2Server:
         return {**ENVIRONMENT, "AWS_ENDPOINT_URL": self.url}
 
     def reset(self) -> None:
-        from moto.core import DEFAULT_ACCOUNT_ID  # noqa: F401 - that backends are loaded
         from moto.backends import get_backend
 
         for service in ("ec2", "iam", "sts", "ssm"):

@@ -162,7 +162,8 @@ def here(config: ClusterConfig, *, needs_ssh: bool = True) -> list[Finding]:
             found.append(Finding(place="", problem=f"{name} is missing", fix=f"`sudo apt install {package}`"))
     keys = {config.auth.ssh_private_key, *(host.ssh_private_key for host in config.provider.hosts)}
     for key in sorted(filter(None, keys)) if needs_ssh else ():
-        found += _key_findings(key)
+        is_made = config.provider.type == "aws" and not Path(key).expanduser().exists()  # by `up`, then
+        found += [] if is_made else _key_findings(key)
     for there, local in config.file_mounts.items():
         if not Path(local).expanduser().exists():
             problem = f"file_mounts: {local} (for {there}) is not here"
@@ -195,8 +196,10 @@ def ray_version() -> str:
 async def preflight(session: ClusterSession) -> list[Finding]:
     """Returns everything that is wrong, this computer's first; hosts are asked side by side."""
     config = session.config
+    if config.provider.type == "aws":
+        return [*here(config), *await asyncio.to_thread(_account, session)]
     if config.provider.type != "local":
-        return here(config, needs_ssh=not has_own_runner(getattr(session.port, "v1")))  # noqa: B009
+        return here(config, needs_ssh=not has_own_runner(session.bare_provider))
     found = here(config)
     if any(one.is_fatal for one in found):
         return found  # no host could be reached without them
@@ -211,6 +214,14 @@ async def preflight(session: ClusterSession) -> list[Finding]:
     if workers and not usable:
         found.append(Finding(place="", problem="no worker can be used", fix="see above", is_fatal=False))
     return found
+
+
+def _account(session: ClusterSession) -> list[Finding]:
+    from muster.providers.aws.account import check_account
+
+    session.context.report("", "checking the AWS account: rights, images, zones, addresses and quotas")
+    found = check_account(session.bare_provider, session.config)
+    return [Finding(place="AWS", problem=one.problem, fix=one.fix, is_fatal=one.is_fatal) for one in found]
 
 
 def _expected(config: ClusterConfig, host: RackHost) -> Expected:

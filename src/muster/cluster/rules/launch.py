@@ -120,7 +120,10 @@ def _next_offers(draft: Draft, node_type: str, first: Offer) -> tuple[Offer, ...
     return tuple(
         offer
         for offer in usable
-        if offer.market == first.market and offer.zone and offer.name != first.name and offer.max_nodes is None
+        if offer.market == first.market
+        and offer.zone
+        and offer.name != first.name
+        and offer.max_nodes is None
     )
 
 

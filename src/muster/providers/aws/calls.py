@@ -1,7 +1,8 @@
 """AwsCalls makes the calls to AWS: one attempt each inside boto3, spaced by a rate, errors in our own terms.
 
-The only file that imports boto3, and only when a call is made. Credentials are those that boto3 finds by
-itself (environment, profile, instance profile); they are never read, kept or passed on here.
+The rate halves when AWS throttles, and recovers. This is the only file that imports boto3, when a call is
+made. Credentials are those that boto3 finds by itself (environment, profile, instance profile); they are
+never read, kept or passed on here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +26,6 @@ from muster.errors import (
     Throttled,
 )
 from muster.providers.aws.errors import SERVER, refusal
-from muster.providers.aws.rate import CHANGING, LOOKING, RequestRate
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,60 @@ TRIES = 5  # of a call that is throttled, or whose outcome is not known and that
 PAUSE_S = 0.5  # before the second try of a broken call; doubles
 LONGEST_WAIT_S = 20.0  # for a token; a call that would wait longer is refused
 _LOOKS = ("describe_", "get_", "list_", "decode_", "lookup_")
+LEAST_PER_S = 0.2
+STEP = 0.05  # of the full rate: what a call that is not throttled gives back
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """A RateLimit is how many calls of one kind are made at once, and per second after that."""
+
+    burst: float
+    per_s: float
+
+
+# Below the limits that EC2 documents for an account in one region, which others use, too.
+LOOKING = RateLimit(burst=50.0, per_s=10.0)
+CHANGING = RateLimit(burst=20.0, per_s=2.0)
+
+
+class RequestRate:
+    """A RequestRate holds the tokens of one kind of calls; threads share it."""
+
+    def __init__(self, limit: RateLimit, now: float) -> None:
+        self._limit = limit
+        self._tokens, self._at = limit.burst, now
+        self._per_s = limit.per_s
+        self._lock = threading.Lock()
+
+    @property
+    def per_s(self) -> float:
+        """Returns the calls per second that are allowed at present, once the burst is used up."""
+        return self._per_s
+
+    def reserve(self, now: float) -> float:
+        """Takes a token and returns how long to wait before the call is made; 0: at once."""
+        with self._lock:
+            self._refill(now)
+            self._tokens -= 1.0
+            return max(0.0, -self._tokens / self._per_s)
+
+    def throttled(self, now: float) -> None:
+        """Halves the rate and takes away what was saved up."""
+        with self._lock:
+            self._refill(now)
+            self._per_s = max(LEAST_PER_S, self._per_s / 2)
+            self._tokens = min(self._tokens, 0.0)
+
+    def accepted(self) -> None:
+        """Raises the rate a little, up to the full one."""
+        with self._lock:
+            self._per_s = min(self._limit.per_s, self._per_s + STEP * self._limit.per_s)
+
+    def _refill(self, now: float) -> None:
+        passed = max(0.0, now - self._at)
+        self._tokens = min(self._limit.burst, self._tokens + passed * self._per_s)
+        self._at = now
 
 
 class CallBroken(MusterError):
@@ -119,9 +174,13 @@ class AwsCalls:
             session = _session(self._profile)
             return session.client(service, region_name=self.region, config=config)
         except botocore.exceptions.ProfileNotFound as error:
-            raise ConfigError(f"{error}; see ~/.aws/config, or remove the key", path="provider.profile") from error
+            raise ConfigError(
+                f"{error}; see ~/.aws/config, or remove the key", path="provider.profile"
+            ) from error
         except (botocore.exceptions.BotoCoreError, ValueError) as error:
-            raise ProviderMisconfigured(f"boto3 cannot be used for {service} in {self.region!r}: {error}") from error
+            raise ProviderMisconfigured(
+                f"boto3 cannot be used for {service} in {self.region!r}: {error}"
+            ) from error
 
     def _wait_for(self, rate: RequestRate, operation: str) -> None:
         wait_s = rate.reserve(self._clock.monotonic())
@@ -140,8 +199,8 @@ class AwsCalls:
             raise self._refused(error, service, operation) from error
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
             raise ProviderDenied(
-                f"no AWS credentials were found for {service}:{_camel(operation)}: run `aws configure` or `aws sso"
-                " login`, set AWS_PROFILE, or give the machine an instance profile"
+                f"no AWS credentials were found for {service}:{_camel(operation)}: run `aws configure` or"
+                " `aws sso login`, set AWS_PROFILE, or give the machine an instance profile"
             ) from error
         except (exceptions.TokenRetrievalError, exceptions.UnauthorizedSSOTokenError) as error:
             raise ProviderDenied(f"your AWS login has expired ({error}): run `aws sso login`") from error
@@ -179,7 +238,8 @@ def _botocore() -> Any:  # noqa: ANN401 - boto3 has no types
         import botocore.exceptions
     except ImportError as error:
         raise ConfigError(
-            "'aws' needs boto3, which is not installed here: pip install 'muster-ml[aws]'", path="provider.type"
+            "'aws' needs boto3, which is not installed here: pip install 'muster-ml[aws]'",
+            path="provider.type",
         ) from error
     return botocore
 
@@ -203,12 +263,12 @@ def _loader() -> Any:  # noqa: ANN401
 
 def check_region(region: str | None) -> str:
     """Returns the region; ConfigError for one that is missing or that boto3 does not know."""
-    botocore = _botocore()
+    _botocore()
     if not region:
         raise ConfigError("is missing; write for example us-west-2", path="provider.region")
     import botocore.session
 
-    session = botocore.session.Session()
+    session: Any = botocore.session.Session()
     session.register_component("data_loader", _loader())
     known = [
         name
@@ -218,5 +278,7 @@ def check_region(region: str | None) -> str:
     if known and region not in known:
         close = difflib.get_close_matches(region, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else "see `aws ec2 describe-regions`"
-        raise ConfigError(f"{region!r} is not a region of AWS that boto3 knows; {hint}", path="provider.region")
+        raise ConfigError(
+            f"{region!r} is not a region of AWS that boto3 knows; {hint}", path="provider.region"
+        )
     return region

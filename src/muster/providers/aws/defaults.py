@@ -40,7 +40,11 @@ class ClusterDefaults:
         if "LaunchTemplate" not in given:  # the user's template may have all of these
             given.setdefault("ImageId", "")
             given["ImageId"] = given["ImageId"] or self.image(config.machine_types)
-            if not given.get("SecurityGroupIds") and not given.get("SecurityGroups") and not _has_groups(given):
+            if (
+                not given.get("SecurityGroupIds")
+                and not given.get("SecurityGroups")
+                and not _has_groups(given)
+            ):
                 group = self._once(f"group {vpc}", lambda: self.group_id(vpc))
                 given |= {"SecurityGroupIds": [group]} if group else {}
             if not given.get("KeyName"):
@@ -71,16 +75,22 @@ class ClusterDefaults:
                 f"no image of Ubuntu 22.04 was found in {self._calls.region}: give ImageId in node_config"
             )
         newest: str = max(found, key=lambda one: one.get("CreationDate", ""))["ImageId"]
-        logger.info("image %s (Ubuntu 22.04, %s) is used where node_config has no ImageId", newest, architecture)
+        logger.info(
+            "image %s (Ubuntu 22.04, %s) is used where node_config has no ImageId", newest, architecture
+        )
         return newest
 
     def architectures(self, machine_types: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Returns the processors of machine types; {} where that may not be asked."""
 
         def ask() -> dict[str, tuple[str, ...]]:
-            found = self._calls.pages("describe_instance_types", "InstanceTypes", InstanceTypes=list(machine_types))
+            found = self._calls.pages(
+                "describe_instance_types", "InstanceTypes", InstanceTypes=list(machine_types)
+            )
             return {
-                one["InstanceType"]: tuple(one.get("ProcessorInfo", {}).get("SupportedArchitectures", ("x86_64",)))
+                one["InstanceType"]: tuple(
+                    one.get("ProcessorInfo", {}).get("SupportedArchitectures", ("x86_64",))
+                )
                 for one in found
             }
 

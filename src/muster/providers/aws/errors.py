@@ -100,10 +100,14 @@ KINDS: dict[str, FailureKind] = {
 # A mismatch means that the same token was used with other parameters; `fleet` looks at what it made.
 MISMATCH = frozenset({"IdempotentParameterMismatch", "IdempotentInstanceTerminated"})
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
-WRONG_KEY = frozenset({"InvalidClientTokenId", "SignatureDoesNotMatch", "UnrecognizedClientException", "AuthFailure"})
+WRONG_KEY = frozenset(
+    {"InvalidClientTokenId", "SignatureDoesNotMatch", "UnrecognizedClientException", "AuthFailure"}
+)
 DENIED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 # Another answer of AWS itself, not of the account: the outcome is not known, and the call may be repeated.
-SERVER = frozenset({"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "RequestTimeout"})
+SERVER = frozenset(
+    {"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "RequestTimeout"}
+)
 
 CLASSES: dict[FailureKind, type[ProviderError]] = {
     _K.CAPACITY: CapacityExhausted,
@@ -157,12 +161,19 @@ def _denied(message: str, action: str) -> str:
 
 _FIXES: tuple[tuple[frozenset[str], _Fix], ...] = (
     (DENIED, _denied),
-    (EXPIRED, lambda message, action: "your AWS credentials have expired: log in again (`aws sso login`, or new keys)"),
+    (
+        EXPIRED,
+        lambda message, action: (
+            "your AWS credentials have expired: log in again (`aws sso login`, or new keys)"
+        ),
+    ),
     (WRONG_KEY, lambda message, action: "AWS does not know these credentials: check the profile or the keys"),
     (
         frozenset({"AuthFailure.ServiceLinkedRoleCreationNotPermitted"}),
-        lambda message, action: "spot needs a role once per account: "
-        "`aws iam create-service-linked-role --aws-service-name spot.amazonaws.com`",
+        lambda message, action: (
+            "spot needs a role once per account: "
+            "`aws iam create-service-linked-role --aws-service-name spot.amazonaws.com`"
+        ),
     ),
     (
         frozenset({"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable"}),
@@ -170,11 +181,15 @@ _FIXES: tuple[tuple[frozenset[str], _Fix], ...] = (
     ),
     (
         frozenset({"InvalidKeyPair.NotFound"}),
-        lambda message, action: "give a KeyName of this account and region, or leave it out and muster makes one",
+        lambda message, action: (
+            "give a KeyName of this account and region, or leave it out and muster makes one"
+        ),
     ),
     (
         frozenset({"InvalidSubnetID.NotFound", "InvalidGroup.NotFound", "InvalidVpcID.NotFound"}),
-        lambda message, action: "give ids of this account and region, or leave them out and muster finds some",
+        lambda message, action: (
+            "give ids of this account and region, or leave them out and muster finds some"
+        ),
     ),
     (
         frozenset({"InsufficientFreeAddressesInSubnet"}),
@@ -182,7 +197,9 @@ _FIXES: tuple[tuple[frozenset[str], _Fix], ...] = (
     ),
     (
         frozenset(code for code, kind in KINDS.items() if kind is _K.QUOTA),
-        lambda message, action: "ask for more in Service Quotas (Amazon EC2), or use fewer or smaller machines",
+        lambda message, action: (
+            "ask for more in Service Quotas (Amazon EC2), or use fewer or smaller machines"
+        ),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""MachineBuyer buys machines: one fleet of type `instant` per call, or RunInstances where a fleet cannot do it.
+"""MachineBuyer buys machines: one fleet of type `instant` per call, or RunInstances where that cannot do it.
 
 Every call carries a token made from the request, so that a repeated call returns the machines of the first.
 A fleet is offered all places of the request at once; what none of them has is refused with its reason.
@@ -67,7 +67,9 @@ class MachineBuyer:
 
     def buy(self, order: Order) -> Bought:
         """Makes the call; raises what refuses the order as a whole."""
-        uses_fleet = not order.config.needs_run and not self._no_fleets and order.places[0].market != "reserved"
+        uses_fleet = (
+            not order.config.needs_run and not self._no_fleets and order.places[0].market != "reserved"
+        )
         if uses_fleet:
             try:
                 return self._with_profile(order, self._fleet)
@@ -138,7 +140,10 @@ class MachineBuyer:
                 "TotalTargetCapacity": order.count,
                 "DefaultTargetCapacityType": "spot" if market == "spot" else "on-demand",
             },
-            TagSpecifications=[tagged("fleet", {TAG_MADE_BY: self._cluster_name}), tagged("instance", order.tags)],
+            TagSpecifications=[
+                tagged("fleet", {TAG_MADE_BY: self._cluster_name}),
+                tagged("instance", order.tags),
+            ],
             **_options(order, market),
         )
         done = Bought()
@@ -169,7 +174,11 @@ class MachineBuyer:
             except ProviderError as error:
                 code = code_of(error)
                 kind = kind_of_code(code, str(error))
-                if not done.made and kind is not FailureKind.CAPACITY and not is_fresh_profile(code, str(error)):
+                if (
+                    not done.made
+                    and kind is not FailureKind.CAPACITY
+                    and not is_fresh_profile(code, str(error))
+                ):
                     raise
                 self._note(done, place, code, str(error).partition(": ")[2] or str(error))
         return done
@@ -302,6 +311,6 @@ def check_reserved(config: MachineConfig) -> None:
     """Raises ProviderMisconfigured for an offer of market `reserved` without a reservation."""
     if not config.reservation:
         raise ProviderMisconfigured(
-            "an offer of market 'reserved' needs node_config.CapacityReservationSpecification with the id of a"
-            " reservation, or a group of them, as CapacityReservationTarget"
+            "an offer of market 'reserved' needs node_config.CapacityReservationSpecification with the id of"
+            " a reservation, or a group of them, as CapacityReservationTarget"
         )

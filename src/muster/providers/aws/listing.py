@@ -48,9 +48,9 @@ class Ec2Machine(Struct, frozen=True, kw_only=True):
             found[TAG_MUSTER_ZONE] = self.zone
         if TAG_MUSTER_MARKET in found and self.zone:
             is_wrong = self.is_spot != (found[TAG_MUSTER_MARKET] == "spot")
-            found[TAG_MUSTER_MARKET] = ("spot" if self.is_spot else "on-demand") if is_wrong else found[
-                TAG_MUSTER_MARKET
-            ]
+            found[TAG_MUSTER_MARKET] = (
+                ("spot" if self.is_spot else "on-demand") if is_wrong else found[TAG_MUSTER_MARKET]
+            )
         return found
 
 
@@ -83,8 +83,9 @@ class MachineList:
 
     def refresh(self) -> dict[str, Ec2Machine]:
         """Lists the machines that live; one call for each thousand."""
-        filters = to_filters({TAG_CLUSTER: self._cluster_name}) + [
-            {"Name": "instance-state-name", "Values": self._states}
+        filters = [
+            *to_filters({TAG_CLUSTER: self._cluster_name}),
+            {"Name": "instance-state-name", "Values": self._states},
         ]
         began = self._clock.monotonic()
         items = self._calls.pages("describe_instances", "Reservations", Filters=filters, MaxResults=PAGE)
@@ -111,6 +112,11 @@ class MachineList:
             found = [one for one in self._machines.values() if one.state == "stopped"]
         return sorted(found, key=lambda one: one.node_id)
 
+    def kept(self) -> list[Ec2Machine]:
+        """Returns the machines that are stopped or stop."""
+        with self._lock:
+            return [one for one in self._machines.values() if one.state in KEPT]
+
     def get(self, node_id: str) -> Ec2Machine | None:
         """Returns a machine of the newest list; one that it lacks is looked up, dead or alive."""
         with self._lock:
@@ -120,7 +126,10 @@ class MachineList:
         return self._looked_up(node_id)
 
     def _looked_up(self, node_id: str) -> Ec2Machine | None:
-        filters = [{"Name": "instance-id", "Values": [node_id]}, *to_filters({TAG_CLUSTER: self._cluster_name})]
+        filters = [
+            {"Name": "instance-id", "Values": [node_id]},
+            *to_filters({TAG_CLUSTER: self._cluster_name}),
+        ]
         items = self._calls.pages("describe_instances", "Reservations", Filters=filters)
         return next(iter(_instances(items)), None)
 

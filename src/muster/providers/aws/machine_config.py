@@ -115,14 +115,20 @@ def with_defaults(settings: Mapping[str, Any], defaults: MachineDefaults) -> dic
 
     A machine that shuts itself down is gone then: so a worker without a head can end itself.
     """
-    metadata = {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": defaults.hop_limit}
+    metadata = {
+        "HttpEndpoint": "enabled",
+        "HttpTokens": "required",
+        "HttpPutResponseHopLimit": defaults.hop_limit,
+    }
     filled = {
         "InstanceInitiatedShutdownBehavior": "terminate",
         **settings,
         "MetadataOptions": {**metadata, **(settings.get("MetadataOptions") or {})},
     }
     if "HibernationOptions" in settings:  # a machine that hibernates is stopped, not ended
-        filled["InstanceInitiatedShutdownBehavior"] = settings.get("InstanceInitiatedShutdownBehavior", "stop")
+        filled["InstanceInitiatedShutdownBehavior"] = settings.get(
+            "InstanceInitiatedShutdownBehavior", "stop"
+        )
     disks = [_disk(one) for one in settings.get("BlockDeviceMappings") or ()]
     root = defaults.root_device
     if root and root not in [one.get("DeviceName") for one in disks]:
@@ -141,7 +147,7 @@ def _disk(mapping: Mapping[str, Any]) -> dict[str, Any]:
 def template_data(
     config: MachineConfig, settings: Mapping[str, Any], tags: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Returns the data of a launch template, as a fleet wants it: user data in base64, no market, no subnet."""
+    """Returns the data of a launch template, as a fleet wants it: user data in base64, and no market."""
     data = {_OTHER_NAMES.get(key, key): value for key, value in settings.items()}
     if isinstance(data.get("ElasticGpuSpecifications"), dict):
         data["ElasticGpuSpecifications"] = [data["ElasticGpuSpecifications"]]

@@ -29,7 +29,9 @@ class Subnet(Struct, frozen=True, kw_only=True):
 class SubnetTable:
     """A SubnetTable reads subnets once in a while; those of a cluster change rarely."""
 
-    def __init__(self, calls: AwsCalls, clock: Clock, *, zones: Sequence[str], use_internal_ips: bool) -> None:
+    def __init__(
+        self, calls: AwsCalls, clock: Clock, *, zones: Sequence[str], use_internal_ips: bool
+    ) -> None:
         self._calls, self._clock = calls, clock
         self._zones, self._is_inside = tuple(zones), use_internal_ips
         self._known: dict[tuple[str, ...], tuple[float, list[Subnet]]] = {}
@@ -51,25 +53,32 @@ class SubnetTable:
         found = {one.subnet_id: one for one in self._read(SubnetIds=list(ids))}
         missing = [one for one in ids if one not in found]
         if missing:
-            raise ProviderMisconfigured(f"there is no subnet {missing[0]} in {self._calls.region}: check SubnetIds")
+            raise ProviderMisconfigured(
+                f"there is no subnet {missing[0]} in {self._calls.region}: check SubnetIds"
+            )
         return [found[one] for one in ids]
 
     def _default(self) -> list[Subnet]:
         """As `ray up`: in the given zones, with public addresses unless internal ones are used."""
-        vpcs = list(self._calls.pages("describe_vpcs", "Vpcs", Filters=[{"Name": "is-default", "Values": ["true"]}]))
+        vpcs = list(
+            self._calls.pages("describe_vpcs", "Vpcs", Filters=[{"Name": "is-default", "Values": ["true"]}])
+        )
         if not vpcs:
             raise ProviderMisconfigured(
                 f"there is no default VPC in {self._calls.region}: give SubnetIds in node_config"
             )
-        filters = [{"Name": "vpc-id", "Values": [vpcs[0]["VpcId"]]}, {"Name": "state", "Values": ["available"]}]
+        filters = [
+            {"Name": "vpc-id", "Values": [vpcs[0]["VpcId"]]},
+            {"Name": "state", "Values": ["available"]},
+        ]
         found = [one for one in self._read(Filters=filters) if one.is_public or self._is_inside]
         usable = [one for one in found if not self._zones or one.zone in self._zones]
         if not usable:
             where = f" in {', '.join(self._zones)}" if self._zones else ""
             kind = "subnet" if self._is_inside else "subnet with public addresses"
             raise ProviderMisconfigured(
-                f"the default VPC of {self._calls.region} has no {kind}{where}: give SubnetIds in node_config,"
-                " another provider.availability_zone, or provider.use_internal_ips"
+                f"the default VPC of {self._calls.region} has no {kind}{where}: give SubnetIds in"
+                " node_config, another provider.availability_zone, or provider.use_internal_ips"
             )
         order = {zone: rank for rank, zone in enumerate(self._zones)}
         return sorted(usable, key=lambda one: (order.get(one.zone, 0), one.zone, one.subnet_id))

@@ -1,7 +1,7 @@
 """AwsNodeProvider is the provider of type `aws`: machines are EC2 instances with the tags of their cluster.
 
-A v1 provider with muster's own create call: `create_node_batch` tries all offers of a launch in one fleet, and
-can be repeated. The registry makes it; so does `muster provider check`.
+A v1 provider with muster's own create call: `create_node_batch` tries all offers of a launch in one fleet,
+and can be repeated. The registry makes it; so does `muster provider check`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from muster.base.clock import Clock, SystemClock
 from muster.base.ids import IdSource, RandomIds
 from muster.cluster.model import Offer
 from muster.errors import ConfigError, ProviderError, ProviderMisconfigured
+from muster.providers.aws.bootstrap import AwsBootstrap
 from muster.providers.aws.calls import AwsCalls, check_region, code_of
 from muster.providers.aws.defaults import ClusterDefaults
 from muster.providers.aws.fleet import (
@@ -69,26 +70,26 @@ class AwsNodeProvider(NodeProvider):
         super().__init__(provider_config, cluster_name)
         if provider_config.get("aws_credentials"):
             raise ConfigError(
-                "is not used: secrets do not belong into a file that is copied to the head; use the environment, a"
-                " profile (provider.profile) or an instance profile",
+                "is not used: secrets do not belong into a file that is copied to the head; use the"
+                " environment, a profile (provider.profile) or an instance profile",
                 path="provider.aws_credentials",
             )
-        self._clock, self._ids = clock or SystemClock(), ids or RandomIds()
+        self.clock, self._ids = clock or SystemClock(), ids or RandomIds()
         region = str(provider_config.get("region") or "")
-        self.calls = AwsCalls(region, self._clock, provider_config.get("profile"))
+        self.calls = AwsCalls(region, self.clock, provider_config.get("profile"))
         self._keeps_stopped = provider_config.get("cache_stopped_nodes") is True
-        self.machines = MachineList(self.calls, cluster_name, self._clock, keeps_stopped=self._keeps_stopped)
+        self.machines = MachineList(self.calls, cluster_name, self.clock, keeps_stopped=self._keeps_stopped)
         self.subnets = SubnetTable(
             self.calls,
-            self._clock,
+            self.clock,
             zones=zones_of(provider_config),
             use_internal_ips=bool(provider_config.get("use_internal_ips") or provider_config.get("use_ssm")),
         )
         self.defaults = ClusterDefaults(self.calls, provider_config, cluster_name, uses_docker=uses_docker)
-        self._sold_out = SoldOut(self._clock)
-        self._buyer = MachineBuyer(self.calls, cluster_name, self._sold_out, self._clock)
+        self._sold_out = SoldOut(self.clock)
+        self._buyer = MachineBuyer(self.calls, cluster_name, self._sold_out, self.clock)
         self._stopped = StoppedMachines(self.calls, self.machines)
-        self._tag_writer = TagWriter(self._write_tags, self._clock.sleep)
+        self._tag_writer = TagWriter(self._write_tags, self.clock.sleep)
         self._launch_keys: LaunchKeys | None = None
 
     # -- looking ----------------------------------------------------------------------------------
@@ -120,7 +121,9 @@ class AwsNodeProvider(NodeProvider):
     def _known(self, node_id: str) -> Ec2Machine:
         found = self._find(node_id)
         if found is None:
-            raise ValueError(f"no instance {node_id!r} of cluster {self.cluster_name!r} in {self.calls.region}")
+            raise ValueError(
+                f"no instance {node_id!r} of cluster {self.cluster_name!r} in {self.calls.region}"
+            )
         return found
 
     # -- buying -----------------------------------------------------------------------------------
@@ -133,7 +136,7 @@ class AwsNodeProvider(NodeProvider):
         except BatchRefused as refused:
             if not refused.made:
                 raise refused.units[0] from None
-            return dict.fromkeys(refused.made, {})
+            return {node_id: {} for node_id in refused.made}
 
     def create_node_batch(self, batch: NodeBatch) -> dict[str, Any]:
         """Buys machines for one part of a request; repeated for the same one, it buys nothing more.
@@ -146,7 +149,7 @@ class AwsNodeProvider(NodeProvider):
         check_region(self.calls.region)
         own = {TAG_CLUSTER: self.cluster_name, **({TAG_PART: str(batch.part)} if batch.part else {})}
         tags = {**batch.tags, **own}
-        config = read_config(batch.node_config, self._keys())
+        config = read_config(batch.node_config, self.launch_keys())
         made: dict[str, Ec2Machine] = {}
         if self._keeps_stopped:
             made |= self._started(tags, batch)
@@ -169,7 +172,7 @@ class AwsNodeProvider(NodeProvider):
         self.machines.note_made(made.values())
         if refused:
             raise BatchRefused(tuple(made), refused)
-        return dict.fromkeys(made, {})
+        return {node_id: {} for node_id in made}
 
     def _buy(self, order: Order) -> tuple[dict[str, Ec2Machine], list[ProviderError]]:
         """Returns what was made, and an error for each that was not."""
@@ -183,7 +186,9 @@ class AwsNodeProvider(NodeProvider):
             if not is_mismatch(error):
                 raise
             return self._buy_rest(order)
-        return {n: _new_machine(n, order, place) for n, place in done.made.items()}, units_refused(order, done)
+        return {n: _new_machine(n, order, place) for n, place in done.made.items()}, units_refused(
+            order, done
+        )
 
     def _buy_rest(self, order: Order) -> tuple[dict[str, Ec2Machine], list[ProviderError]]:
         """Buys what is missing of a request that was made before with other parameters: of another size, or
@@ -191,7 +196,7 @@ class AwsNodeProvider(NodeProvider):
         """
         made = self._of_request(order)
         if len(made) < order.count:
-            self._clock.sleep(SECOND_LOOK_S)
+            self.clock.sleep(SECOND_LOOK_S)
             made = self._of_request(order)
         missing = order.count - len(made)
         if missing <= 0:
@@ -250,7 +255,9 @@ class AwsNodeProvider(NodeProvider):
         ]
         if not places:
             zones = ", ".join(dict.fromkeys(offer.zone for offer in offers))
-            raise ProviderMisconfigured(f"there is no subnet in {zones}: give SubnetIds with one, or other offers")
+            raise ProviderMisconfigured(
+                f"there is no subnet in {zones}: give SubnetIds with one, or other offers"
+            )
         return [list(group) for _, group in groupby(places, key=lambda one: one.market)]
 
     def _order(
@@ -275,7 +282,8 @@ class AwsNodeProvider(NodeProvider):
             is_ranked=len({one.rank for one in places}) > 1,
         )
 
-    def _keys(self) -> LaunchKeys:
+    def launch_keys(self) -> LaunchKeys:
+        """Returns the keys of machines that this boto3 knows."""
         if self._launch_keys is None:
             template = self.calls.members_of("RequestLaunchTemplateData")
             self._launch_keys = LaunchKeys(self.calls.members_of("RunInstancesRequest"), template)
@@ -317,10 +325,19 @@ class AwsNodeProvider(NodeProvider):
                 self.calls.ec2("terminate_instances", InstanceIds=left)
                 return
             except ProviderError as error:
-                gone = set(_ID.findall(str(error))) if code_of(error) == "InvalidInstanceID.NotFound" else set()
+                gone = (
+                    set(_ID.findall(str(error))) if code_of(error) == "InvalidInstanceID.NotFound" else set()
+                )
                 if not gone & set(left):
                     raise
                 left = [one for one in left if one not in gone]
+
+    def cleanup_cluster_resources(self) -> None:
+        """Ends machines that are kept stopped, and removes launch templates: a cluster is down."""
+        if self._keeps_stopped:
+            self.machines.refresh()
+            self._end([one.node_id for one in self.machines.kept()])
+        AwsBootstrap(self.calls, self.provider_config, self.cluster_name, self.clock).remove_templates()
 
 
 def zones_of(provider_config: Mapping[str, Any]) -> list[str]:

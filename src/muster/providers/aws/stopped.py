@@ -66,9 +66,7 @@ class StoppedMachines:
             with self._lock:
                 self._starting -= set(ids)
             return {}
-        return {
-            one.node_id: replace(one, state="pending", tags={**one.tags, **tags}) for one in chosen
-        }
+        return {one.node_id: replace(one, state="pending", tags={**one.tags, **tags}) for one in chosen}
 
     def _chosen(self, tags: Mapping[str, str], count: int, offer: Offer | None) -> list[Ec2Machine]:
         if offer is not None and offer.market != "on-demand":
