@@ -273,6 +273,13 @@ class Ec2Server:
     def environment(self) -> dict[str, str]:
         return {**ENVIRONMENT, "AWS_ENDPOINT_URL": self.url}
 
+    def count(self) -> int:
+        """Returns how many machines there are that live."""
+        from moto.ec2.models import ec2_backends
+
+        found = ec2_backends["123456789012"][REGION].all_instances()
+        return sum(one.state in ("pending", "running") for one in found)
+
     def reset(self) -> None:
         from moto.backends import get_backend
 

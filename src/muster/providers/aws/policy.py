@@ -9,6 +9,7 @@ from muster.providers.aws.names import resource_name
 from muster.providers.aws.tags import TAG_CLUSTER, TAG_MADE_BY
 
 LOOK = (
+    "ec2:DescribeAvailabilityZones",
     "ec2:DescribeCapacityReservations",
     "ec2:DescribeImages",
     "ec2:DescribeInstanceTypeOfferings",
