@@ -57,17 +57,20 @@ class _Runtime:
 
     def __init__(self, cluster) -> None:
         self.cluster, self.version = cluster, 0
-        self.demands: list[Demand] = []
+        self.wanted = 0  # requests of 4 CPUs; each runs on a worker of its own
         self.idle_s = 0.0
 
     def read(self):
         self.version += 1
-        return RuntimeReport(version=self.version, nodes=tuple(self._nodes()), demands=tuple(self.demands))
+        nodes = tuple(self._nodes())
+        waiting = self.wanted - sum(not one.is_head for one in nodes)
+        demands = (Demand(shape=Resources.of({"CPU": 4}), count=waiting),) if waiting > 0 else ()
+        return RuntimeReport(version=self.version, nodes=nodes, demands=demands)
 
     def _nodes(self):
         spec = self.cluster.spec
         for node_id, machine in self.cluster.provider.machines.living().items():
-            if machine.state != "running":
+            if machine.state != "running" or f"n-{node_id}" in self.cluster.drainer.drained:
                 continue
             name = machine.tags[TAG_RAY_USER_NODE_TYPE]
             total = spec.node_type(name).resources
@@ -93,10 +96,10 @@ class _Drainer:
     """Whoever is asked drains at once: the node is gone at the next tick, so its machine is ended."""
 
     def __init__(self) -> None:
-        self.drained = []
+        self.drained = set()
 
     def drain(self, action):
-        self.drained.append(action)
+        self.drained.add(action.node_id)
 
     def poll(self):
         return ()
@@ -144,8 +147,8 @@ class ClusterOnEc2:
         config = node_launches(self.config)["head"].node_config
         return next(iter(self.provider.create_node(dict(config), tags, 1)))
 
-    def ask(self, cpus: float, count: int) -> None:
-        self.runtime.demands = [Demand(shape=Resources.of({"CPU": cpus}), count=count)] if count else []
+    def ask(self, count: int) -> None:
+        self.runtime.wanted = count
 
     def tick(self, times: int = 1, seconds: float = 1.0):
         for _ in range(times):

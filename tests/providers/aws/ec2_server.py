@@ -45,6 +45,7 @@ class Ec2Faults:
         self.throttled: Counter[str] = Counter()  # action -> calls that are throttled
         self.denied: set[str] = set()  # actions
         self.refused: dict[str, tuple[str, str]] = {}  # action -> code and message
+        self.accepted: set[str] = set()  # actions of IAM that moto does not know everything for
         self.lost: Counter[str] = Counter()  # action -> calls that are done, and whose answer is lost
         self.fresh_profile = 0  # launches until the instance profile is known
         self.is_pending = False  # new machines stay pending
@@ -92,6 +93,9 @@ class Ec2Middleware:
             return error("RequestLimitExceeded", "Request limit exceeded.", 503)
         if action in faults.denied:
             return error("UnauthorizedOperation", "You are not authorized to perform this operation.", 403)
+        if action in faults.accepted:
+            done = f"<{action}Response xmlns='x'><ResponseMetadata/></{action}Response>"
+            return 200, done.encode()
         if action in faults.refused:
             return error(*faults.refused[action])
         token = fields.get("ClientToken", "")
@@ -180,7 +184,7 @@ class Ec2Middleware:
             return error(
                 faults.codes.get(faults.stock_of(place), "InsufficientInstanceCapacity"), NOTHING_LEFT
             )
-        done = self.moto(environ, urlencode({**fields, "MaxCount": count, "MinCount": 1}).encode())
+        done = self.moto(environ, urlencode({**fields, "MaxCount": count, "MinCount": count}).encode())
         if done[0] == 200:
             faults.take(place, count)
         return done

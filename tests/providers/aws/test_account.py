@@ -72,8 +72,8 @@ def test_a_missing_right_is_named_with_the_line_of_the_policy_that_gives_it(ec2)
 
 
 def test_a_region_that_is_not_one_is_refused_with_the_nearest(ec2):
-    (line,) = told(region="us-eest-1")
-    assert "'us-eest-1' is not a region of AWS that boto3 knows; did you mean 'us-east-1'?" in line
+    (line,) = told(region="us-east-11")
+    assert "'us-east-11' is not a region of AWS that boto3 knows; did you mean 'us-east-1'?" in line
     assert ec2.faults.calls.total() == 0
 
 
@@ -152,6 +152,7 @@ def test_what_others_have_made_is_not_removed(ec2):
 
 def test_with_ssm_no_port_is_opened(ec2):
     provider, config = made(provider=", use_ssm: true")
+    ec2.faults.accepted.add("AttachRolePolicy")  # moto has none of AWS's own policies
     prepare(provider, config, lambda step: None)
     (group,) = (
         one
@@ -159,8 +160,7 @@ def test_with_ssm_no_port_is_opened(ec2):
         if one["GroupName"] == "muster-c1"
     )
     assert [rule["IpProtocol"] for rule in group["IpPermissions"]] == ["-1"]
-    attached = provider.calls.call("iam", "list_attached_role_policies", {"RoleName": "muster-c1"})
-    assert [one["PolicyName"] for one in attached["AttachedPolicies"]] == ["AmazonSSMManagedInstanceCore"]
+    assert ec2.faults.calls["AttachRolePolicy"] == 1
 
 
 def test_the_policy_that_is_printed_names_every_call_that_is_made(ec2):

@@ -113,7 +113,7 @@ def test_capacity_blocks_and_persistent_requests_are_bought_by_run_instances(key
 
 
 def test_machines_have_imdsv2_encrypted_disks_that_end_with_them_and_end_when_they_shut_down():
-    filled = with_defaults({}, MachineDefaults(hop_limit=2, root_device="/dev/sda1"))
+    filled = with_defaults({}, MachineDefaults(hop_limit=2, root_device="/dev/sda1", root_gib=8))
     assert filled == {
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
@@ -122,7 +122,10 @@ def test_machines_have_imdsv2_encrypted_disks_that_end_with_them_and_end_when_th
             "HttpPutResponseHopLimit": 2,
         },
         "BlockDeviceMappings": [
-            {"DeviceName": "/dev/sda1", "Ebs": {"Encrypted": True, "DeleteOnTermination": True}}
+            {
+                "DeviceName": "/dev/sda1",
+                "Ebs": {"Encrypted": True, "DeleteOnTermination": True, "VolumeSize": 8},
+            }
         ],
     }
 

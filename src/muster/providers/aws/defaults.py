@@ -53,8 +53,9 @@ class ClusterDefaults:
             if is_head and not given.get("IamInstanceProfile"):
                 profile = self._once("profile", self.profile)
                 given |= {"IamInstanceProfile": {"Name": profile}} if profile else {}
-        root = self._root_device(given.get("ImageId", ""))
-        return with_defaults(given, MachineDefaults(hop_limit=self._hop_limit, root_device=root))
+        device, gib = self._root_disk(given.get("ImageId", ""))
+        defaults = MachineDefaults(hop_limit=self._hop_limit, root_device=device, root_gib=gib)
+        return with_defaults(given, defaults)
 
     # -- one thing each ---------------------------------------------------------------------------
 
@@ -98,16 +99,20 @@ class ClusterDefaults:
             return {}
         return self._once(f"processors {' '.join(machine_types)}", lambda: self._allowed(ask, {}))
 
-    def _root_device(self, image: str) -> str:
-        """Returns the device of an image's own disk; "" where it is not known, or may not be asked."""
+    def _root_disk(self, image: str) -> tuple[str, int]:
+        """Returns the device and the GiB of an image's own disk; "" where that may not be asked."""
 
-        def ask() -> str:
-            found = list(self._calls.pages("describe_images", "Images", ImageIds=[image]))
-            return str(found[0].get("RootDeviceName") or "") if found else ""
+        def ask() -> tuple[str, int]:
+            found = next(self._calls.pages("describe_images", "Images", ImageIds=[image]), {})
+            device = str(found.get("RootDeviceName") or "")
+            disks = {
+                one.get("DeviceName"): one.get("Ebs") or {} for one in found.get("BlockDeviceMappings", ())
+            }
+            return device, int(disks.get(device, {}).get("VolumeSize") or 0)
 
         if not image.startswith("ami-"):
-            return ""
-        return self._once(f"root of {image}", lambda: self._allowed(ask, ""))
+            return "", 0
+        return self._once(f"root of {image}", lambda: self._allowed(ask, ("", 0)))
 
     def group_id(self, vpc: str) -> str:
         """Returns the cluster's security group in a network; "" when there is none."""

@@ -206,7 +206,11 @@ class MachineBuyer:
             ClientToken=token_of(order.token, place.machine_type, place.subnet.subnet_id, count),
             TagSpecifications=[tagged(kind, {**order.tags, **tags[kind]}) for kind in kinds],
         )
-        done.made.update(dict.fromkeys((one["InstanceId"] for one in answer["Instances"]), place))
+        made = [one["InstanceId"] for one in answer["Instances"]]
+        done.made.update(dict.fromkeys(made, place))
+        if len(made) < count:
+            text = f"{len(made)} of {count} machines were left"
+            self._note(done, place, "InsufficientInstanceCapacity", text)
 
 
 def units_refused(order: Order, done: Bought) -> list[ProviderError]:

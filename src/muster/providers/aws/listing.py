@@ -79,6 +79,7 @@ class MachineList:
         self._machines: dict[str, Ec2Machine] = {}
         self._new: dict[str, float] = {}  # id -> when it was made; gone once it was listed
         self._ended: dict[str, float] = {}  # id -> when it was ended or stopped
+        self._written: list[tuple[float, str, dict[str, str]]] = []  # when, which, tags
         self._lock = threading.Lock()
 
     def refresh(self) -> dict[str, Ec2Machine]:
@@ -99,8 +100,11 @@ class MachineList:
         self._new = {n: at for n, at in self._new.items() if n not in found and now - at <= LATE_S}
         self._ended = {n: at for n, at in self._ended.items() if now - at <= LATE_S}
         late = {n: self._machines[n] for n in self._new if n in self._machines}
-        # A machine whose tags were written while the list was on its way has the newer ones.
         self._machines = {**found, **late}
+        # What was written while the list was on its way is newer than the list.
+        self._written = [one for one in self._written if one[0] >= began]
+        for _, node_id, tags in self._written:
+            self._add_tags(node_id, tags)
 
     def living(self) -> dict[str, Ec2Machine]:
         with self._lock:
@@ -157,9 +161,13 @@ class MachineList:
 
     def note_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
         with self._lock:
-            known = self._machines.get(node_id)
-            if known is not None:
-                self._machines[node_id] = replace(known, tags={**known.tags, **tags})
+            self._written.append((self._clock.monotonic(), node_id, dict(tags)))
+            self._add_tags(node_id, tags)
+
+    def _add_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
+        known = self._machines.get(node_id)
+        if known is not None:
+            self._machines[node_id] = replace(known, tags={**known.tags, **tags})
 
 
 def to_filters(tags: Mapping[str, str]) -> list[dict[str, Any]]:

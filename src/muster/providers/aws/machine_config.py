@@ -108,6 +108,7 @@ class MachineDefaults(Struct, frozen=True, kw_only=True):
 
     hop_limit: int = 1  # of the metadata service; 2 where nodes run in containers
     root_device: str = ""  # of the image; "": not known, then its disks are as the image has them
+    root_gib: int = 0
 
 
 def with_defaults(settings: Mapping[str, Any], defaults: MachineDefaults) -> dict[str, Any]:
@@ -132,7 +133,8 @@ def with_defaults(settings: Mapping[str, Any], defaults: MachineDefaults) -> dic
     disks = [_disk(one) for one in settings.get("BlockDeviceMappings") or ()]
     root = defaults.root_device
     if root and root not in [one.get("DeviceName") for one in disks]:
-        disks.insert(0, _disk({"DeviceName": root, "Ebs": {}}))
+        size = {"VolumeSize": defaults.root_gib} if defaults.root_gib else {}
+        disks.insert(0, _disk({"DeviceName": root, "Ebs": size}))
     if disks:
         filled["BlockDeviceMappings"] = disks
     return filled

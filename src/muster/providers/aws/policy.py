@@ -44,6 +44,8 @@ ROLE = (
     "iam:DetachRolePolicy",
     "iam:GetInstanceProfile",
     "iam:GetRole",
+    "iam:ListAttachedRolePolicies",
+    "iam:ListRolePolicies",
     "iam:PassRole",
     "iam:PutRolePolicy",
     "iam:RemoveRoleFromInstanceProfile",

@@ -156,7 +156,7 @@ class AccountCheck:
             zones = {one["Location"] for one in found}
             wanted = {one.zone for one in subnets if not planned.zones or one.zone in planned.zones}
             missing = sorted(wanted - zones)
-            if missing:
+            if missing and (planned.zones or not wanted & zones):
                 yield AccountFinding(
                     problem=f"{machine} is not sold in {', '.join(missing)}",
                     fix=f"use {', '.join(sorted(zones)) or 'another region or type'}",

@@ -310,6 +310,7 @@ class AwsNodeProvider(NodeProvider):
         ids = [one for one in node_ids if _ID.fullmatch(one)]
         kept: list[Ec2Machine] = []
         if self._keeps_stopped:
+            ids = [one for one in ids if not self._stopped.has(one)]
             found = [one for one in map(self.machines.get, ids) if one is not None]
             kept = [one for one in found if one.lives and not one.is_spot]
         if kept:

@@ -38,6 +38,7 @@ class StoppedMachines:
         self._calls, self._list = calls, machines
         self._lock = threading.Lock()
         self._starting: set[str] = set()  # taken by a launch of this process
+        self._stopped_here: set[str] = set()  # until they are started again
 
     def stop(self, machines: Sequence[Ec2Machine]) -> None:
         """Stops on-demand machines; what their disks cost is logged."""
@@ -45,9 +46,16 @@ class StoppedMachines:
         self._calls.ec2("stop_instances", InstanceIds=ids)
         with self._lock:
             self._starting -= set(ids)
+            self._stopped_here |= set(ids)
         gib = self._disk_gib(machines)
         price = f"their {gib} GiB of disk cost about ${disk_price_per_month(gib):.2f} per month"
         logger.info("stopped %s; %s until `muster down`", ", ".join(ids), price)
+
+    def has(self, node_id: str) -> bool:
+        """Returns whether a machine is kept: it is not ended when it is asked to end once more."""
+        with self._lock:
+            is_stopped_here = node_id in self._stopped_here
+        return is_stopped_here or any(one.node_id == node_id for one in self._list.kept())
 
     def start(self, tags: Mapping[str, str], count: int, offer: Offer | None) -> dict[str, Ec2Machine]:
         """Starts up to `count` stopped machines as new ones with these tags; returns those that start.
@@ -66,6 +74,8 @@ class StoppedMachines:
             with self._lock:
                 self._starting -= set(ids)
             return {}
+        with self._lock:
+            self._stopped_here -= set(ids)
         return {one.node_id: replace(one, state="pending", tags={**one.tags, **tags}) for one in chosen}
 
     def _chosen(self, tags: Mapping[str, str], count: int, offer: Offer | None) -> list[Ec2Machine]:
