@@ -24,6 +24,11 @@ class Floor:
 
 
 FLOORS: dict[str, tuple[Floor, ...]] = {
+    "aws": (
+        Floor("calls_per_tick.1000", at_most=1.0),
+        Floor("calls_per_launch", at_most=0.05),
+        Floor("calls_ratio", at_least=10.0),
+    ),
     "planner": (
         Floor("speedup.busy_1000n_10000p_20s", at_least=300),
         Floor("speedup.half_500n_5000p_20s", at_least=300),

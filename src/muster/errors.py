@@ -106,6 +106,7 @@ class ProviderError(MusterError):
     """A ProviderError is a refusal; `kind` is one of the values of `cluster.model.FailureKind`."""
 
     kind: ClassVar[str] = "unknown"
+    offers: tuple[str, ...] = ()  # the offers that it is about, by name; (): not known
 
 
 class CapacityExhausted(ProviderError):

@@ -24,7 +24,15 @@ from muster.cluster.model import (
 )
 from muster.cluster.observe import FailureInbox, Observer
 from muster.cluster.plan import Action, Drain, Install, Launch, Plan, Resize, Terminate, attempt_of, base_id
-from muster.cluster.ports import BuysOffers, Ledger, PortErrors, Ports, TickResult, WorksInBackground
+from muster.cluster.ports import (
+    BuysOffers,
+    Ledger,
+    PortErrors,
+    Ports,
+    TakesNextOffer,
+    TickResult,
+    WorksInBackground,
+)
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Quarantined, Snapshot
 from muster.cluster.states import InstanceState
@@ -103,7 +111,9 @@ class Executor:
     def _launch(self, action: Launch) -> None:
         """A launch from before the provider was replaced by one without offers still buys its types."""
         provider = self._ports.provider
-        if action.offer is not None and isinstance(provider, BuysOffers):
+        if action.offer is not None and action.others and isinstance(provider, TakesNextOffer):
+            provider.launch_offers(action.request_id, action.shape, (action.offer, *action.others))
+        elif action.offer is not None and isinstance(provider, BuysOffers):
             provider.launch_offer(action.request_id, action.shape, action.offer)
         else:
             provider.launch(action.request_id, action.shape)

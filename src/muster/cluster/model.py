@@ -418,6 +418,7 @@ class LaunchFailure(Struct, frozen=True, kw_only=True):
     kind: FailureKind = FailureKind.UNKNOWN
     message: str = ""
     offer: str = ""  # the offer's name, when the provider knows that only this one is concerned
+    also: tuple[str, ...] = ()  # other offers of the type that the same call has found to be the same
 
 
 class TerminateFailure(Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     shape: Mapping[str, int]
     instance_ids: tuple[InstanceId, ...]
     offer: Offer | None = None  # None: types without offers, or a provider that does not choose among them
+    others: tuple[Offer, ...] = ()  # the next ones, where the provider may take what the first has not
 
 
 class Terminate(Struct, frozen=True, kw_only=True, tag="terminate"):

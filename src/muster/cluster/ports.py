@@ -76,6 +76,15 @@ class BuysOffers(Protocol):
 
 
 @runtime_checkable
+class TakesNextOffer(Protocol):
+    """A TakesNextOffer provider can try several offers in one call; `traits().takes_next_offer` is true."""
+
+    def launch_offers(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer]) -> None:
+        """Starts to buy as `launch_offer` does, from the first of these offers that has machines left."""
+        ...
+
+
+@runtime_checkable
 class WorksInBackground(Protocol):
     """A WorksInBackground port returns from calls before their effect has reached the other side.
 

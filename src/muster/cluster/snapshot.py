@@ -30,6 +30,7 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
     resizable: bool = False  # can change a machine's size in place
     max_batch: int | None = None  # largest launch call
     buys_offers: bool = False  # has `launch_offer`: can be told the zone and the market
+    takes_next_offer: bool = False  # has `launch_offers`: one call buys from the first that has machines
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):

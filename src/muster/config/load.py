@@ -68,8 +68,13 @@ _SPARK_TYPES: Plain = {
     },
 }
 
+_START: Plain = {
+    "head_start_ray_commands": ["ray start --head --port=6379 --no-monitor --disable-usage-stats"],
+    "worker_start_ray_commands": ["ray start --address=$RAY_HEAD_IP:6379 --disable-usage-stats"],
+}
+
 DEFAULTS: dict[str, Plain] = {
-    "aws": {**COMMON, **_SSH, **_types({"InstanceType": "m5.large"}, {})},
+    "aws": {**COMMON, **_SSH, **_START, **_types({"InstanceType": "m5.large"}, {})},
     "gcp": {**COMMON, **_SSH, **_types({"machineType": "n1-standard-2"}, _TWO_CPUS, *_GCP_NAMES)},
     "azure": {
         **COMMON,
@@ -85,12 +90,7 @@ DEFAULTS: dict[str, Plain] = {
         "head_node_type": HEAD_TYPE,
         "available_node_types": _VSPHERE_TYPES,
     },
-    "local": {
-        **COMMON,
-        **_SSH,
-        "head_start_ray_commands": ["ray start --head --port=6379 --no-monitor --disable-usage-stats"],
-        "worker_start_ray_commands": ["ray start --address=$RAY_HEAD_IP:6379 --disable-usage-stats"],
-    },
+    "local": {**COMMON, **_SSH, **_START},
     "external": {**COMMON, **_types({}, {})},
     "spark": {
         **COMMON,

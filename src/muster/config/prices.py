@@ -156,8 +156,9 @@ def offers_of_type(
 def _written(entry: NodeTypeConfig, offer: OfferConfig, known: Mapping[tuple[str, str], float]) -> Offer:
     """An offer without a price costs what the price file says, else what its type costs."""
     price = offer.price_per_hour
-    if price is None:
-        price = known.get((offer.zone, offer.market.value), entry.price_per_hour)
+    if price is None:  # what is reserved is paid for anyway
+        otherwise = 0.0 if offer.market is Market.RESERVED else entry.price_per_hour
+        price = known.get((offer.zone, offer.market.value), otherwise)
     return Offer(
         zone=offer.zone,
         market=offer.market.value,

@@ -226,6 +226,19 @@ def _compat(config: ClusterConfig, launches: Launches, context: ProviderContext)
     return _adapted(config, made, launches, context)
 
 
+def _aws(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
+    from muster.providers.aws.provider import AwsNodeProvider
+
+    made = AwsNodeProvider(
+        config.provider.settings(),
+        context.cluster_name,
+        clock=context.clock,
+        ids=context.ids,
+        uses_docker=bool(config.docker.container_name),
+    )
+    return _adapted(config, made, launches, context)
+
+
 def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     if context.runtime is None:
         raise ConfigError(
@@ -237,6 +250,7 @@ def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContex
 
 _BUILDERS: dict[str, Build] = {
     **dict.fromkeys(CLOUDS, _compat),
+    "aws": _aws,
     "external": _external,
     "local": _local,
     "process": _process,
@@ -259,7 +273,10 @@ def _adapted(
         launches,
         cluster_name=context.cluster_name,
         limits=AdapterLimits(
-            max_launch_batch=config.muster.limits.max_launch_batch,
+            max_launch_batch=max(
+                config.muster.limits.max_launch_batch, getattr(node_provider, "max_launch_batch", 0)
+            ),
+            least_threads=getattr(node_provider, "launch_threads", 1),
             max_concurrent=config.muster.limits.max_concurrent,
             # Without commands there is nothing to set up: the provider must do it.
             installs_runtime=None if installs_by_commands(config) else True,
@@ -271,7 +288,7 @@ def _adapted(
 def installs_by_commands(config: ClusterConfig) -> bool:
     """Returns whether muster's installer sets machines up, by the commands of the file."""
     updates = not config.provider.disable_node_updaters and bool(config.worker_start_ray_commands)
-    return updates and config.provider.type in (*CLOUDS, "external", "local")
+    return updates and config.provider.type in (*CLOUDS, "aws", "external", "local")
 
 
 def _why_not(kind: str) -> str:

@@ -198,3 +198,30 @@ def test_a_provider_that_cannot_choose_gets_plain_launches_and_the_user_is_told(
     plan = reconcile(offered(traits=ProviderTraits()))
     assert launches(plan) == [(None, {"gpu": 1})]
     assert [note.source for note in plan.quarantined] == ["offers"]
+
+
+FLEETS = ProviderTraits(buys_offers=True, takes_next_offer=True)
+
+
+def others(plan):
+    return [action.others for action in plan.actions if isinstance(action, Launch)]
+
+
+def test_where_one_call_can_try_several_offers_it_is_given_those_of_the_same_market():
+    third = Offer(zone="c", market="spot", price_per_hour=1.5)
+    limited = Offer(zone="d", market="spot", price_per_hour=1.6, max_nodes=5)
+    many = replace(GPU, offers=(DEAR, CHEAP, NEXT, third, limited))
+    assert others(reconcile(offered(known=many, traits=FLEETS))) == [(third, NEXT)]
+    assert others(reconcile(offered(known=many))) == [()]
+
+
+def test_an_offer_that_is_backed_off_is_not_tried_in_place_of_another():
+    assert others(reconcile(offered(traits=FLEETS, memory=blocked("gpu b/spot")))) == [()]
+
+
+def test_a_refusal_of_all_offers_that_a_call_has_tried_backs_off_all_of_them():
+    failure = replace(refused(offer="a/spot")[0], also=("b/spot",))
+    seen = offered([asked()], launch_failures=(failure,), traits=FLEETS)
+    plan = reconcile(seen)
+    assert launches(plan) == [(DEAR, {"gpu": 1})]
+    assert sorted(plan.memory.health) == ["gpu a/spot", "gpu b/spot"]

@@ -86,6 +86,8 @@ class ClusterDown:
             if problem:
                 left[one.node_id] = problem
         await self._clean_up_provider()
+        if options.purge and not left:
+            await self._purge_account()
         spend = None if left else self._forget()
         return TakenDown(
             workers=ended.ended,
@@ -223,6 +225,19 @@ class ClusterDown:
                 await asyncio.to_thread(clean)
             except Exception as error:  # noqa: BLE001 - the machines are gone already
                 self._notes.append(f"the provider's own clean-up failed: {error_text(error)}")
+
+    async def _purge_account(self) -> None:
+        """Removes what `up` has made beside machines."""
+        session = self.session
+        if session.config.provider.type != "aws":
+            return
+        from muster.providers.aws.account import purge
+
+        session.context.report("", "removing the security group, the key and the instance profile")
+        left = await asyncio.to_thread(
+            purge, session.bare_provider, session.config, lambda step: session.context.report("", step)
+        )
+        self._notes += [f"could not be removed: {line}" for line in left]
 
     def _forget(self) -> Spend | None:
         """Removes what this computer keeps of a cluster that is down; its history stays unless purged."""

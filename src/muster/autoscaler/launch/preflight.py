@@ -200,7 +200,8 @@ def here(config: ClusterConfig, *, needs_ssh: bool = True) -> list[Finding]:
             found.append(Finding(place="", problem=f"{name} is missing", fix=f"`sudo apt install {package}`"))
     keys = {config.auth.ssh_private_key, *(host.ssh_private_key for host in config.provider.hosts)}
     for key in sorted(filter(None, keys)) if needs_ssh else ():
-        found += _key_findings(key)
+        is_made = config.provider.type == "aws" and not Path(key).expanduser().exists()  # by `up`, then
+        found += [] if is_made else _key_findings(key)
     for there, local in config.file_mounts.items():
         if not Path(local).expanduser().exists():
             problem = f"file_mounts: {local} (for {there}) is not here"
@@ -236,9 +237,10 @@ def ray_version() -> str:
 async def preflight(session: ClusterSession) -> list[Finding]:
     """Returns everything that is wrong, this computer's first; hosts are asked side by side."""
     config = session.config
+    if config.provider.type == "aws":
+        return [*here(config), *await asyncio.to_thread(_account, session)]
     if config.provider.type != "local":
-        v1 = getattr(session.port, "v1")  # noqa: B009 - of V1Adapter
-        found = here(config, needs_ssh=not has_own_runner(v1))
+        found = here(config, needs_ssh=not has_own_runner(session.bare_provider))
         return [*found, *await _ask_provider(session)]
     found = here(config)
     if any(one.is_fatal for one in found):
@@ -259,7 +261,8 @@ async def preflight(session: ClusterSession) -> list[Finding]:
 async def _ask_provider(session: ClusterSession) -> list[Finding]:
     """Returns what is wrong with a user's own class: whether it lists machines, and what a head says."""
     session.context.report("", "asking the provider for its machines")
-    name = f"{session.config.provider.module}.non_terminated_nodes"
+    provider = session.config.provider
+    name = f"{provider.module or provider.type}.non_terminated_nodes"
     try:
         head = await asyncio.wait_for(in_thread(session.head), PROBE_S)
     except (TimeoutError, asyncio.TimeoutError):
@@ -274,6 +277,14 @@ async def _ask_provider(session: ClusterSession) -> list[Finding]:
     probe = await probed(session.runner(head.node_id), line, session.context.clock)
     found = judged(head.ip, probe, _expected(session.config, session.config.head_type, is_head=True))
     return [replace(one, is_fatal=False) for one in found]  # it runs already, or boots: `up` waits for it
+
+
+def _account(session: ClusterSession) -> list[Finding]:
+    from muster.providers.aws.account import check_account
+
+    session.context.report("", "checking the AWS account: rights, images, zones, addresses and quotas")
+    found = check_account(session.bare_provider, session.config)
+    return [Finding(place="AWS", problem=one.problem, fix=one.fix, is_fatal=one.is_fatal) for one in found]
 
 
 def _expected(config: ClusterConfig, node_type: str, *, is_head: bool) -> Expected:

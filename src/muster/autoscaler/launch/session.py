@@ -36,6 +36,7 @@ from muster.config.rack import rack_hosts
 from muster.config.schema import ClusterConfig
 from muster.errors import ClusterError
 from muster.host.atomic_write import atomic_write
+from muster.providers.aws.names import with_access
 from muster.providers.bootstrap import CompletedConfig, completed
 from muster.providers.registry import ProviderContext, build_provider, check_provider
 from muster.providers.runners import Reach, address_of, runner_of
@@ -104,6 +105,8 @@ class ClusterSession:
         check_launchable(written, file)
         load_prices(written, self.file)  # a mistake in it is one before anything is started
         self.data: dict[str, Any] = with_overrides(Document.load(file).data, overrides)
+        if written.provider.type == "aws":
+            self.data = with_access(self.data, self.data.get("cluster_name") or written.cluster_name)
         prices = price_file(written, self.file)
         if prices is not None:
             self.data["muster"] = {**self.data["muster"], "prices": str(prices)}
@@ -126,6 +129,11 @@ class ClusterSession:
 
     def bootstrap(self) -> None:
         """Lets the provider's class complete the file, as the first step of `up`: it may make things."""
+        if self.config.provider.type == "aws":
+            from muster.providers.aws.account import prepare
+
+            prepare(self.bare_provider, self.config, lambda step: self.context.report("", step))
+            return
         done: CompletedConfig = completed(self.config)
         if done.answer != self.config:
             self.filled = {
@@ -161,9 +169,14 @@ class ClusterSession:
         return self._port
 
     @property
+    def bare_provider(self) -> Any:  # noqa: ANN401 - duck typed
+        """Returns the v1 object itself."""
+        return getattr(self.port, "v1")  # noqa: B009 - of V1Adapter
+
+    @property
     def node_provider(self) -> Any:  # noqa: ANN401 - duck typed
         """Returns the v1 object; whatever its methods raise is an Exception."""
-        return ShieldedProvider(getattr(self.port, "v1"))  # noqa: B009 - of V1Adapter
+        return ShieldedProvider(self.bare_provider)
 
     # -- machines ---------------------------------------------------------------------------------
 
@@ -205,7 +218,7 @@ class ClusterSession:
         return self.machines(NODE_KIND_WORKER)
 
     def runner(self, node_id: str, *, login_shell: bool = False, is_head: bool = True) -> CommandRunner:
-        v1 = getattr(self.port, "v1")  # noqa: B009 - of V1Adapter
+        v1 = self.bare_provider
         reach = Reach(pins=self.home.path / "known_hosts", is_inside=False, login_shell=login_shell)
         return runner_of(self.config, v1, node_id, reach, is_head=is_head)
 

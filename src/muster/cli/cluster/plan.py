@@ -8,7 +8,11 @@ from rich.text import Text
 
 from muster.base.text import money
 from muster.cli.console import HEADING, QUIET, show
+from muster.config.node_launch import machine_type
+from muster.config.prices import PriceTable, offers_of_type
 from muster.config.schema import ClusterConfig
+
+HOURS_PER_MONTH = 730
 
 
 class PlannedType(NamedTuple):
@@ -18,47 +22,72 @@ class PlannedType(NamedTuple):
     role: str
     least: int
     most: int
-    price_per_hour: float | None
+    price_per_hour: float | None  # of its cheapest offer, where it has any
+    dearest: float | None  # of its dearest offer
 
 
-def planned_types(config: ClusterConfig) -> list[PlannedType]:
+def planned_types(config: ClusterConfig, prices: PriceTable | None = None) -> list[PlannedType]:
     """Returns the head and the workers, in the order of the file."""
     types = config.available_node_types
-    head = types[config.head_type]
-    lines = [PlannedType(config.head_type, "head", 1, 1, head.price_per_hour)]
+    head = types[config.head_type].price_per_hour  # it is bought as its type says, not from an offer
+    if head is None:
+        head = _prices(config, config.head_type, prices)[0]
+    lines = [PlannedType(config.head_type, "head", 1, 1, head, head)]
     for name, entry in types.items():
         most = min(config.type_max_workers(name), config.max_workers)
         if most:
-            lines.append(PlannedType(name, "workers", entry.min_workers, most, entry.price_per_hour))
+            lines.append(
+                PlannedType(name, "workers", entry.min_workers, most, *_prices(config, name, prices))
+            )
     return lines
 
 
-def price_range(config: ClusterConfig) -> tuple[float, float] | None:
+def _prices(config: ClusterConfig, name: str, prices: PriceTable | None) -> tuple[float | None, float | None]:
+    """Returns the least and the most that a machine of a type costs; None where that is not known."""
+    entry = config.available_node_types[name]
+    machine = machine_type(config.provider.type, entry.node_config or {})
+    offers = [offer.price_per_hour for offer in offers_of_type(config, name, machine, prices)]
+    known = [price for price in offers or [entry.price_per_hour] if price is not None]
+    if len(known) < len(offers or [None]):
+        return None, None
+    return min(known), max(known)
+
+
+def price_range(config: ClusterConfig, prices: PriceTable | None = None) -> tuple[float, float] | None:
     """Returns dollars per hour, at first and at most; None where a type has no price."""
-    lines = planned_types(config)
+    lines = planned_types(config, prices)
     if any(line.price_per_hour is None for line in lines):
         return None
     least = sum(line.least * (line.price_per_hour or 0.0) for line in lines)
-    head, room = lines[0].price_per_hour or 0.0, config.max_workers
-    most = head
-    for line in sorted(lines[1:], key=lambda one: -(one.price_per_hour or 0.0)):
+    most, room = lines[0].price_per_hour or 0.0, config.max_workers
+    for line in sorted(lines[1:], key=lambda one: -(one.dearest or 0.0)):
         count = min(line.most, room)
-        most, room = most + count * (line.price_per_hour or 0.0), room - count
+        most, room = most + count * (line.dearest or 0.0), room - count
     return least, most
 
 
-def show_plan(config: ClusterConfig) -> None:
+def show_plan(config: ClusterConfig, prices: PriceTable | None = None) -> None:
     """Prints the plan of `--dry-run`."""
-    where = {"process": "this computer", "local": "your hosts"}.get(
+    where = {"process": "this computer", "local": "your hosts", "aws": f"AWS ({config.provider.region})"}.get(
         config.provider.type, config.provider.type
     )
     show(Text(f"{config.cluster_name}: would be started on {where}", style=HEADING))
-    for line in planned_types(config):
+    for line in planned_types(config, prices):
         count = str(line.least) if line.least == line.most else f"{line.least} to {line.most}"
-        price = "no price given" if line.price_per_hour is None else f"{money(line.price_per_hour)}/h each"
-        show(Text(f"  {count:>9} {line.role:<7} {line.name}   {price}"))
-    prices = price_range(config)
-    if prices is None:
+        show(Text(f"  {count:>9} {line.role:<7} {line.name}   {_price_text(line)}"))
+    found = price_range(config, prices)
+    if found is None:
         show(Text("  the price is not known: price_per_hour of every type would say it", style=QUIET))
-    else:
-        show(Text(f"  {money(prices[0])}/h at first, at most {money(prices[1])}/h"))
+        return
+    show(Text(f"  {money(found[0])}/h at first, at most {money(found[1])}/h"))
+    if found[1]:
+        month = [money(one * HOURS_PER_MONTH) for one in found]
+        show(Text(f"  a month of that: {month[0]}, at most {month[1]}", style=QUIET))
+
+
+def _price_text(line: PlannedType) -> str:
+    if line.price_per_hour is None or line.dearest is None:
+        return "no price given"
+    if line.price_per_hour == line.dearest:
+        return f"{money(line.price_per_hour)}/h each"
+    return f"{money(line.price_per_hour)} to {money(line.dearest)}/h each"

@@ -27,6 +27,7 @@ from muster.cli.cluster.plan import price_range, show_plan
 from muster.cli.console import GOOD, HEADING, complain, emit, remark, show
 from muster.cli.up_down import confirm
 from muster.config.load import is_cluster_name, load_config
+from muster.config.prices import load_prices
 from muster.errors import ClusterError, ConfigError
 from muster.host.machine import program
 
@@ -39,7 +40,7 @@ def is_elsewhere(word: str) -> bool:
             config = load_config(file, os.environ)
         except ConfigError:
             return False  # told where the file is needed
-        if config.provider.type == "local":
+        if config.provider.type in ("aws", "local"):
             return True
         word = config.cluster_name
     return is_cluster_name(word) and read_launch(ClusterHome.of(word, clusters_root(os.environ))) is not None
@@ -70,14 +71,16 @@ def up_elsewhere(file: Path, *, yes: bool, dry_run: bool, no_check: bool, **give
     names = ("cluster_name", "min_workers", "max_workers")
     overrides = Overrides(**{name: given[name] for name in names})
     with cluster_session(file, overrides) as session:
+        prices_of_file = load_prices(session.config, session.file)
         if dry_run:
-            show_plan(session.config)
+            show_plan(session.config, prices_of_file)
+            _show_made(session)
         if not no_check:
             _check(session)
         if dry_run:
             return True
         if not yes:
-            prices = price_range(session.config)
+            prices = price_range(session.config, prices_of_file)
             price = (
                 "" if prices is None else f" ({money(prices[0])}/h at first, at most {money(prices[1])}/h)"
             )
@@ -111,6 +114,18 @@ def _all_workers(work: ClusterUp, limit_s: float | None) -> bool:
             f"`{program()} logs {file}` says why"
         )
     return running >= wanted
+
+
+def _show_made(session: ClusterSession) -> None:
+    """Shows what `up` makes beside machines, and the rights that it needs for that."""
+    if session.config.provider.type != "aws":
+        return
+    from muster.providers.aws.account import made_beside, needed_policy
+
+    for line in made_beside(session.config):
+        show(Text(f"  {line}"))
+    show(Text("\nThe least policy of who runs `up`:", style=HEADING))
+    emit(needed_policy(session.config).encode())
 
 
 def _check(session: ClusterSession) -> None:

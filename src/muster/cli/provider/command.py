@@ -216,3 +216,26 @@ def end(ctx: click.Context, words: Sequence[str], config: Path) -> None:
         left = end_clusters(subject, names)
     report.show_left(left, _how_to_end(live.class_name, config))
     ctx.exit(BROKEN if left else 0)
+
+
+@provider.command(context_settings={"max_content_width": 88})
+@click.option("--config", required=True, type=_FILE, metavar="FILE", help="A cluster file of provider aws.")
+def prices(config: Path) -> None:
+    """Print a price file for the machine types of FILE, from AWS's own lists.
+
+    Put it beside FILE and name it under `muster: {prices: ...}`; each zone and market with a price is an
+    offer then. Needs the rights pricing:GetProducts and ec2:DescribeSpotPriceHistory.
+    """
+    from muster.base.clock import SystemClock
+    from muster.cli.console import emit
+    from muster.config.load import load_config
+
+    loaded = load_config(config, os.environ)
+    if loaded.provider.type != "aws":
+        raise ConfigError(
+            "only 'aws' has lists of prices that are asked", path="provider.type", file=str(config)
+        )
+    from muster.providers.aws.prices import price_csv
+
+    with _named_in(config):
+        emit(price_csv(loaded, SystemClock()).rstrip("\n").encode())

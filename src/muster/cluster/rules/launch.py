@@ -95,7 +95,36 @@ def _request(draft: Draft, chosen: list[Purchase]) -> None:
     for request_id, members in calls.items():
         shape = dict(Counter(instance.node_type for instance in members))
         ids = tuple(i.instance_id for i in members)
-        draft.act(Launch(request_id=request_id, shape=shape, instance_ids=ids, offer=members[0].offer))
+        offer = members[0].offer
+        draft.act(
+            Launch(
+                request_id=request_id,
+                shape=shape,
+                instance_ids=ids,
+                offer=offer,
+                others=() if offer is None else _next_offers(draft, members[0].node_type, offer),
+            )
+        )
+
+
+def _next_offers(draft: Draft, node_type: str, first: Offer) -> tuple[Offer, ...]:
+    """Returns where else one call may buy, cheapest first: the same market in other zones.
+
+    Another market may be dearer than another type, so that is a decision of the next plan. An offer with a
+    limit of its own is left out: which offer a machine came from is known only when it is listed.
+    """
+    known = draft.types.get(node_type)
+    if known is None or not first.zone or not draft.seen.traits.takes_next_offer:
+        return ()
+    usable = [each.offer for each in by_price(draft.choices_of(known))]
+    return tuple(
+        offer
+        for offer in usable
+        if offer.market == first.market
+        and offer.zone
+        and offer.name != first.name
+        and offer.max_nodes is None
+    )
 
 
 def _asked(offer: Offer | None) -> str:

@@ -199,7 +199,8 @@ def _newest_failures(draft: Draft) -> dict[str, LaunchFailure]:
         offer = failure.offer
         if not offer and failure.kind in _OF_ONE_OFFER:
             offer = offers.get(base_id(failure.request_id), "")
-        newest[health_key(failure.node_type, offer)] = failure
+        for name in (offer, *failure.also):
+            newest[health_key(failure.node_type, name)] = failure
     return newest
 
 

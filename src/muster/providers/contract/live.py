@@ -33,6 +33,7 @@ RUN_PREFIX = "muster-check"
 _RUN = re.compile(rf"{RUN_PREFIX}-[0-9a-f]+")
 _CLUSTER = re.compile(rf"{RUN_PREFIX}-[0-9a-f]+-\d+")
 _MODULE = "provider.module"
+_OWN_CLASSES = {"aws": "muster.providers.aws.provider.AwsNodeProvider"}
 _NOTHING_KEPT = {"cache_stopped_nodes": False}  # or Ray's providers stop machines whose disks cost on
 MOST_CLUSTERS = 60  # of one run
 
@@ -127,7 +128,7 @@ class LiveProvider:
 
 def live_provider(config: ClusterConfig, module: str | None, node_type: str | None) -> LiveProvider:
     """Returns what is to be checked; ConfigError for a class or a type that is not there. Makes no call."""
-    named = module or config.provider.module
+    named = module or config.provider.module or _OWN_CLASSES.get(config.provider.type)
     if named is None:
         raise ConfigError(
             "names no class; give MODULE.CLASS on the command line, or write module: there", path="provider"

@@ -185,13 +185,14 @@ class AdapterLimits:
 
     max_launch_batch: int = 5  # machines per create call
     max_concurrent: int = 10  # machines being created at a time
+    least_threads: int = 1  # create calls at a time; more where batches are small
     list_wait_s: float = 2.0  # how long a tick waits for the list
     given_up_s: float = 300.0  # a call that takes longer than this is made again
     installs_runtime: bool | None = None  # None: provider.disable_node_updaters and the class decide
 
     @property
     def launch_threads(self) -> int:
-        return max(1, math.ceil(self.max_concurrent / self.max_launch_batch))
+        return max(self.least_threads, math.ceil(self.max_concurrent / self.max_launch_batch))
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,7 @@ class V1Adapter:
                 installs_runtime=self._calls.installs_runtime() if known is None else known,
                 max_batch=self._limits.max_launch_batch,
                 buys_offers=self._calls.buys_offers(),
+                takes_next_offer=self._calls.repeats_safely() and self._calls.buys_offers(),
             )
         return self._traits
 
@@ -275,7 +277,11 @@ class V1Adapter:
 
     def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
         self._refuse_if_read_only("launch")
-        self._launches.take(request_id, shape, offer)
+        self._launches.take(request_id, shape, (offer,))
+
+    def launch_offers(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer]) -> None:
+        self._refuse_if_read_only("launch")
+        self._launches.take(request_id, shape, offers if self.traits().takes_next_offer else offers[:1])
 
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         self._refuse_if_read_only("terminate")

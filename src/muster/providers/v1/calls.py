@@ -16,6 +16,7 @@ from muster.base.foreign import error_text
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import CloudInstance, NodeKind, Offer
 from muster.config.node_launch import NodeLaunch
+from muster.providers.node_provider import NodeBatch
 from muster.providers.v1 import tags as t
 from muster.providers.v1.failures import ShieldedProvider, provider_call
 from muster.providers.v1.thread_pools import Job, Pool
@@ -35,14 +36,27 @@ class V1Calls:
     # -- creating ---------------------------------------------------------------------------------
 
     def create(
-        self, launch: NodeLaunch, request_id: RequestId, count: int, offer: Offer | None = None
+        self,
+        launch: NodeLaunch,
+        request_id: RequestId,
+        count: int,
+        offers: Sequence[Offer] = (),
+        part: int = 0,
     ) -> set[str] | None:
         """Makes one create call; returns the new ids, or None where the provider does not report them.
 
-        An offer is passed as tags, so that the list shows it later, and under `offer` in the node config.
+        An offer is passed as tags, so that the list shows it later, and under `offer` in the node config. A
+        provider with `create_node_batch` gets all of the offers, and which part of the request this is.
         """
         tags = t.worker_tags(self._cluster_name, launch.node_type, launch.launch_hash, request_id)
         config = copy.deepcopy(dict(launch.node_config))  # providers write into it
+        offer = offers[0] if offers else None
+        if self.repeats_safely():
+            own = {} if offer is None else t.offer_tags(offer.zone, offer.market)
+            batch = NodeBatch(
+                node_config=config, tags={**tags, **own}, count=count, offers=tuple(offers), part=part
+            )
+            return set(self._v1.create_node_batch(batch))
         if offer is not None:
             tags |= t.offer_tags(offer.zone, offer.market)
             price = offer.price_per_hour
@@ -109,6 +123,10 @@ class V1Calls:
         config = getattr(self._v1, "provider_config", None)
         disabled = isinstance(config, Mapping) and bool(config.get("disable_node_updaters"))
         return disabled or bool(getattr(self._v1, "installs_runtime", False))
+
+    def repeats_safely(self) -> bool:
+        """Returns whether a repeated create call buys nothing more, by a token that the cloud keeps."""
+        return callable(getattr(self._v1, "create_node_batch", None))
 
     def buys_offers(self) -> bool:
         """Returns whether the class says that it buys in the zone and the market that it is given."""

@@ -94,6 +94,11 @@ def kind_of(error: BaseException) -> FailureKind:
     return FailureKind.UNKNOWN
 
 
+def kind_of_text(text: str) -> FailureKind:
+    """Returns the best guess from words alone."""
+    return next((kind for kind, pattern in _PATTERNS if pattern.search(text)), FailureKind.UNKNOWN)
+
+
 def message_of(error: BaseException) -> str:
     """Returns one line of bounded length; the category first, where the provider gave one."""
     category, description = _attribute(error, "category"), _attribute(error, "description")
@@ -129,8 +134,8 @@ def _kind_of_one(error: BaseException) -> FailureKind:
         return _CODE_KINDS[code]
     category = _attribute(error, "category") or ""
     text = f"{type(error).__name__} {category} {code} {message_text(error)}"
-    by_text = next((kind for kind, pattern in _PATTERNS if pattern.search(text)), None)
-    if by_text is not None:
+    by_text = kind_of_text(text)
+    if by_text is not FailureKind.UNKNOWN or _PATTERNS[0][1].search(text):
         return by_text
     if isinstance(error, NotImplementedError):
         return FailureKind.CONFIG

@@ -1,0 +1,116 @@
+"""Counts the calls to AWS: for 1,000 machines that are bought, and for each tick after that, ours and Ray's.
+
+Both against a moto server over HTTP, on this computer; the server counts. Ours is the provider under the
+adapter of the monitor, Ray's its own provider under its own monitor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from bench import table
+from bench.options import Options
+from muster.base.ids import RequestId
+
+MANY, QUICK = 1000, 100
+TICKS = 5
+IMAGE = "ami-03cf127a"
+
+
+def run(options: Options) -> dict[str, float]:
+    """Buys machines with both, one after the other, on an empty server each."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    from tests.providers.aws.ec2_server import Ec2Server
+
+    many = QUICK if options.quick else MANY
+    server = Ec2Server()
+    before = dict(os.environ)
+    os.environ.update(server.environment)
+    try:
+        sides = {"ours": ours(server, many)}
+        if options.with_peer:
+            server.reset()
+            sides["ray"] = rays(server, many)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        server.close()
+    figures = compared(sides, many)
+    show(sides, many)
+    return figures
+
+
+def ours(server: Any, many: int) -> dict[str, float]:
+    """Launches as the monitor does: a request for all machines, and a list per tick."""
+    from muster.base.clock import SystemClock
+    from muster.config.node_launch import NodeLaunch
+    from muster.providers.aws.provider import AwsNodeProvider
+    from muster.providers.v1.adapter import AdapterLimits, V1Adapter, inline_pools
+
+    table.progress(f"aws: ours, {many} machines")
+    provider = AwsNodeProvider({"region": "us-east-1"}, "ours", clock=SystemClock())
+    launch = NodeLaunch(node_type="worker", node_config={"InstanceType": "m5.large", "ImageId": IMAGE})
+    port = V1Adapter(
+        provider,
+        lambda: {"worker": launch},
+        cluster_name="ours",
+        limits=AdapterLimits(max_launch_batch=AwsNodeProvider.max_launch_batch),
+        pools=inline_pools(),
+    )
+    began = server.faults.calls.total()
+    port.launch(RequestId("r-1"), {"worker": many})
+    found = len(port.list_instances())
+    if found != many or port.poll_launch_failures():
+        raise RuntimeError(f"{found} of {many} machines were bought")
+    bought, before = server.faults.calls.total() - began, server.faults.calls.total()
+    for _ in range(TICKS):
+        port.list_instances()
+    return {"launch": float(bought), "tick": (server.faults.calls.total() - before) / TICKS}
+
+
+def rays(server: Any, many: int) -> dict[str, float]:
+    """Lets Ray's monitor buy the same; what its bootstrap would fill in is given."""
+    import boto3
+
+    from bench.peer import aws
+
+    client = boto3.client("ec2")
+    subnets = [one["SubnetId"] for one in client.describe_subnets()["Subnets"][:2]]
+    group = client.create_security_group(GroupName="peer", Description="peer")["GroupId"]
+    client.create_key_pair(KeyName="peer")
+    machine = {
+        "InstanceType": "m5.large",
+        "ImageId": IMAGE,
+        "KeyName": "peer",
+        "SubnetIds": subnets,
+        "SecurityGroupIds": [group],
+    }
+    return aws.counted(many, server.environment, machine, server.faults.calls.total, server.count)
+
+
+def compared(sides: Mapping[str, Mapping[str, float]], many: int) -> dict[str, float]:
+    """Returns the figures; the ratio is that of the calls of ten minutes: all launches, and their ticks."""
+    mine = sides["ours"]
+    figures = {f"calls_per_tick.{many}": mine["tick"], "calls_per_launch": mine["launch"] / many}
+    if "ray" in sides:
+        rays_ = sides["ray"]
+        figures |= {
+            f"ray_calls_per_tick.{many}": rays_["tick"],
+            "ray_calls_per_launch": rays_["launch"] / many,
+            "calls_ratio": rays_["launch"] / mine["launch"],
+            "tick_ratio": rays_["tick"] / mine["tick"],
+        }
+    return figures
+
+
+def show(sides: Mapping[str, Mapping[str, float]], many: int) -> None:
+    rows = [
+        (name, f"{one['launch']:.0f}", f"{one['launch'] / many:.3f}", f"{one['tick']:.1f}")
+        for name, one in sides.items()
+    ]
+    table.show(f"Calls to AWS for {many} machines", ("", "until bought", "per machine", "per tick"), rows)

@@ -1,0 +1,83 @@
+"""Imported lazily: what the launcher does with an AWS account for a cluster: check, prepare, clean up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.config.schema import ClusterConfig, NodeTypeConfig
+from muster.errors import ConfigError
+from muster.providers.aws.bootstrap import AwsBootstrap, names_groups
+from muster.providers.aws.calls import check_region
+from muster.providers.aws.names import group_name, key_file, key_name, resource_name
+from muster.providers.aws.policy import launcher_policy, policy_text
+from muster.providers.aws.preflight import AccountCheck, AccountFinding, CheckedType
+from muster.providers.aws.provider import AwsNodeProvider
+
+Report = Callable[[str], None]
+
+
+def check_account(provider: AwsNodeProvider, config: ClusterConfig) -> list[AccountFinding]:
+    """Returns what would go wrong, asked of AWS; nothing is made."""
+    try:
+        check_region(config.provider.region)
+        keys = provider.launch_keys()
+    except ConfigError as error:
+        return [AccountFinding(problem=f"{error.path}: {error.message}", fix="then try again")]
+    check = AccountCheck(provider.calls, provider.subnets, provider.defaults, keys)
+    return check.run([_checked(config, name, entry) for name, entry in config.available_node_types.items()])
+
+
+def prepare(provider: AwsNodeProvider, config: ClusterConfig, report: Report) -> None:
+    """Makes the security group, the key and the instance profile that the file leaves out."""
+    check_region(config.provider.region)
+    types = {name: entry.node_config or {} for name, entry in config.available_node_types.items()}
+    _bootstrap(provider, config, report).ensure(types, config.head_type, _key(config), provider.subnets)
+
+
+def purge(provider: AwsNodeProvider, config: ClusterConfig, report: Report) -> list[str]:
+    """Removes what `prepare` has made; returns a line for each that is left."""
+    return _bootstrap(provider, config, report).purge(_key(config))
+
+
+def needed_policy(config: ClusterConfig) -> str:
+    """Returns the least policy of who runs `up`, as JSON."""
+    return policy_text(launcher_policy(config.cluster_name))
+
+
+def made_beside(config: ClusterConfig) -> list[str]:
+    """Returns what `prepare` would make, a line each; asks nobody, so that it may be there already."""
+    types = [entry.node_config or {} for entry in config.available_node_types.values()]
+    head = config.available_node_types[config.head_type].node_config or {}
+    settings, name = config.provider.settings(), config.cluster_name
+    found = []
+    if any(not one.get("KeyName") and "LaunchTemplate" not in one for one in types):
+        found.append(f"key pair {key_name(settings, name)}, with its key in {_key(config)}")
+    if any(not names_groups(one) and "LaunchTemplate" not in one for one in types):
+        found.append(f"security group {group_name(settings, name)}")
+    if not head.get("IamInstanceProfile") and "LaunchTemplate" not in head:
+        found.append(f"role and instance profile {resource_name(name)}, with which the head buys workers")
+    return [f"makes, unless it is there: {line}" for line in found]
+
+
+def _bootstrap(provider: AwsNodeProvider, config: ClusterConfig, report: Report) -> AwsBootstrap:
+    return AwsBootstrap(
+        provider.calls, config.provider.settings(), config.cluster_name, provider.clock, report
+    )
+
+
+def _key(config: ClusterConfig) -> str:
+    own = config.auth.ssh_private_key
+    return own or key_file(key_name(config.provider.settings(), config.cluster_name))
+
+
+def _checked(config: ClusterConfig, name: str, entry: NodeTypeConfig) -> CheckedType:
+    is_head = int(name == config.head_type)
+    most = min(config.type_max_workers(name), config.max_workers)
+    return CheckedType(
+        name=name,
+        node_config=entry.node_config or {},
+        least=entry.min_workers + is_head,
+        most=most + is_head,
+        zones=tuple(dict.fromkeys(offer.zone for offer in entry.offers)),
+        markets=tuple(dict.fromkeys(offer.market.value for offer in entry.offers)),
+    )

@@ -1,0 +1,243 @@
+"""AwsBootstrap makes what a cluster needs beside machines, as `ray up` does, and removes it again.
+
+That is a security group, a key pair and an instance profile for the head, where the file names none. All
+of it is tagged with the cluster's name, and only what has that tag is ever removed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.base.clock import Clock
+from muster.errors import ConfigError, ProviderError, ProviderMisconfigured
+from muster.providers.aws.calls import AwsCalls, code_of
+from muster.providers.aws.listing import to_filters
+from muster.providers.aws.machine_config import SUBNETS
+from muster.providers.aws.names import group_name, key_file, key_name, resource_name
+from muster.providers.aws.places import SubnetTable
+from muster.providers.aws.policy import ASSUMED_BY_EC2, SSM_POLICY, head_policy
+from muster.providers.aws.tags import TAG_MADE_BY, from_aws, tagged, to_aws
+
+logger = logging.getLogger(__name__)
+
+PURGE_S, LOOK_S = 180.0, 3.0  # a group cannot be removed before its machines are gone
+SSH = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+Report = Callable[[str], None]
+
+
+class AwsBootstrap:
+    """An AwsBootstrap makes and removes the things of one cluster."""
+
+    def __init__(
+        self,
+        calls: AwsCalls,
+        provider_config: Mapping[str, Any],
+        cluster_name: str,
+        clock: Clock,
+        report: Report = lambda text: None,
+    ) -> None:
+        self._calls, self._provider, self._cluster_name = calls, provider_config, cluster_name
+        self._clock, self._report = clock, report
+        self._own = {TAG_MADE_BY: cluster_name}
+
+    # -- making -----------------------------------------------------------------------------------
+
+    def ensure(
+        self, types: Mapping[str, Mapping[str, Any]], head_type: str, private_key: str, subnets: SubnetTable
+    ) -> None:
+        """Makes what the node configs leave out and is not there yet; idempotent."""
+        configs = [one for one in types.values() if "LaunchTemplate" not in one]
+        if any(not one.get("KeyName") for one in configs):
+            self._ensure_key(Path(private_key).expanduser())
+        for vpc in dict.fromkeys(self._vpc(one, subnets) for one in configs if not names_groups(one)):
+            self._ensure_group(vpc)
+        head = types.get(head_type, {})
+        if not head.get("IamInstanceProfile") and "LaunchTemplate" not in head:
+            self._ensure_profile()
+
+    def _vpc(self, node_config: Mapping[str, Any], subnets: SubnetTable) -> str:
+        given = node_config.get(SUBNETS) or list(filter(None, [node_config.get("SubnetId")]))
+        return subnets.of(given)[0].vpc
+
+    def _ensure_group(self, vpc: str) -> None:
+        name = group_name(self._provider, self._cluster_name)
+        filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
+        if list(self._calls.pages("describe_security_groups", "SecurityGroups", Filters=filters)):
+            return
+        self._report(f"making the security group {name}")
+        group = self._calls.ec2(
+            "create_security_group",
+            GroupName=name,
+            Description=f"Nodes of cluster {self._cluster_name}",
+            VpcId=vpc,
+            TagSpecifications=[tagged("security-group", self._own)],
+        )["GroupId"]
+        inside = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}
+        given = (self._provider.get("security_group") or {}).get("IpPermissions") or []
+        open_ssh = [] if self._provider.get("use_ssm") else [SSH]
+        rules = [inside, *open_ssh, *given]
+        self._calls.ec2("authorize_security_group_ingress", GroupId=group, IpPermissions=rules)
+
+    def _ensure_key(self, file: Path) -> None:
+        """The key is made on this computer; AWS gets its public half only."""
+        name = key_name(self._provider, self._cluster_name)
+        filters = [{"Name": "key-name", "Values": [name]}]
+        exists = bool(self._calls.ec2("describe_key_pairs", Filters=filters).get("KeyPairs"))
+        if exists and not file.is_file():
+            raise ConfigError(
+                f"the key pair {name} is on AWS, but its key {file} is not on this computer; copy it here, or"
+                " give KeyName in node_config and auth.ssh_private_key",
+                path="auth.ssh_private_key",
+            )
+        if exists:
+            return
+        is_made = not file.is_file()
+        if is_made:
+            self._report(f"making the key {file}")
+            _make_key(file)
+        self._calls.ec2(
+            "import_key_pair",
+            KeyName=name,
+            PublicKeyMaterial=_public_half(file),
+            TagSpecifications=[
+                tagged("key-pair", {**self._own, "muster-key-file": "made" if is_made else "given"})
+            ],
+        )
+
+    def _ensure_profile(self) -> None:
+        name = resource_name(self._cluster_name)
+        if self._iam_or_none("get_instance_profile", InstanceProfileName=name) is not None:
+            return
+        self._report(f"making the role and the instance profile {name}")
+        tags = to_aws(self._own)
+        if self._iam_or_none("get_role", RoleName=name) is None:
+            document = json.dumps(ASSUMED_BY_EC2)
+            self._iam("create_role", RoleName=name, AssumeRolePolicyDocument=document, Tags=tags)
+        document = json.dumps(head_policy(self._cluster_name))
+        self._iam("put_role_policy", RoleName=name, PolicyName="muster", PolicyDocument=document)
+        if self._provider.get("use_ssm"):
+            self._iam("attach_role_policy", RoleName=name, PolicyArn=SSM_POLICY)
+        self._iam("create_instance_profile", InstanceProfileName=name, Tags=tags)
+        self._iam("add_role_to_instance_profile", InstanceProfileName=name, RoleName=name)
+
+    # -- removing ---------------------------------------------------------------------------------
+
+    def remove_templates(self) -> None:
+        """Removes launch templates: they cost nothing, and are made again when needed."""
+        filters = to_filters(self._own)
+        for one in list(self._calls.pages("describe_launch_templates", "LaunchTemplates", Filters=filters)):
+            self._calls.ec2("delete_launch_template", LaunchTemplateId=one["LaunchTemplateId"])
+
+    def purge(self, key: str = "") -> list[str]:
+        """Removes everything that `ensure` has made; returns a line for each that could not be removed."""
+        left: list[str] = []
+        for what, remove in (
+            ("launch templates", self.remove_templates),
+            ("instance profile", self._remove_profile),
+            ("key pair", lambda: self._remove_key(Path(key or key_file("")).expanduser())),
+            ("security group", self._remove_groups),
+        ):
+            try:
+                remove()
+            except ProviderError as error:
+                left.append(f"{what}: {error}")
+        return left
+
+    def _remove_profile(self) -> None:
+        name = resource_name(self._cluster_name)
+        profile = self._iam_or_none("get_instance_profile", InstanceProfileName=name)
+        role = self._iam_or_none("get_role", RoleName=name)
+        if profile is not None and self._is_own(profile["InstanceProfile"].get("Tags")):
+            for one in profile["InstanceProfile"].get("Roles", ()):
+                self._iam(
+                    "remove_role_from_instance_profile", InstanceProfileName=name, RoleName=one["RoleName"]
+                )
+            self._iam("delete_instance_profile", InstanceProfileName=name)
+        if role is not None and self._is_own(role["Role"].get("Tags")):
+            for one in self._iam("list_attached_role_policies", RoleName=name)["AttachedPolicies"]:
+                self._iam("detach_role_policy", RoleName=name, PolicyArn=one["PolicyArn"])
+            for policy in self._iam("list_role_policies", RoleName=name)["PolicyNames"]:
+                self._iam("delete_role_policy", RoleName=name, PolicyName=policy)
+            self._iam("delete_role", RoleName=name)
+
+    def _remove_key(self, file: Path) -> None:
+        found = self._calls.ec2("describe_key_pairs", Filters=to_filters(self._own)).get("KeyPairs") or ()
+        for one in found:
+            self._calls.ec2("delete_key_pair", KeyName=one["KeyName"])
+            if from_aws(one.get("Tags")).get("muster-key-file") == "made":
+                for each in (file, Path(f"{file}.pub")):
+                    each.unlink(missing_ok=True)
+
+    def _remove_groups(self) -> None:
+        filters = to_filters(self._own)
+        give_up = self._clock.monotonic() + PURGE_S
+        for one in list(self._calls.pages("describe_security_groups", "SecurityGroups", Filters=filters)):
+            while True:
+                try:
+                    self._calls.ec2("delete_security_group", GroupId=one["GroupId"])
+                    break
+                except ProviderError as error:
+                    if code_of(error) != "DependencyViolation" or self._clock.monotonic() > give_up:
+                        raise
+                self._clock.sleep(LOOK_S)
+
+    def _is_own(self, tags: Sequence[Mapping[str, str]] | None) -> bool:
+        return from_aws(tags).get(TAG_MADE_BY) == self._cluster_name
+
+    def _iam(self, operation: str, **parameters: Any) -> dict[str, Any]:  # noqa: ANN401 - as boto3's
+        return self._calls.call("iam", operation, parameters)
+
+    def _iam_or_none(self, operation: str, **parameters: Any) -> dict[str, Any] | None:  # noqa: ANN401
+        try:
+            return self._iam(operation, **parameters)
+        except ProviderError as error:
+            if code_of(error) != "NoSuchEntity":
+                raise
+            return None
+
+
+def names_groups(node_config: Mapping[str, Any]) -> bool:
+    """Returns whether a node config says by itself which security groups its machines have."""
+    interfaces = node_config.get("NetworkInterfaces") or ()
+    own = node_config.get("SecurityGroupIds") or node_config.get("SecurityGroups")
+    return bool(own) or any(one.get("Groups") or one.get("NetworkInterfaceId") for one in interfaces)
+
+
+def _make_key(file: Path) -> None:
+    _keygen_is_here()
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", file.stem, "-f", str(file)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    os.chmod(file, 0o600)
+
+
+def _public_half(file: Path) -> bytes:
+    """Returns the public half of a key; it is computed, as the file beside it may be another's."""
+    _keygen_is_here()
+    done = subprocess.run(
+        ["ssh-keygen", "-y", "-P", "", "-f", str(file)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ProviderMisconfigured(
+            f"the key {file} cannot be read ({done.stderr.decode(errors='replace').strip()}); give one"
+            " without a passphrase, or KeyName in node_config"
+        )
+    return done.stdout
+
+
+def _keygen_is_here() -> None:
+    if shutil.which("ssh-keygen") is None:
+        raise ConfigError(
+            "ssh-keygen is missing on this computer, so no key is made: `sudo apt install openssh-client`",
+            path="auth.ssh_private_key",
+        )

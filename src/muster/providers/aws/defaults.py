@@ -1,0 +1,160 @@
+"""ClusterDefaults looks up what a `node_config` leaves out: image, security group, key pair and profile.
+
+It only looks; `bootstrap` makes them. What is found is kept, because machines of one cluster are alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from muster.errors import ProviderDenied, ProviderError, ProviderMisconfigured
+from muster.providers.aws.calls import AwsCalls
+from muster.providers.aws.machine_config import MachineConfig, MachineDefaults, with_defaults
+from muster.providers.aws.names import group_name, key_name, resource_name
+
+logger = logging.getLogger(__name__)
+
+UBUNTU = "099720109477"  # the account of Canonical
+IMAGE = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-{}-server-*"
+_ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+T = TypeVar("T")
+
+
+class ClusterDefaults:
+    """A ClusterDefaults completes settings of machines; threads share it."""
+
+    def __init__(
+        self, calls: AwsCalls, provider_config: Mapping[str, Any], cluster_name: str, *, uses_docker: bool
+    ) -> None:
+        self._calls, self._provider, self._cluster_name = calls, provider_config, cluster_name
+        self._hop_limit = 2 if uses_docker else 1
+        self._found: dict[str, Any] = {}
+        self._lock = threading.RLock()
+
+    def settings(self, config: MachineConfig, vpc: str, *, is_head: bool) -> dict[str, Any]:
+        """Returns the settings of RunInstances for a machine, complete."""
+        given = dict(config.settings)
+        if "LaunchTemplate" not in given:  # the user's template may have all of these
+            given.setdefault("ImageId", "")
+            given["ImageId"] = given["ImageId"] or self.image(config.machine_types)
+            if (
+                not given.get("SecurityGroupIds")
+                and not given.get("SecurityGroups")
+                and not _has_groups(given)
+            ):
+                group = self._once(f"group {vpc}", lambda: self.group_id(vpc))
+                given |= {"SecurityGroupIds": [group]} if group else {}
+            if not given.get("KeyName"):
+                key = self._once("key", self.key_pair)
+                given |= {"KeyName": key} if key else {}
+            if is_head and not given.get("IamInstanceProfile"):
+                profile = self._once("profile", self.profile)
+                given |= {"IamInstanceProfile": {"Name": profile}} if profile else {}
+        device, gib = self._root_disk(given.get("ImageId", ""))
+        defaults = MachineDefaults(hop_limit=self._hop_limit, root_device=device, root_gib=gib)
+        return with_defaults(given, defaults)
+
+    # -- one thing each ---------------------------------------------------------------------------
+
+    def image(self, machine_types: Sequence[str]) -> str:
+        """Returns the newest Ubuntu 22.04 for the processors of a machine type."""
+        architecture = self.architectures(machine_types[:1]).get(machine_types[0], ("x86_64",))[0]
+        name = _ARCHITECTURES.get(architecture, "amd64")
+        return self._once(f"image {name}", lambda: self._newest_image(name))
+
+    def _newest_image(self, architecture: str) -> str:
+        filters = [
+            {"Name": "name", "Values": [IMAGE.format(architecture)]},
+            {"Name": "state", "Values": ["available"]},
+        ]
+        found = list(self._calls.pages("describe_images", "Images", Owners=[UBUNTU], Filters=filters))
+        if not found:
+            raise ProviderMisconfigured(
+                f"no image of Ubuntu 22.04 was found in {self._calls.region}: give ImageId in node_config"
+            )
+        newest: str = max(found, key=lambda one: one.get("CreationDate", ""))["ImageId"]
+        logger.info(
+            "image %s (Ubuntu 22.04, %s) is used where node_config has no ImageId", newest, architecture
+        )
+        return newest
+
+    def architectures(self, machine_types: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Returns the processors of machine types; {} where that may not be asked."""
+
+        def ask() -> dict[str, tuple[str, ...]]:
+            found = self._calls.pages(
+                "describe_instance_types", "InstanceTypes", InstanceTypes=list(machine_types)
+            )
+            return {
+                one["InstanceType"]: tuple(
+                    one.get("ProcessorInfo", {}).get("SupportedArchitectures", ("x86_64",))
+                )
+                for one in found
+            }
+
+        if not machine_types:
+            return {}
+        return self._once(f"processors {' '.join(machine_types)}", lambda: self._allowed(ask, {}))
+
+    def _root_disk(self, image: str) -> tuple[str, int]:
+        """Returns the device and the GiB of an image's own disk; "" where that may not be asked."""
+
+        def ask() -> tuple[str, int]:
+            found = next(self._calls.pages("describe_images", "Images", ImageIds=[image]), {})
+            device = str(found.get("RootDeviceName") or "")
+            disks = {
+                one.get("DeviceName"): one.get("Ebs") or {} for one in found.get("BlockDeviceMappings", ())
+            }
+            return device, int(disks.get(device, {}).get("VolumeSize") or 0)
+
+        if not image.startswith("ami-"):
+            return "", 0
+        return self._once(f"root of {image}", lambda: self._allowed(ask, ("", 0)))
+
+    def group_id(self, vpc: str) -> str:
+        """Returns the cluster's security group in a network; "" when there is none."""
+        filters = [{"Name": "group-name", "Values": [group_name(self._provider, self._cluster_name)]}]
+        filters += [{"Name": "vpc-id", "Values": [vpc]}] if vpc else []
+        found = list(self._calls.pages("describe_security_groups", "SecurityGroups", Filters=filters))
+        return str(found[0]["GroupId"]) if found else ""
+
+    def key_pair(self) -> str:
+        """Returns the cluster's key pair; "" when there is none."""
+        name = key_name(self._provider, self._cluster_name)
+        filters = [{"Name": "key-name", "Values": [name]}]
+        return name if self._calls.ec2("describe_key_pairs", Filters=filters).get("KeyPairs") else ""
+
+    def profile(self) -> str:
+        """Returns the instance profile of the cluster's head; "" when there is none."""
+        name = resource_name(self._cluster_name)
+        try:
+            self._calls.call("iam", "get_instance_profile", {"InstanceProfileName": name})
+        except ProviderError as error:
+            logger.warning("the head gets no instance profile, so it cannot buy workers: %s", error)
+            return ""
+        return name
+
+    def _allowed(self, ask: Callable[[], T], otherwise: T) -> T:
+        """Asks for what is only good to know."""
+        try:
+            return ask()
+        except ProviderDenied as denied:
+            logger.warning("%s", denied)
+            return otherwise
+
+    def _once(self, key: str, ask: Callable[[], T]) -> T:
+        with self._lock:
+            if key in self._found:
+                known: T = self._found[key]
+                return known
+            found = ask()
+            if found:
+                self._found[key] = found
+            return found
+
+
+def _has_groups(settings: Mapping[str, Any]) -> bool:
+    return any(one.get("Groups") for one in settings.get("NetworkInterfaces") or ())

@@ -1,0 +1,179 @@
+"""MachineList knows the machines of a cluster: one call lists them all, everything else is read from there.
+
+EC2 lists late: a machine made a moment ago is shown although the list lacks it, and one that was ended is
+not, although the list still has it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from muster.base.clock import Clock
+from muster.providers.aws.calls import AwsCalls
+from muster.providers.aws.tags import TAG_CLUSTER, from_aws, to_aws
+from muster.providers.v1.tags import TAG_MUSTER_MARKET, TAG_MUSTER_ZONE
+
+PAGE = 1000
+LATE_S = 60.0  # for so long the list may lack a new machine, or still have an ended one
+LIVING = ("pending", "running")
+KEPT = ("stopping", "stopped")
+
+
+class Ec2Machine(Struct, frozen=True, kw_only=True):
+    """An Ec2Machine is one instance as EC2 describes it."""
+
+    node_id: str
+    state: str = "pending"
+    tags: Mapping[str, str] = {}
+    internal_ip: str = ""
+    external_ip: str = ""
+    zone: str = ""
+    is_spot: bool = False
+    machine_type: str = ""
+    volumes: tuple[str, ...] = ()
+
+    @property
+    def lives(self) -> bool:
+        return self.state in LIVING
+
+    def shown_tags(self) -> dict[str, str]:
+        """Returns its tags; zone and market of a machine bought from an offer are those it really has."""
+        found = dict(self.tags)
+        if found.get(TAG_MUSTER_ZONE) and self.zone:
+            found[TAG_MUSTER_ZONE] = self.zone
+        if TAG_MUSTER_MARKET in found and self.zone:
+            is_wrong = self.is_spot != (found[TAG_MUSTER_MARKET] == "spot")
+            found[TAG_MUSTER_MARKET] = (
+                ("spot" if self.is_spot else "on-demand") if is_wrong else found[TAG_MUSTER_MARKET]
+            )
+        return found
+
+
+def read_machine(item: Mapping[str, Any]) -> Ec2Machine:
+    """Returns an instance of a DescribeInstances answer."""
+    disks = (one.get("Ebs", {}).get("VolumeId", "") for one in item.get("BlockDeviceMappings", ()))
+    return Ec2Machine(
+        node_id=item["InstanceId"],
+        state=item.get("State", {}).get("Name", "pending"),
+        tags=from_aws(item.get("Tags")),
+        internal_ip=item.get("PrivateIpAddress") or "",
+        external_ip=item.get("PublicIpAddress") or "",
+        zone=item.get("Placement", {}).get("AvailabilityZone", ""),
+        is_spot=item.get("InstanceLifecycle") == "spot",
+        machine_type=item.get("InstanceType", ""),
+        volumes=tuple(filter(None, disks)),
+    )
+
+
+class MachineList:
+    """A MachineList is the newest list, with what this process has done since."""
+
+    def __init__(self, calls: AwsCalls, cluster_name: str, clock: Clock, *, keeps_stopped: bool) -> None:
+        self._calls, self._cluster_name, self._clock = calls, cluster_name, clock
+        self._states = [*LIVING, *(KEPT if keeps_stopped else ())]
+        self._machines: dict[str, Ec2Machine] = {}
+        self._new: dict[str, float] = {}  # id -> when it was made; gone once it was listed
+        self._ended: dict[str, float] = {}  # id -> when it was ended or stopped
+        self._written: list[tuple[float, str, dict[str, str]]] = []  # when, which, tags
+        self._lock = threading.Lock()
+
+    def refresh(self) -> dict[str, Ec2Machine]:
+        """Lists the machines that live; one call for each thousand."""
+        filters = [
+            *to_filters({TAG_CLUSTER: self._cluster_name}),
+            {"Name": "instance-state-name", "Values": self._states},
+        ]
+        began = self._clock.monotonic()
+        items = self._calls.pages("describe_instances", "Reservations", Filters=filters, MaxResults=PAGE)
+        found = {one.node_id: one for one in _instances(items)}
+        with self._lock:
+            self._merge(found, began)
+        return self.living()
+
+    def _merge(self, found: dict[str, Ec2Machine], began: float) -> None:
+        now = self._clock.monotonic()
+        self._new = {n: at for n, at in self._new.items() if n not in found and now - at <= LATE_S}
+        self._ended = {n: at for n, at in self._ended.items() if now - at <= LATE_S}
+        late = {n: self._machines[n] for n in self._new if n in self._machines}
+        self._machines = {**found, **late}
+        # What was written while the list was on its way is newer than the list.
+        self._written = [one for one in self._written if one[0] >= began]
+        for _, node_id, tags in self._written:
+            self._add_tags(node_id, tags)
+
+    def living(self) -> dict[str, Ec2Machine]:
+        with self._lock:
+            return {n: one for n, one in self._machines.items() if one.lives and n not in self._ended}
+
+    def stopped(self) -> list[Ec2Machine]:
+        """Returns the machines that are stopped, in the order of their ids; those that still stop are not."""
+        with self._lock:
+            found = [one for one in self._machines.values() if one.state == "stopped"]
+        return sorted(found, key=lambda one: one.node_id)
+
+    def kept(self) -> list[Ec2Machine]:
+        """Returns the machines that are stopped or stop."""
+        with self._lock:
+            return [one for one in self._machines.values() if one.state in KEPT]
+
+    def get(self, node_id: str) -> Ec2Machine | None:
+        """Returns a machine of the newest list; one that it lacks is looked up, dead or alive."""
+        with self._lock:
+            known, is_ended = self._machines.get(node_id), node_id in self._ended
+        if known is not None:
+            return replace(known, state="terminated") if is_ended else known
+        return self._looked_up(node_id)
+
+    def _looked_up(self, node_id: str) -> Ec2Machine | None:
+        filters = [
+            {"Name": "instance-id", "Values": [node_id]},
+            *to_filters({TAG_CLUSTER: self._cluster_name}),
+        ]
+        items = self._calls.pages("describe_instances", "Reservations", Filters=filters)
+        return next(iter(_instances(items)), None)
+
+    def of_request(self, tags: Mapping[str, str]) -> list[str]:
+        """Returns living machines with these tags, asked now."""
+        return [n for n, one in self.refresh().items() if tags.items() <= one.tags.items()]
+
+    def note_made(self, machines: Iterable[Ec2Machine]) -> None:
+        """Shows machines that were made or started now, until a list does."""
+        now = self._clock.monotonic()
+        with self._lock:
+            for one in machines:
+                if one.node_id not in self._machines or not self._machines[one.node_id].lives:
+                    self._machines[one.node_id] = one
+                    self._new[one.node_id] = now
+                self._ended.pop(one.node_id, None)
+
+    def note_ended(self, node_ids: Iterable[str]) -> None:
+        """Hides machines that were ended now."""
+        now = self._clock.monotonic()
+        with self._lock:
+            for node_id in node_ids:
+                self._ended[node_id] = now
+                self._new.pop(node_id, None)
+
+    def note_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
+        with self._lock:
+            self._written.append((self._clock.monotonic(), node_id, dict(tags)))
+            self._add_tags(node_id, tags)
+
+    def _add_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
+        known = self._machines.get(node_id)
+        if known is not None:
+            self._machines[node_id] = replace(known, tags={**known.tags, **tags})
+
+
+def to_filters(tags: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Returns filters of a call that looks, for things with all of these tags."""
+    return [{"Name": f"tag:{one['Key']}", "Values": [one["Value"]]} for one in to_aws(tags)]
+
+
+def _instances(reservations: Iterable[Mapping[str, Any]]) -> Sequence[Ec2Machine]:
+    return [read_machine(item) for one in reservations for item in one.get("Instances", ())]

@@ -1,0 +1,274 @@
+"""AccountCheck asks AWS whether a cluster could be started, before anything is made: each problem has a fix.
+
+It only looks, and makes dry runs. What may not be asked is passed over: the launch itself will tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from muster.config.node_launch import size_of
+from muster.errors import ConfigError, ProviderDenied, ProviderError
+from muster.providers.aws.calls import AwsCalls, CallBroken, check_region, code_of
+from muster.providers.aws.defaults import ClusterDefaults
+from muster.providers.aws.errors import DENIED
+from muster.providers.aws.machine_config import LaunchKeys, MachineConfig, read_config
+from muster.providers.aws.places import Subnet, SubnetTable
+
+# Of Service Quotas: the vCPUs that may run at once, by the first letter of the family.
+_STANDARD = ("L-1216C47A", "L-34B43A08")  # on-demand, spot
+_QUOTAS = {
+    "g": ("L-DB2E81BA", "L-3819A6DF"),
+    "p": ("L-417A185B", "L-7212CCBC"),
+    "x": ("L-7295265B", "L-E3A00192"),
+}
+
+
+class AccountFinding(Struct, frozen=True, kw_only=True):
+    """An AccountFinding is one thing that is wrong with the account, the region or the file."""
+
+    problem: str
+    fix: str
+    is_fatal: bool = True
+
+
+class CheckedType(Struct, frozen=True, kw_only=True):
+    """A CheckedType is a node type as the check needs it."""
+
+    name: str
+    node_config: Mapping[str, Any]
+    least: int  # machines at first
+    most: int
+    zones: tuple[str, ...] = ()  # of its offers
+    markets: tuple[str, ...] = ()
+
+
+class AccountCheck:
+    """An AccountCheck looks at the types of one cluster."""
+
+    def __init__(
+        self, calls: AwsCalls, subnets: SubnetTable, defaults: ClusterDefaults, keys: LaunchKeys
+    ) -> None:
+        self._calls, self._subnets, self._defaults, self._keys = calls, subnets, defaults, keys
+
+    def run(self, types: Sequence[CheckedType]) -> list[AccountFinding]:
+        """Returns everything that is wrong; without credentials nothing else is asked."""
+        try:
+            check_region(self._calls.region)
+            self._calls.call("sts", "get_caller_identity", {})
+        except ConfigError as error:
+            return [AccountFinding(problem=f"{error.path}: {error.message}", fix="edit the cluster file")]
+        except ProviderError as error:
+            return [_finding(error)]
+        except CallBroken as error:
+            return [
+                AccountFinding(
+                    problem=f"AWS cannot be reached ({error})", fix="check the network, and a proxy"
+                )
+            ]
+        found: list[AccountFinding] = []
+        for one in types:
+            found += [_named(one.name, finding) for finding in self._of_type(one)]
+        return [*found, *self._quotas(types)]
+
+    def _of_type(self, planned: CheckedType) -> Iterator[AccountFinding]:
+        try:
+            config = read_config(planned.node_config, self._keys)
+            subnets = self._subnets.of(config.subnets)
+        except ProviderError as error:
+            yield _finding(error)
+            return
+        yield from self._addresses(planned, subnets)
+        for look in (self._image, self._key, self._offerings, self._reservation, self._dry_run):
+            yield from self._tried(lambda look=look: look(config, planned, subnets))  # type: ignore[misc]
+
+    def _tried(self, look: Callable[[], Iterator[AccountFinding]]) -> list[AccountFinding]:
+        """What may not be looked at is no problem of the launch; anything else that is refused is one."""
+        try:
+            return list(look())
+        except ProviderDenied as error:
+            return [] if code_of(error) in DENIED else [_finding(error)]
+        except ProviderError as error:
+            return [_finding(error)]
+
+    def _addresses(self, planned: CheckedType, subnets: Sequence[Subnet]) -> Iterator[AccountFinding]:
+        zones = [zone for zone in planned.zones if zone and zone not in {one.zone for one in subnets}]
+        if zones:
+            yield AccountFinding(
+                problem=f"there is no subnet in zone {', '.join(zones)} of its offers",
+                fix="give SubnetIds with one there, or remove the offers",
+            )
+        free = sum(one.free for one in subnets)
+        if free < planned.most:
+            names = ", ".join(one.subnet_id for one in subnets[:4])
+            yield AccountFinding(
+                problem=f"subnets {names} have {free} free addresses for up to {planned.most} machines",
+                fix="give more or larger subnets in SubnetIds",
+                is_fatal=free < max(1, planned.least),
+            )
+
+    def _image(
+        self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
+    ) -> Iterator[AccountFinding]:
+        image = config.settings.get("ImageId")
+        if not image or not str(image).startswith("ami-"):
+            return
+        found = list(self._calls.pages("describe_images", "Images", ImageIds=[image]))
+        if not found:
+            yield AccountFinding(
+                problem=f"image {image} is not in {self._calls.region}", fix="give an ImageId of this region"
+            )
+            return
+        own = found[0].get("Architecture", "")
+        for machine, processors in self._defaults.architectures(config.machine_types).items():
+            if own and own not in processors:
+                yield AccountFinding(
+                    problem=f"image {image} is for {own}, but {machine} has {'/'.join(processors)}",
+                    fix="give another ImageId or InstanceType",
+                )
+
+    def _key(
+        self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
+    ) -> Iterator[AccountFinding]:
+        name = config.settings.get("KeyName")
+        filters = [{"Name": "key-name", "Values": [name]}]
+        if name and not self._calls.ec2("describe_key_pairs", Filters=filters).get("KeyPairs"):
+            yield AccountFinding(
+                problem=f"key pair {name} is not in this account in {self._calls.region}",
+                fix="give another KeyName, or leave it out and muster makes one",
+            )
+
+    def _offerings(
+        self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
+    ) -> Iterator[AccountFinding]:
+        """Types that no zone of the cluster has are a mistake; zones that lack one are left alone later."""
+        for machine in config.machine_types:
+            filters = [{"Name": "instance-type", "Values": [machine]}]
+            found = self._calls.pages(
+                "describe_instance_type_offerings",
+                "InstanceTypeOfferings",
+                LocationType="availability-zone",
+                Filters=filters,
+            )
+            zones = {one["Location"] for one in found}
+            wanted = {one.zone for one in subnets if not planned.zones or one.zone in planned.zones}
+            missing = sorted(wanted - zones)
+            if missing and (planned.zones or not wanted & zones):
+                yield AccountFinding(
+                    problem=f"{machine} is not sold in {', '.join(missing)}",
+                    fix=f"use {', '.join(sorted(zones)) or 'another region or type'}",
+                    is_fatal=not wanted & zones,
+                )
+
+    def _reservation(
+        self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
+    ) -> Iterator[AccountFinding]:
+        target = (config.settings.get("CapacityReservationSpecification") or {}).get(
+            "CapacityReservationTarget"
+        ) or {}
+        name = target.get("CapacityReservationId")
+        if not name:
+            return
+        found = self._calls.ec2("describe_capacity_reservations", CapacityReservationIds=[name])
+        for one in found.get("CapacityReservations", ()):
+            end = f", it ends at {one['EndDate']}" if one.get("EndDate") else ""
+            left = one.get("AvailableInstanceCount", 0)
+            if one.get("State") != "active":
+                yield AccountFinding(
+                    problem=f"reservation {name} is {one.get('State')}", fix="give another one"
+                )
+            elif left < planned.most or end:
+                text = f"reservation {name} has {left} machines left for up to {planned.most}{end}"
+                yield AccountFinding(problem=text, fix="machines beyond it are refused", is_fatal=False)
+
+    def _dry_run(
+        self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
+    ) -> Iterator[AccountFinding]:
+        """Asks for the rights to buy; EC2 checks the parameters on the way."""
+        for operation, parameters in self._asked(config, subnets):
+            try:
+                self._calls.ec2(operation, DryRun=True, **parameters)
+            except ProviderError as error:
+                code = code_of(error)
+                if code in DENIED and operation in ("create_fleet", "create_launch_template"):
+                    yield AccountFinding(
+                        problem=str(error), fix="machines are bought zone by zone without it", is_fatal=False
+                    )
+                elif code != "DryRunOperation" and not code.startswith("InvalidLaunchTemplate"):
+                    yield _finding(error)
+
+    def _asked(
+        self, config: MachineConfig, subnets: Sequence[Subnet]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        settings = {
+            key: value
+            for key, value in config.settings.items()
+            if key in ("ImageId", "KeyName", "SecurityGroupIds", "IamInstanceProfile", "LaunchTemplate")
+        }
+        machine = {"InstanceType": config.machine_types[0]} if config.machine_types else {}
+        if "ImageId" in settings or "LaunchTemplate" in settings:
+            place = {"SubnetId": subnets[0].subnet_id}
+            yield "run_instances", {**settings, **machine, **place, "MinCount": 1, "MaxCount": 1}
+        if config.needs_run:
+            return
+        yield (
+            "create_launch_template",
+            {"LaunchTemplateName": "muster-dry-run", "LaunchTemplateData": machine},
+        )
+        template = {"LaunchTemplateName": "muster-dry-run", "Version": "$Latest"}
+        yield (
+            "create_fleet",
+            {
+                "Type": "instant",
+                "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template}],
+                "TargetCapacitySpecification": {
+                    "TotalTargetCapacity": 1,
+                    "DefaultTargetCapacityType": "on-demand",
+                },
+            },
+        )
+
+    def _quotas(self, types: Sequence[CheckedType]) -> list[AccountFinding]:
+        wanted: dict[str, tuple[int, int]] = {}  # quota -> vCPUs at first, and at most
+        for planned in types:
+            machine = str(planned.node_config.get("InstanceType") or "")
+            size = size_of("aws", machine)
+            if size is None:
+                continue
+            for market in planned.markets or ("on-demand",):
+                code = _QUOTAS.get(machine[:1], _STANDARD)[int(market == "spot")]
+                least, most = wanted.get(code, (0, 0))
+                wanted[code] = least + planned.least * size.cpus, most + planned.most * size.cpus
+        found = []
+        for code, (least, most) in wanted.items():
+            limit = self._quota(code)
+            if limit is not None and limit < most:
+                text = f"the quota {code} allows {limit:g} vCPUs, the file up to {most}"
+                fix = "ask for more in Service Quotas (Amazon EC2), or lower max_workers"
+                found.append(AccountFinding(problem=text, fix=fix, is_fatal=limit < max(1, least)))
+        return found
+
+    def _quota(self, code: str) -> float | None:
+        """Returns a limit of the account; None where it may not be asked."""
+        try:
+            answer = self._calls.call(
+                "service-quotas", "get_service_quota", {"ServiceCode": "ec2", "QuotaCode": code}
+            )
+        except ProviderError:
+            return None
+        value = answer.get("Quota", {}).get("Value")
+        return None if value is None else float(value)
+
+
+def _finding(error: ProviderError) -> AccountFinding:
+    text, _, fix = str(error).rpartition("; ")
+    return AccountFinding(problem=text or str(error), fix=fix if text else "fix it, and try again")
+
+
+def _named(name: str, finding: AccountFinding) -> AccountFinding:
+    return AccountFinding(
+        problem=f"node type {name}: {finding.problem}", fix=finding.fix, is_fatal=finding.is_fatal
+    )

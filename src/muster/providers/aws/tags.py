@@ -1,0 +1,99 @@
+"""Turns muster's tags into those of AWS and back, and writes tags of many machines with few calls.
+
+As with Ray, the node's name is the tag `Name`, and a cluster's machines have `ray-cluster-name`: clusters of
+one are seen by the other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from muster.providers.v1.tags import TAG_RAY_NODE_NAME
+
+TAG_CLUSTER = "ray-cluster-name"
+TAG_MADE_BY = "muster-cluster"  # on what `up` makes beside machines: only that is removed again
+NAME = "Name"
+WINDOW_S = 0.05
+MOST_RESOURCES = 500
+
+
+def to_aws(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Returns tags in AWS's form, in a fixed order: a repeated call must have equal parameters."""
+    named = {NAME if key == TAG_RAY_NODE_NAME else key: value for key, value in tags.items()}
+    return [{"Key": key, "Value": value} for key, value in sorted(named.items())]
+
+
+def from_aws(tags: Iterable[Mapping[str, str]] | None) -> dict[str, str]:
+    """Returns tags in muster's form.
+
+    Example:
+        >>> from_aws([{"Key": "Name", "Value": "ray-c-worker"}])
+        {'ray-node-name': 'ray-c-worker'}
+    """
+    found = {one["Key"]: one["Value"] for one in tags or ()}
+    return {TAG_RAY_NODE_NAME if key == NAME else key: value for key, value in found.items()}
+
+
+def tagged(resource: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """Returns one entry of TagSpecifications."""
+    return {"ResourceType": resource, "Tags": to_aws(tags)}
+
+
+class TagWriter:
+    """A TagWriter joins writes of several threads that come within a moment: equal tags are one call."""
+
+    def __init__(
+        self, write: Callable[[Sequence[str], list[dict[str, str]]], None], pause: Callable[[float], object]
+    ) -> None:
+        self._write, self._pause = write, pause
+        self._lock = threading.Lock()
+        self._waiting: list[_Write] = []
+
+    def put(self, node_id: str, tags: Mapping[str, str]) -> None:
+        """Returns when the tags are written; raises what the call raised."""
+        mine = _Write(node_id, tuple((one["Key"], one["Value"]) for one in to_aws(tags)))
+        with self._lock:
+            self._waiting.append(mine)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._pause(WINDOW_S)
+            self._flush()
+        mine.done.wait()
+        if mine.error is not None:
+            raise mine.error
+
+    def _flush(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        groups: dict[tuple[tuple[str, str], ...], list[_Write]] = {}
+        for one in waiting:
+            groups.setdefault(one.tags, []).append(one)
+        for tags, members in groups.items():
+            for start in range(0, len(members), MOST_RESOURCES):
+                self._write_group(tags, members[start : start + MOST_RESOURCES])
+
+    def _write_group(self, tags: tuple[tuple[str, str], ...], members: list[_Write]) -> None:
+        error: Exception | None = None
+        try:
+            ids = list(dict.fromkeys(one.node_id for one in members))
+            self._write(ids, [{"Key": key, "Value": value} for key, value in tags])
+        except Exception as raised:  # noqa: BLE001 - raised in the thread of each that asked
+            error = raised
+        if error is not None and len(members) > 1:  # one that is gone must not fail the others
+            for one in members:
+                self._write_group(tags, [one])
+            return
+        for one in members:
+            one.error = error
+            one.done.set()
+
+
+class _Write:
+    """A _Write is the tags of one machine on their way."""
+
+    def __init__(self, node_id: str, tags: tuple[tuple[str, str], ...]) -> None:
+        self.node_id, self.tags = node_id, tags
+        self.done = threading.Event()
+        self.error: Exception | None = None

@@ -1,0 +1,34 @@
+"""One server for the session's process, empty for each test that asks for it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def ec2_process():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("moto.server", reason="moto[server] is not installed")
+        from tests.providers.aws.ec2_server import Ec2Server
+
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        server = Ec2Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def ec2(ec2_process, monkeypatch, tmp_path):
+    """Returns the server, with nothing in it, and lets boto3 find it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ec2_process.reset()
+    for name, value in ec2_process.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    return ec2_process

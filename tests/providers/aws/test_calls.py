@@ -1,0 +1,102 @@
+"""How fast AWS is called, which names and rights follow from a file, and how places are left alone."""
+
+from __future__ import annotations
+
+import json
+
+from muster.base.clock import ManualClock
+from muster.providers.aws.calls import RateLimit, RequestRate
+from muster.providers.aws.fleet import token_of
+from muster.providers.aws.listing import Ec2Machine
+from muster.providers.aws.names import key_name, with_access
+from muster.providers.aws.places import SOLD_OUT_S, Place, SoldOut, Subnet
+from muster.providers.aws.policy import head_policy, launcher_policy, policy_text
+from muster.providers.aws.tags import from_aws, to_aws
+
+LIMIT = RateLimit(burst=2, per_s=1)
+
+
+def test_a_burst_is_free_and_then_calls_wait_their_turn():
+    rate = RequestRate(LIMIT, now=0.0)
+    assert [rate.reserve(0.0) for _ in range(4)] == [0.0, 0.0, 1.0, 2.0]
+    assert rate.reserve(10.0) == 0.0
+
+
+def test_throttling_halves_the_rate_and_each_accepted_call_gives_a_little_back():
+    rate = RequestRate(LIMIT, now=0.0)
+    rate.throttled(0.0)
+    assert (rate.per_s, rate.reserve(0.0)) == (0.5, 2.0)
+    for _ in range(10):
+        rate.throttled(0.0)
+    assert rate.per_s == 0.2
+    for _ in range(16):
+        rate.accepted()
+    assert rate.per_s == 1.0
+
+
+def subnet(name="s-1", zone="z-a", free=10):
+    return Subnet(subnet_id=name, zone=zone, vpc="v", free=free, is_public=True)
+
+
+def test_a_stock_that_is_sold_out_is_left_alone_for_minutes_and_a_full_subnet_alone_for_itself():
+    clock = ManualClock()
+    sold_out = SoldOut(clock)
+    here = Place(machine_type="m", subnet=subnet(), market="spot")
+    beside = Place(machine_type="m", subnet=subnet("s-2"), market="spot")
+    other = Place(machine_type="m", subnet=subnet("s-3", "z-b"), market="spot")
+    sold_out.note(here, "InsufficientFreeAddressesInSubnet")
+    assert sold_out.usable([here, beside, other]) == [beside, other]
+    sold_out.note(here, "InsufficientInstanceCapacity")
+    assert sold_out.usable([here, beside, other]) == [other]
+    clock.advance(SOLD_OUT_S + 1)
+    assert sold_out.usable([here, beside, other]) == [here, beside, other]
+
+
+def test_a_token_is_short_ascii_and_follows_from_its_parts():
+    token = token_of("c1", "r-1", 0)
+    assert token == token_of("c1", "r-1", 0) != token_of("c1", "r-1", 1)
+    assert len(token) <= 64 and token.isascii()
+
+
+def test_the_name_of_a_node_is_the_tag_name_as_with_ray():
+    assert to_aws({"ray-node-name": "x", "a": "b"}) == [
+        {"Key": "Name", "Value": "x"},
+        {"Key": "a", "Value": "b"},
+    ]
+    assert from_aws(to_aws({"ray-node-name": "x", "a": "b"})) == {"ray-node-name": "x", "a": "b"}
+
+
+def test_a_machine_shows_the_zone_and_market_that_it_really_has():
+    tags = {"muster-zone": "z-a", "muster-market": "spot"}
+    machine = Ec2Machine(node_id="i-1", tags=tags, zone="z-b", is_spot=False)
+    assert machine.shown_tags() == {"muster-zone": "z-b", "muster-market": "on-demand"}
+    reserved = Ec2Machine(node_id="i-1", tags={"muster-market": "reserved"}, zone="z-b")
+    assert reserved.shown_tags() == {"muster-market": "reserved"}
+    assert Ec2Machine(node_id="i-1", tags={}, zone="z-b").shown_tags() == {}
+
+
+def test_a_file_without_a_key_gets_the_one_that_up_makes():
+    data = {"provider": {"type": "aws", "region": "r-1"}, "auth": {"ssh_user": "u"}}
+    assert with_access(data, "c/1")["auth"] == {
+        "ssh_user": "u",
+        "ssh_private_key": "~/.ssh/muster-c-1-r-1.pem",
+    }
+    own = {**data, "auth": {"ssh_private_key": "k"}}
+    assert with_access(own, "c1") == own
+    assert key_name({"key_pair": {"key_name": "mine"}}, "c1") == "mine"
+
+
+def test_with_ssm_machines_are_reached_by_a_session_and_internal_addresses():
+    made = with_access({"provider": {"type": "aws", "region": "r-1", "use_ssm": True}}, "c1")
+    assert made["provider"]["use_internal_ips"] is True
+    assert "--target {instance_id}" in made["auth"]["ssh_proxy_command"]
+
+
+def test_the_policies_let_nobody_end_the_machines_of_another_cluster():
+    for policy in (head_policy("c1"), launcher_policy("c1")):
+        ends = [one for one in policy["Statement"] if "ec2:TerminateInstances" in one["Action"]]
+        assert [one["Condition"] for one in ends] == [
+            {"StringEquals": {"aws:ResourceTag/ray-cluster-name": "c1"}}
+        ]
+    assert json.loads(policy_text(head_policy("c1"))) == head_policy("c1")
+    assert "iam:PassRole" not in str(head_policy("c1"))
