@@ -126,6 +126,14 @@ class Backoff(Struct, frozen=True, kw_only=True):
     recovery_s: float = 600.0  # Ray's availability recovery window
 
 
+class NoticePolicy(Struct, frozen=True, kw_only=True):
+    """A NoticePolicy is what is done when a cloud announces that it will take a machine."""
+
+    ahead_s: float = 600.0  # a node is drained this long before its deadline, at the earliest
+    rebalance_s: float | None = 600.0  # the deadline after a rebalance notice; None: such nodes stay
+    pool_pause_s: float = 180.0  # how long nothing is bought from the offer that the machine came from
+
+
 class ClusterSpec(Struct, frozen=True, kw_only=True):
     """A ClusterSpec is what the user asked for in the cluster file."""
 
@@ -141,19 +149,21 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     limits: LaunchLimits = LaunchLimits()
     backoff: Backoff = Backoff()
+    notices: NoticePolicy = NoticePolicy()
 
     def node_type(self, name: str) -> NodeType | None:
         return next((t for t in self.node_types if t.name == name), None)
 
 
 class StopCause(Enum):
-    """A StopCause is why a machine is being removed; values are Ray's protocol numbers."""
+    """A StopCause is why a machine is being removed; values below 100 are Ray's protocol numbers."""
 
     UNKNOWN = 0
     IDLE = 1
     MAX_NODES_PER_TYPE = 2
     MAX_NODES = 3
     OUTDATED = 4
+    NOTICE = 100  # the cloud announced that it will take the machine
 
 
 class StatusChange(Struct, frozen=True, array_like=True):
@@ -366,6 +376,25 @@ class RuntimeReport(Struct, frozen=True, kw_only=True):
     demands: tuple[Demand, ...] = ()
     gangs: tuple[Gang, ...] = ()
     constraints: tuple[Constraint, ...] = ()
+
+
+class NoticeKind(Enum):
+    """A NoticeKind is what a cloud announced about a machine."""
+
+    INTERRUPTION = "interruption"  # it is taken at the deadline
+    MAINTENANCE = "maintenance"  # it is stopped or restarted at the deadline
+    REBALANCE = "rebalance"  # it may be taken soon; there is no deadline
+
+
+class Notice(Struct, frozen=True, kw_only=True):
+    """A Notice is the cloud's announcement that a machine will go, as the machine itself read it."""
+
+    cloud_id: CloudId
+    kind: NoticeKind
+    deadline: float | None = None  # seconds since the epoch
+    source: str = ""  # for users: where it was read
+    at: float = 0.0  # when it was read first, by the clock of the machine
+    is_cancelled: bool = False  # the cloud took it back
 
 
 class FailureKind(Enum):

@@ -20,6 +20,7 @@ from muster.cluster.model import (
     InstallFailure,
     Instance,
     LaunchFailure,
+    Notice,
     Offer,
     RuntimeReport,
     TerminateFailure,
@@ -110,6 +111,19 @@ class Installer(Protocol):
     def poll(self) -> Sequence[InstallFailure]: ...
 
 
+class NoticeReport(Struct, frozen=True, kw_only=True):
+    """A NoticeReport is every notice that is there now, and what cannot be read of them."""
+
+    notices: tuple[Notice, ...] = ()  # at most one for each machine
+    damaged: tuple[Quarantined, ...] = ()
+
+
+class NoticeSource(Protocol):
+    """A NoticeSource has what clouds announced about machines. A notice stays until it is long over."""
+
+    def read(self) -> NoticeReport: ...
+
+
 class SpecSource(Protocol):
     """A SpecSource holds the current cluster file; it is read every tick."""
 
@@ -173,7 +187,10 @@ class InstanceStore(Protocol):
 
 @dataclass(frozen=True)
 class Ports:
-    """Ports are everything a controller is connected to. Without an installer, machines bring the runtime."""
+    """Ports are everything a controller is connected to.
+
+    Without an installer, machines bring the runtime; without a source of notices, none are announced.
+    """
 
     provider: CloudProvider
     nodes: NodeSource
@@ -181,3 +198,4 @@ class Ports:
     installer: Installer | None
     store: InstanceStore
     spec: SpecSource
+    notices: NoticeSource | None = None

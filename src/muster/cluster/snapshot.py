@@ -15,6 +15,8 @@ from muster.cluster.model import (
     InstallFailure,
     Instance,
     LaunchFailure,
+    Notice,
+    NoticeKind,
     RuntimeReport,
     TerminateFailure,
 )
@@ -59,6 +61,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
     ended_machines: Mapping[str, float] = field(default_factory=dict)
+    # Notices that are known: machine -> what was announced. An entry stays as long as its notice.
+    noticed: Mapping[str, NoticeKind] = field(default_factory=dict)
     # Since when each verdict holds: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 
@@ -88,6 +92,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     terminate_failures: tuple[TerminateFailure, ...] = ()
     drain_failures: tuple[DrainFailure, ...] = ()
     install_failures: tuple[InstallFailure, ...] = ()
+    notices: tuple[Notice, ...] | None = ()  # None: they could not be read this time
     traits: ProviderTraits = ProviderTraits()
     memory: Memory = Memory()
     recent_failures: tuple[FailedLaunch, ...] = ()

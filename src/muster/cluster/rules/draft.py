@@ -24,6 +24,7 @@ from muster.cluster.model import (
     NodeReport,
     NodeStatus,
     NodeType,
+    NoticeKind,
     Offer,
     StatusChange,
     StopCause,
@@ -33,6 +34,7 @@ from muster.cluster.snapshot import Memory, Quarantined, Snapshot, TypeHealth
 from muster.cluster.spend import cost_of
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
+WORK_OF = "work on "  # how the name of demand begins that stands for the work of a node under notice
 _STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
@@ -53,8 +55,10 @@ class Draft:
         self.health: dict[str, TypeHealth] = dict(snapshot.memory.health)
         self.ended_nodes: dict[str, float] = dict(snapshot.memory.ended_nodes)
         self.ended_machines: dict[str, float] = dict(snapshot.memory.ended_machines)
+        self.noticed: Mapping[str, NoticeKind] = snapshot.memory.noticed
         self.pack_request: PackRequest | None = None
         self.packing: Packing | None = None
+        self.announced: list[Verdict] = []  # of nodes under notice that still serve
         self.may_scale = True  # False: plan and explain, but launch and remove nothing
         self.report = ScalingReport()
         self._changed: dict[InstanceId, Instance] = {}
@@ -82,7 +86,7 @@ class Draft:
         twin._changed, twin.health, twin._listed = dict(self._changed), dict(self.health), dict(self._listed)
         twin.ended_nodes, twin.ended_machines = dict(self.ended_nodes), dict(self.ended_machines)
         twin._actions, twin._verdicts = list(self._actions), list(self._verdicts)
-        twin._quarantined = list(self._quarantined)
+        twin._quarantined, twin.announced = list(self._quarantined), list(self.announced)
         return twin
 
     def _owned(self) -> dict[InstanceId, Instance]:
@@ -218,6 +222,7 @@ class Draft:
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 ended_machines=self.ended_machines,
+                noticed=self.noticed,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
         )
