@@ -43,7 +43,7 @@ class Fault:
     status: int = 0  # answered instead of the real answer
     headers: dict[str, str] = field(default_factory=dict)
     body: Object | None = None
-    delay_s: float = 0.0
+    gate: threading.Event | None = None  # the request waits until it is set
     cut: bool = False  # the connection ends without an answer
     after: bool = False  # the request is carried out first: the client cannot know
 
@@ -274,8 +274,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.asked.append(Asked(token, method, self.path, is_watch))
         self._note_certificate()
         fault = self._fault(method)
-        if fault is not None and fault.delay_s:
-            time.sleep(fault.delay_s)
+        if fault is not None and fault.gate is not None:
+            fault.gate.wait(60)
         if fault is not None and not fault.after and self._fails(fault):
             return
         try:

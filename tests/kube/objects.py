@@ -66,7 +66,7 @@ def _apply(root: Any, operation: Object) -> None:
         elif op == "add":
             place[key] = operation["value"]
         elif op == "replace":
-            place[key]  # noqa: B018 - it must be there
+            place[key]
             place[key] = operation["value"]
         elif op == "remove":
             del place[key]

@@ -2,7 +2,7 @@
 
 It has the operator's habits: every name in `workersToDelete` goes at once, whatever `replicas` says and
 without a drain; in a pass that deletes unhealthy pods it makes none; with the autoscaler on it never chooses
-a pod to delete by itself; all hosts of a replica come and go together; its status changes the object's version.
+a pod to delete by itself; all hosts of a replica come and go together; its status changes the version.
 """
 
 from __future__ import annotations

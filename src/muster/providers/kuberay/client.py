@@ -66,6 +66,8 @@ class KubeClient:
     def __init__(self, access: KubeAccess, timeout_s: float = TIMEOUT_S) -> None:
         self.access, self._timeout_s = access, timeout_s
         self._own = threading.local()
+        self._open: set[http.client.HTTPConnection] = set()  # of all threads
+        self._lock = threading.Lock()
         parts = urlsplit(access.url)
         self._host, self._port, self._prefix = parts.hostname or "", parts.port, parts.path.rstrip("/")
 
@@ -123,6 +125,8 @@ class KubeClient:
         connection = getattr(self._own, "connection", None)
         if connection is None:
             connection = self._own.connection = self._connect(self._timeout_s)
+            with self._lock:
+                self._open.add(connection)
         connection.request(method, self._prefix + path, body=data, headers=headers)
         answer = connection.getresponse()
         content = answer.read(_MAX_ANSWER)
@@ -136,6 +140,15 @@ class KubeClient:
         if connection is not None:
             connection.close()
             self._own.connection = None
+            with self._lock:
+                self._open.discard(connection)
+
+    def close(self) -> None:
+        """Closes the connections of all threads; a later request opens another."""
+        with self._lock:
+            connections, self._open = self._open, set()
+        for connection in connections:
+            connection.close()
 
     # -- streams ------------------------------------------------------------------------------
 

@@ -68,13 +68,13 @@ class KubeAccess:
             if not self._current:
                 why = getattr(error, "strerror", None) or "it is not text"
                 raise ProviderDenied(
-                    f"the token of the service account cannot be read from {self.token_file} ({why}): mount it,"
-                    " or set automountServiceAccountToken: true"
+                    f"the token of the service account cannot be read from {self.token_file} ({why}):"
+                    " mount it, or set automountServiceAccountToken: true"
                 ) from None
         self._read_at = now
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Returns what a new connection uses; None without TLS. Files are read each time: they are renewed."""
+        """Returns what a new connection uses; None without TLS. Files may be renewed, so they are read."""
         if not self.url.startswith("https://"):
             return None
         try:
@@ -119,8 +119,8 @@ def in_cluster(
     token_file = service_account / "token"
     if "KUBERNETES_SERVICE_HOST" not in environment and not token_file.exists():
         raise ProviderMisconfigured(
-            "this is not a pod of a Kubernetes cluster (no KUBERNETES_SERVICE_HOST, no service account): run it"
-            " as the autoscaler of a RayCluster, or give --kubeconfig"
+            "this is not a pod of a Kubernetes cluster (no KUBERNETES_SERVICE_HOST, no service account): run"
+            " it as the autoscaler of a RayCluster, or give --kubeconfig"
         )
     host = environment.get("KUBERNETES_SERVICE_HOST") or "kubernetes.default"
     port = environment.get("KUBERNETES_SERVICE_PORT_HTTPS") or environment.get("KUBERNETES_SERVICE_PORT")
@@ -135,7 +135,7 @@ def in_cluster(
     cert, key = (environment.get(f"RAY_KUBERAY_CLIENT_{name}_PATH") for name in ("CERT", "KEY"))
     if bool(cert) != bool(key):
         raise ProviderMisconfigured(
-            "RAY_KUBERAY_CLIENT_CERT_PATH and RAY_KUBERAY_CLIENT_KEY_PATH belong together: set both or neither"
+            "RAY_KUBERAY_CLIENT_CERT_PATH and RAY_KUBERAY_CLIENT_KEY_PATH belong together: set both, or none"
         )
     return KubeAccess(
         url=f"https://{host}:{port or 443}",
@@ -188,7 +188,7 @@ def _read_yaml(path: Path) -> Plain:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProviderMisconfigured(
-            f"the kubeconfig {path} cannot be read ({error.strerror}): give --kubeconfig FILE, or set KUBECONFIG"
+            f"the kubeconfig {path} cannot be read ({error.strerror}): give --kubeconfig, or set KUBECONFIG"
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise ProviderMisconfigured(f"{path} is not YAML: give the kubeconfig of your cluster") from None

@@ -21,8 +21,8 @@ KIND_LABEL = "ray.io/node-type"
 REPLICA_LABELS = ("ray.io/worker-group-replica-name", "replicaIndex")  # from newer operators, and older ones
 _KINDS = {"head": NodeKind.HEAD, "worker": NodeKind.WORKER}
 
-# How long a pod may have a problem before it is given up. A node for an unschedulable pod is made within minutes
-# where the Kubernetes cluster grows by itself; a mistake in a pod's template does not go away.
+# How long a pod may have a problem before it is given up. A node for an unschedulable pod is made within
+# minutes where the Kubernetes cluster grows by itself; a mistake in a pod's template does not go away.
 UNSCHEDULABLE_S = 900.0
 GATED_S = 600.0
 MISTAKE_S = 180.0
@@ -175,7 +175,7 @@ def _replica(labels: Mapping[str, str]) -> str:
 
 def _is_running(status: PodStatus) -> bool:
     """As in Ray: the first container decides; it is the one of Ray."""
-    return bool(status.containers) and status.containers[0].state.running is not None
+    return status.containers is not None and any(c.state.running is not None for c in status.containers[:1])
 
 
 def _ended(status: PodStatus) -> str:

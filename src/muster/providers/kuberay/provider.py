@@ -17,7 +17,15 @@ from muster.base.clock import Clock, SystemClock
 from muster.base.foreign import error_text
 from muster.base.ids import CloudId, RequestId
 from muster.base.log import OnChange
-from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, TerminateFailure
+from muster.cluster.model import (
+    CloudInstance,
+    FailureKind,
+    LaunchFailure,
+    Notice,
+    NoticeKind,
+    TerminateFailure,
+)
+from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.errors import ProviderMisconfigured
 from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
@@ -38,6 +46,7 @@ OURS = "ray.io/kuberay-operator"  # `managedBy` of a cluster that this operator 
 TRIES = 8  # of one patch, in a row: each conflict is answered with a newer read
 BY_VERSION = 4  # of them behind the object's version, the others behind the values that are written
 RETRY_S = (0.5, 30.0)
+GATHER_S = 0.03  # a tick hands over several requests one after the other: they become one patch
 QUIET_S = 30.0  # without ticks the object is still read so often
 _CONFLICTS = frozenset({409, 422})
 _KINDS = {
@@ -115,7 +124,7 @@ class ScaleQueue:
             return failed or request_id in self.launches or request_id in self.ends
 
     def settle(self, request: ScaleRequest, patch: ScalePatch) -> None:
-        """The patch is in force: what it has asked for is done, what it has not is a failure, or still held."""
+        """The patch is in force: what it asked for is done; the rest has failed, or is still held."""
         with self.lock:
             for request_id in request.launches:
                 self.launches.pop(request_id, None)
@@ -174,8 +183,8 @@ _NO_GROUP = "the RayCluster has no group {}: add it to workerGroupSpecs"
 class SparePods:
     """A SparePods counts, per group, pods that come and that nobody has asked for.
 
-    The operator replaces a pod that ended by itself, and makes all hosts of a slice: a launch takes those first,
-    or the cluster would grow by one for each.
+    The operator replaces a pod that ended by itself, and makes all hosts of a slice: a launch takes those
+    first, or the cluster would grow by one for each.
     """
 
     def __init__(self) -> None:
@@ -237,6 +246,8 @@ class Scaler:
             self._wake.clear()
             if self._closed.is_set():
                 return
+            if self.queue.waiting() is not None:
+                self._closed.wait(GATHER_S)
             try:
                 self.step()
                 pause_s = RETRY_S[0]
@@ -258,7 +269,7 @@ class Scaler:
         for attempt in range(TRIES):
             request = self.queue.waiting()
             if request is None:
-                self._note_pods(cluster)
+                self._note_pods()
                 return
             if self._try(cluster, request, by_version=attempt < BY_VERSION):
                 return
@@ -268,15 +279,19 @@ class Scaler:
             code=409,
         )
 
-    def _note_pods(self, cluster: Mapping[str, Any]) -> Mapping[str, Pod]:
+    def named(self) -> frozenset[str]:
+        """Returns the pods that a patch has named, and others that the RayCluster names, as last read."""
+        groups = worker_groups(self.cluster.last() or {}).values()
+        return frozenset((*(name for group in groups for name in group.to_delete), *tuple(self._ended_names)))
+
+    def _note_pods(self) -> Mapping[str, Pod]:
         pods = self._pods()
-        named = (name for group in worker_groups(cluster).values() for name in group.to_delete)
-        self._spare.note(pods, frozenset((*named, *self._ended_names)))
+        self._spare.note(pods, self.named())
         return pods
 
     def _try(self, cluster: dict[str, Any], request: ScaleRequest, *, by_version: bool) -> bool:
         """Returns whether the request is settled; False after a conflict."""
-        pods = self._note_pods(cluster)
+        pods = self._note_pods()
         request = replace(request, spare=dict(self._spare.counts))
         patch = scale_patch(cluster, pods, request)
         if patch.operations:
@@ -327,6 +342,7 @@ class KubeRayProvider:
         self._watch = PodWatch(client, paths, clock)
         self.scaler = Scaler(client, paths, self._watch.pods, clock)
         self._changes = OnChange(logger)
+        self._shown: set[str] = set()  # pods that were listed before they began to leave
 
     def start(self) -> None:
         self._watch.start()
@@ -337,6 +353,7 @@ class KubeRayProvider:
         """Leaves the pods as they are; what was not patched yet is repeated by the next process."""
         self.scaler.close()
         self._watch.close()
+        self.client.close()
 
     def pods(self) -> Mapping[str, Pod]:
         """Returns the pods of the cluster, those that leave included."""
@@ -350,11 +367,34 @@ class KubeRayProvider:
         return ProviderTraits(read_only=is_others, installs_runtime=True)
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
-        """Returns the pods that have not ended; those that are being deleted stay until they are gone."""
+        """Returns the pods that have not ended; one that is being deleted stays until it is gone.
+
+        One that was being deleted when it was first seen is no answer to a request, and is left out.
+        """
         self.scaler.wake()
         pods = self._watch.pods()
         self._log_ends(pods)
-        return {CloudId(name): pod.machine for name, pod in pods.items() if not pod.ended}
+        shown = {
+            name for name, pod in pods.items() if pod.is_living or (name in self._shown and not pod.ended)
+        }
+        self._shown = shown
+        return {CloudId(name): pods[name].machine for name in pods if name in shown}
+
+    def read(self) -> NoticeReport:
+        """Returns the pods that others take away: deleted, evicted or preempted; their nodes are drained."""
+        named = self.scaler.named()
+        return NoticeReport(
+            notices=tuple(
+                Notice(
+                    cloud_id=pod.name,
+                    kind=NoticeKind.INTERRUPTION,
+                    deadline=pod.leaves_at,
+                    source=pod.leaving,
+                )
+                for name, pod in self._watch.pods().items()
+                if pod.leaves_at is not None and pod.is_worker and not pod.ended and name not in named
+            )
+        )
 
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
         self.scaler.queue.launch(request_id, shape)

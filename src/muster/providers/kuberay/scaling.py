@@ -1,7 +1,7 @@
 """Builds the one JSON patch that asks KubeRay for more pods and names those to delete. Pure.
 
-Groups do not wait for each other, and a deletion under way stops nothing: the operator deletes every name in a
-group's `workersToDelete` and makes pods up to `replicas`, whichever comes first.
+Groups do not wait for each other, and a deletion under way stops nothing: the operator deletes every name in
+a group's `workersToDelete` and makes pods up to `replicas`, whichever comes first.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def applied_requests(cluster: Plain) -> tuple[str, ...]:
 def guards(cluster: Plain, operations: Sequence[Operation], *, by_version: bool) -> list[Operation]:
     """Returns the operations behind tests that refuse the patch when the object is another by now.
 
-    By version every change of the object counts, also of its status. By value only what is written counts: for
-    clusters whose operator writes the status faster than a patch can follow.
+    By version every change of the object counts, also of its status. By value only what is written counts:
+    for clusters whose operator writes the status faster than a patch can follow.
     """
     if by_version:
         version = cluster.get("metadata", {}).get("resourceVersion", "")
@@ -196,7 +196,7 @@ class _Builder:
 
     def _refuse(self, group: WorkerGroup, asked: Mapping[RequestId, int], count: int) -> None:
         """The newest requests are the ones that are too many."""
-        for request_id in reversed(asked):
+        for request_id in reversed(list(asked)):
             cut = min(count, asked[request_id])
             if cut > 0:
                 self._refused.setdefault(request_id, {})[group.name] = cut
