@@ -1,4 +1,4 @@
-"""What the tests of Kubernetes share: a server of either kind, its operator, and providers that talk to it."""
+"""What the tests of Kubernetes share: a server of either kind, its operator, and providers for both."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from tests.kube.world import until
 
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import FailureKind
-from muster.providers.kuberay import pod_watch, provider as provider_module
+from muster.providers.kuberay import pod_watch
+from muster.providers.kuberay import provider as provider_module
 from muster.providers.kuberay.client import KubeError
 from muster.providers.kuberay.pod_watch import PodsNotKnown
 
