@@ -271,6 +271,16 @@ class CloudInstance(Struct, frozen=True, kw_only=True):
     resize: ResizeStatus | None = None
     zone: str = ""  # where it is, when the provider reports it
     market: str = ""  # how it was bought, when the provider reports it
+    problem: MachineProblem | None = None  # why it does not come up, when the provider knows
+    slice_id: str = ""  # machines of one slice come and go together; "": it stands alone
+
+
+class MachineProblem(Struct, frozen=True, kw_only=True):
+    """A MachineProblem is why a machine that exists does not come up, as its provider reports it."""
+
+    kind: FailureKind
+    message: str = ""
+    give_up_s: float | None = None  # after so long without a node it is given up; None: as any other
 
 
 class ResizeStatus(Struct, frozen=True, kw_only=True):

@@ -157,6 +157,7 @@ class ProviderContext:
     environment: Mapping[str, str] = field(default_factory=dict)  # what new processes inherit
     runtime: Callable[[], RuntimeReport] | None = None  # the runtime's report, from which `readonly` lists
     current: Callable[[], ClusterConfig] | None = None  # the file as it is now; None: it does not change
+    made: ManagedProvider | None = None  # that the source of the configuration shares; None: it is to be made
 
 
 logger = logging.getLogger(__name__)
@@ -239,6 +240,15 @@ def _aws(config: ClusterConfig, launches: Launches, context: ProviderContext) ->
     return _adapted(config, made, launches, context)
 
 
+def _kuberay(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
+    if context.made is None:
+        raise ConfigError(
+            "'kuberay' takes its groups from a RayCluster: run `muster kuberay-autoscaler` in the head's pod",
+            path="provider.type",
+        )
+    return context.made
+
+
 def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     if context.runtime is None:
         raise ConfigError(
@@ -252,6 +262,7 @@ _BUILDERS: dict[str, Build] = {
     **dict.fromkeys(CLOUDS, _compat),
     "aws": _aws,
     "external": _external,
+    "kuberay": _kuberay,
     "local": _local,
     "process": _process,
     "readonly": _readonly,
