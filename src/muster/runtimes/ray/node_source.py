@@ -22,6 +22,7 @@ class GcsNodeSource:
     def __init__(self, client: GcsClient, clock: Clock | None = None) -> None:
         self._client, self._clock = client, clock or SystemClock()
         self._joined: dict[NodeId, float] | None = None  # when each node was first seen; None: none was read
+        self._labels: dict[NodeId, dict[str, str]] = {}  # of a Ray that does not report them with the nodes
         self._floor = 0  # the version the GCS remembers of an earlier monitor
         self._floor_of = 0  # the generation of the client it was read from
         self._newest = 0  # the version of the last reading
@@ -33,8 +34,20 @@ class GcsNodeSource:
 
         state = autoscaler_pb2.GetClusterResourceStateReply.FromString(reply).cluster_resource_state
         report = parse_state(state)
+        if "labels" not in autoscaler_pb2.NodeState.DESCRIPTOR.fields_by_name:
+            report = replace(report, nodes=self._with_labels(report.nodes))
         version = self._onward(state.cluster_resource_state_version)
         return replace(report, version=version, nodes=self._with_room_on_fresh(report.nodes))
+
+    def _with_labels(self, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
+        """Returns the nodes with the labels they were started with, which older Rays do not report here.
+
+        They never change, so that they are read only when a node joins.
+        """
+        if any(node.node_id not in self._labels for node in nodes):
+            known = self._client.node_labels()
+            self._labels = {node.node_id: known.get(node.node_id, {}) for node in nodes}
+        return tuple(replace(node, labels={**self._labels[node.node_id], **node.labels}) for node in nodes)
 
     def _with_room_on_fresh(self, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
         """Returns the nodes as reported, but those that have just joined as free as they came."""
