@@ -1,7 +1,7 @@
 """The monitor and the shadow with the oldest Ray that is supported, which is not the one of this environment.
 
-`make test-ray-versions` makes an environment with it. Everything runs there, in processes of its own: the head,
-the nodes, the drivers and `muster`; here only their files are read.
+`make test-ray-versions` makes an environment with it. Everything runs there, in processes of its own: the
+head, the nodes, the drivers and `muster`; here only their files are read.
 """
 
 from __future__ import annotations

@@ -19,11 +19,23 @@ from muster.cluster.model import (
     InstallFailure,
     Instance,
     LaunchFailure,
+    ResizeFailure,
     TerminateFailure,
     merged_records,
 )
 from muster.cluster.observe import FailureInbox, Observer
-from muster.cluster.plan import Action, Drain, Install, Launch, Plan, Resize, Terminate, attempt_of, base_id
+from muster.cluster.plan import (
+    Action,
+    Drain,
+    Install,
+    Launch,
+    Plan,
+    Resize,
+    ResizeNode,
+    Terminate,
+    attempt_of,
+    base_id,
+)
 from muster.cluster.ports import BuysOffers, Ledger, PortErrors, Ports, TickResult, WorksInBackground
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Quarantined, Snapshot
@@ -68,7 +80,7 @@ class Executor:
         except ProviderError as error:
             self.errors[type(action)] += 1
             self._refuse(action, _kind(error), message_text(error))
-            return isinstance(action, Resize)  # no record waits for a resize: the planner asks again
+            return isinstance(action, Resize | ResizeNode)  # the rule that follows it asks again
         except Exception as error:  # noqa: BLE001 - unknown outcome: repeated with the same request id
             self.errors[type(action)] += 1
             text = f"{type(action).__name__} {action.request_id}: {error_text(error)}"
@@ -97,6 +109,9 @@ class Executor:
                 self._install(action)
             case Resize():
                 self._ports.provider.resize(action.request_id, action.cloud_id, action.desired.to_floats())
+            case ResizeNode():
+                if self._ports.resizer is not None:  # otherwise it is from before a change of provider
+                    self._ports.resizer.resize(action)
             case _:
                 assert_never(action)
 
@@ -130,7 +145,14 @@ class Executor:
                 self._inbox.put(DrainFailure(instance_id=action.instance_id, message=message))
             case Install():
                 self._inbox.put(InstallFailure(instance_id=action.instance_id, message=message))
-            case Resize():
+            case Resize() | ResizeNode():
+                failure = ResizeFailure(
+                    cloud_id=action.cloud_id,
+                    kind=kind,
+                    message=message,
+                    is_of_node=isinstance(action, ResizeNode),
+                )
+                self._inbox.put(failure)
                 self._changes.log(
                     logging.WARNING, "resize", f"resize of {action.cloud_id} refused: {message}"
                 )
@@ -177,7 +199,7 @@ def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
             return _is(instances.get(action.instance_id), InstanceState.RAY_STOP_REQUESTED)
         case Install():
             return _is(instances.get(action.instance_id), InstanceState.RAY_INSTALLING)
-        case Resize():
+        case Resize() | ResizeNode():
             return _is(instances.get(action.instance_id), InstanceState.RAY_RUNNING)
         case _:
             assert_never(action)

@@ -34,6 +34,12 @@ class ResizeLimits(Struct, frozen=True, kw_only=True):
 
     maximum: Resources
     timeout_s: float = 300.0
+    of_new: Resources | None = None  # what a new machine is planned with; None: the maximum
+
+    @property
+    def planned(self) -> Resources:
+        """Returns what a machine that does not run yet is expected to grow to."""
+        return self.maximum if self.of_new is None else self.of_new
 
 
 MARKETS = ("on-demand", "spot", "reserved")
@@ -188,6 +194,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     provisional: bool = False  # has a node, but no list has ever shown its machine: never terminated
     internal_ip: str = ""
     external_ip: str = ""
+    resize: ResizeRecord | None = None  # None: its machine is as it was bought
     history: tuple[StatusChange, ...] = ()
     version: int = 0  # ledger version of the last write
 
@@ -255,13 +262,26 @@ class CloudInstance(Struct, frozen=True, kw_only=True):
 
 
 class ResizeStatus(Struct, frozen=True, kw_only=True):
-    """A ResizeStatus is the progress of an in-place resize of one machine, for any provider."""
+    """A ResizeStatus is the size of one machine and what its provider reports of a change of it."""
 
-    current: Resources
-    desired: Resources
-    in_progress: bool = False
-    failed: bool = False
+    current: Resources  # what the machine has
+    desired: Resources  # what it was last asked to have
+    in_progress: bool = False  # the change is not all there, or the host has put it off
+    failed: bool = False  # the host reports that it cannot be done
     suggested_maximum: Resources | None = None  # what the host could give, if known
+    message: str = ""  # the host's own words
+
+
+class ResizeRecord(Struct, frozen=True, kw_only=True):
+    """A ResizeRecord is what the ledger keeps of the changes of one machine's size."""
+
+    desired: Resources = EMPTY
+    since: float | None = None  # when the change under way was asked for; None: none is
+    asked_at: float | None = None  # when the machine was last asked; None: the node is asked first
+    node_asked_at: float | None = None  # when the runtime was last asked to count another size
+    suggested_maximum: Resources | None = None
+    failed_at: float | None = None  # the machine is not asked again
+    reason: str = ""
 
 
 class NodeStatus(Enum):
@@ -395,6 +415,15 @@ class DrainFailure(Struct, frozen=True, kw_only=True):
 
     instance_id: InstanceId
     message: str = ""
+
+
+class ResizeFailure(Struct, frozen=True, kw_only=True):
+    """A ResizeFailure is a change of size that the provider, or the runtime for the node, refused."""
+
+    cloud_id: CloudId
+    kind: FailureKind = FailureKind.UNKNOWN
+    message: str = ""
+    is_of_node: bool = False  # the runtime did not take the new size of the machine's node
 
 
 class InstallFailure(Struct, frozen=True, kw_only=True):

@@ -64,7 +64,17 @@ class Resize(Struct, frozen=True, kw_only=True, tag="resize"):
     desired: Resources
 
 
-Action = Launch | Terminate | Install | Drain | Resize
+class ResizeNode(Struct, frozen=True, kw_only=True, tag="resize-node"):
+    """A ResizeNode lets the runtime count another size of a node: its machine has it or will shrink to it."""
+
+    request_id: RequestId
+    instance_id: InstanceId
+    cloud_id: CloudId
+    node_id: NodeId
+    desired: Resources
+
+
+Action = Launch | Terminate | Install | Drain | Resize | ResizeNode
 
 
 class Subject(Enum):
@@ -105,6 +115,7 @@ class Reason(Enum):
     REMOVED_MAX_NODES_PER_TYPE = "removed-max-nodes-per-type"
     REMOVED_FAILED = "removed-failed"  # timed out, not installable, dead
     LEAVING = "leaving"  # removal is under way
+    RESIZE_FAILED = "resize-failed"  # it stays as large as it is
     LOST = "lost"  # its node or machine went, and nobody had asked for it
     # node type
     TYPE_CHOSEN = "type-chosen"

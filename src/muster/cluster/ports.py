@@ -21,10 +21,11 @@ from muster.cluster.model import (
     Instance,
     LaunchFailure,
     Offer,
+    ResizeFailure,
     RuntimeReport,
     TerminateFailure,
 )
-from muster.cluster.plan import Action, Drain, Install, Plan, ScalingReport
+from muster.cluster.plan import Action, Drain, Install, Plan, ResizeNode, ScalingReport
 from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined, Snapshot
 
 
@@ -53,7 +54,10 @@ class CloudProvider(Protocol):
         ...
 
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        """Changes a machine in place; called only when `traits().resizable`."""
+        """Starts to change a machine in place, up or down; called only when `traits().resizable`.
+
+        Progress is seen in the `resize` of the listed machine. Idempotent: it says the size, not the change.
+        """
         ...
 
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
@@ -71,6 +75,15 @@ class BuysOffers(Protocol):
 
     def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
         """Starts to buy as `launch` does, from this offer and no other. `shape` has one type."""
+        ...
+
+
+@runtime_checkable
+class ReportsResizes(Protocol):
+    """A ReportsResizes provider learns of the refusal of a resize after the call has returned."""
+
+    def poll_resize_failures(self) -> Sequence[ResizeFailure]:
+        """Returns the refusals since the last poll."""
         ...
 
 
@@ -100,6 +113,18 @@ class Drainer(Protocol):
     def drain(self, action: Drain) -> None: ...
 
     def poll(self) -> Sequence[DrainFailure]: ...
+
+
+class NodeResizer(Protocol):
+    """A NodeResizer lets the runtime count another size of a node. It returns at once, and is idempotent.
+
+    What the node counts is seen in the report: less than asked for where running work needs more. Refusals
+    come from `poll`.
+    """
+
+    def resize(self, action: ResizeNode) -> None: ...
+
+    def poll(self) -> Sequence[ResizeFailure]: ...
 
 
 class Installer(Protocol):
@@ -173,7 +198,10 @@ class InstanceStore(Protocol):
 
 @dataclass(frozen=True)
 class Ports:
-    """Ports are everything a controller is connected to. Without an installer, machines bring the runtime."""
+    """Ports are everything a controller is connected to.
+
+    Without an installer, machines bring the runtime; without a resizer, no machine changes its size.
+    """
 
     provider: CloudProvider
     nodes: NodeSource
@@ -181,3 +209,4 @@ class Ports:
     installer: Installer | None
     store: InstanceStore
     spec: SpecSource
+    resizer: NodeResizer | None = None

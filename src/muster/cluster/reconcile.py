@@ -20,6 +20,7 @@ from muster.cluster.rules.observe_cloud import observe_cloud
 from muster.cluster.rules.observe_nodes import observe_nodes
 from muster.cluster.rules.repair import repair
 from muster.cluster.rules.report import report
+from muster.cluster.rules.resize import resize
 from muster.cluster.rules.scale_down import scale_down
 from muster.cluster.rules.scale_up import scale_up
 from muster.cluster.rules.terminate import terminate
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     observe_nodes,
     timeouts,
     backoff,
+    resize,
     capacity,
     scale_down,
     scale_up,

@@ -15,6 +15,7 @@ from muster.cluster.model import (
     InstallFailure,
     Instance,
     LaunchFailure,
+    ResizeFailure,
     RuntimeReport,
     TerminateFailure,
 )
@@ -25,7 +26,7 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
 
     read_only: bool = False  # nothing may be launched or terminated
     installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
-    resizable: bool = False  # can change a machine's size in place
+    resizable: bool = False  # can change a machine's size in place, and reports a ResizeStatus of each
     max_batch: int | None = None  # largest launch call
     buys_offers: bool = False  # has `launch_offer`: can be told the zone and the market
 
@@ -59,6 +60,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
     ended_machines: Mapping[str, float] = field(default_factory=dict)
+    # Types whose machines could not grow lately: new ones are planned as they are bought. Value: until when.
+    ungrowing: Mapping[str, float] = field(default_factory=dict)
     # Since when each verdict holds: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 
@@ -88,6 +91,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     terminate_failures: tuple[TerminateFailure, ...] = ()
     drain_failures: tuple[DrainFailure, ...] = ()
     install_failures: tuple[InstallFailure, ...] = ()
+    resize_failures: tuple[ResizeFailure, ...] = ()
     traits: ProviderTraits = ProviderTraits()
     memory: Memory = Memory()
     recent_failures: tuple[FailedLaunch, ...] = ()

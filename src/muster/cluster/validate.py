@@ -18,6 +18,7 @@ from muster.cluster.model import (
     NodeKind,
     NodeReport,
     NodeStatus,
+    ResizeStatus,
     RuntimeReport,
 )
 
@@ -35,6 +36,18 @@ def is_sound_machine(key: object, item: object) -> bool:
         and isinstance(item.node_type, str)
         and isinstance(item.zone, str)
         and isinstance(item.market, str)
+        and (item.resize is None or is_sound_resize(item.resize))
+    )
+
+
+def is_sound_resize(item: object) -> bool:
+    """Returns whether what is reported of a machine's size has the types it should."""
+    return (
+        isinstance(item, ResizeStatus)
+        and _is_sound_size(item.current)
+        and _is_sound_size(item.desired)
+        and (item.suggested_maximum is None or _is_sound_size(item.suggested_maximum))
+        and isinstance(item.message, str)
     )
 
 

@@ -53,6 +53,9 @@ class Draft:
         self.health: dict[str, TypeHealth] = dict(snapshot.memory.health)
         self.ended_nodes: dict[str, float] = dict(snapshot.memory.ended_nodes)
         self.ended_machines: dict[str, float] = dict(snapshot.memory.ended_machines)
+        self.ungrowing: dict[str, float] = {
+            name: until for name, until in snapshot.memory.ungrowing.items() if until > snapshot.now
+        }
         self.pack_request: PackRequest | None = None
         self.packing: Packing | None = None
         self.may_scale = True  # False: plan and explain, but launch and remove nothing
@@ -81,6 +84,7 @@ class Draft:
         twin._own = None  # records are copied at the first change: most rules change none
         twin._changed, twin.health, twin._listed = dict(self._changed), dict(self.health), dict(self._listed)
         twin.ended_nodes, twin.ended_machines = dict(self.ended_nodes), dict(self.ended_machines)
+        twin.ungrowing = dict(self.ungrowing)
         twin._actions, twin._verdicts = list(self._actions), list(self._verdicts)
         twin._quarantined = list(self._quarantined)
         return twin
@@ -218,6 +222,7 @@ class Draft:
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 ended_machines=self.ended_machines,
+                ungrowing=self.ungrowing,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
         )
