@@ -53,6 +53,7 @@ from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher
+from muster.runtimes.ray.resizer import resizer_for
 from muster.runtimes.ray.verdict_board import VerdictWriter
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
@@ -370,6 +371,9 @@ class _Parts:
         self._stack.callback(_quietly, provider.close)
         drainer = GcsDrainer(self._link, self._clock)
         self._stack.callback(_quietly, drainer.close)
+        resizer = resizer_for(self._link, provider.traits())
+        if resizer is not None:
+            self._stack.callback(_quietly, resizer.close)
         return Ports(
             provider=provider,
             nodes=self._nodes,
@@ -377,6 +381,7 @@ class _Parts:
             installer=self._installer(provider),
             store=self._store,
             spec=self._source,
+            resizer=resizer,
         )
 
     def _installer(self, provider: ManagedProvider) -> Installer | None:

@@ -132,6 +132,20 @@ class Backoff(Struct, frozen=True, kw_only=True):
     recovery_s: float = 600.0  # Ray's availability recovery window
 
 
+class IdlePolicy(Enum):
+    """An IdlePolicy is what is done with a whole cluster that nobody uses."""
+
+    SUSPEND = "suspend"  # its machines go, its definition stays
+    DELETE = "delete"
+
+
+class IdleCluster(Struct, frozen=True, kw_only=True):
+    """An IdleCluster is when and how a cluster without drivers ends."""
+
+    timeout_s: float
+    policy: IdlePolicy = IdlePolicy.SUSPEND
+
+
 class ClusterSpec(Struct, frozen=True, kw_only=True):
     """A ClusterSpec is what the user asked for in the cluster file."""
 
@@ -143,6 +157,7 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     objective: Objective = Objective.AUTO
     check_launch_hash: bool = False
     conserve_gpus: bool = True
+    idle_cluster: IdleCluster | None = None  # None: the cluster stays whoever uses it
     install_runtime: bool = False  # set machines up with muster's installer, unless the provider does it
     timeouts: Timeouts = Timeouts()
     limits: LaunchLimits = LaunchLimits()
@@ -368,6 +383,13 @@ class Constraint(Struct, frozen=True, kw_only=True):
     demands: tuple[Demand, ...]
 
 
+class DriverReport(Struct, frozen=True, kw_only=True):
+    """A DriverReport is who uses the cluster: programs of users, without the runtime's own."""
+
+    live: int = 0
+    last_end: float = 0.0  # when the newest one ended, by the runtime's own clock; 0: none has
+
+
 class RuntimeReport(Struct, frozen=True, kw_only=True):
     """A RuntimeReport is one consistent report of the runtime."""
 
@@ -376,6 +398,7 @@ class RuntimeReport(Struct, frozen=True, kw_only=True):
     demands: tuple[Demand, ...] = ()
     gangs: tuple[Gang, ...] = ()
     constraints: tuple[Constraint, ...] = ()
+    drivers: DriverReport | None = None  # None: not asked for, or not known
 
 
 class FailureKind(Enum):

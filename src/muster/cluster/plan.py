@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.model import Demand, Gang, Instance, Offer, StopCause
+from muster.cluster.model import Demand, Gang, IdlePolicy, Instance, Offer, StopCause
 from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined
 
 
@@ -74,7 +74,14 @@ class ResizeNode(Struct, frozen=True, kw_only=True, tag="resize-node"):
     desired: Resources
 
 
-Action = Launch | Terminate | Install | Drain | Resize | ResizeNode
+class EndCluster(Struct, frozen=True, kw_only=True, tag="end-cluster"):
+    """An EndCluster suspends or deletes the whole cluster; one that an earlier tick decided is void."""
+
+    request_id: RequestId
+    policy: IdlePolicy
+
+
+Action = Launch | Terminate | Install | Drain | Resize | ResizeNode | EndCluster
 
 
 class Subject(Enum):
@@ -128,6 +135,7 @@ class Reason(Enum):
     # cluster
     WAITING_FOR_HEAD = "waiting-for-head"
     READ_ONLY = "read-only"
+    WITHOUT_DRIVERS = "without-drivers"  # nobody uses the cluster, which ends after a while
     RUNTIME_UNREADABLE = "runtime-unreadable"
     CLOUD_UNREADABLE = "cloud-unreadable"
     STUCK = "stuck"  # an instance is in a transitional state for longer than the warn interval

@@ -17,6 +17,7 @@ from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
     DrainFailure,
+    IdlePolicy,
     InstallFailure,
     Instance,
     LaunchFailure,
@@ -84,6 +85,15 @@ class ReportsResizes(Protocol):
 
     def poll_resize_failures(self) -> Sequence[ResizeFailure]:
         """Returns the refusals since the last poll."""
+        ...
+
+
+@runtime_checkable
+class EndsIdleCluster(Protocol):
+    """An EndsIdleCluster provider can end the cluster as a whole; `traits().idle_policies` has how."""
+
+    def end_idle_cluster(self, request_id: RequestId, policy: IdlePolicy) -> None:
+        """Starts to suspend or delete the cluster. Idempotent: it is asked again until the cluster ends."""
         ...
 
 

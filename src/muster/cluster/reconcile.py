@@ -14,6 +14,7 @@ from muster.cluster.plan import Plan
 from muster.cluster.rules.backoff import backoff
 from muster.cluster.rules.capacity import capacity
 from muster.cluster.rules.draft import Draft
+from muster.cluster.rules.idle_cluster import idle_cluster
 from muster.cluster.rules.install import install
 from muster.cluster.rules.launch import launch
 from muster.cluster.rules.observe_cloud import observe_cloud
@@ -43,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     terminate,
     launch,
     install,
+    idle_cluster,
     report,
     verdicts,
 )

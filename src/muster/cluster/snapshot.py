@@ -12,6 +12,7 @@ from muster.cluster.model import (
     ClusterSpec,
     DrainFailure,
     FailureKind,
+    IdlePolicy,
     InstallFailure,
     Instance,
     LaunchFailure,
@@ -27,6 +28,7 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
     read_only: bool = False  # nothing may be launched or terminated
     installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
     resizable: bool = False  # can change a machine's size in place, and reports a ResizeStatus of each
+    idle_policies: tuple[IdlePolicy, ...] = ()  # what it can do with a cluster that nobody uses
     max_batch: int | None = None  # largest launch call
     buys_offers: bool = False  # has `launch_offer`: can be told the zone and the market
 
@@ -49,6 +51,14 @@ class TypeHealth(Struct, frozen=True, kw_only=True):
     timed_out_at: float | None = None  # the newest ALLOCATION_TIMEOUT, for Ray's availability score
 
 
+class WithoutDrivers(Struct, frozen=True, kw_only=True):
+    """A WithoutDrivers is what is known about who uses the cluster."""
+
+    since: float | None = None  # since when nobody does; None: somebody does, or it is not known
+    last_end: float = 0.0  # the newest end of a driver that was seen, by the runtime's clock
+    asked_at: float | None = None  # when the provider was last asked to end the cluster
+
+
 class Memory(Struct, frozen=True, kw_only=True):
     """A Memory is what planning carries from tick to tick besides the instances."""
 
@@ -62,6 +72,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     ended_machines: Mapping[str, float] = field(default_factory=dict)
     # Types whose machines could not grow lately: new ones are planned as they are bought. Value: until when.
     ungrowing: Mapping[str, float] = field(default_factory=dict)
+    without_drivers: WithoutDrivers = WithoutDrivers()
     # Since when each verdict holds: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 

@@ -14,6 +14,7 @@ from muster.cluster.model import (
     CloudInstance,
     Constraint,
     Demand,
+    DriverReport,
     Gang,
     NodeKind,
     NodeReport,
@@ -104,6 +105,7 @@ def usable_report(report: RuntimeReport, note: Note) -> RuntimeReport:
         demands=_usable("demand", report.demands, is_sound_demand, note),
         gangs=_usable("gang", report.gangs, is_sound_gang, note),
         constraints=_usable("constraint", report.constraints, is_sound_constraint, note),
+        drivers=report.drivers if isinstance(report.drivers, DriverReport) else None,
     )
 
 

@@ -56,6 +56,7 @@ class Draft:
         self.ungrowing: dict[str, float] = {
             name: until for name, until in snapshot.memory.ungrowing.items() if until > snapshot.now
         }
+        self.without_drivers = snapshot.memory.without_drivers
         self.pack_request: PackRequest | None = None
         self.packing: Packing | None = None
         self.may_scale = True  # False: plan and explain, but launch and remove nothing
@@ -223,6 +224,7 @@ class Draft:
                 ended_nodes={**self.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 ended_machines=self.ended_machines,
                 ungrowing=self.ungrowing,
+                without_drivers=self.without_drivers,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
         )

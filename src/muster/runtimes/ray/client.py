@@ -11,7 +11,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
 from muster.runtimes.ray.native import check_ray, parameters_of, set_up
@@ -34,6 +34,14 @@ _READS = frozenset(
 )
 _DRAINING = 4  # the number of the status in Ray's messages
 _CODES_OF_DENIAL = frozenset({7, 16})  # gRPC: PERMISSION_DENIED, UNAUTHENTICATED
+
+
+class JobRow(NamedTuple):
+    """A JobRow is one driver, as the GCS lists it."""
+
+    namespace: str
+    is_dead: bool
+    ended_at: float  # seconds since the epoch, by the head's clock; 0: it has not
 
 
 class GcsClient:
@@ -98,6 +106,25 @@ class GcsClient:
 
         state = pb.GetClusterResourceStateReply.FromString(self.resource_state()).cluster_resource_state
         return frozenset(node.node_id.hex() for node in state.node_states if node.status == _DRAINING)
+
+    def resize_node(self, node_id: str, size: Mapping[str, float]) -> dict[str, float]:
+        """Lets a node count another size; returns what it counts then, more where running work needs it."""
+        resources = {name.encode(): quantity for name, quantity in size.items()}
+        call = "resize_raylet_resource_instances"
+        counted = self.call(call, node_id.encode(), resources, timeout_s=self._timeout_s)
+        return {str(name): float(quantity) for name, quantity in counted.items()}
+
+    def jobs(self) -> list[JobRow]:
+        """Returns every driver that the cluster remembers."""
+        rows = self.call(
+            "get_all_job_info",
+            skip_submission_job_info_field=True,
+            skip_is_running_tasks_field=True,
+            timeout=self._timeout_s,
+        )
+        return [
+            JobRow(row.config.ray_namespace, bool(row.is_dead), row.end_time / 1000) for row in rows.values()
+        ]
 
     def node_labels(self) -> dict[str, dict[str, str]]:
         """Returns the labels that each node was started with, by hex id."""
