@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from muster.base.ids import CloudId, NodeId
 from muster.base.resources import Resources
+from muster.cluster.binpack.feasible import capacity
 from muster.cluster.model import NodeKind, NodeType, Selector, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import ON_CLOUD, InstanceState
@@ -115,7 +116,7 @@ def _holders(cluster: SimulatedCluster, shape: Resources, selectors: Sequence[Se
     return [
         t
         for t in cluster.spec.spec.node_types[1:]
-        if t.resources.holds(shape) and (not selectors or any(matches(s, t.labels) for s in selectors))
+        if capacity(t).holds(shape) and (not selectors or any(matches(s, t.labels) for s in selectors))
     ]
 
 
