@@ -1,7 +1,7 @@
-"""The real kube-apiserver with etcd, for the same tests as the in-memory server; without controllers and kubelets.
+"""The real kube-apiserver with etcd, for the same tests as the in-memory server. It has no controllers.
 
-`make test-k8s` builds it. Version 1.20 has no `pods/resize`. Static tokens are made at the start and given out
-one by one, each with a Role of its own.
+`make test-k8s` builds it. Version 1.20 has no `pods/resize`. Static tokens are made at the start and given
+out one by one, each with a Role of its own.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ class RealKubeApi:
 
     def empty(self) -> None:
         """Deletes every pod and RayCluster, so that the next test finds a server without any."""
-        for path in (f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters", f"/api/v1/namespaces/{NAMESPACE}/pods"):
+        for path in (
+            f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters",
+            f"/api/v1/namespaces/{NAMESPACE}/pods",
+        ):
             for one in self.ask("GET", path)["items"]:
                 name = one["metadata"]["name"]
                 if one["metadata"].get("finalizers"):
@@ -127,11 +130,18 @@ class RealKubeApi:
         self._run(
             [
                 *(server, f"--etcd-servers={client}", f"--cert-dir={folder / 'certs'}"),
-                *("--bind-address=127.0.0.1", f"--secure-port={self._secure}", "--advertise-address=127.0.0.1"),
+                *(
+                    "--bind-address=127.0.0.1",
+                    f"--secure-port={self._secure}",
+                    "--advertise-address=127.0.0.1",
+                ),
                 *(f"--token-auth-file={tokens}", "--authorization-mode=RBAC", "--anonymous-auth=false"),
                 *("--disable-admission-plugins=ServiceAccount", "--service-cluster-ip-range=10.96.0.0/16"),
                 *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
-                *("--service-account-issuer=https://kubernetes.default.svc", "--endpoint-reconciler-type=none"),
+                *(
+                    "--service-account-issuer=https://kubernetes.default.svc",
+                    "--endpoint-reconciler-type=none",
+                ),
                 "--watch-cache=true",
             ]
         )
@@ -141,7 +151,9 @@ class RealKubeApi:
     def _run(self, command: list[str]) -> None:
         name = Path(command[0]).name
         with (self._directory / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self._directory)
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self._directory
+            )
         self._processes.append(process)
 
     def _wait_until_ready(self) -> None:
@@ -210,7 +222,10 @@ def ray_cluster_definition() -> Object:
     spec = {
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": True,
-        "properties": {"workerGroupSpecs": {"type": "array", "items": group}, "idleSuspend": {"type": "boolean"}},
+        "properties": {
+            "workerGroupSpecs": {"type": "array", "items": group},
+            "idleSuspend": {"type": "boolean"},
+        },
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -226,7 +241,12 @@ def ray_cluster_definition() -> Object:
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec, "status": anything}}},
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "properties": {"spec": spec, "status": anything},
+                        }
+                    },
                 }
             ],
         },

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -57,6 +58,9 @@ from muster.runtimes.ray.resizer import resizer_for
 from muster.runtimes.ray.verdict_board import VerdictWriter
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
+
+if TYPE_CHECKING:
+    from muster.providers.kuberay.source import RayClusterSource
 
 _AT_START = "takes effect when the monitor is restarted"
 
@@ -175,9 +179,10 @@ HEAD_RETRY_S = (0.25, 5.0)  # first and longest pause between two attempts to re
 class MonitorOptions:
     """MonitorOptions are what a user may set for one monitor; None leaves it to the cluster file."""
 
-    config: Path
+    config: Path  # not read when there is a source
     home: ClusterHome
     head: HeadAddress
+    source: RayClusterSource | None = None  # the configuration and the provider of a RayCluster
     interval_s: float | None = None
     metrics_port: int | None = None
     head_wait_s: float = math.inf  # how long a head that does not answer is waited for
@@ -223,7 +228,7 @@ class _Parts:
         self._clock, self._ids = clock, ids
         self._given = CommandLineOverrides(interval_s=options.interval_s, metrics_port=options.metrics_port)
         self._events = EventLog()
-        self._source = FileSpecSource(options.config, environment)
+        self._source = options.source or FileSpecSource(options.config, environment)
         if not options.shadow:  # which asks no provider
             check_provider(self._source.config, str(options.config))
         options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -319,6 +324,8 @@ class _Parts:
         mark = mark_of(os.getpid())
         if mark is None or (known is not None and config.provider.type == "process"):
             return
+        if self._options.source is not None:
+            return  # the RayCluster itself is the record
         auth = {key: value for key, value in self._options.head.auth.items() if key != "RAY_AUTH_TOKEN"}
         record = ClusterRecord(
             cluster_name=config.cluster_name,
@@ -342,6 +349,8 @@ class _Parts:
             raise company(self._link.address, found)
 
     def _stamp(self) -> object:
+        if self._options.source is not None:
+            return self._options.source.stamp()
         try:
             found = self._options.config.stat()
         except OSError:
@@ -364,6 +373,7 @@ class _Parts:
             environment=self._environment,
             runtime=self._nodes.read,
             current=lambda: self._source.config,
+            made=None if self._options.source is None else self._options.source.provider,
         )
         provider = build_provider(
             self._source.config, lambda: node_launches(self._source.config), surroundings
@@ -382,6 +392,7 @@ class _Parts:
             store=self._store,
             spec=self._source,
             resizer=resizer,
+            notices=None if self._options.source is None else self._options.source.provider,
         )
 
     def _installer(self, provider: ManagedProvider) -> Installer | None:

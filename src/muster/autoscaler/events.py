@@ -15,8 +15,9 @@ from msgspec import Struct
 from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
 from muster.base.text import is_internal
-from muster.cluster.model import Demand, Gang, Instance, NodeKind, StopCause, health_key
+from muster.cluster.model import Demand, Gang, Instance, NodeKind, Notice, StopCause, health_key
 from muster.cluster.plan import Reason, Subject
+from muster.cluster.rules.notices import text_of
 from muster.cluster.states import RUNNING_REACHABLE, InstanceState
 
 logger = logging.getLogger("muster.events")
@@ -27,6 +28,7 @@ REMOVED_BECAUSE = {
     StopCause.MAX_NODES: "max number of worker nodes reached",
     StopCause.MAX_NODES_PER_TYPE: "max number of worker nodes per type reached",
     StopCause.IDLE: "idle",
+    StopCause.NOTICE: "taken by the cloud",
 }
 _COUNTED = {"CPU": "CPUs", "GPU": "GPUs", "TPU": "TPUs"}
 _ADVICE = "Add suitable node types to this cluster to resolve this issue."
@@ -103,12 +105,22 @@ def _shape_events(tick: Tick) -> Iterator[Event]:
     for (node_type, why), count in lost.items():
         text = f"Lost {count} node(s) of type {node_type} ({why})."
         yield Event(at=at, level="warning", message=text)
+    for notice in fresh_notices(tick):
+        text = f"Notice for {notice.cloud_id}: {text_of(notice)}."
+        yield Event(at=at, level="warning", message=text)
     if added or removed or lost:
         size = size_after(tick)
         yield Event(at=at, level="info", message=f"Resized to {_shown_size(size)}.")
         shown = Resources({name: units for name, units in size.items() if not is_internal(name)})
         yield Event(at=at, level="debug", message=f"Current cluster resources: {{{shown}}}.")
     yield from _failed_launches(tick)
+
+
+def fresh_notices(tick: Tick) -> tuple[Notice, ...]:
+    """Returns the notices about machines of the cluster that this tick saw first, or that have changed."""
+    before, after = tick.snapshot.memory.noticed, tick.plan.memory.noticed
+    fresh = {name for name, kind in after.items() if before.get(name) is not kind}
+    return tuple(n for n in tick.snapshot.notices or () if n.cloud_id in fresh and not n.is_cancelled)
 
 
 def losses_of(tick: Tick) -> Counter[tuple[str, str]]:

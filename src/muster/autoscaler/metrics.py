@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from muster.autoscaler.events import losses_of, requests_by_id
+from muster.autoscaler.events import fresh_notices, losses_of, requests_by_id
 from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
 from muster.base.text import is_internal
@@ -85,6 +85,7 @@ _OUR_COUNTERS = (
     ("terminate_exceptions", (), "Terminate calls that were refused or broke."),
     ("launch_failures", ("NodeType", "kind"), "Machines that did not come, by what the provider said."),
     ("offer_launch_failures", (*_OFFER, "kind"), "The same, by the offer from which they were to come."),
+    ("notices", ("kind",), "Machines that the cloud announced it would take, by what it announced."),
     ("lost_nodes", ("NodeType",), "Nodes or machines that went although nobody had asked for it."),
 )
 
@@ -156,6 +157,8 @@ class Metrics:
                 self._counters["lost_nodes"].labels(*self._in_all, *labels)  # 0 before the first is lost
         for (node_type, _), count in losses_of(tick).items():
             self._count("lost_nodes", count, node_type)
+        for notice in fresh_notices(tick):
+            self._count("notices", 1, notice.kind.value)
         for labels, count in launch_failures_of(tick).items():
             self._count("launch_failures", count, *labels)
         for labels, count in offer_failures_of(tick).items():

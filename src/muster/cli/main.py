@@ -57,6 +57,11 @@ AUTOSCALE = {
     "monitor": CommandEntry(
         "muster.cli.monitor", "monitor", "Run the autoscaler of a cluster (a daemon on its head)."
     ),
+    "kuberay-autoscaler": CommandEntry(
+        "muster.cli.kuberay",
+        "kuberay_autoscaler",
+        "Run the autoscaler of a RayCluster (a sidecar of its head).",
+    ),
     "plan": CommandEntry(
         "muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."
     ),

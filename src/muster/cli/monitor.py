@@ -92,13 +92,13 @@ def monitor(
     from muster.autoscaler.shadow import HOME_SUFFIX
     from muster.config.load import load_config
 
-    _log_to_stderr()
+    log_to_stderr()
     logger = logging.getLogger("muster.monitor")
     environment = dict(os.environ)  # nodes inherit it as it is before Ray's client is set up
     where = ClusterHome(home) if home is not None else None
     suffix = HOME_SUFFIX if given["shadow"] else ""
     where = where or ClusterHome.of(load_config(config).cluster_name + suffix, clusters_root(environment))
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     options = MonitorOptions(
         config=config,
         home=where,
@@ -116,14 +116,14 @@ def monitor(
     logger.info("the monitor has ended")
 
 
-def _stop_on_signals() -> threading.Event:
+def stop_on_signals() -> threading.Event:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stop.set())
     return stop
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     """The daemon's log is its error stream; `muster up` sends it to monitor.log."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

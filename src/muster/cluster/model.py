@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import EMPTY, Resources
+from muster.cluster.machine_size import ResizeLimits, ResizeRecord, ResizeStatus
 from muster.cluster.states import TERMINAL, InstanceState
 
 
@@ -27,19 +28,6 @@ class Objective(Enum):
     AUTO = "auto"  # COST when every worker type has a price, else UTILIZATION
     UTILIZATION = "utilization"  # Ray's scoring rule, Ray's choices
     COST = "cost"  # serve the most demand, then pay the least
-
-
-class ResizeLimits(Struct, frozen=True, kw_only=True):
-    """ResizeLimits bound how far a machine of this type may grow in place."""
-
-    maximum: Resources
-    timeout_s: float = 300.0
-    of_new: Resources | None = None  # what a new machine is planned with; None: the maximum
-
-    @property
-    def planned(self) -> Resources:
-        """Returns what a machine that does not run yet is expected to grow to."""
-        return self.maximum if self.of_new is None else self.of_new
 
 
 MARKETS = ("on-demand", "spot", "reserved")
@@ -146,6 +134,14 @@ class IdleCluster(Struct, frozen=True, kw_only=True):
     policy: IdlePolicy = IdlePolicy.SUSPEND
 
 
+class NoticePolicy(Struct, frozen=True, kw_only=True):
+    """A NoticePolicy is what is done when a cloud announces that it will take a machine."""
+
+    ahead_s: float = 600.0  # a node is drained this long before its deadline, at the earliest
+    rebalance_s: float | None = 600.0  # the deadline after a rebalance notice; None: such nodes stay
+    pool_pause_s: float = 180.0  # how long nothing is bought from the offer that the machine came from
+
+
 class ClusterSpec(Struct, frozen=True, kw_only=True):
     """A ClusterSpec is what the user asked for in the cluster file."""
 
@@ -162,19 +158,21 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     limits: LaunchLimits = LaunchLimits()
     backoff: Backoff = Backoff()
+    notices: NoticePolicy = NoticePolicy()
 
     def node_type(self, name: str) -> NodeType | None:
         return next((t for t in self.node_types if t.name == name), None)
 
 
 class StopCause(Enum):
-    """A StopCause is why a machine is being removed; values are Ray's protocol numbers."""
+    """A StopCause is why a machine is being removed; values below 100 are Ray's protocol numbers."""
 
     UNKNOWN = 0
     IDLE = 1
     MAX_NODES_PER_TYPE = 2
     MAX_NODES = 3
     OUTDATED = 4
+    NOTICE = 100  # the cloud announced that it will take the machine
 
 
 class StatusChange(Struct, frozen=True, array_like=True):
@@ -274,29 +272,16 @@ class CloudInstance(Struct, frozen=True, kw_only=True):
     resize: ResizeStatus | None = None
     zone: str = ""  # where it is, when the provider reports it
     market: str = ""  # how it was bought, when the provider reports it
+    problem: MachineProblem | None = None  # why it does not come up, when the provider knows
+    slice_id: str = ""  # machines of one slice come and go together; "": it stands alone
 
 
-class ResizeStatus(Struct, frozen=True, kw_only=True):
-    """A ResizeStatus is the size of one machine and what its provider reports of a change of it."""
+class MachineProblem(Struct, frozen=True, kw_only=True):
+    """A MachineProblem is why a machine that exists does not come up, as its provider reports it."""
 
-    current: Resources  # what the machine has
-    desired: Resources  # what it was last asked to have
-    in_progress: bool = False  # the change is not all there, or the host has put it off
-    failed: bool = False  # the host reports that it cannot be done
-    suggested_maximum: Resources | None = None  # what the host could give, if known
-    message: str = ""  # the host's own words
-
-
-class ResizeRecord(Struct, frozen=True, kw_only=True):
-    """A ResizeRecord is what the ledger keeps of the changes of one machine's size."""
-
-    desired: Resources = EMPTY
-    since: float | None = None  # when the change under way was asked for; None: none is
-    asked_at: float | None = None  # when the machine was last asked; None: the node is asked first
-    node_asked_at: float | None = None  # when the runtime was last asked to count another size
-    suggested_maximum: Resources | None = None
-    failed_at: float | None = None  # the machine is not asked again
-    reason: str = ""
+    kind: FailureKind
+    message: str = ""
+    give_up_s: float | None = None  # after so long without a node it is given up; None: as any other
 
 
 class NodeStatus(Enum):
@@ -399,6 +384,25 @@ class RuntimeReport(Struct, frozen=True, kw_only=True):
     gangs: tuple[Gang, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     drivers: DriverReport | None = None  # None: not asked for, or not known
+
+
+class NoticeKind(Enum):
+    """A NoticeKind is what a cloud announced about a machine."""
+
+    INTERRUPTION = "interruption"  # it is taken at the deadline
+    MAINTENANCE = "maintenance"  # it is stopped or restarted at the deadline
+    REBALANCE = "rebalance"  # it may be taken soon; there is no deadline
+
+
+class Notice(Struct, frozen=True, kw_only=True):
+    """A Notice is the cloud's announcement that a machine will go, as the machine itself read it."""
+
+    cloud_id: CloudId
+    kind: NoticeKind
+    deadline: float | None = None  # seconds since the epoch
+    source: str = ""  # for users: where it was read
+    at: float = 0.0  # when it was read first, by the clock of the machine
+    is_cancelled: bool = False  # the cloud took it back
 
 
 class FailureKind(Enum):

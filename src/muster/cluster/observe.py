@@ -18,13 +18,14 @@ from muster.cluster.model import (
     InstallFailure,
     LaunchFailure,
     NodeKind,
+    Notice,
     ResizeFailure,
     RuntimeReport,
     TerminateFailure,
 )
-from muster.cluster.ports import Ledger, PortErrors, Ports, ReportsResizes
+from muster.cluster.ports import Ledger, NoticeReport, PortErrors, Ports, ReportsResizes
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
-from muster.cluster.validate import is_sound_machine, listed, usable_report
+from muster.cluster.validate import is_sound_machine, listed, usable_notices, usable_report
 
 T = TypeVar("T")
 _RUNTIME = "runtime"  # the source of notes about the runtime's report
@@ -108,6 +109,7 @@ class Observer:
             drain_failures=self._inbox.of(DrainFailure),
             install_failures=self._inbox.of(InstallFailure),
             resize_failures=self._inbox.of(ResizeFailure),
+            notices=self._read_notices(),
             traits=self._read_traits(),
             memory=ledger.memory,
             recent_failures=ledger.recent_failures,
@@ -190,6 +192,18 @@ class Observer:
             return None
         self._runtime_version, self._runtime_at = report.version, now
         return usable_report(report, self._note)
+
+    def _read_notices(self) -> tuple[Notice, ...] | None:
+        source = self._ports.notices
+        if source is None:
+            return ()
+        report: object = self._ask("notices", source.read)
+        if not isinstance(report, NoticeReport):
+            if report is not None:
+                self._note("notices", f"not a report: {shown(report)}")
+            return None
+        self._notes.extend(report.damaged)
+        return usable_notices(report.notices, self._note)
 
     def _poll_failures(self) -> None:
         ports = self._ports

@@ -124,6 +124,7 @@ class Reason(Enum):
     LEAVING = "leaving"  # removal is under way
     RESIZE_FAILED = "resize-failed"  # it stays as large as it is
     LOST = "lost"  # its node or machine went, and nobody had asked for it
+    WILL_BE_TAKEN = "will-be-taken"  # the cloud announced it; the node still serves
     # node type
     TYPE_CHOSEN = "type-chosen"
     TYPE_NOT_BEST = "type-not-best"  # would do, another was better

@@ -21,6 +21,7 @@ from muster.cluster.model import (
     InstallFailure,
     Instance,
     LaunchFailure,
+    Notice,
     Offer,
     ResizeFailure,
     RuntimeReport,
@@ -145,6 +146,19 @@ class Installer(Protocol):
     def poll(self) -> Sequence[InstallFailure]: ...
 
 
+class NoticeReport(Struct, frozen=True, kw_only=True):
+    """A NoticeReport is every notice that is there now, and what cannot be read of them."""
+
+    notices: tuple[Notice, ...] = ()  # at most one for each machine
+    damaged: tuple[Quarantined, ...] = ()
+
+
+class NoticeSource(Protocol):
+    """A NoticeSource has what clouds announced about machines. A notice stays until it is long over."""
+
+    def read(self) -> NoticeReport: ...
+
+
 class SpecSource(Protocol):
     """A SpecSource holds the current cluster file; it is read every tick."""
 
@@ -210,7 +224,8 @@ class InstanceStore(Protocol):
 class Ports:
     """Ports are everything a controller is connected to.
 
-    Without an installer, machines bring the runtime; without a resizer, no machine changes its size.
+    Without an installer, machines bring the runtime; without a resizer, none changes its size; without
+    a source of notices, none are announced.
     """
 
     provider: CloudProvider
@@ -220,3 +235,4 @@ class Ports:
     store: InstanceStore
     spec: SpecSource
     resizer: NodeResizer | None = None
+    notices: NoticeSource | None = None

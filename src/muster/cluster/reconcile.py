@@ -1,6 +1,7 @@
 """Decides one tick: applies the ordered list of rules to a snapshot. A layer of its own, without ports.
 
-The order: what the world shows, what expired, what the planner wants, what follows from it, why.
+The order: what the world shows, what expired, what the cloud will take, what the planner wants, what follows
+from it, why.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from muster.cluster.rules.draft import Draft
 from muster.cluster.rules.idle_cluster import idle_cluster
 from muster.cluster.rules.install import install
 from muster.cluster.rules.launch import launch
+from muster.cluster.rules.notices import notices
 from muster.cluster.rules.observe_cloud import observe_cloud
 from muster.cluster.rules.observe_nodes import observe_nodes
 from muster.cluster.rules.repair import repair
@@ -36,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     observe_cloud,
     observe_nodes,
     timeouts,
+    notices,
     backoff,
     resize,
     capacity,

@@ -16,6 +16,8 @@ from muster.cluster.model import (
     InstallFailure,
     Instance,
     LaunchFailure,
+    Notice,
+    NoticeKind,
     ResizeFailure,
     RuntimeReport,
     TerminateFailure,
@@ -73,6 +75,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     # Types whose machines could not grow lately: new ones are planned as they are bought. Value: until when.
     ungrowing: Mapping[str, float] = field(default_factory=dict)
     without_drivers: WithoutDrivers = WithoutDrivers()
+    # Notices that are known: machine -> what was announced. An entry stays as long as its notice.
+    noticed: Mapping[str, NoticeKind] = field(default_factory=dict)
     # Since when each verdict holds: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 
@@ -102,6 +106,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     terminate_failures: tuple[TerminateFailure, ...] = ()
     drain_failures: tuple[DrainFailure, ...] = ()
     install_failures: tuple[InstallFailure, ...] = ()
+    notices: tuple[Notice, ...] | None = ()  # None: they could not be read this time
     resize_failures: tuple[ResizeFailure, ...] = ()
     traits: ProviderTraits = ProviderTraits()
     memory: Memory = Memory()

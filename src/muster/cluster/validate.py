@@ -5,11 +5,13 @@ Called by the Observer on everything from outside. Records of msgspec do not che
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from muster.base.foreign import error_text, shielded, shown
 from muster.base.resources import Resources
+from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     CloudInstance,
     Constraint,
@@ -19,7 +21,8 @@ from muster.cluster.model import (
     NodeKind,
     NodeReport,
     NodeStatus,
-    ResizeStatus,
+    Notice,
+    NoticeKind,
     RuntimeReport,
 )
 
@@ -92,6 +95,22 @@ def is_sound_constraint(item: object) -> bool:
     )
 
 
+def is_sound_notice(item: object) -> bool:
+    """Returns whether a notice has the types it should, and times that can be compared."""
+    return (
+        isinstance(item, Notice)
+        and isinstance(item.cloud_id, str)
+        and item.cloud_id != ""
+        and isinstance(item.kind, NoticeKind)
+        and isinstance(item.source, str)
+        and all(_is_time(at) for at in (item.deadline, item.at) if at is not None)
+    )
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _is_sound_size(size: object) -> bool:
     """Resources check quantities when they are made; made from units they accept anything."""
     return isinstance(size, Resources) and all(isinstance(n, int) and n >= 0 for n in size.values())
@@ -107,6 +126,12 @@ def usable_report(report: RuntimeReport, note: Note) -> RuntimeReport:
         constraints=_usable("constraint", report.constraints, is_sound_constraint, note),
         drivers=report.drivers if isinstance(report.drivers, DriverReport) else None,
     )
+
+
+def usable_notices(notices: object, note: Note) -> tuple[Notice, ...]:
+    """Returns the notices that can be used, the last for each machine."""
+    usable = _usable("notice", notices, is_sound_notice, note)
+    return tuple({notice.cloud_id: notice for notice in usable}.values())
 
 
 def listed(what: str, items: object, note: Note) -> tuple[object, ...]:

@@ -145,6 +145,7 @@ class ProviderContext:
     environment: Mapping[str, str] = field(default_factory=dict)  # what new processes inherit
     runtime: Callable[[], RuntimeReport] | None = None  # the runtime's report, from which `readonly` lists
     current: Callable[[], ClusterConfig] | None = None  # the file as it is now; None: it does not change
+    made: ManagedProvider | None = None  # that the source of the configuration shares; None: it is to be made
 
 
 logger = logging.getLogger(__name__)
@@ -199,6 +200,15 @@ def _local(config: ClusterConfig, launches: Launches, context: ProviderContext) 
     return _adapted(config, made, launches, context)
 
 
+def _kuberay(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
+    if context.made is None:
+        raise ConfigError(
+            "'kuberay' takes its groups from a RayCluster: run `muster kuberay-autoscaler` in the head's pod",
+            path="provider.type",
+        )
+    return context.made
+
+
 def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     if context.runtime is None:
         raise ConfigError(
@@ -210,6 +220,7 @@ def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContex
 
 _BUILDERS: dict[str, Build] = {
     "external": _external,
+    "kuberay": _kuberay,
     "local": _local,
     "process": _process,
     "readonly": _readonly,

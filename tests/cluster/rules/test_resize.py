@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, after, following, machine, node, record, spec, world
 
-from muster.cluster.model import FailureKind, ResizeFailure, ResizeLimits, ResizeRecord, ResizeStatus
+from muster.cluster.machine_size import ResizeLimits, ResizeRecord, ResizeStatus
+from muster.cluster.model import FailureKind, ResizeFailure
 from muster.cluster.plan import Launch, Reason, Resize, ResizeNode
 from muster.cluster.reconcile import reconcile
 from muster.cluster.rules.resize import AGAIN_S

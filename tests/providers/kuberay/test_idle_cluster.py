@@ -34,7 +34,12 @@ def test_the_options_of_a_cluster_are_read(spec, expected):
 @pytest.mark.conformance("KI-10", "KI-11")
 @pytest.mark.parametrize(
     "cluster",
-    [{}, {"spec": {}}, {"spec": {"autoscalerOptions": {}}}, {"spec": {"idleTerminationOptions": {"policy": "Delete"}}}],
+    [
+        {},
+        {"spec": {}},
+        {"spec": {"autoscalerOptions": {}}},
+        {"spec": {"idleTerminationOptions": {"policy": "Delete"}}},
+    ],
 )
 def test_a_cluster_without_a_time_stays(cluster):
     assert idle_options(cluster) is None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from muster.base.resources import Resources
-from muster.cluster.model import ResizeLimits, ResizeStatus
+from muster.cluster.machine_size import ResizeLimits, ResizeStatus
 from muster.providers.kuberay.pod_resize import (
     ContainerSizes,
     SizedContainer,
@@ -137,7 +137,9 @@ NOW = [sized({"cpu": "2", "memory": "4Gi"}, {"cpu": "1", "memory": "2Gi"})]
 @pytest.mark.conformance("IP-10")
 def test_the_status_has_what_is_there_and_what_was_asked_for():
     assert resize_status(SPEC, NOW, []) == ResizeStatus(
-        current=Resources.of(CPU=2, memory=4 * GIB), desired=Resources.of(CPU=4, memory=8 * GIB), in_progress=True
+        current=Resources.of(CPU=2, memory=4 * GIB),
+        desired=Resources.of(CPU=4, memory=8 * GIB),
+        in_progress=True,
     )
     assert resize_status(SPEC, SPEC, []).in_progress is False
     only_requests = [sized(None, {"cpu": "500m", "memory": "1Gi"})]
@@ -167,14 +169,20 @@ def short(name, used, capacity, **changes):
 def test_a_pod_that_is_put_off_is_offered_what_the_host_has_left(condition, suggested):
     """One core, and 2 GiB, lie between request and limit."""
     found = resize_status(SPEC, NOW, [condition])
-    assert (found.suggested_maximum, found.in_progress, found.failed) == (Resources.of(suggested), True, False)
+    assert (found.suggested_maximum, found.in_progress, found.failed) == (
+        Resources.of(suggested),
+        True,
+        False,
+    )
     assert found.message.startswith(condition.reason)
 
 
 @pytest.mark.conformance("IP-31")
 def test_the_requests_of_other_containers_are_not_offered():
     with_sidecar = [*SPEC, sized(None, {"cpu": "250m"}), sized(None, {"memory": "1Gi"})]
-    assert resize_status(with_sidecar, NOW, [short("cpu", 1500, 4000)]).suggested_maximum == Resources.of(CPU=3.25)
+    assert resize_status(with_sidecar, NOW, [short("cpu", 1500, 4000)]).suggested_maximum == Resources.of(
+        CPU=3.25
+    )
     found = resize_status(with_sidecar, NOW, [short("memory", GIB, 4 * GIB)])
     assert found.suggested_maximum == Resources.of(memory=4 * GIB)
 

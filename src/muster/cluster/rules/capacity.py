@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from muster.base.resources import EMPTY
+from muster.base.resources import EMPTY, Resources
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import PackNode, PackRequest
+from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     ClusterSpec,
     Constraint,
@@ -18,13 +19,12 @@ from muster.cluster.model import (
     Instance,
     NodeReport,
     NodeStatus,
-    ResizeStatus,
     RuntimeReport,
     StopCause,
     health_key,
 )
 from muster.cluster.plan import Reason
-from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.draft import WORK_OF, Draft, is_head
 from muster.cluster.states import InstanceState
 from muster.cluster.what_if import PlannedDemand, offers_of, request_of
 
@@ -56,7 +56,7 @@ def capacity(draft: Draft) -> None:
 def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
     nodes, surplus = _nodes(draft)
     wanted = PlannedDemand(
-        demands=_sane(draft, runtime.demands, "demand"),
+        demands=(*_sane(draft, runtime.demands, "demand"), *_work_under_notice(draft)),
         gangs=_sane_gangs(draft, runtime.gangs),
         constraints=tuple(
             Constraint(demands=_sane(draft, c.demands, "constraint")) for c in runtime.constraints
@@ -195,6 +195,21 @@ def _todays_hash(draft: Draft, instance: Instance) -> str:
     """What may not be ended yet is not planned as outdated: its replacement would be one too many."""
     known = draft.types.get(instance.node_type)
     return known.launch_hash if known else instance.launch_hash
+
+
+def _work_under_notice(draft: Draft) -> list[Demand]:
+    """What runs on nodes that the cloud will take needs room elsewhere, before it asks for it."""
+    found = []
+    for instance in draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
+        node, known = draft.nodes.get(instance.node_id or ""), draft.types.get(instance.node_type)
+        if instance.stop_cause is not StopCause.NOTICE or node is None or known is None:
+            continue
+        used = Resources(
+            {name: node.total.units(name) - node.available.units(name) for name in known.resources}
+        )
+        if node.status is not NodeStatus.DEAD and any(units > 0 for units in used.values()):
+            found.append(Demand(shape=used.positive(), name=f"{WORK_OF}{instance.instance_id}"))
+    return found
 
 
 def _leaving(draft: Draft) -> list[Instance]:

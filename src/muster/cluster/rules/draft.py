@@ -24,6 +24,7 @@ from muster.cluster.model import (
     NodeReport,
     NodeStatus,
     NodeType,
+    NoticeKind,
     Offer,
     StatusChange,
     StopCause,
@@ -33,6 +34,7 @@ from muster.cluster.snapshot import Memory, Quarantined, Snapshot, TypeHealth
 from muster.cluster.spend import cost_of
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
+WORK_OF = "work on "  # how the name of demand begins that stands for the work of a node under notice
 _STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
@@ -57,8 +59,10 @@ class Draft:
             name: until for name, until in snapshot.memory.ungrowing.items() if until > snapshot.now
         }
         self.without_drivers = snapshot.memory.without_drivers
+        self.noticed: Mapping[str, NoticeKind] = snapshot.memory.noticed
         self.pack_request: PackRequest | None = None
         self.packing: Packing | None = None
+        self.announced: list[Verdict] = []  # of nodes under notice that still serve
         self.may_scale = True  # False: plan and explain, but launch and remove nothing
         self.report = ScalingReport()
         self._changed: dict[InstanceId, Instance] = {}
@@ -87,7 +91,7 @@ class Draft:
         twin.ended_nodes, twin.ended_machines = dict(self.ended_nodes), dict(self.ended_machines)
         twin.ungrowing = dict(self.ungrowing)
         twin._actions, twin._verdicts = list(self._actions), list(self._verdicts)
-        twin._quarantined = list(self._quarantined)
+        twin._quarantined, twin.announced = list(self._quarantined), list(self.announced)
         return twin
 
     def _owned(self) -> dict[InstanceId, Instance]:
@@ -225,6 +229,7 @@ class Draft:
                 ended_machines=self.ended_machines,
                 ungrowing=self.ungrowing,
                 without_drivers=self.without_drivers,
+                noticed=self.noticed,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
         )

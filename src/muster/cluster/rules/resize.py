@@ -12,15 +12,8 @@ from msgspec.structs import replace
 
 from muster.base.ids import RequestId
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.model import (
-    FailureKind,
-    Instance,
-    NodeReport,
-    ResizeFailure,
-    ResizeLimits,
-    ResizeRecord,
-    ResizeStatus,
-)
+from muster.cluster.machine_size import ResizeLimits, ResizeRecord, ResizeStatus
+from muster.cluster.model import FailureKind, Instance, NodeReport, ResizeFailure
 from muster.cluster.plan import Reason, Resize, ResizeNode, Subject, Verdict
 from muster.cluster.rules.draft import Draft
 from muster.cluster.states import InstanceState

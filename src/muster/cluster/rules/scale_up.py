@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.model import ResizeRecord
+from muster.cluster.machine_size import ResizeRecord
 from muster.cluster.plan import Resize
 from muster.cluster.rules.draft import Draft
 from muster.cluster.states import InstanceState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from muster.cluster.backoff import after_failure
-from muster.cluster.model import FailureKind, Instance, NodeStatus, health_key
+from muster.cluster.model import NEEDS_USER_ACTION, FailureKind, Instance, NodeStatus, health_key
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
@@ -40,6 +40,7 @@ def timeouts(draft: Draft) -> None:
 
 def _expire_arrivals(draft: Draft) -> None:
     limits = draft.spec.timeouts
+    _expire_problems(draft)
     for instance in _overdue(draft, _S.ALLOCATED, limits.allocate_s):
         if is_head(instance):
             continue  # never given up
@@ -50,6 +51,29 @@ def _expire_arrivals(draft: Draft) -> None:
     for instance in _overdue(draft, _S.RAY_INSTALLING, limits.install_s):
         if not draft.may_work_unseen(instance):
             draft.move(instance, _S.RAY_INSTALL_FAILED, f"not installed within {limits.install_s:g} s")
+
+
+def _expire_problems(draft: Draft) -> None:
+    """A machine whose provider knows why it does not come up is explained at once, and given up sooner.
+
+    When only the user can mend it, no more of the type are bought meanwhile.
+    """
+    cloud = draft.seen.cloud or {}
+    for instance in draft.in_state(_S.ALLOCATED):
+        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+        if machine is None or machine.problem is None or is_head(instance):
+            continue
+        problem = machine.problem
+        is_over = problem.give_up_s is not None and draft.now - instance.since > problem.give_up_s
+        if is_over and not draft.may_work_unseen(instance):
+            if draft.move(instance, _S.ALLOCATION_TIMEOUT, problem.message):
+                _blame(draft, instance, problem.message, problem.kind)
+            continue
+        _warn(draft, instance, problem.message)
+        health = draft.health.get(health_key(instance.node_type, instance.offer_name))
+        is_blamed = health is not None and health.failed_at >= instance.since
+        if problem.kind in NEEDS_USER_ACTION and not is_blamed:
+            _blame(draft, instance, problem.message, problem.kind)
 
 
 def _overdue(draft: Draft, state: InstanceState, limit_s: float) -> list[Instance]:
@@ -74,11 +98,11 @@ def _expire_allocation(draft: Draft, instance: Instance) -> None:
         draft.health[instance.node_type] = replace(known, timed_out_at=draft.now)
 
 
-def _blame(draft: Draft, instance: Instance, text: str) -> None:
+def _blame(draft: Draft, instance: Instance, text: str, kind: FailureKind = FailureKind.UNKNOWN) -> None:
     """The offer failed, where there is one: another may bring machines of the type."""
     key = health_key(instance.node_type, instance.offer_name)
     health = draft.health.get(key, TypeHealth())
-    draft.health[key] = after_failure(health, FailureKind.UNKNOWN, text, draft.now, draft.spec.backoff)
+    draft.health[key] = after_failure(health, kind, text, draft.now, draft.spec.backoff)
 
 
 def _expire_stop(draft: Draft, instance: Instance) -> None:
@@ -95,8 +119,9 @@ def _end_drain(draft: Draft, instance: Instance) -> None:
         draft.move(instance, _S.RAY_STOPPED, "the drain is long past its deadline")
 
 
-def _warn(draft: Draft, instance: Instance) -> None:
-    waited = f"{instance.state.name} for {draft.now - instance.since:.0f} s: {instance.details}".rstrip(": ")
+def _warn(draft: Draft, instance: Instance, why: str = "") -> None:
+    why = why or instance.details
+    waited = f"{instance.state.name} for {draft.now - instance.since:.0f} s: {why}".rstrip(": ")
     draft.add_verdicts(
         Verdict(subject=Subject.NODE, subject_id=instance.instance_id, reason=Reason.STUCK, detail=waited)
     )

@@ -30,6 +30,7 @@ def verdicts(draft: Draft) -> None:
         for instance in draft.in_state(state):
             if instance.instance_id not in planned:
                 draft.add_verdicts(_leaving(instance, reason))
+    draft.add_verdicts(*draft.announced)  # last: of several reasons of a node, reports show the newest
 
 
 def _leaving(instance: Instance, reason: Reason) -> Verdict:

@@ -18,7 +18,7 @@ SUSPEND_PATCH = {"spec": {"idleSuspend": True}}  # a merge patch
 
 
 def idle_options(cluster: Plain) -> IdleCluster | None:
-    """Returns what the owner of a RayCluster has asked for; None when nothing. ValueError names a wrong field.
+    """Returns what the owner of a RayCluster asked for; None: nothing. ValueError names a wrong field.
 
     Newer operators have options of their own for it; older ones a time among those of the autoscaler.
     """

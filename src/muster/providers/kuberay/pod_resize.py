@@ -1,7 +1,7 @@
 """Reads how far pods may grow in place and how far they are, and writes the patch that resizes one. Pure.
 
-The limits are in an annotation of the RayCluster; a group whose entry cannot be used is reported and left as it
-is, the others count. What kubelet reports of a resize becomes a ResizeStatus.
+The limits are in an annotation of the RayCluster; a group whose entry cannot be used is reported and left as
+it is, the others count. What kubelet reports of a resize becomes a ResizeStatus.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from muster.base.resources import Resources
-from muster.cluster.model import ResizeLimits, ResizeStatus
+from muster.cluster.machine_size import ResizeLimits, ResizeStatus
 from muster.providers.kuberay.ray_cluster import quantity
 
 ANNOTATION = "ray.io/ippr"
@@ -118,7 +118,7 @@ def _check_group(group: Plain) -> None:
 def resize_status(
     spec: Sequence[SizedContainer], status: Sequence[SizedContainer], conditions: Iterable[PodCondition]
 ) -> ResizeStatus | None:
-    """Returns the size of a pod's first container; None when it has none, or kubelet does not report it yet."""
+    """Returns the size of a pod's first container; None when it has none, or kubelet reports none yet."""
     desired = _size(spec[0].resources) if spec else {}
     current = _size(status[0].resources) if status else {}
     if not desired or not current:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from muster import errors
 from muster.base.ids import CloudId, RequestId
 from muster.base.rng import Stream
+from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     CloudInstance,
     FailureKind,
@@ -19,7 +20,6 @@ from muster.cluster.model import (
     NodeKind,
     NodeType,
     Offer,
-    ResizeStatus,
     TerminateFailure,
     health_key,
 )

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from muster.base.ids import CloudId
 from muster.base.resources import Resources
 from muster.base.rng import Stream
-from muster.cluster.model import ClusterSpec, NodeType, ResizeLimits, ResizeStatus
+from muster.cluster.machine_size import ResizeLimits, ResizeStatus
+from muster.cluster.model import ClusterSpec, NodeType
 from muster.errors import ProviderMisconfigured, Throttled
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.world import World

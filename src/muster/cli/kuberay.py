@@ -1,0 +1,153 @@
+"""Implements `muster kuberay-autoscaler`, the sidecar of a RayCluster: same arguments as Ray's own.
+
+Whatever ends it is written to the container's termination message, so that `kubectl describe pod` shows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.cli.monitor import log_to_stderr, stop_on_signals
+from muster.errors import ConfigError, MusterError
+
+if TYPE_CHECKING:
+    from muster.providers.kuberay.provider import KubeRayProvider
+    from muster.providers.kuberay.source import RayClusterSource
+
+logger = logging.getLogger("muster.kuberay")
+
+TERMINATION_LOG = Path("/dev/termination-log")
+HOME = Path("/tmp/ray/muster")  # on the volume that KubeRay gives the head's pod: it outlives the container
+HEAD_ADDRESS = "127.0.0.1:6379"  # the containers of a pod share their network
+RETRY_S = 5.0
+
+_EPILOG = """Environment: RAY_CLUSTER_NAME, RAY_CLUSTER_NAMESPACE, KUBERAY_CRD_VER, KUBERAY_REQUEST_TIMEOUT_S,
+RAY_KUBERAY_CLIENT_CERT_PATH, RAY_KUBERAY_CLIENT_KEY_PATH, RAY_KUBERAY_CA_CERT_PATH, RAY_ADDRESS,
+RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
+
+
+@click.command(name="kuberay-autoscaler", epilog=_EPILOG, context_settings={"max_content_width": 88})
+@click.option("--cluster-name", envvar="RAY_CLUSTER_NAME", required=True, help="Name of the RayCluster.")
+@click.option(
+    "--cluster-namespace", envvar="RAY_CLUSTER_NAMESPACE", required=True, help="Namespace of the RayCluster."
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Log in by this file. Default: the service account of the pod.",
+)
+@click.option("--context", default="", help="Context of the kubeconfig. Default: its current one.")
+@click.option("--address", help=f"HOST:PORT of the head's GCS. Default: RAY_ADDRESS, else {HEAD_ADDRESS}.")
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"Directory of the ledger. Default: the cluster's name in {HOME}.",
+)
+@click.option("--once", is_flag=True, help="Run one tick and exit.")
+@click.option(
+    "--termination-log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=TERMINATION_LOG,
+    help="File of the container's termination message.",
+)
+def kuberay_autoscaler(
+    cluster_name: str, cluster_namespace: str, once: bool, termination_log: Path, **given: object
+) -> None:
+    """Run the autoscaler of a RayCluster, in the pod of its head: ask KubeRay for pods, and name idle ones.
+
+    The groups, their sizes and their limits are read from the RayCluster, and edits of it are applied while
+    the autoscaler runs. Its rights are those of the Role that KubeRay makes for its own autoscaler.
+    """
+    log_to_stderr()
+    stop = stop_on_signals()
+    sidecar = _Sidecar(cluster_name, cluster_namespace, termination_log, stop)
+    try:
+        sidecar.run(dict(os.environ), once=once, **given)  # type: ignore[arg-type]  # the options above
+    except MusterError as error:
+        sidecar.note_end(str(error))
+        raise
+    except Exception as error:
+        sidecar.note_end(f"{type(error).__name__}: {error}")
+        raise
+
+
+class _Sidecar:
+    """One run of the command."""
+
+    def __init__(self, name: str, namespace: str, termination_log: Path, stop: Event) -> None:
+        self._name, self._namespace, self._log, self._stop = name, namespace, termination_log, stop
+        self._said = ""
+
+    def run(
+        self,
+        environment: Mapping[str, str],
+        *,
+        kubeconfig: Path | None,
+        context: str,
+        address: str | None,
+        home: Path | None,
+        once: bool,
+    ) -> None:
+        from muster.autoscaler.build import MonitorOptions, StartCancelled, build_monitor
+        from muster.autoscaler.connect import find_head_address
+        from muster.autoscaler.home import ClusterHome
+        from muster.providers.kuberay.connect import connect
+
+        provider = connect(self._name, self._namespace, environment, kubeconfig, context)
+        try:
+            source = self._source(provider, environment)
+            if source is None:
+                return
+            where = ClusterHome(home if home is not None else HOME / self._namespace / self._name)
+            head = find_head_address(
+                where, address or environment.get("RAY_ADDRESS") or HEAD_ADDRESS, environment
+            )
+            options = MonitorOptions(config=where.cluster, home=where, head=head, source=source)
+            provider.start()
+            build_monitor(options, environment, self._stop).run(self._stop, once=once)
+        except StartCancelled:
+            pass
+        finally:
+            provider.close()
+        logger.info("the autoscaler of %s has ended", self._name)
+
+    def _source(self, provider: KubeRayProvider, environment: Mapping[str, str]) -> RayClusterSource | None:
+        """Waits until the RayCluster can be read and used; a mistake in it is said once, and can be mended.
+
+        Returns None when the wait was ended. Raises what no edit of the RayCluster would mend.
+        """
+        from muster.providers.kuberay.client import KubeError
+        from muster.providers.kuberay.source import RayClusterSource
+
+        while not self._stop.is_set():
+            try:
+                source = RayClusterSource(provider, environment)
+                self.note_end("")
+                return source
+            except ConfigError as error:
+                self._say(f"the RayCluster cannot be used: {error}")
+            except KubeError as error:
+                self._say(str(error))
+            self._stop.wait(RETRY_S)
+        return None
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            logger.error("%s; it is tried again every %g s", text, RETRY_S)
+            self.note_end(text)
+
+    def note_end(self, text: str) -> None:
+        """Writes the reason where Kubernetes looks for it; elsewhere there is no such file."""
+        try:
+            if self._log.exists():
+                self._log.write_text(f"{text}\n" if text else "", encoding="utf-8")
+        except OSError:
+            logger.warning("the termination message cannot be written to %s", self._log)

@@ -1,0 +1,194 @@
+"""Drains the nodes whose machines the cloud will take, until the deadline that it announced.
+
+Runs before the planner: a node under notice serves nothing new in the same tick, so its replacement is
+planned at once, and not from the pool (type, zone, market) that gave the notice, where there is another.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from muster.base.ids import RequestId
+from muster.cluster.backoff import decayed_failures, is_blocked
+from muster.cluster.model import (
+    FailureKind,
+    Instance,
+    NodeStatus,
+    NodeType,
+    Notice,
+    NoticeKind,
+    StopCause,
+    health_key,
+)
+from muster.cluster.plan import Drain, Reason, Subject, Verdict
+from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.snapshot import TypeHealth
+from muster.cluster.states import ON_CLOUD, InstanceState
+
+_S = InstanceState
+OVER_S = 3600.0  # a machine that lives so long after its deadline was not taken
+_SAID = {
+    NoticeKind.INTERRUPTION: "the cloud takes its machine",
+    NoticeKind.MAINTENANCE: "the cloud stops its machine for maintenance",
+    NoticeKind.REBALANCE: "the cloud may take its machine soon",
+}
+
+
+def notices(draft: Draft) -> None:
+    """Acts on every notice once; one that is repeated changes nothing, one that was cancelled is undone."""
+    given = draft.seen.notices
+    if given is None or draft.seen.runtime is None or draft.seen.traits.read_only:
+        return
+    if not given and not draft.noticed:
+        return
+    owners = {i.cloud_id: i for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD}
+    noticed: dict[str, NoticeKind] = {}
+    for notice in given:
+        owner = owners.get(notice.cloud_id)
+        if owner is None:
+            _note_unknown(draft, notice, noticed)
+        elif notice.is_cancelled:
+            _take_back(draft, owner, notice)
+        elif notice.deadline is not None and draft.now - notice.deadline > OVER_S:
+            draft.quarantine(f"notice {notice.cloud_id}", f"{text_of(notice)}, long ago: ignored")
+        else:
+            noticed[notice.cloud_id] = notice.kind
+            _act(draft, owner, notice)
+    draft.noticed = noticed
+
+
+def text_of(notice: Notice) -> str:
+    """Returns the notice in words, with its time and where it was read."""
+    at = "" if notice.deadline is None else f" at {_utc(notice.deadline)}"
+    source = f" ({notice.source})" if notice.source else ""
+    return f"{_SAID[notice.kind]}{at}{source}"
+
+
+def _utc(at: float) -> str:
+    try:
+        return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"{at:g}"
+
+
+def _note_unknown(draft: Draft, notice: Notice, noticed: dict[str, NoticeKind]) -> None:
+    """A machine that is gone by now was known when its notice came; others are reported."""
+    if notice.cloud_id in draft.noticed or notice.cloud_id in draft.ended_machines:
+        noticed[notice.cloud_id] = notice.kind
+    elif not notice.is_cancelled:
+        text = f"{text_of(notice)}, but no machine of this cluster has this id: ignored"
+        draft.quarantine(f"notice {notice.cloud_id}", text)
+
+
+def _act(draft: Draft, owner: Instance, notice: Notice) -> None:
+    left_s = _left_s(draft, notice)
+    if draft.noticed.get(notice.cloud_id) is not notice.kind and notice.kind is not NoticeKind.MAINTENANCE:
+        _pause_pool(draft, owner, notice)
+    if owner.state is not _S.RAY_RUNNING:
+        return  # it leaves already, or nothing runs there yet
+    is_due = left_s is not None and left_s <= draft.spec.notices.ahead_s
+    if is_due and owner.node_id and not owner.provisional and not is_head(owner):
+        _drain(draft, owner, notice, max(0.0, left_s or 0.0))
+    else:
+        _announce(draft, owner, notice)
+
+
+def _left_s(draft: Draft, notice: Notice) -> float | None:
+    """Returns the seconds that the node has left; None when it stays for the time being."""
+    if notice.kind is NoticeKind.REBALANCE:
+        limit_s = draft.spec.notices.rebalance_s
+        return limit_s if limit_s is None else min(limit_s, draft.spec.notices.ahead_s)
+    if notice.deadline is None:
+        return draft.spec.timeouts.drain_deadline_s
+    return notice.deadline - draft.now
+
+
+def _drain(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
+    if _was_refused_lately(draft, owner):
+        return
+    text = text_of(notice)
+    if draft.move(owner, _S.RAY_STOP_REQUESTED, text, stop_cause=StopCause.NOTICE) is None:
+        return
+    assert owner.node_id is not None
+    draft.act(
+        Drain(
+            request_id=RequestId(draft.fresh("d")),
+            instance_id=owner.instance_id,
+            node_id=owner.node_id,
+            cause=StopCause.NOTICE,
+            deadline_s=left_s,
+            message=text,
+        )
+    )
+
+
+def _was_refused_lately(draft: Draft, owner: Instance) -> bool:
+    was_asked = len(owner.history) > 1 and owner.history[-2].state is _S.RAY_STOP_REQUESTED
+    return was_asked and draft.now - owner.since < draft.spec.backoff.base_s
+
+
+def _announce(draft: Draft, owner: Instance, notice: Notice) -> None:
+    head = "; this is the head, which is not drained: save what you need" if is_head(owner) else ""
+    draft.announced.append(
+        Verdict(
+            subject=Subject.NODE,
+            subject_id=owner.instance_id,
+            reason=Reason.WILL_BE_TAKEN,
+            target=owner.node_type,
+            detail=f"{text_of(notice)}{head}",
+        )
+    )
+
+
+def _take_back(draft: Draft, owner: Instance, notice: Notice) -> None:
+    """A drain that has not begun is given up; one that has cannot be: the runtime knows no way back."""
+    key = health_key(owner.node_type, owner.offer_name)
+    paused = draft.health.get(key)
+    if paused is not None and owner.offer_name and paused.message == text_of(notice):
+        del draft.health[key]
+    if owner.state is not _S.RAY_STOP_REQUESTED or owner.stop_cause is not StopCause.NOTICE:
+        return
+    node = draft.nodes.get(owner.node_id or "")
+    if node is not None and node.status in (NodeStatus.RUNNING, NodeStatus.IDLE):
+        draft.move(owner, _S.RAY_RUNNING, "the cloud took its notice back", stop_cause=None)
+
+
+def _pause_pool(draft: Draft, owner: Instance, notice: Notice) -> None:
+    """Buys nothing from the pool for a while, unless it is the only one that has such machines."""
+    known = draft.types.get(owner.node_type)
+    if known is None or not owner.offer_name or not _has_alternative(draft, known, owner.offer_name):
+        return
+    key = health_key(owner.node_type, owner.offer_name)
+    health = draft.health.get(key, TypeHealth())
+    until = draft.now + draft.spec.notices.pool_pause_s
+    if until <= health.blocked_until:
+        return
+    draft.health[key] = TypeHealth(
+        failures=decayed_failures(health, draft.now, draft.spec.backoff) + 1.0,
+        failed_at=draft.now,
+        blocked_until=until,
+        kind=FailureKind.CAPACITY,
+        message=text_of(notice),
+        timed_out_at=health.timed_out_at,
+    )
+
+
+def _has_alternative(draft: Draft, known: NodeType, offer_name: str) -> bool:
+    """Returns whether machines as large as these can be bought now from another pool."""
+    head = draft.spec.head_node_type
+    return any(
+        other.resources.holds(known.resources) and _can_be_bought(draft, other, known, offer_name)
+        for other in draft.spec.node_types
+        if other.name != head or head == known.name
+    )
+
+
+def _can_be_bought(draft: Draft, other: NodeType, known: NodeType, offer_name: str) -> bool:
+    if other.max_nodes <= 0 or is_blocked(draft.health.get(other.name), draft.now):
+        return False
+    if not other.offers:
+        return other is not known
+    return any(
+        each.room > 0 and (other is not known or each.offer.name != offer_name)
+        for each in draft.choices_of(other)
+    )

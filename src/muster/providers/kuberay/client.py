@@ -1,0 +1,268 @@
+"""A KubeClient sends requests to a Kubernetes API server, and reads streams of events from it.
+
+Standard library only. A connection is kept per thread; every request has a deadline. Refusals are KubeErrors
+with the server's code: what they mean is decided by the caller.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from muster.errors import MusterError
+from muster.providers.kuberay.credentials import KubeAccess
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 60.0
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+_MAX_ANSWER = 256 * 2**20
+_BROKEN = (OSError, http.client.HTTPException)  # ssl.SSLError and time-outs are OSErrors
+
+
+class KubeError(MusterError):
+    """A KubeError is an answer that refuses; `code` is that of HTTP, 0 when there was no answer."""
+
+    def __init__(
+        self, message: str, *, code: int, reason: str = "", retry_after_s: float | None = None
+    ) -> None:
+        self.code, self.reason, self.retry_after_s = code, reason, retry_after_s
+        super().__init__(message)
+
+
+class KubeUnreachable(KubeError):
+    """A KubeUnreachable means that no answer came; what was asked may have been done."""
+
+    retryable: ClassVar[bool] = True
+
+
+class KubePaths:
+    """A KubePaths names the objects of one RayCluster."""
+
+    def __init__(self, namespace: str, cluster: str, crd_version: str = "v1") -> None:
+        self.namespace, self.cluster, self.crd_version = namespace, cluster, crd_version
+        self.pods = f"/api/v1/namespaces/{quote(namespace)}/pods"
+        self.clusters = f"/apis/ray.io/{quote(crd_version)}/namespaces/{quote(namespace)}/rayclusters"
+        self.ray_cluster = f"{self.clusters}/{quote(cluster)}"
+
+    def pod(self, name: str) -> str:
+        return f"{self.pods}/{quote(name)}"
+
+
+class KubeClient:
+    """A KubeClient is used from several threads."""
+
+    def __init__(self, access: KubeAccess, timeout_s: float = TIMEOUT_S) -> None:
+        self.access, self._timeout_s = access, timeout_s
+        self._own = threading.local()
+        self._open: set[http.client.HTTPConnection] = set()  # of all threads
+        self._lock = threading.Lock()
+        parts = urlsplit(access.url)
+        self._host, self._port, self._prefix = parts.hostname or "", parts.port, parts.path.rstrip("/")
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.json.decode(self.raw("GET", with_query(path, query)))
+        return found
+
+    def patch(self, path: str, body: object, kind: str = JSON_PATCH) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.json.decode(self.raw("PATCH", path, body, kind))
+        return found
+
+    def post(self, path: str, body: object) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.json.decode(self.raw("POST", path, body, "application/json"))
+        return found
+
+    def delete(self, path: str, body: object = None) -> None:
+        self.raw("DELETE", path, body, "application/json")
+
+    def raw(self, method: str, path: str, body: object = None, kind: str = "") -> bytes:
+        """Returns the body of a good answer. Raises KubeError, KubeUnreachable when there was none."""
+        data = None if body is None else msgspec.json.encode(body)
+        try:
+            return self._once(method, path, data, kind)
+        except KubeError as error:
+            if error.code != http.client.UNAUTHORIZED:
+                raise
+        self.drop_connection()  # a renewed certificate counts with a new connection
+        return self._once(method, path, data, kind, fresh=True)
+
+    def _once(self, method: str, path: str, data: bytes | None, kind: str, fresh: bool = False) -> bytes:
+        headers = self._headers(kind if data is not None else "", fresh)
+        is_reused = getattr(self._own, "connection", None) is not None
+        try:
+            answer = self._send(method, path, data, headers)
+        except _BROKEN as error:
+            self.drop_connection()
+            # A server closes connections that were quiet; only what changes nothing is simply sent again.
+            if not is_reused or method != "GET":
+                raise self._unreachable(error) from None
+            try:
+                answer = self._send(method, path, data, headers)
+            except _BROKEN as again:
+                self.drop_connection()
+                raise self._unreachable(again) from None
+        code, retry_after, content = answer
+        if code >= http.client.BAD_REQUEST:
+            raise refusal(code, content, method, path, retry_after)
+        return content
+
+    def _send(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, str | None, bytes]:
+        connection = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = self._connect(self._timeout_s)
+            with self._lock:
+                self._open.add(connection)
+        connection.request(method, self._prefix + path, body=data, headers=headers)
+        answer = connection.getresponse()
+        content = answer.read(_MAX_ANSWER)
+        if answer.will_close:
+            self.drop_connection()
+        return answer.status, answer.getheader("Retry-After"), content
+
+    def drop_connection(self) -> None:
+        """Closes this thread's connection; the next request opens another."""
+        connection = getattr(self._own, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._own.connection = None
+            with self._lock:
+                self._open.discard(connection)
+
+    def close(self) -> None:
+        """Closes the connections of all threads; a later request opens another."""
+        with self._lock:
+            connections, self._open = self._open, set()
+        for connection in connections:
+            connection.close()
+
+    # -- streams ------------------------------------------------------------------------------
+
+    @contextmanager
+    def stream(self, path: str, query: Mapping[str, object], idle_s: float) -> Iterator[EventStream]:
+        """Opens a watch; one that is silent for `idle_s` counts as broken, and raises KubeUnreachable."""
+        connection = self._connect(idle_s)
+        try:
+            whole = self._prefix + with_query(path, query)
+            answer = None
+            for fresh in (False, True):
+                connection.request("GET", whole, headers=self._headers("", fresh))
+                answer = connection.getresponse()
+                if answer.status != http.client.UNAUTHORIZED or fresh:
+                    break
+                answer.read()
+            assert answer is not None
+            if answer.status >= http.client.BAD_REQUEST:
+                raise refusal(
+                    answer.status,
+                    answer.read(),
+                    "GET",
+                    with_query(path, query),
+                    answer.getheader("Retry-After"),
+                )
+            yield EventStream(answer, connection)
+        except _BROKEN as error:
+            raise self._unreachable(error) from None
+        finally:
+            connection.close()
+
+    # -- how ----------------------------------------------------------------------------------
+
+    def _headers(self, kind: str, fresh: bool) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": "muster", **self.access.headers(fresh=fresh)}
+        return {**headers, "Content-Type": kind} if kind else headers
+
+    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
+        if self.access.url.startswith("https://"):
+            self.access.headers()  # a plugin may bring the certificate
+            context = self.access.ssl_context()
+            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=context)
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+
+    def _unreachable(self, error: BaseException) -> KubeUnreachable:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            why = f"its certificate is not trusted ({error.verify_message}): give the CA of the cluster"
+        else:
+            text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            why = f"it does not answer ({text}): check the address and the network"
+        return KubeUnreachable(f"the API server at {self.access.url}: {why}", code=0)
+
+
+class EventStream:
+    """An EventStream yields the lines of a watch; `stop` may be called from another thread."""
+
+    def __init__(self, answer: http.client.HTTPResponse, connection: http.client.HTTPConnection) -> None:
+        self._answer, self._socket = answer, connection.sock
+
+    def __iter__(self) -> Iterator[bytes]:
+        while line := self._answer.readline():
+            yield line
+
+    def stop(self) -> None:
+        """Ends the stream: a read under way returns."""
+        try:
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has ended by itself
+
+
+def with_query(path: str, query: Mapping[str, object] | None) -> str:
+    return f"{path}?{urlencode({k: str(v) for k, v in query.items()})}" if query else path
+
+
+def refusal(code: int, content: bytes, method: str, path: str, retry_after: str | None = None) -> KubeError:
+    """Returns the error for an answer; one about rights names the verb and the resource that are missing."""
+    try:
+        status = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        status = {}
+    status = status if isinstance(status, Mapping) else {}
+    message, reason = str(status.get("message") or ""), str(status.get("reason") or "")
+    verb, resource = _asked(method, path)
+    if code == http.client.FORBIDDEN:
+        text = (
+            f"the service account may not {verb} {resource}: add the verb {verb!r} for {resource} to its Role"
+            f" (the server says: {message})"
+        )
+    elif code == http.client.UNAUTHORIZED:
+        text = "the API server does not accept the token: check the service account, or log in again"
+    else:
+        text = f"the API server answers {code} to {verb} {resource}: {message or reason or 'no reason given'}"
+    return KubeError(text, code=code, reason=reason, retry_after_s=_seconds(retry_after))
+
+
+def _asked(method: str, path: str) -> tuple[str, str]:
+    """Returns the verb and the resource of a request, as a Role names them."""
+    where, _, query = path.partition("?")
+    parts = where.split("/")
+    place = parts.index("namespaces") + 2 if "namespaces" in parts else len(parts) - 1
+    resource, rest = parts[place], parts[place + 1 :]
+    if len(rest) > 1:
+        resource = f"{resource}/{rest[1]}"
+    if resource.startswith("rayclusters"):
+        resource = resource.replace("rayclusters", "rayclusters.ray.io", 1)
+    if method == "GET":
+        return ("watch" if "watch=" in query else "get" if rest else "list"), resource
+    return {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(method, method.lower()), resource
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else min(max(0.0, float(text)), 600.0)
+    except ValueError:
+        return None

@@ -1,0 +1,237 @@
+"""A PodWatch keeps the pods of one RayCluster up to date in a thread: one list, and then a watch.
+
+A watch that breaks is resumed where it was; one that the server no longer knows begins with a new list. The
+list that a tick reads is never older than what was shown before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from muster.base.clock import Clock, SystemClock
+from muster.base.foreign import error_text
+from muster.base.log import OnChange
+from muster.errors import MusterError, ProviderError
+from muster.providers.kuberay.client import EventStream, KubeClient, KubeError, KubePaths, with_query
+from muster.providers.kuberay.pods import CLUSTER_LABEL, Pod, PodObject, read_pod
+
+logger = logging.getLogger(__name__)
+
+WATCH_S = 240  # a watch is begun anew after this: the server ends it
+SILENT_S = 90.0  # bookmarks come every minute: a connection that brings nothing for longer is broken
+TOO_OLD_S = 180.0  # a list that nothing has confirmed for so long is not used
+RETRY_S = (0.2, 30.0)  # first and longest pause after a failure
+_EXPIRED = 410
+_MAX_OUTDATED = 20  # then the server has begun to count anew, and its lists are taken as they are
+
+
+class PodsNotKnown(MusterError):
+    """A PodsNotKnown means that the pods could not be listed lately; nothing may be concluded from that."""
+
+    retryable = True
+
+
+class WatchStatus(Struct):
+    """A WatchStatus is the object of an ERROR event."""
+
+    code: int = 0
+    message: str = ""
+
+
+class ListMetadata(Struct):
+    """A ListMetadata has the version of a list."""
+
+    version: str = msgspec.field(default="", name="resourceVersion")
+
+
+class PodList(Struct):
+    """A PodList is a list of pods, each still as it was sent: one that cannot be read is left out."""
+
+    metadata: ListMetadata
+    items: list[msgspec.Raw] = msgspec.field(default_factory=list)
+
+
+class WatchEvent(Struct):
+    """A WatchEvent is one line of a watch."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class VersionOnly(Struct):
+    """A VersionOnly is a bookmark: an object without anything but a version."""
+
+    metadata: ListMetadata
+
+
+_PODS = msgspec.json.Decoder(PodObject, strict=False)
+_LIST = msgspec.json.Decoder(PodList)
+_EVENT = msgspec.json.Decoder(WatchEvent)
+_BOOKMARK = msgspec.json.Decoder(VersionOnly)
+_STATUS = msgspec.json.Decoder(WatchStatus)
+
+
+class PodWatch:
+    """A PodWatch is started once, and closed."""
+
+    def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock | None = None) -> None:
+        self._client, self._paths, self._clock = client, paths, clock or SystemClock()
+        self._selector = f"{CLUSTER_LABEL}={paths.cluster}"
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._pods: dict[str, Pod] = {}
+        self._version = ""
+        self._newest = 0  # version that was ever shown
+        self._outdated = 0  # lists in a row that were older
+        self._confirmed_at: float | None = None  # None: never listed
+        self._problem: Exception | None = None
+        self._stream: EventStream | None = None
+        self._changes = OnChange(logger)
+        self._thread = threading.Thread(target=self._run, name="kuberay-pods", daemon=True)
+        self.changed = threading.Event()  # set after every change, for whoever waits
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def pods(self) -> Mapping[str, Pod]:
+        """Returns the pods by name. Raises PodsNotKnown, or ProviderDenied, when they are not known."""
+        with self._lock:
+            confirmed, problem = self._confirmed_at, self._problem
+            if confirmed is not None and self._clock.monotonic() - confirmed <= TOO_OLD_S:
+                return dict(self._pods)
+        if isinstance(problem, ProviderError):
+            raise problem
+        why = "" if problem is None else f": {problem}"
+        raise PodsNotKnown(f"the pods of {self._paths.cluster} are not known{why}")
+
+    def age_s(self) -> float:
+        """Returns for how long nothing has confirmed the pods."""
+        with self._lock:
+            known = self._confirmed_at
+        return float("inf") if known is None else self._clock.monotonic() - known
+
+    def close(self) -> None:
+        self._ended.set()
+        stream = self._stream
+        if stream is not None:
+            stream.stop()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause_s, longest_s = RETRY_S
+        while not self._ended.is_set():
+            try:
+                if not self._version:
+                    self.relist()
+                self._follow()
+                pause_s = RETRY_S[0]
+            except Exception as error:  # noqa: BLE001 - whatever went wrong, the pods must be watched
+                if self._ended.is_set():
+                    return
+                self._note(error)
+                wait_s = getattr(error, "retry_after_s", None) or pause_s
+                pause_s = min(2 * pause_s, longest_s)
+                self._ended.wait(wait_s)
+
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, KubeError) and error.code == _EXPIRED:
+            self._version = ""  # what was missed is only known from a new list
+            return
+        with self._lock:
+            self._problem = error
+        self._changes.log(logging.WARNING, "watch", f"the pods cannot be watched: {error_text(error)}")
+
+    def relist(self) -> None:
+        """Replaces what is known by a list, unless that is older than what was shown before."""
+        found = _LIST.decode(self._client.raw("GET", with_query(self._paths.pods, self._list_query())))
+        version = _number(found.metadata.version)
+        if version < self._newest and self._outdated < _MAX_OUTDATED:
+            self._outdated += 1
+            raise KubeError(
+                f"the API server's list of pods is out of date (version {version}, {self._newest} was seen):"
+                " it is asked again",
+                code=0,
+            )
+        pods = dict(filter(None, map(self._read, found.items)))
+        with self._lock:
+            self._pods = pods
+        self._version, self._newest, self._outdated = found.metadata.version, version, 0
+        self._confirm()
+
+    def _list_query(self) -> dict[str, object]:
+        query: dict[str, object] = {"labelSelector": self._selector}
+        if self._newest:
+            query |= {"resourceVersion": self._newest, "resourceVersionMatch": "NotOlderThan"}
+        return query
+
+    def _follow(self) -> None:
+        """Reads a watch to its end."""
+        query = {
+            "labelSelector": self._selector,
+            "watch": "1",
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": WATCH_S,
+        }
+        with self._client.stream(self._paths.pods, query, SILENT_S) as stream:
+            self._stream = stream
+            self._confirm()
+            try:
+                for line in stream:
+                    if self._ended.is_set():
+                        return
+                    self._take(_EVENT.decode(line))
+            finally:
+                self._stream = None
+
+    def _confirm(self) -> None:
+        with self._lock:
+            self._confirmed_at = self._clock.monotonic()
+            self._problem = None
+        self._changes.forget("watch")
+        self.changed.set()
+
+    def _take(self, event: WatchEvent) -> None:
+        if event.type == "ERROR":
+            status = _STATUS.decode(event.object)
+            raise KubeError(f"the watch of pods ended: {status.message}", code=status.code)
+        if event.type == "BOOKMARK":
+            self._reached(_BOOKMARK.decode(event.object).metadata.version)
+        else:
+            self._change(event)
+        self._confirm()
+
+    def _reached(self, version: str) -> None:
+        self._version = version or self._version
+        self._newest = max(self._newest, _number(version))
+
+    def _change(self, event: WatchEvent) -> None:
+        read = self._read(event.object)
+        with self._lock:
+            if read is not None and event.type == "DELETED":
+                self._pods.pop(read[0], None)
+            elif read is not None:
+                self._pods[read[0]] = read[1]
+        self._reached(_BOOKMARK.decode(event.object).metadata.version)
+
+    def _read(self, raw: Any) -> tuple[str, Pod] | None:  # noqa: ANN401 - msgspec.Raw is bytes-like
+        """Returns the pod with its name; one that cannot be read is reported, and not there."""
+        try:
+            pod = read_pod(_PODS.decode(raw), self._clock.now())
+        except msgspec.DecodeError as error:
+            self._changes.log(logging.WARNING, str(error), f"a pod is left out: it cannot be read ({error})")
+            return None
+        return None if pod is None else (pod.name, pod)
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdecimal() else 0

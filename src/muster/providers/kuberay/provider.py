@@ -1,0 +1,428 @@
+"""KubeRayProvider is the cloud of a RayCluster: pods are machines, and one patch at a time asks for changes.
+
+The loop's thread never waits for the API server: the pods are watched by a thread, and another one reads the
+RayCluster and patches it. Each patch is built from a read that is newer than the patch before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from muster.base.clock import Clock, SystemClock
+from muster.base.foreign import error_text
+from muster.base.ids import CloudId, RequestId
+from muster.base.log import OnChange
+from muster.cluster.model import (
+    CloudInstance,
+    FailureKind,
+    LaunchFailure,
+    Notice,
+    NoticeKind,
+    TerminateFailure,
+)
+from muster.cluster.ports import NoticeReport
+from muster.cluster.snapshot import ProviderTraits
+from muster.errors import ProviderMisconfigured
+from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
+from muster.providers.kuberay.pod_watch import PodWatch
+from muster.providers.kuberay.pods import Pod
+from muster.providers.kuberay.scaling import (
+    ScalePatch,
+    ScaleRequest,
+    applied_requests,
+    guards,
+    scale_patch,
+    worker_groups,
+)
+
+logger = logging.getLogger(__name__)
+
+OURS = "ray.io/kuberay-operator"  # `managedBy` of a cluster that this operator runs
+TRIES = 8  # of one patch, in a row: each conflict is answered with a newer read
+BY_VERSION = 4  # of them behind the object's version, the others behind the values that are written
+RETRY_S = (0.5, 30.0)
+GATHER_S = 0.03  # a tick hands over several requests one after the other: they become one patch
+QUIET_S = 30.0  # without ticks the object is still read so often
+_CONFLICTS = frozenset({409, 422})
+_KINDS = {
+    401: FailureKind.PERMISSION,
+    403: FailureKind.PERMISSION,
+    404: FailureKind.CONFIG,
+    422: FailureKind.CONFIG,
+    429: FailureKind.THROTTLED,
+}
+_MAX_DONE = 10_000
+
+
+class ClusterObject:
+    """A ClusterObject is the RayCluster as it was last read, and when that was."""
+
+    def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock) -> None:
+        self._client, self._paths, self._clock = client, paths, clock
+        self._found: dict[str, Any] | None = None
+        self._read_at = float("-inf")
+        self.problem: KubeError | None = None
+        self.version = 0  # grows with every read
+
+    def read(self) -> dict[str, Any]:
+        """Reads the object anew."""
+        try:
+            found = self._client.get(self._paths.ray_cluster)
+        except KubeError as error:
+            self.problem = error
+            raise
+        self._found, self._read_at, self.problem = found, self._clock.monotonic(), None
+        self.version += 1
+        return found
+
+    def last(self) -> dict[str, Any] | None:
+        """Returns the newest answer; None before the first."""
+        return self._found
+
+    def age_s(self) -> float:
+        return self._clock.monotonic() - self._read_at
+
+
+class ScaleQueue:
+    """A ScaleQueue holds what is to be patched, and what came of it. Its lock is never held while waiting."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.launches: dict[RequestId, dict[str, int]] = {}
+        self.ends: dict[RequestId, list[CloudId]] = {}
+        self._done: dict[RequestId, None] = {}  # launches that were patched, oldest first
+        self._launch_failures: list[LaunchFailure] = []
+        self._terminate_failures: list[TerminateFailure] = []
+
+    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
+        with self.lock:
+            if request_id not in self._done:
+                wanted = {name: count for name, count in shape.items() if count > 0}
+                self.launches.setdefault(request_id, wanted)
+
+    def end(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
+        with self.lock:
+            self.ends.setdefault(request_id, list(cloud_ids))
+
+    def waiting(self) -> ScaleRequest | None:
+        """Returns all that is asked for; None when nothing is."""
+        with self.lock:
+            if not self.launches and not self.ends:
+                return None
+            ends = frozenset(one for ids in self.ends.values() for one in ids)
+            return ScaleRequest(launches={r: dict(s) for r, s in self.launches.items()}, ends=ends)
+
+    def is_open(self, request_id: RequestId) -> bool:
+        """Returns whether the request waits, or has failures that were not polled."""
+        with self.lock:
+            failed = any(one.request_id == request_id for one in self._launch_failures)
+            return failed or request_id in self.launches or request_id in self.ends
+
+    def settle(self, request: ScaleRequest, patch: ScalePatch) -> None:
+        """The patch is in force: what it asked for is done; the rest has failed, or is still held."""
+        with self.lock:
+            for request_id in request.launches:
+                self.launches.pop(request_id, None)
+                self._done[request_id] = None
+                self._fail_launch(request_id, patch)
+            for request_id, ids in list(self.ends.items()):
+                left = [one for one in ids if one in patch.held or one not in request.ends]
+                if left:
+                    self.ends[request_id] = left
+                else:
+                    del self.ends[request_id]
+            while len(self._done) > _MAX_DONE:
+                del self._done[next(iter(self._done))]
+
+    def _fail_launch(self, request_id: RequestId, patch: ScalePatch) -> None:
+        for reasons, kind, text in (
+            (patch.refused, FailureKind.CAPACITY, _AT_MOST),
+            (patch.unknown, FailureKind.CONFIG, _NO_GROUP),
+        ):
+            for group, count in reasons.get(request_id, {}).items():
+                failure = LaunchFailure(
+                    request_id=request_id, node_type=group, kind=kind, message=text.format(group)
+                )
+                self._launch_failures += [failure] * count
+
+    def fail(self, request: ScaleRequest, kind: FailureKind, message: str) -> None:
+        """The API server refuses: the requests end, with a reason."""
+        with self.lock:
+            for request_id in request.launches:
+                for group, count in self.launches.pop(request_id, {}).items():
+                    failure = LaunchFailure(
+                        request_id=request_id, node_type=group, kind=kind, message=message
+                    )
+                    self._launch_failures += [failure] * count
+            for ids in self.ends.values():
+                self._terminate_failures += [
+                    TerminateFailure(cloud_id=one, kind=kind, message=message) for one in ids
+                ]
+            self.ends.clear()
+
+    def poll_launch(self) -> Sequence[LaunchFailure]:
+        with self.lock:
+            polled, self._launch_failures = self._launch_failures, []
+        return polled
+
+    def poll_terminate(self) -> Sequence[TerminateFailure]:
+        with self.lock:
+            polled, self._terminate_failures = self._terminate_failures, []
+        return polled
+
+
+_AT_MOST = "group {} is at its maxReplicas, or suspended: raise maxReplicas of the RayCluster"
+_NO_GROUP = "the RayCluster has no group {}: add it to workerGroupSpecs"
+
+
+class SparePods:
+    """A SparePods counts, per group, pods that come and that nobody has asked for.
+
+    The operator replaces a pod that ended by itself, and makes all hosts of a slice: a launch takes those
+    first, or the cluster would grow by one for each.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._known: dict[str, Pod] | None = None
+
+    def note(self, pods: Mapping[str, Pod], named: frozenset[str]) -> None:
+        """Takes a list of pods; `named` were to be deleted."""
+        living = {name: pod for name, pod in pods.items() if pod.is_worker and pod.is_living}
+        if self._known is not None:
+            for name, pod in self._known.items():
+                if name not in living and name not in named:
+                    self.counts[pod.group] = self.counts.get(pod.group, 0) + 1
+            for name, pod in living.items():
+                if name not in self._known and self.counts.get(pod.group, 0) > 0:
+                    self.counts[pod.group] -= 1
+        self._known = living
+
+
+class Scaler:
+    """A Scaler reads and patches the RayCluster, one request at a time; `step` is one round of it."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        paths: KubePaths,
+        pods: Callable[[], Mapping[str, Pod]],
+        clock: Clock | None = None,
+    ) -> None:
+        self._client, self._paths, self._pods = client, paths, pods
+        self._clock = clock or SystemClock()
+        self.cluster = ClusterObject(client, paths, self._clock)
+        self.queue = ScaleQueue()
+        self._spare = SparePods()
+        self._ended_names: dict[str, None] = {}  # pods that a patch has named, newest last
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._changes = OnChange(logger)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="kuberay-scale", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Asks for a read of the cluster, and for a patch when something waits."""
+        self._wake.set()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        pause_s = RETRY_S[0]
+        while not self._closed.is_set():
+            self._wake.wait(QUIET_S)
+            self._wake.clear()
+            if self._closed.is_set():
+                return
+            if self.queue.waiting() is not None:
+                self._closed.wait(GATHER_S)
+            try:
+                self.step()
+                pause_s = RETRY_S[0]
+                self._changes.forget("scale")
+            except Exception as error:  # noqa: BLE001 - reported, and tried again
+                self._changes.log(logging.WARNING, "scale", f"the RayCluster: {error_text(error)}")
+                wait_s = getattr(error, "retry_after_s", None) or pause_s
+                pause_s = min(2 * pause_s, RETRY_S[1])
+                self._closed.wait(wait_s)
+                self._wake.set()
+
+    def step(self) -> None:
+        """Reads the cluster, and patches it when something waits. Raises KubeError to be called again."""
+        try:
+            cluster = self.cluster.read()
+        except KubeError as error:
+            self._give_up(error)
+            raise
+        for attempt in range(TRIES):
+            request = self.queue.waiting()
+            if request is None:
+                self._note_pods()
+                return
+            if self._try(cluster, request, by_version=attempt < BY_VERSION):
+                return
+            cluster = self.cluster.read()
+        raise KubeError(
+            f"the RayCluster was changed by others during {TRIES} patches in a row: it is tried again",
+            code=409,
+        )
+
+    def named(self) -> frozenset[str]:
+        """Returns the pods that a patch has named, and others that the RayCluster names, as last read."""
+        groups = worker_groups(self.cluster.last() or {}).values()
+        return frozenset((*(name for group in groups for name in group.to_delete), *tuple(self._ended_names)))
+
+    def _note_pods(self) -> Mapping[str, Pod]:
+        pods = self._pods()
+        self._spare.note(pods, self.named())
+        return pods
+
+    def _try(self, cluster: dict[str, Any], request: ScaleRequest, *, by_version: bool) -> bool:
+        """Returns whether the request is settled; False after a conflict."""
+        pods = self._note_pods()
+        request = replace(request, spare=dict(self._spare.counts))
+        patch = scale_patch(cluster, pods, request)
+        if patch.operations:
+            operations = guards(cluster, patch.operations, by_version=by_version)
+            try:
+                self._client.patch(self._paths.ray_cluster, operations)
+            except KubeError as error:
+                if error.code in _CONFLICTS and self._has_changed(cluster, error):
+                    return False
+                self._give_up(error)
+                raise
+            self._log(cluster, patch)
+        self._spare.counts = dict(patch.spare)
+        self._ended_names.update(dict.fromkeys(request.ends))
+        while len(self._ended_names) > _MAX_DONE:
+            del self._ended_names[next(iter(self._ended_names))]
+        self.queue.settle(request, patch)
+        return True
+
+    def _has_changed(self, cluster: Mapping[str, Any], error: KubeError) -> bool:
+        """A refusal is a conflict if the object is another by now; else it can never be accepted as it is."""
+        before = cluster.get("metadata", {}).get("resourceVersion")
+        now = self.cluster.read().get("metadata", {}).get("resourceVersion")
+        return error.code == 409 or before != now
+
+    def _give_up(self, error: KubeError) -> None:
+        """Requests that are refused for good end with a reason; all others wait for the next try."""
+        request = self.queue.waiting()
+        kind = _KINDS.get(error.code)
+        if request is not None and kind is not None and kind is not FailureKind.THROTTLED:
+            self.queue.fail(request, kind, str(error))
+
+    def _log(self, cluster: Mapping[str, Any], patch: ScalePatch) -> None:
+        names = [group.name for group in worker_groups(cluster).values()]
+        for operation in patch.operations:
+            parts = operation["path"].split("/")
+            if parts[1] == "spec":
+                value = operation["value"]
+                shown = value.get("workersToDelete") if isinstance(value, dict) else value
+                logger.info("group %s: %s is %s", names[int(parts[3])], parts[4], shown)
+
+
+class KubeRayProvider:
+    """A KubeRayProvider is the port; `start` begins to watch."""
+
+    def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock | None = None) -> None:
+        self.client, self.paths = client, paths
+        self._watch = PodWatch(client, paths, clock)
+        self.scaler = Scaler(client, paths, self._watch.pods, clock)
+        self._changes = OnChange(logger)
+        self._shown: set[str] = set()  # pods that were listed before they began to leave
+
+    def start(self) -> None:
+        self._watch.start()
+        self.scaler.start()
+        self.scaler.wake()
+
+    def close(self) -> None:
+        """Leaves the pods as they are; what was not patched yet is repeated by the next process."""
+        self.scaler.close()
+        self._watch.close()
+        self.client.close()
+
+    def pods(self) -> Mapping[str, Pod]:
+        """Returns the pods of the cluster, those that leave included."""
+        return self._watch.pods()
+
+    def traits(self) -> ProviderTraits:
+        """A cluster that something else manages is only looked at."""
+        cluster = self.scaler.cluster.last() or {}
+        manager = (cluster.get("spec") or {}).get("managedBy")
+        is_others = isinstance(manager, str) and manager not in ("", OURS)
+        return ProviderTraits(read_only=is_others, installs_runtime=True)
+
+    def list_instances(self) -> Mapping[CloudId, CloudInstance]:
+        """Returns the pods that have not ended; one that is being deleted stays until it is gone.
+
+        One that was being deleted when it was first seen is no answer to a request, and is left out.
+        """
+        self.scaler.wake()
+        pods = self._watch.pods()
+        self._log_ends(pods)
+        shown = {
+            name for name, pod in pods.items() if pod.is_living or (name in self._shown and not pod.ended)
+        }
+        self._shown = shown
+        return {CloudId(name): pods[name].machine for name in pods if name in shown}
+
+    def read(self) -> NoticeReport:
+        """Returns the pods that others take away: deleted, evicted or preempted; their nodes are drained."""
+        named = self.scaler.named()
+        return NoticeReport(
+            notices=tuple(
+                Notice(
+                    cloud_id=pod.name,
+                    kind=NoticeKind.INTERRUPTION,
+                    deadline=pod.leaves_at,
+                    source=pod.leaving,
+                )
+                for name, pod in self._watch.pods().items()
+                if pod.leaves_at is not None and pod.is_worker and not pod.ended and name not in named
+            )
+        )
+
+    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
+        self.scaler.queue.launch(request_id, shape)
+        self.scaler.wake()
+
+    def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
+        self.scaler.queue.end(request_id, cloud_ids)
+        self.scaler.wake()
+
+    def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
+        raise ProviderMisconfigured("pods are not resized in place: traits().resizable is False")
+
+    def poll_launch_failures(self) -> Sequence[LaunchFailure]:
+        return self.scaler.queue.poll_launch()
+
+    def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
+        return self.scaler.queue.poll_terminate()
+
+    def under_way(self, request_id: RequestId) -> bool:
+        """Returns whether the request has not reached the RayCluster yet."""
+        return self.scaler.queue.is_open(request_id)
+
+    def is_applied(self, request_id: RequestId) -> bool:
+        """Returns whether a launch is in the RayCluster's replicas, also one of an earlier process."""
+        return request_id in applied_requests(self.scaler.cluster.last() or {})
+
+    def _log_ends(self, pods: Mapping[str, Pod]) -> None:
+        for name, pod in pods.items():
+            if pod.ended or pod.leaving:
+                what = f"ended: {pod.ended}" if pod.ended else f"is being taken away: {pod.leaving}"
+                self._changes.log(logging.WARNING, name, f"pod {name} {what}")

@@ -1,0 +1,249 @@
+"""Builds the one JSON patch that asks KubeRay for more pods and names those to delete. Pure.
+
+Groups do not wait for each other, and a deletion under way stops nothing: the operator deletes every name in
+a group's `workersToDelete` and makes pods up to `replicas`, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from muster.base.ids import RequestId
+from muster.providers.kuberay.pods import Pod
+
+REQUESTS = "muster/requests"  # annotation of the RayCluster: launches that are in its replicas already
+REMEMBERED = 40
+_ABSENT_REPLICAS = 1  # KubeRay's default
+
+Plain = Mapping[str, Any]
+Operation = dict[str, Any]
+
+
+class WorkerGroup(Struct, frozen=True, kw_only=True):
+    """A WorkerGroup is the part of a `workerGroupSpecs` entry that is about its size."""
+
+    index: int
+    name: str
+    replicas: int | None = None
+    least: int = 0
+    most: int | None = None
+    hosts: int = 1
+    strategy: Plain = field(default_factory=dict)
+    suspended: bool = False
+
+    @property
+    def current(self) -> int:
+        return _ABSENT_REPLICAS if self.replicas is None else self.replicas
+
+    @property
+    def to_delete(self) -> tuple[str, ...]:
+        """Returns the names that the operator is told to delete."""
+        named = self.strategy.get("workersToDelete") or ()
+        return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
+
+
+def worker_groups(cluster: Plain) -> dict[str, WorkerGroup]:
+    """Returns the groups of a RayCluster by name; what cannot be read is left out, and so is left alone."""
+    spec = cluster.get("spec")
+    listed = spec.get("workerGroupSpecs") if isinstance(spec, Mapping) else None
+    found: dict[str, WorkerGroup] = {}
+    for index, group in enumerate(listed if isinstance(listed, list) else ()):
+        name = group.get("groupName") if isinstance(group, Mapping) else None
+        if isinstance(name, str) and name:
+            strategy = group.get("scaleStrategy")
+            found[name] = WorkerGroup(
+                index=index,
+                name=name,
+                replicas=_count(group.get("replicas")),
+                least=_count(group.get("minReplicas")) or 0,
+                most=_count(group.get("maxReplicas")),
+                hosts=max(1, _count(group.get("numOfHosts")) or 1),
+                strategy=strategy if isinstance(strategy, Mapping) else {},
+                suspended=group.get("suspend") is True,
+            )
+    return found
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+class ScaleRequest(Struct, frozen=True, kw_only=True):
+    """A ScaleRequest is all that is asked for at once: launches by request, and pods to end."""
+
+    launches: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)
+    ends: Collection[str] = ()
+    spare: Mapping[str, int] = field(default_factory=dict)  # per group: pods that come and nobody waits for
+
+
+class ScalePatch(Struct, frozen=True, kw_only=True):
+    """A ScalePatch is the patch, and what it leaves open."""
+
+    operations: tuple[Operation, ...] = ()
+    refused: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)  # pods above maxReplicas
+    unknown: Mapping[RequestId, Mapping[str, int]] = field(
+        default_factory=dict
+    )  # of groups that are not there
+    held: frozenset[str] = frozenset()  # to end, but other hosts of their slice are in use
+    spare: Mapping[str, int] = field(default_factory=dict)
+
+
+def scale_patch(cluster: Plain, pods: Mapping[str, Pod], request: ScaleRequest) -> ScalePatch:
+    """Returns the patch that turns the cluster as it is into the one asked for."""
+    builder = _Builder(cluster, pods, request)
+    for group in builder.groups.values():
+        builder.change(group)
+    builder.remember()
+    return builder.result()
+
+
+def applied_requests(cluster: Plain) -> tuple[str, ...]:
+    """Returns the launches that an earlier patch has asked for, oldest first."""
+    metadata = cluster.get("metadata")
+    notes = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    text = notes.get(REQUESTS) if isinstance(notes, Mapping) else None
+    return tuple(text.split()) if isinstance(text, str) else ()
+
+
+def guards(cluster: Plain, operations: Sequence[Operation], *, by_version: bool) -> list[Operation]:
+    """Returns the operations behind tests that refuse the patch when the object is another by now.
+
+    By version every change of the object counts, also of its status. By value only what is written counts:
+    for clusters whose operator writes the status faster than a patch can follow.
+    """
+    if by_version:
+        version = cluster.get("metadata", {}).get("resourceVersion", "")
+        return [_op("test", "/metadata/resourceVersion", version), *operations]
+    tests: list[Operation] = []
+    listed = cluster["spec"]["workerGroupSpecs"]
+    for operation in operations:
+        parts = operation["path"].split("/")
+        if parts[1] != "spec":
+            continue
+        group, key = listed[int(parts[3])], parts[4]
+        tests.append(_op("test", "/".join([*parts[:4], "groupName"]), group.get("groupName")))
+        if key in group:
+            tests.append(_op("test", operation["path"], group[key]))
+    return [*tests, *operations]
+
+
+class _Builder:
+    """Collects the operations of one patch."""
+
+    def __init__(self, cluster: Plain, pods: Mapping[str, Pod], request: ScaleRequest) -> None:
+        self._cluster, self._pods = cluster, pods
+        self.groups = worker_groups(cluster)
+        done = set(applied_requests(cluster))
+        self._launches = {r: dict(shape) for r, shape in request.launches.items() if r not in done}
+        self._fresh = tuple(self._launches)
+        self._ends = frozenset(request.ends)
+        self._spare = dict(request.spare)
+        self._operations: list[Operation] = []
+        self._refused: dict[RequestId, dict[str, int]] = {}
+        self._held: set[str] = set()
+        named = {name for group in self.groups.values() for name in group.to_delete}
+        self._living: dict[str, list[Pod]] = {}
+        for pod in pods.values():
+            if pod.is_worker and pod.is_living and pod.name not in named:
+                self._living.setdefault(pod.group, []).append(pod)
+
+    def change(self, group: WorkerGroup) -> None:
+        """Adds what one group needs."""
+        asked = {r: shape[group.name] for r, shape in self._launches.items() if shape.get(group.name)}
+        if group.suspended:
+            for request_id, count in asked.items():
+                self._refused.setdefault(request_id, {})[group.name] = count
+            return
+        going = self._going(group)
+        replicas = self._replicas(group, asked, _slices(going))
+        pending = [name for name in group.to_delete if name in self._pods]
+        names = [*pending, *(pod.name for pod in going)]
+        self._set(group, "replicas", replicas, group.replicas, changed=replicas != group.current)
+        if tuple(names) != group.to_delete:
+            value = {**group.strategy, "workersToDelete": names}
+            self._set(group, "scaleStrategy", value, group.strategy or None, changed=True)
+
+    def _going(self, group: WorkerGroup) -> list[Pod]:
+        """Returns the pods to name: whole slices only, once all their hosts may go."""
+        living = self._living.get(group.name, [])
+        wanted = [pod for pod in living if pod.name in self._ends]
+        if group.hosts == 1:
+            return wanted
+        used = {pod.replica for pod in living if pod.replica and pod.name not in self._ends}
+        self._held |= {pod.name for pod in wanted if pod.replica in used}
+        return [pod for pod in wanted if pod.replica not in used]
+
+    def _replicas(self, group: WorkerGroup, asked: Mapping[RequestId, int], fewer: int) -> int:
+        living = len(self._living.get(group.name, ()))
+        base = max(group.current, group.least, math.ceil(living / group.hosts))
+        coming = max(0, base * group.hosts - living)
+        spare = min(self._spare.get(group.name, 0), coming)
+        wanted = sum(asked.values())
+        bought = wanted - min(spare, wanted)
+        more = math.ceil(bought / group.hosts)
+        total = base + more - fewer
+        over = 0 if group.most is None else max(0, total - group.most)
+        granted = more - min(over, more)
+        refused = min((more - granted) * group.hosts, bought)
+        self._refuse(group, asked, refused)
+        self._spare[group.name] = spare - (wanted - bought) + granted * group.hosts - (bought - refused)
+        return max(0, total - over)
+
+    def _refuse(self, group: WorkerGroup, asked: Mapping[RequestId, int], count: int) -> None:
+        """The newest requests are the ones that are too many."""
+        for request_id in reversed(list(asked)):
+            cut = min(count, asked[request_id])
+            if cut > 0:
+                self._refused.setdefault(request_id, {})[group.name] = cut
+                count -= cut
+
+    def _set(self, group: WorkerGroup, key: str, value: object, before: object, *, changed: bool) -> None:
+        if changed:
+            op = "add" if before is None else "replace"
+            self._operations.append(_op(op, f"/spec/workerGroupSpecs/{group.index}/{key}", value))
+
+    def remember(self) -> None:
+        """Writes the launches into the object they change, so that a repeated one asks for nothing more."""
+        granted = [r for r in self._fresh if any(self._granted(r).values())]
+        if not granted or not self._operations:
+            return
+        notes = self._cluster.get("metadata", {}).get("annotations")
+        text = " ".join([*applied_requests(self._cluster), *granted][-REMEMBERED:])
+        if isinstance(notes, Mapping):
+            path = f"/metadata/annotations/{REQUESTS.replace('/', '~1')}"
+            self._operations.append(_op("add", path, text))
+        else:
+            self._operations.append(_op("add", "/metadata/annotations", {REQUESTS: text}))
+
+    def _granted(self, request_id: RequestId) -> dict[str, int]:
+        refused = self._refused.get(request_id, {})
+        shape = self._launches[request_id].items()
+        return {name: count - refused.get(name, 0) for name, count in shape if name in self.groups}
+
+    def result(self) -> ScalePatch:
+        unknown = {
+            request_id: {name: count for name, count in shape.items() if name not in self.groups}
+            for request_id, shape in self._launches.items()
+        }
+        return ScalePatch(
+            operations=tuple(self._operations),
+            refused=self._refused,
+            unknown={request_id: shape for request_id, shape in unknown.items() if shape},
+            held=frozenset(self._held),
+            spare={name: count for name, count in self._spare.items() if count > 0},
+        )
+
+
+def _slices(pods: Iterable[Pod]) -> int:
+    """Returns how many replicas the pods are; a pod without a slice is one."""
+    counted = Counter(pod.replica or pod.name for pod in pods)
+    return len(counted)
+
+
+def _op(op: str, path: str, value: object) -> Operation:
+    return {"op": op, "path": path, "value": value}

@@ -1,0 +1,80 @@
+"""RayClusterSource gives the loop the configuration that a RayCluster describes, as it was last read.
+
+It asks nobody itself: the provider reads the object. A bad edit leaves the last good configuration in force.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from muster.base.log import OnChange
+from muster.cluster.model import ClusterSpec
+from muster.config.schema import ClusterConfig
+from muster.config.to_spec import to_spec
+from muster.errors import ConfigError
+from muster.providers.kuberay.provider import KubeRayProvider
+from muster.providers.kuberay.ray_cluster import SETTINGS, cluster_config
+
+logger = logging.getLogger(__name__)
+
+OLD_S = 60.0  # a RayCluster that could not be read for longer is reported as a problem
+
+
+class RayClusterSource:
+    """A RayClusterSource is a SpecSource; `provider` is the one that it shares with the loop."""
+
+    def __init__(self, provider: KubeRayProvider, environment: Mapping[str, str]) -> None:
+        """Reads the RayCluster. Raises KubeError, or ConfigError when it cannot be used."""
+        self.provider = provider
+        self._environment = dict(environment)
+        self._changes = OnChange(logger)
+        self._problem = ""
+        self._complete: Callable[[ClusterConfig], ClusterConfig] = lambda config: config
+        found = provider.scaler.cluster.read()
+        self._known = _identity(found)
+        self._config, self._spec = self._parse(found)
+
+    def current(self) -> tuple[ClusterSpec, str]:
+        """Returns the last good spec, and what is wrong with the newest one ("" when nothing is)."""
+        cluster = self.provider.scaler.cluster
+        found = cluster.last() or {}
+        known = _identity(found)
+        if known != self._known:
+            self._known = known
+            try:
+                self._config, self._spec = self._parse(found)
+                self._problem = ""
+            except ConfigError as problem:
+                self._problem = f"{problem} (the last good configuration stays in force)"
+        if self._problem or cluster.problem is None or cluster.age_s() < OLD_S:
+            return self._spec, self._problem
+        return self._spec, f"the RayCluster was last read {cluster.age_s():.0f} s ago: {cluster.problem}"
+
+    @property
+    def config(self) -> ClusterConfig:
+        """Returns the last good configuration."""
+        return self._config
+
+    def complete_with(self, complete: Callable[[ClusterConfig], ClusterConfig]) -> None:
+        """Passes the configuration through what its provider has filled in."""
+        self._complete = complete
+
+    def stamp(self) -> object:
+        """Returns a value that changes with the object's spec, as last read."""
+        return _identity(self.provider.scaler.cluster.last() or {})
+
+    def _parse(self, found: Mapping[str, Any]) -> tuple[ClusterConfig, ClusterSpec]:
+        config = self._complete(cluster_config(found, self._environment, self._warn))
+        return config, to_spec(config)
+
+    def _warn(self, text: str) -> None:
+        self._changes.log(logging.WARNING, text, text)
+
+
+def _identity(cluster: Mapping[str, Any]) -> object:
+    """Returns what the configuration depends on: the generation counts changes of the spec."""
+    metadata = cluster.get("metadata") or {}
+    notes = metadata.get("annotations") or {}
+    return metadata.get("uid"), metadata.get("generation"), notes.get(SETTINGS)

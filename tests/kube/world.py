@@ -1,0 +1,95 @@
+"""What the tests of Kubernetes share: a server of either kind, its operator, and providers for both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tests.kube.api_server import NAMESPACE
+from tests.kube.operator import AdminClient, OperatorDouble, ray_cluster
+
+from muster.providers.kuberay.client import KubeClient, KubePaths
+from muster.providers.kuberay.credentials import KubeAccess
+from muster.providers.kuberay.provider import KubeRayProvider
+
+PATIENCE_S = 60.0
+
+
+class KubeServer(Protocol):
+    """What the in-memory server and the real one have in common."""
+
+    url: str
+    ca_file: str | None
+    admin_token: str
+
+    def token(self, role: str) -> str: ...
+
+
+def until(holds: Callable[[], Any], what: str = "") -> Any:
+    """Waits for a condition, generously: the computer may be busy. Returns what it returned."""
+    ends = time.monotonic() + PATIENCE_S
+    while time.monotonic() < ends:
+        found = holds()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"it did not come true within {PATIENCE_S:g} s: {what or holds}")
+
+
+class KubeWorld:
+    """One RayCluster on one server."""
+
+    def __init__(self, server: KubeServer, name: str = "demo") -> None:
+        self.server, self.name = server, name
+        self.admin = AdminClient(server.url, server.admin_token)
+        self.operator = OperatorDouble(self.admin, name)
+        self._closers: list[Callable[[], None]] = []
+
+    def create(self, *groups: Any, **spec: Any) -> None:
+        """Makes the RayCluster, and the pods that its replicas ask for."""
+        self.admin.create_cluster(ray_cluster(self.name, *groups, **spec))
+        self.operator.step()
+
+    def client(self, role: str = "kuberay-1.3", token: str = "") -> KubeClient:
+        access = KubeAccess(url=self.server.url, token=token or self.server.token(role))
+        return KubeClient(access, timeout_s=20.0)
+
+    def provider(
+        self, role: str = "kuberay-1.3", token: str = "", *, threads: bool = False
+    ) -> KubeRayProvider:
+        """Returns a provider that has seen the pods; without threads `scaler.step()` sends what waits."""
+        made = KubeRayProvider(self.client(role, token), KubePaths(NAMESPACE, self.name))
+        self._closers.append(made.close)
+        if threads:
+            made.start()
+        else:
+            made._watch.start()
+        until(lambda: made._watch.age_s() < PATIENCE_S, "the pods are listed")
+        return made
+
+    def sees(self, provider: KubeRayProvider, *names: str) -> None:
+        """Waits until the provider lists exactly these workers, the head aside."""
+        until(
+            lambda: {name for name, pod in provider.pods().items() if pod.is_worker} == set(names),
+            f"the provider sees {names}",
+        )
+
+    def caught_up(self, provider: KubeRayProvider) -> None:
+        """Waits until the provider has seen what is there now."""
+        listed = {pod["metadata"]["name"] for pod in self.admin.pods(f"ray.io/cluster={self.name}")}
+        until(lambda: set(provider.pods()) == listed, f"the provider sees {listed}")
+
+    def group(self, index: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = self.admin.cluster(self.name)["spec"]["workerGroupSpecs"][index]
+        return found
+
+    def size(self, index: int = 0) -> tuple[Any, list[str]]:
+        """Returns the replicas of a group and the names that it tells the operator to delete."""
+        group = self.group(index)
+        return group.get("replicas"), (group.get("scaleStrategy") or {}).get("workersToDelete") or []
+
+    def close(self) -> None:
+        self.operator.close()
+        for close in reversed(self._closers):
+            close()
