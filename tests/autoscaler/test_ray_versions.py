@@ -83,8 +83,6 @@ while not told.get("seen"):
 print(json.dumps(told), flush=True)
 told["node"] = ray.get(waiting, timeout=150)
 ray.get(group.ready(), timeout=150)
-status = get_cluster_status(address)
-told["labels"] = [node.labels.get("tier") for node in (*status.active_nodes, *status.idle_nodes)]
 request_resources()
 print(json.dumps(told), flush=True)
 """
@@ -181,5 +179,4 @@ def test_the_monitor_and_the_shadow_scale_a_cluster_of_the_oldest_ray(address, t
     assert story[:5] == ["QUEUED", "REQUESTED", "ALLOCATED", "RAY_RUNNING", "RAY_STOP_REQUESTED"], log
     assert story[-1] == "TERMINATED"
     assert worker.node_id == told["node"]
-    assert "gold" in told["labels"] or told["labels"] == [None] * len(told["labels"])
     assert (runs.returncode, "rror" in log) == (0, False), log

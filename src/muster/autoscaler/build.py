@@ -240,7 +240,8 @@ class _Parts:
         )
         host_and_port(options.head.address)  # an address that cannot be parsed fails at once
         self._link = GcsClient(options.head.address, options.head.auth, read_only=options.shadow)
-        self._nodes = GcsNodeSource(self._link, clock)
+        wants_drivers = options.source.wants_drivers if options.source is not None else lambda: False
+        self._nodes = GcsNodeSource(self._link, clock, wants_drivers)
 
     def monitor(self, stop: StopSignal, close: Callable[[], None]) -> Monitor:
         if self._options.shadow:
@@ -381,9 +382,6 @@ class _Parts:
         self._stack.callback(_quietly, provider.close)
         drainer = GcsDrainer(self._link, self._clock)
         self._stack.callback(_quietly, drainer.close)
-        resizer = resizer_for(self._link, provider.traits())
-        if resizer is not None:
-            self._stack.callback(_quietly, resizer.close)
         return Ports(
             provider=provider,
             nodes=self._nodes,
@@ -391,7 +389,7 @@ class _Parts:
             installer=self._installer(provider),
             store=self._store,
             spec=self._source,
-            resizer=resizer,
+            resizer=resizer_for(self._link, provider, self._stack),
             notices=None if self._options.source is None else self._options.source.provider,
         )
 

@@ -1,6 +1,6 @@
-"""Reads when an unused RayCluster ends, and suspends or deletes it.
+"""Reads when an unused RayCluster ends, and writes the patches that suspend or delete it. Pure.
 
-A cluster is deleted behind a finalizer, so that KubeRay can clean up after it. Called off the loop's thread.
+A cluster is deleted behind a finalizer, so that KubeRay can clean up after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FINALIZER = "ray.io/idle-termination-cleanup-finalizer"
 _POLICIES = {"Suspend": IdlePolicy.SUSPEND, "Delete": IdlePolicy.DELETE}
 
 Plain = Mapping[str, Any]
-SUSPEND_PATCH = {"spec": {"idleSuspend": True}}  # a merge patch
+EXPIRED = "ray.io/no-driver-ttl-expired"  # what operators without options of their own look for
 
 
 def idle_options(cluster: Plain) -> IdleCluster | None:
@@ -36,6 +36,13 @@ def idle_options(cluster: Plain) -> IdleCluster | None:
     if policy not in _POLICIES:
         raise ValueError(f"spec.idleTerminationOptions.policy is {policy!r}: write Suspend or Delete")
     return IdleCluster(timeout_s=float(timeout_s), policy=_POLICIES[policy])
+
+
+def suspend_patch(cluster: Plain) -> dict[str, Any]:
+    """Returns the merge patch that suspends a cluster, in the words of its operator."""
+    if (cluster.get("spec") or {}).get("idleTerminationOptions"):
+        return {"spec": {"idleSuspend": True}}
+    return {"metadata": {"annotations": {EXPIRED: "true"}}}
 
 
 def finalizer_patch(cluster: Plain) -> list[dict[str, Any]]:

@@ -42,6 +42,18 @@ class SizedContainer(Struct):
     resources: ContainerSizes = field(default_factory=ContainerSizes)
 
 
+class SizedSpec(Struct):
+    """A SizedSpec has the sizes of a pod's containers."""
+
+    containers: list[SizedContainer] = field(default_factory=list)
+
+
+class SizedPod(Struct):
+    """A SizedPod is what is read of a pod to resize it."""
+
+    spec: SizedSpec = field(default_factory=SizedSpec)
+
+
 class PodCondition(Protocol):
     """A PodCondition is one line of a pod's state."""
 

@@ -20,15 +20,18 @@ from muster.base.log import OnChange
 from muster.cluster.model import (
     CloudInstance,
     FailureKind,
+    IdlePolicy,
     LaunchFailure,
     Notice,
     NoticeKind,
+    ResizeFailure,
     TerminateFailure,
 )
 from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import ProviderTraits
-from muster.errors import ProviderMisconfigured
 from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
+from muster.providers.kuberay.effects import KubeEffects
+from muster.providers.kuberay.pod_resize import resize_limits
 from muster.providers.kuberay.pod_watch import PodWatch
 from muster.providers.kuberay.pods import Pod
 from muster.providers.kuberay.scaling import (
@@ -341,6 +344,7 @@ class KubeRayProvider:
         self.client, self.paths = client, paths
         self._watch = PodWatch(client, paths, clock)
         self.scaler = Scaler(client, paths, self._watch.pods, clock)
+        self.effects = KubeEffects(client, paths)
         self._changes = OnChange(logger)
         self._shown: set[str] = set()  # pods that were listed before they began to leave
 
@@ -352,6 +356,7 @@ class KubeRayProvider:
     def close(self) -> None:
         """Leaves the pods as they are; what was not patched yet is repeated by the next process."""
         self.scaler.close()
+        self.effects.close()
         self._watch.close()
         self.client.close()
 
@@ -364,7 +369,13 @@ class KubeRayProvider:
         cluster = self.scaler.cluster.last() or {}
         manager = (cluster.get("spec") or {}).get("managedBy")
         is_others = isinstance(manager, str) and manager not in ("", OURS)
-        return ProviderTraits(read_only=is_others, installs_runtime=True)
+        is_resizable = self.effects.can_resize and bool(resize_limits(cluster)[0])
+        return ProviderTraits(
+            read_only=is_others,
+            installs_runtime=True,
+            resizable=is_resizable,
+            idle_policies=self.effects.idle_policies,
+        )
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         """Returns the pods that have not ended; one that is being deleted stays until it is gone.
@@ -405,7 +416,13 @@ class KubeRayProvider:
         self.scaler.wake()
 
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        raise ProviderMisconfigured("pods are not resized in place: traits().resizable is False")
+        self.effects.resize(cloud_id, desired)
+
+    def poll_resize_failures(self) -> Sequence[ResizeFailure]:
+        return self.effects.poll_resize_failures()
+
+    def end_idle_cluster(self, request_id: RequestId, policy: IdlePolicy) -> None:
+        self.effects.end_cluster(policy)
 
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
         return self.scaler.queue.poll_launch()

@@ -225,7 +225,10 @@ def _ray_errors() -> tuple[type[Exception], ...]:
     from ray import exceptions
 
     denial = getattr(exceptions, "AuthenticationError", None)  # older Rays know no tokens
-    return (exceptions.RpcError,) if denial is None else (denial, exceptions.RpcError)
+    # Those say with a RaySystemError that the head has restarted.
+    return (
+        (exceptions.RpcError, exceptions.RaySystemError) if denial is None else (denial, exceptions.RpcError)
+    )
 
 
 def within(seconds: float, work: Callable[[], T], address: str) -> T:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 from muster.base.foreign import message_text, shielded
 from muster.base.ids import RequestId
 from muster.cluster.model import ResizeFailure
 from muster.cluster.plan import ResizeNode
-from muster.cluster.snapshot import ProviderTraits
+from muster.cluster.ports import CloudProvider, ReportsResizes
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.native import check_ray, parameters_of
 
@@ -19,14 +20,20 @@ logger = logging.getLogger(__name__)
 THREADS = 4
 
 
-def resizer_for(client: GcsClient, traits: ProviderTraits) -> GcsResizer | None:
-    """Returns what lets nodes count another size; None where no machine changes its size, or no node can."""
-    if not traits.resizable:
+def resizer_for(client: GcsClient, provider: CloudProvider, stack: ExitStack) -> GcsResizer | None:
+    """Returns what lets nodes count another size, closed by `stack`.
+
+    None where no machine changes its size, now or later, or no node can count it.
+    """
+    if not provider.traits().resizable and not isinstance(provider, ReportsResizes):
         return None
     if not parameters_of("resize_raylet_resource_instances"):
-        logger.warning("machines are not resized: nodes of Ray %s cannot count another size", check_ray())
+        if provider.traits().resizable:
+            logger.warning("machines are not resized: nodes of Ray %s cannot count another size", check_ray())
         return None
-    return GcsResizer(client)
+    resizer = GcsResizer(client)
+    stack.callback(resizer.close)
+    return resizer
 
 
 class GcsResizer:
