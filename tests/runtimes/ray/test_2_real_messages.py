@@ -166,9 +166,8 @@ def test_a_node_counts_the_size_that_it_is_told(link: GcsClient, source: GcsNode
         size = Resources.of(CPU=cpus)
         resizer.resize(replace(action, request_id=RequestId(f"zn-{cpus}"), desired=size))
         wait_for(lambda: node_of(source, "w-2").total.units("CPU"), size.units("CPU").__eq__)
-    resizer.resize(
-        replace(action, request_id=RequestId("x"), cloud_id=CloudId("x"), node_id=NodeId("ab" * 28))
-    )
+    lost = replace(action, request_id=RequestId("x"), cloud_id=CloudId("x"), node_id=NodeId("ab" * 28))
+    resizer.resize(lost)
     (failure,) = wait_for(resizer.poll, len)
     assert (failure.cloud_id, failure.is_of_node) == ("x", True)
     resizer.close()
