@@ -64,6 +64,7 @@ ORDER = (
     "tests/engines/ray/test_apart.py",
     "tests/tune/crash/test_kill_on_ray.py",
     "tests/providers/process/test_ray_nodes.py",
+    "tests/providers/kuberay/test_on_ray.py",
     "tests/autoscaler/test_real_ray.py",
     "tests/runtimes/ray/test_4_real_restart.py",
 )

@@ -24,7 +24,7 @@ from tests.kube.roles import ROLES, Role, Rule, allows
 
 NAMESPACE = "research"
 ADMIN = "token-of-the-administrator"
-BOOKMARK_S = 0.5
+BOOKMARK_S, QUIET_BOOKMARK_S = 0.5, 15.0
 _PATH = re.compile(
     r"^/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
     r"/namespaces/(?P<namespace>[^/]+)/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?$"
@@ -185,7 +185,7 @@ class KubeApi:
         limit_s = float(call.query.get("timeoutSeconds", 300))
         name = call.query.get("fieldSelector", "").partition("metadata.name=")[2]
         ends, begun, shown = time.monotonic() + limit_s, self._stops, at
-        bookmark = time.monotonic() + BOOKMARK_S
+        bookmark = time.monotonic()
         while True:
             with self.store.changed:
                 if at < self.store.oldest:
@@ -204,8 +204,9 @@ class KubeApi:
                 if wanted and matches(one["metadata"].get("labels") or {}, selector):
                     shown = at
                     yield {"type": event, "object": one}
-            if call.query.get("allowWatchBookmarks") and time.monotonic() > bookmark and shown != at:
-                bookmark, shown = time.monotonic() + BOOKMARK_S, at
+            late_s = BOOKMARK_S if shown != at else QUIET_BOOKMARK_S
+            if call.query.get("allowWatchBookmarks") and time.monotonic() > bookmark + late_s:
+                bookmark, shown = time.monotonic(), at
                 kind = "Pod" if call.resource == "pods" else "RayCluster"
                 yield {
                     "type": "BOOKMARK",

@@ -137,6 +137,7 @@ class OperatorDouble:
         self._start, self._stop = start, stop
         self.deleted: list[str] = []
         self.starts = True  # False: pods stay as they were made
+        self.held: set[str] = set()  # deleted pods that still have their grace: a kubelet waits for their end
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -164,6 +165,8 @@ class OperatorDouble:
         for pod in self.admin.pods(f"{CLUSTER}={self.name}"):
             name = pod["metadata"]["name"]
             if pod["metadata"].get("deletionTimestamp"):
+                if name in self.held:
+                    continue
                 self._stop(pod)
                 self.admin.delete_pod(name, grace_s=0)
             elif self.starts and pod["status"].get("phase") == "Pending":

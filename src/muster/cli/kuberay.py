@@ -26,7 +26,7 @@ logger = logging.getLogger("muster.kuberay")
 TERMINATION_LOG = Path("/dev/termination-log")
 HOME = Path("/tmp/ray/muster")  # on the volume that KubeRay gives the head's pod: it outlives the container
 HEAD_ADDRESS = "127.0.0.1:6379"  # the containers of a pod share their network
-RETRY_S = 5.0
+RETRY_S = 2.0
 
 _EPILOG = """Environment: RAY_CLUSTER_NAME, RAY_CLUSTER_NAMESPACE, KUBERAY_CRD_VER, KUBERAY_REQUEST_TIMEOUT_S,
 RAY_KUBERAY_CLIENT_CERT_PATH, RAY_KUBERAY_CLIENT_KEY_PATH, RAY_KUBERAY_CA_CERT_PATH, RAY_ADDRESS,

@@ -28,6 +28,7 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _MAX_ANSWER = 256 * 2**20
+_NO_RESOURCE = "could not find the requested resource"
 _BROKEN = (OSError, http.client.HTTPException)  # ssl.SSLError and time-outs are OSErrors
 
 
@@ -241,6 +242,11 @@ def refusal(code: int, content: bytes, method: str, path: str, retry_after: str 
         )
     elif code == http.client.UNAUTHORIZED:
         text = "the API server does not accept the token: check the service account, or log in again"
+    elif code == http.client.NOT_FOUND and _NO_RESOURCE in message:
+        text = (
+            f"the API server does not know {resource} at {path.partition('?')[0]}: install KubeRay, or set"
+            " KUBERAY_CRD_VER to the version of its CRD"
+        )
     else:
         text = f"the API server answers {code} to {verb} {resource}: {message or reason or 'no reason given'}"
     return KubeError(text, code=code, reason=reason, retry_after_s=_seconds(retry_after))

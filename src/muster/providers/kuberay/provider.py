@@ -337,6 +337,17 @@ class Scaler:
                 logger.info("group %s: %s is %s", names[int(parts[3])], parts[4], shown)
 
 
+def why_untouched(cluster: Mapping[str, Any]) -> str:
+    """Returns why a RayCluster is left alone: it is being deleted, suspended, or managed by others."""
+    spec, metadata = cluster.get("spec") or {}, cluster.get("metadata") or {}
+    manager = spec.get("managedBy")
+    if isinstance(manager, str) and manager not in ("", OURS):
+        return f"the RayCluster is managed by {manager}"
+    if metadata.get("deletionTimestamp"):
+        return "the RayCluster is being deleted"
+    return "the RayCluster is suspended" if spec.get("suspend") is True else ""
+
+
 class KubeRayProvider:
     """A KubeRayProvider is the port; `start` begins to watch."""
 
@@ -365,15 +376,17 @@ class KubeRayProvider:
         return self._watch.pods()
 
     def traits(self) -> ProviderTraits:
-        """A cluster that something else manages is only looked at."""
+        """A cluster that is not ours to scale now is only looked at; why is logged."""
         cluster = self.scaler.cluster.last() or {}
-        manager = (cluster.get("spec") or {}).get("managedBy")
-        is_others = isinstance(manager, str) and manager not in ("", OURS)
-        is_resizable = self.effects.can_resize and bool(resize_limits(cluster)[0])
+        why = why_untouched(cluster)
+        if why:
+            self._changes.log(logging.WARNING, "untouched", f"nothing is launched or removed: {why}")
+        else:
+            self._changes.forget("untouched")
         return ProviderTraits(
-            read_only=is_others,
+            read_only=bool(why),
             installs_runtime=True,
-            resizable=is_resizable,
+            resizable=self.effects.can_resize and bool(resize_limits(cluster)[0]),
             idle_policies=self.effects.idle_policies,
         )
 
