@@ -22,7 +22,7 @@ SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast test-ray-versions sim sim-tune series parity soak bench check docs docs-check pictures changelog clean
+.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast test-k8s test-ray-versions sim sim-tune series parity soak bench check docs docs-check pictures changelog clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,10 @@ test: $(VENV)/.installed-dev ## Run every test a clone can run (PYTEST_ARGS=...,
 
 test-fast: $(VENV)/.installed-dev ## Before a commit: no Ray, no series of kills or seeds; 90 s on two cores
 	$(PYTEST) -n 2 --dist loadscope -m "not ray and not slow" $(PYTEST_ARGS)
+
+test-k8s: $(VENV)/.installed-dev ## The KubeRay provider on the real kube-apiserver, which is built once into ~/.cache (8 minutes, root)
+	@nice sh tools/build-kube-apiserver.sh
+	$(PYTEST) tests/providers/kuberay $(PYTEST_ARGS)
 
 test-ray-versions: $(VENV)/.installed-dev $(OLD_RAY)/.installed ## The monitor and the shadow on the oldest Ray that is supported
 	$(PYTEST) tests/autoscaler/test_ray_versions.py $(PYTEST_ARGS)

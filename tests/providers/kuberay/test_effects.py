@@ -46,6 +46,7 @@ def seen(provider, name, holds=lambda status: status is not None):
     return until(lambda: holds(status := provider.list_instances()[name].resize) and status)
 
 
+@pytest.mark.in_memory_server
 @pytest.mark.conformance("IP-2", "IP-10")
 def test_the_limits_of_a_group_and_the_size_of_its_pods_are_read(world, growing):
     provider = world.provider("kuberay-1.7")
@@ -66,6 +67,7 @@ def test_an_annotation_that_is_removed_ends_it(world, growing):
     assert (source.current()[0].node_type("small").resize, provider.traits().resizable) == (None, False)
 
 
+@pytest.mark.in_memory_server
 @pytest.mark.conformance("IP-11", "IP-26")
 def test_a_pod_is_resized_by_a_patch_and_kubelet_reports_the_rest(world, growing):
     provider = world.provider("kuberay-1.7")
