@@ -8,9 +8,11 @@ from msgspec.structs import replace
 
 from muster.base.clock import ManualClock
 from muster.base.ids import InstanceId, RequestId
+from muster.base.resources import Resources
+from muster.cluster.machine_size import ResizeRecord
 from muster.cluster.model import NodeKind, StatusChange
 from muster.cluster.plan import Reason, Subject, Verdict
-from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined, TypeHealth
+from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined, TypeHealth, WithoutDrivers
 from muster.cluster.states import InstanceState
 from muster.stores.ledger.history import Spend
 from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
@@ -31,10 +33,13 @@ class PastPromises(StoreFixture):
             health={"gpu": TypeHealth(failures=1.5, failed_at=3.0, timed_out_at=None)},
             pending_idle={"cpu": (1.0, 2.0)},
             spent=0.1 + 0.2,
+            ungrowing={"cpu": 5.5},
+            without_drivers=WithoutDrivers(since=1.5, last_end=2.5),
             verdict_since={"demand:1:placed": 4.25},
         )
         failed = record("z", S.QUEUED, S.REQUESTED, S.ALLOCATION_FAILED)
-        new = record("b", S.ALLOCATED, S.RAY_RUNNING, kind=NodeKind.HEAD, price_per_hour=0.1)
+        size = ResizeRecord(desired=Resources.of(CPU=2.5), since=NOW, failed_at=NOW + 1, reason="no room")
+        new = record("b", S.ALLOCATED, S.RAY_RUNNING, kind=NodeKind.HEAD, price_per_hour=0.1, resize=size)
         store.commit(0, plan(new, record("a"), failed, at=NOW + 9, actions=one_of_each(), memory=memory))
         before = store.load()
         again = self.reopened(store, place, clock)
