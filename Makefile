@@ -12,6 +12,7 @@ SOAK_MINUTES ?= 20
 SOAK_SEED ?= 0
 PATHS := src tests bench tools examples docs
 SITE := build/docs
+OLD_RAY := build/ray-2.48
 SITE_ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
@@ -21,10 +22,10 @@ SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast sim sim-tune series parity soak bench check docs docs-check pictures changelog clean
+.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast test-k8s test-ray-versions sim sim-tune series parity soak bench check docs docs-check pictures changelog clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # One stamp per set of dependencies; made again when pyproject.toml changes. What is in `dev` includes the core.
 $(VENV)/.installed-core: pyproject.toml tools/setup.sh
@@ -57,6 +58,12 @@ $(SITE)/base/.installed: pyproject.toml tools/setup.sh
 	@PYTHON='$(PYTHON)' sh tools/setup.sh $(SITE)/base core
 	@touch $@
 
+# The oldest Ray that the autoscaler works with, beside the one of .venv.
+$(OLD_RAY)/.installed: pyproject.toml tools/setup.sh
+	@mkdir -p build
+	@PYTHON='$(PYTHON)' sh tools/setup.sh $(OLD_RAY) ray 'ray==2.48.0'
+	@touch $@
+
 quickstart: $(VENV)/.installed-quickstart ## Tune a small neural network, watch it, look at the picture
 	@$(BIN)/python examples/tune/quickstart.py
 
@@ -87,6 +94,13 @@ test: $(VENV)/.installed-dev ## Run every test a clone can run (PYTEST_ARGS=...,
 
 test-fast: $(VENV)/.installed-dev ## Before a commit: no Ray, no series of kills or seeds; 90 s on two cores
 	$(PYTEST) -n 2 --dist loadscope -m "not ray and not slow" $(PYTEST_ARGS)
+
+test-k8s: $(VENV)/.installed-dev ## The KubeRay provider on the real kube-apiserver, which is built once into ~/.cache (8 minutes, root)
+	@nice sh tools/build-kube-apiserver.sh
+	$(PYTEST) tests/providers/kuberay $(PYTEST_ARGS)
+
+test-ray-versions: $(VENV)/.installed-dev $(OLD_RAY)/.installed ## The monitor and the shadow on the oldest Ray that is supported
+	$(PYTEST) tests/autoscaler/test_ray_versions.py $(PYTEST_ARGS)
 
 sim: $(VENV)/.installed-core ## Simulate 2,000 seeds with all faults (SIM_SEEDS=...)
 	$(BIN)/muster sim sweep --seeds $(SIM_SEEDS)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Make .venv and install muster into it. Called by the Makefile; safe to run again.
-#   usage: setup.sh VENV EXTRA     EXTRA: core, dev or bench
+#   usage: setup.sh VENV EXTRA [REQUIREMENT]     EXTRA: core, dev or bench
 # PYTHON=... picks the interpreter; otherwise the newest one found that is new enough.
 set -eu
 
@@ -137,6 +137,6 @@ case $extra in
     *) what=".[$extra]" ;;
 esac
 say "installing muster ($extra) into $venv"
-install --editable "$what"
+install --editable "$what" ${3:+"$3"}
 [ "$extra" != dev ] || get_redis
 [ "$extra" != dev ] || get_hosts

@@ -69,6 +69,9 @@ class FakeProvider(Scripted):
     def resize(self, request_id, cloud_id, desired):
         self.reply("resize", request_id, cloud_id, dict(desired))
 
+    def end_idle_cluster(self, request_id, policy):
+        self.reply("end_idle_cluster", request_id, policy)
+
     def poll_launch_failures(self):
         return self.take("poll_launch_failures")
 
@@ -119,6 +122,14 @@ class FakeInstaller(Scripted):
         return self.take("poll")
 
 
+class FakeResizer(Scripted):
+    def resize(self, action):
+        self.reply("resize", action)
+
+    def poll(self):
+        return self.take("poll")
+
+
 class FakeSpec(Scripted):
     def current(self):
         return self.reply("current")
@@ -138,6 +149,7 @@ class Stage:
         self.provider = FakeProvider()
         self.runtime = FakeRuntime()
         self.drainer = FakeDrainer(poll=())
+        self.resizer = FakeResizer(poll=())
         self.installer = FakeInstaller(poll=()) if installer else None
         self.spec = FakeSpec(current=(wishes or spec(), ""))
         self.notices = FakeNotices(read=NoticeReport())
@@ -150,4 +162,5 @@ class Stage:
             store=self.store,
             spec=self.spec,
             notices=self.notices,
+            resizer=self.resizer,
         )

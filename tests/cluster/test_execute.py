@@ -10,13 +10,15 @@ from muster.cluster.controller import Executor, is_wanted
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,
+    IdlePolicy,
     InstallFailure,
     LaunchFailure,
+    ResizeFailure,
     StopCause,
     TerminateFailure,
 )
 from muster.cluster.observe import FailureInbox
-from muster.cluster.plan import Drain, Install, Launch, Plan, Resize, Terminate
+from muster.cluster.plan import Drain, EndCluster, Install, Launch, Plan, Resize, ResizeNode, Terminate
 from muster.errors import (
     CapacityExhausted,
     ProviderDenied,
@@ -28,13 +30,17 @@ from muster.errors import (
 )
 from muster.testing.builders import amounts
 
-KINDS = (DrainFailure, InstallFailure, LaunchFailure, TerminateFailure)
+KINDS = (DrainFailure, InstallFailure, LaunchFailure, ResizeFailure, TerminateFailure)
 
 LAUNCH = Launch(request_id="r-1", shape={"cpu": 2, "gpu": 1}, instance_ids=("a", "b", "g"))
 TERMINATE = Terminate(request_id="t-1", cloud_ids=("c-x", "c-y"), instance_ids=("x", "y"))
 DRAIN = Drain(request_id="d-1", instance_id="d", node_id="n-d", cause=StopCause.IDLE, deadline_s=0.0)
 INSTALL = Install(request_id="s-1", instance_id="i", cloud_id="c-i", node_type="cpu")
 RESIZE = Resize(request_id="z-1", instance_id="z", cloud_id="c-z", desired=amounts({"CPU": 8}))
+COUNT = ResizeNode(
+    request_id="zn-1", instance_id="z", cloud_id="c-z", node_id="n-z", desired=amounts({"CPU": 8})
+)
+END = EndCluster(request_id="e-1", policy=IdlePolicy.SUSPEND)
 ALL = (LAUNCH, TERMINATE, DRAIN, INSTALL, RESIZE)
 RECORDS = {
     r.instance_id: r
@@ -157,9 +163,37 @@ def test_refused_drains_and_installations_come_back(stage):
 def test_a_refused_resize_is_over(stage, caplog):
     """No record waits for it, so it must not be repeated for ever; the planner asks again if it wants to."""
     stage.provider.answers["resize"] = ProviderError("too big")
-    run(stage, actions=(RESIZE,))
-    assert stage.store.gone == [["z-1"]]
-    assert caplog.messages == ["resize of c-z refused: too big"]
+    stage.resizer.answers["resize"] = ProviderError("no")
+    inbox = run(stage, actions=(RESIZE, COUNT))
+    assert stage.store.gone == [["z-1", "zn-1"]]
+    assert caplog.messages == ["resize of c-z refused: too big", "resize of c-z refused: no"]
+    assert list(inbox.of(ResizeFailure)) == [
+        ResizeFailure(cloud_id="c-z", message="too big"),
+        ResizeFailure(cloud_id="c-z", message="no", is_of_node=True),
+    ]
+
+
+def test_a_node_counts_its_size_through_the_runtime(stage):
+    run(stage, actions=(COUNT,))
+    assert (stage.resizer.calls, stage.store.gone) == ([("resize", COUNT)], [["zn-1"]])
+
+
+@pytest.mark.conformance("KI-13")
+def test_a_cluster_that_cannot_be_ended_now_is_no_error_of_the_loop(stage, caplog):
+    stage.provider.answers["end_idle_cluster"] = ProviderDenied("verb delete of rayclusters is missing")
+    run(stage, actions=(END,))
+    assert stage.store.gone == [["e-1"]]
+    assert caplog.messages == [
+        "the cluster could not be ended (suspend): verb delete of rayclusters is missing"
+    ]
+
+
+def test_the_end_of_a_cluster_that_an_earlier_tick_decided_is_void(stage):
+    """A driver may have come since."""
+    Executor(stage.ports, FailureInbox()).execute((END,), {}, decided=())
+    assert (stage.provider.calls, stage.store.gone) == ([], [["e-1"]])
+    Executor(stage.ports, FailureInbox()).execute((END,), {}, decided=("e-1",))
+    assert stage.provider.calls == [("end_idle_cluster", "e-1", IdlePolicy.SUSPEND)]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from tests.cluster.fakes import START, Stage
 from tests.cluster.worlds import CPU, HEAD_MACHINE, HEAD_NODE, machine, node, spec
 
 from muster.base.resources import Resources
+from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     Constraint,
     DrainFailure,
@@ -17,6 +20,7 @@ from muster.cluster.model import (
     NodeStatus,
     Notice,
     NoticeKind,
+    ResizeFailure,
     RuntimeReport,
     TerminateFailure,
 )
@@ -266,3 +270,34 @@ def test_deadlines_of_notices_are_in_the_time_of_the_snapshot_and_damaged_ones_a
     seen, _ = eye.observe()
     assert [(one.cloud_id, one.deadline) for one in seen.notices] == [("c-1", START + 60.0)]
     assert notes(seen) == ["notice c-3", "notice"]
+
+
+def test_a_machine_is_resized_only_where_its_node_can_count_that():
+    stage = Stage()
+    stage.provider.answers["traits"] = ProviderTraits(resizable=True)
+    assert look(stage).traits.resizable
+    without = Observer(dataclasses.replace(stage.ports, resizer=None), stage.ambient, FailureInbox())
+    assert not without.observe()[0].traits.resizable
+
+
+def test_refused_resizes_are_polled_from_both_sides():
+    stage = Stage()
+    of_node = ResizeFailure(cloud_id="c-a", message="no raylet", is_of_node=True)
+    of_machine = ResizeFailure(cloud_id="c-b", message="422")
+    stage.resizer.answers["poll"] = (of_node,)
+    stage.provider.poll_resize_failures = lambda: (of_machine, "nonsense")
+    seen = look(stage)
+    assert seen.resize_failures == (of_node, of_machine)
+    assert notes(seen) == ["resize failures"]
+
+
+@pytest.mark.parametrize(
+    "resize",
+    ["4 CPUs", ResizeStatus(current={"CPU": 1}, desired=Resources()), ResizeStatus(current=1, desired=1)],
+)
+def test_a_machine_whose_size_makes_no_sense_is_set_aside(resize):
+    stage = Stage()
+    stage.provider.machines["c-a"] = machine("a", resize=resize)
+    seen = look(stage)
+    assert notes(seen) == ["machine c-a"]
+    assert seen.cloud["c-a"].resize is None

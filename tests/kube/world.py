@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from tests.kube.api_server import NAMESPACE
@@ -42,7 +44,8 @@ class KubeWorld:
 
     def __init__(self, server: KubeServer, name: str = "demo") -> None:
         self.server, self.name = server, name
-        self.admin = AdminClient(server.url, server.admin_token)
+        context = ssl.create_default_context(cafile=server.ca_file) if server.ca_file else None
+        self.admin = AdminClient(server.url, server.admin_token, context)
         self.operator = OperatorDouble(self.admin, name)
         self._closers: list[Callable[[], None]] = []
 
@@ -52,7 +55,8 @@ class KubeWorld:
         self.operator.step()
 
     def client(self, role: str = "kuberay-1.3", token: str = "") -> KubeClient:
-        access = KubeAccess(url=self.server.url, token=token or self.server.token(role))
+        ca_file = Path(self.server.ca_file) if self.server.ca_file else None
+        access = KubeAccess(url=self.server.url, token=token or self.server.token(role), ca_file=ca_file)
         return KubeClient(access, timeout_s=20.0)
 
     def provider(

@@ -55,6 +55,7 @@ from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.notice_board import GcsNoticeBoard
 from muster.runtimes.ray.publish import StatePublisher
+from muster.runtimes.ray.resizer import resizer_for
 from muster.runtimes.ray.verdict_board import VerdictWriter
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
@@ -241,7 +242,8 @@ class _Parts:
         )
         host_and_port(options.head.address)  # an address that cannot be parsed fails at once
         self._link = GcsClient(options.head.address, options.head.auth, read_only=options.shadow)
-        self._nodes = GcsNodeSource(self._link, clock)
+        wants_drivers = options.source.wants_drivers if options.source is not None else lambda: False
+        self._nodes = GcsNodeSource(self._link, clock, wants_drivers)
         self._notices = GcsNoticeBoard(self._link, clock)
 
     def monitor(self, stop: StopSignal, close: Callable[[], None]) -> Monitor:
@@ -391,6 +393,7 @@ class _Parts:
             installer=self._installer(provider),
             store=self._store,
             spec=self._source,
+            resizer=resizer_for(self._link, provider, self._stack),
             notices=self._notices if self._options.source is None else self._options.source.provider,
         )
 

@@ -17,7 +17,7 @@ from muster.base.clock import Clock
 from muster.base.foreign import error_text, shielded
 from muster.base.log import OnChange
 from muster.cluster.controller import LEDGER_SOURCE, ClusterController
-from muster.cluster.model import ClusterSpec, NodeStatus, NodeType, RuntimeReport
+from muster.cluster.model import ClusterSpec, Instance, NodeStatus, NodeType, RuntimeReport
 from muster.cluster.plan import Plan
 from muster.cluster.ports import Ledger, PortErrors
 from muster.cluster.snapshot import Snapshot
@@ -319,9 +319,14 @@ def state_of(tick: Tick) -> object:
 
 
 def _is_moving(tick: Tick) -> bool:
-    """Returns whether a machine is starting or stopping, or an effect still has to be handed over."""
+    """Returns whether a machine is starting, stopping or growing, or an effect is still to be handed over."""
     records = tick.ledger.instances.values()
-    return bool(tick.ledger.outbox) or any(record.state not in _SETTLED for record in records)
+    return bool(tick.ledger.outbox) or any(map(_is_changing, records))
+
+
+def _is_changing(record: Instance) -> bool:
+    is_resized = record.resize is not None and record.resize.since is not None
+    return record.state not in _SETTLED or is_resized
 
 
 def _due_in_s(tick: Tick) -> float:
@@ -341,3 +346,6 @@ def _dues(tick: Tick) -> Iterator[float]:
     for notice in tick.snapshot.notices or ():
         if notice.deadline is not None and not notice.is_cancelled:
             yield notice.deadline - tick.spec.notices.ahead_s - tick.plan.at + _AFTER_S
+    unused, wanted = tick.ledger.memory.without_drivers.since, tick.spec.idle_cluster
+    if unused is not None and wanted is not None:
+        yield unused + wanted.timeout_s - tick.plan.at + _AFTER_S

@@ -45,7 +45,7 @@ def request_resources(
     if num_cpus:
         one_cpu = ((("CPU", 1.0),), ())
         counts[one_cpu] = counts.get(one_cpu, 0) + num_cpus
-    request(_link(None, TIMEOUT_S), counts, TIMEOUT_S)
+    request(_link(None, TIMEOUT_S), counts)
 
 
 @public

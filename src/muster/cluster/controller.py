@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 from typing_extensions import assert_never
@@ -19,13 +19,27 @@ from muster.cluster.model import (
     InstallFailure,
     Instance,
     LaunchFailure,
+    ResizeFailure,
     TerminateFailure,
     merged_records,
 )
 from muster.cluster.observe import FailureInbox, Observer
-from muster.cluster.plan import Action, Drain, Install, Launch, Plan, Resize, Terminate, attempt_of, base_id
+from muster.cluster.plan import (
+    Action,
+    Drain,
+    EndCluster,
+    Install,
+    Launch,
+    Plan,
+    Resize,
+    ResizeNode,
+    Terminate,
+    attempt_of,
+    base_id,
+)
 from muster.cluster.ports import (
     BuysOffers,
+    EndsIdleCluster,
     Ledger,
     PortErrors,
     Ports,
@@ -49,11 +63,15 @@ class Executor:
         self.errors: Counter[type[Action]] = Counter()  # calls of this tick that were refused or broke
 
     def execute(
-        self, actions: Iterable[Action], instances: Mapping[InstanceId, Instance]
+        self,
+        actions: Iterable[Action],
+        instances: Mapping[InstanceId, Instance],
+        decided: Collection[RequestId] | None = None,
     ) -> frozenset[RequestId]:
         """Calls the ports and returns the effects that were handed over or that no record wants any more.
 
-        The others stay in the outbox and are repeated in the next tick: their outcome is not known.
+        The others stay in the outbox and are repeated in the next tick: their outcome is not known. `decided`
+        are those of this tick; None: all are.
         """
         given = tuple(actions)
         newest = {(type(action), i): action.request_id for action in given for i in _subjects(action)}
@@ -61,7 +79,10 @@ class Executor:
         for action in given:
             # A leftover that this tick decided anew is dropped: one call, not two.
             is_newest = any(newest[type(action), i] == action.request_id for i in _subjects(action))
-            wanted = is_newest and is_wanted(action, instances)
+            is_void = (
+                isinstance(action, EndCluster) and decided is not None and action.request_id not in decided
+            )
+            wanted = is_newest and not is_void and is_wanted(action, instances)
             if not wanted or self._hand_over(narrowed(action, instances)):
                 done.append(action.request_id)
         if done:
@@ -76,7 +97,7 @@ class Executor:
         except ProviderError as error:
             self.errors[type(action)] += 1
             self._refuse(action, _kind(error), message_text(error))
-            return isinstance(action, Resize)  # no record waits for a resize: the planner asks again
+            return isinstance(action, Resize | ResizeNode | EndCluster)  # their rules ask again
         except Exception as error:  # noqa: BLE001 - unknown outcome: repeated with the same request id
             self.errors[type(action)] += 1
             text = f"{type(action).__name__} {action.request_id}: {error_text(error)}"
@@ -105,6 +126,12 @@ class Executor:
                 self._install(action)
             case Resize():
                 self._ports.provider.resize(action.request_id, action.cloud_id, action.desired.to_floats())
+            case ResizeNode():
+                if self._ports.resizer is not None:  # otherwise it is from before a change of provider
+                    self._ports.resizer.resize(action)
+            case EndCluster():
+                if isinstance(self._ports.provider, EndsIdleCluster):
+                    self._ports.provider.end_idle_cluster(action.request_id, action.policy)
             case _:
                 assert_never(action)
 
@@ -140,10 +167,20 @@ class Executor:
                 self._inbox.put(DrainFailure(instance_id=action.instance_id, message=message))
             case Install():
                 self._inbox.put(InstallFailure(instance_id=action.instance_id, message=message))
-            case Resize():
+            case Resize() | ResizeNode():
+                failure = ResizeFailure(
+                    cloud_id=action.cloud_id,
+                    kind=kind,
+                    message=message,
+                    is_of_node=isinstance(action, ResizeNode),
+                )
+                self._inbox.put(failure)
                 self._changes.log(
                     logging.WARNING, "resize", f"resize of {action.cloud_id} refused: {message}"
                 )
+            case EndCluster():
+                text = f"the cluster could not be ended ({action.policy.value}): {message}"
+                self._changes.log(logging.WARNING, "end cluster", text)
             case _:
                 assert_never(action)
 
@@ -164,6 +201,8 @@ def _kind(error: ProviderError) -> FailureKind:
 
 def _subjects(action: Action) -> tuple[InstanceId, ...]:
     """Returns the records that an effect is for."""
+    if isinstance(action, EndCluster):
+        return (InstanceId(""),)
     return action.instance_ids if isinstance(action, Launch | Terminate) else (action.instance_id,)
 
 
@@ -187,8 +226,10 @@ def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
             return _is(instances.get(action.instance_id), InstanceState.RAY_STOP_REQUESTED)
         case Install():
             return _is(instances.get(action.instance_id), InstanceState.RAY_INSTALLING)
-        case Resize():
+        case Resize() | ResizeNode():
             return _is(instances.get(action.instance_id), InstanceState.RAY_RUNNING)
+        case EndCluster():
+            return True
         case _:
             assert_never(action)
 
@@ -235,7 +276,7 @@ class ClusterController:
             version = self._ports.store.commit(snapshot.version, plan)
             self._inbox.clear()
             ledger = _committed(ledger, plan, version)
-            ledger = self._carry_out(ledger)
+            ledger = self._carry_out(ledger, plan)
         except VersionConflict as error:
             self._inbox.resolve_offer(error.expected)  # nothing was written, so nothing of it is decided
             plan = self._without_ledger(error)
@@ -246,11 +287,12 @@ class ClusterController:
             self._log(plan)
         return TickResult(plan=plan, snapshot=snapshot, ledger=ledger, port_errors=self._port_errors())
 
-    def _carry_out(self, ledger: Ledger) -> Ledger:
+    def _carry_out(self, ledger: Ledger, plan: Plan) -> Ledger:
         """The effects that an earlier tick or process left in the outbox are handed over first."""
         if not ledger.outbox:
             return ledger
-        done = self._executor.execute(ledger.outbox, ledger.instances)
+        decided = {action.request_id for action in plan.actions}
+        done = self._executor.execute(ledger.outbox, ledger.instances, decided)
         return replace(ledger, outbox=tuple(a for a in ledger.outbox if a.request_id not in done))
 
     def _port_errors(self) -> PortErrors:

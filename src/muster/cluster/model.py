@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import EMPTY, Resources
+from muster.cluster.machine_size import ResizeLimits, ResizeRecord, ResizeStatus
 from muster.cluster.states import TERMINAL, InstanceState
 
 
@@ -27,13 +28,6 @@ class Objective(Enum):
     AUTO = "auto"  # COST when every worker type has a price, else UTILIZATION
     UTILIZATION = "utilization"  # Ray's scoring rule, Ray's choices
     COST = "cost"  # serve the most demand, then pay the least
-
-
-class ResizeLimits(Struct, frozen=True, kw_only=True):
-    """ResizeLimits bound how far a machine of this type may grow in place."""
-
-    maximum: Resources
-    timeout_s: float = 300.0
 
 
 MARKETS = ("on-demand", "spot", "reserved")
@@ -135,6 +129,20 @@ class Backoff(Struct, frozen=True, kw_only=True):
     recovery_s: float = 600.0  # Ray's availability recovery window
 
 
+class IdlePolicy(Enum):
+    """An IdlePolicy is what is done with a whole cluster that nobody uses."""
+
+    SUSPEND = "suspend"  # its machines go, its definition stays
+    DELETE = "delete"
+
+
+class IdleCluster(Struct, frozen=True, kw_only=True):
+    """An IdleCluster is when and how a cluster without drivers ends."""
+
+    timeout_s: float
+    policy: IdlePolicy = IdlePolicy.SUSPEND
+
+
 class NoticePolicy(Struct, frozen=True, kw_only=True):
     """A NoticePolicy is what is done when a cloud announces that it will take a machine."""
 
@@ -154,6 +162,7 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     objective: Objective = Objective.AUTO
     check_launch_hash: bool = False
     conserve_gpus: bool = True
+    idle_cluster: IdleCluster | None = None  # None: the cluster stays whoever uses it
     install_runtime: bool = False  # set machines up with muster's installer, unless the provider does it
     timeouts: Timeouts = Timeouts()
     limits: LaunchLimits = LaunchLimits()
@@ -207,6 +216,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     provisional: bool = False  # has a node, but no list has ever shown its machine: never terminated
     internal_ip: str = ""
     external_ip: str = ""
+    resize: ResizeRecord | None = None  # None: its machine is as it was bought
     history: tuple[StatusChange, ...] = ()
     version: int = 0  # ledger version of the last write
 
@@ -281,16 +291,6 @@ class MachineProblem(Struct, frozen=True, kw_only=True):
     kind: FailureKind
     message: str = ""
     give_up_s: float | None = None  # after so long without a node it is given up; None: as any other
-
-
-class ResizeStatus(Struct, frozen=True, kw_only=True):
-    """A ResizeStatus is the progress of an in-place resize of one machine, for any provider."""
-
-    current: Resources
-    desired: Resources
-    in_progress: bool = False
-    failed: bool = False
-    suggested_maximum: Resources | None = None  # what the host could give, if known
 
 
 class NodeStatus(Enum):
@@ -377,6 +377,13 @@ class Constraint(Struct, frozen=True, kw_only=True):
     demands: tuple[Demand, ...]
 
 
+class DriverReport(Struct, frozen=True, kw_only=True):
+    """A DriverReport is who uses the cluster: programs of users, without the runtime's own."""
+
+    live: int = 0
+    last_end: float = 0.0  # when the newest one ended, by the runtime's own clock; 0: none has
+
+
 class RuntimeReport(Struct, frozen=True, kw_only=True):
     """A RuntimeReport is one consistent report of the runtime."""
 
@@ -385,6 +392,7 @@ class RuntimeReport(Struct, frozen=True, kw_only=True):
     demands: tuple[Demand, ...] = ()
     gangs: tuple[Gang, ...] = ()
     constraints: tuple[Constraint, ...] = ()
+    drivers: DriverReport | None = None  # None: not asked for, or not known
 
 
 class NoticeKind(Enum):
@@ -444,6 +452,15 @@ class DrainFailure(Struct, frozen=True, kw_only=True):
 
     instance_id: InstanceId
     message: str = ""
+
+
+class ResizeFailure(Struct, frozen=True, kw_only=True):
+    """A ResizeFailure is a change of size that the provider, or the runtime for the node, refused."""
+
+    cloud_id: CloudId
+    kind: FailureKind = FailureKind.UNKNOWN
+    message: str = ""
+    is_of_node: bool = False  # the runtime did not take the new size of the machine's node
 
 
 class InstallFailure(Struct, frozen=True, kw_only=True):

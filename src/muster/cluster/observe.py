@@ -19,21 +19,22 @@ from muster.cluster.model import (
     LaunchFailure,
     NodeKind,
     Notice,
+    ResizeFailure,
     RuntimeReport,
     TerminateFailure,
 )
 from muster.cluster.plan import Terminate
-from muster.cluster.ports import Ledger, NoticeReport, PortErrors, Ports
+from muster.cluster.ports import Ledger, NoticeReport, PortErrors, Ports, ReportsResizes
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
 from muster.cluster.validate import is_sound_machine, listed, usable_notices, usable_report
 
 T = TypeVar("T")
 _RUNTIME = "runtime"  # the source of notes about the runtime's report
-_FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
+_FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure, ResizeFailure)
 
 
-Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure
-F = TypeVar("F", LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
+Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure | ResizeFailure
+F = TypeVar("F", LaunchFailure, TerminateFailure, DrainFailure, InstallFailure, ResizeFailure)
 
 
 class FailureInbox:
@@ -108,6 +109,7 @@ class Observer:
             terminate_failures=self._inbox.of(TerminateFailure),
             drain_failures=self._inbox.of(DrainFailure),
             install_failures=self._inbox.of(InstallFailure),
+            resize_failures=self._inbox.of(ResizeFailure),
             notices=self._read_notices(now),
             traits=self._read_traits(),
             memory=ledger.memory,
@@ -150,10 +152,14 @@ class Observer:
         return self._spec
 
     def _read_traits(self) -> ProviderTraits:
-        """A provider that cannot be read keeps its last traits: a read-only one must stay read-only."""
+        """A provider that cannot be read keeps its last traits: a read-only one must stay read-only.
+
+        A machine that the runtime would not count anew is not resized.
+        """
         answer: object = self._ask("provider traits", self._ports.provider.traits)
         if isinstance(answer, ProviderTraits):
-            self._traits = answer
+            can_count = self._ports.resizer is not None
+            self._traits = answer if can_count else replace(answer, resizable=False)
         elif answer is not None:
             self._note("provider traits", f"not usable: {shown(answer)}")
         return self._traits
@@ -221,6 +227,10 @@ class Observer:
         ]
         if ports.installer is not None:
             polls.append(("install failures", ports.installer.poll))
+        if ports.resizer is not None:
+            polls.append(("node resize failures", ports.resizer.poll))
+        if isinstance(ports.provider, ReportsResizes):
+            polls.append(("resize failures", ports.provider.poll_resize_failures))
         polled: list[Failure] = []
         for source, poll in polls:
             answers: object = self._ask(source, poll)

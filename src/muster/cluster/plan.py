@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.model import Demand, Gang, Instance, Offer, StopCause
+from muster.cluster.model import Demand, Gang, IdlePolicy, Instance, Offer, StopCause
 from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined
 
 
@@ -65,7 +65,24 @@ class Resize(Struct, frozen=True, kw_only=True, tag="resize"):
     desired: Resources
 
 
-Action = Launch | Terminate | Install | Drain | Resize
+class ResizeNode(Struct, frozen=True, kw_only=True, tag="resize-node"):
+    """A ResizeNode lets the runtime count another size of a node: its machine has it or will shrink to it."""
+
+    request_id: RequestId
+    instance_id: InstanceId
+    cloud_id: CloudId
+    node_id: NodeId
+    desired: Resources
+
+
+class EndCluster(Struct, frozen=True, kw_only=True, tag="end-cluster"):
+    """An EndCluster suspends or deletes the whole cluster; one that an earlier tick decided is void."""
+
+    request_id: RequestId
+    policy: IdlePolicy
+
+
+Action = Launch | Terminate | Install | Drain | Resize | ResizeNode | EndCluster
 
 
 class Subject(Enum):
@@ -106,6 +123,7 @@ class Reason(Enum):
     REMOVED_MAX_NODES_PER_TYPE = "removed-max-nodes-per-type"
     REMOVED_FAILED = "removed-failed"  # timed out, not installable, dead
     LEAVING = "leaving"  # removal is under way
+    RESIZE_FAILED = "resize-failed"  # it stays as large as it is
     LOST = "lost"  # its node or machine went, and nobody had asked for it
     WILL_BE_TAKEN = "will-be-taken"  # the cloud announced it; the node still serves
     # node type
@@ -119,6 +137,7 @@ class Reason(Enum):
     # cluster
     WAITING_FOR_HEAD = "waiting-for-head"
     READ_ONLY = "read-only"
+    WITHOUT_DRIVERS = "without-drivers"  # nobody uses the cluster, which ends after a while
     RUNTIME_UNREADABLE = "runtime-unreadable"
     CLOUD_UNREADABLE = "cloud-unreadable"
     STUCK = "stuck"  # an instance is in a transitional state for longer than the warn interval

@@ -17,15 +17,17 @@ from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
     DrainFailure,
+    IdlePolicy,
     InstallFailure,
     Instance,
     LaunchFailure,
     Notice,
     Offer,
+    ResizeFailure,
     RuntimeReport,
     TerminateFailure,
 )
-from muster.cluster.plan import Action, Drain, Install, Plan, ScalingReport
+from muster.cluster.plan import Action, Drain, Install, Plan, ResizeNode, ScalingReport
 from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined, Snapshot
 
 
@@ -54,7 +56,10 @@ class CloudProvider(Protocol):
         ...
 
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        """Changes a machine in place; called only when `traits().resizable`."""
+        """Starts to change a machine in place, up or down; called only when `traits().resizable`.
+
+        Progress is seen in the `resize` of the listed machine. Idempotent: it says the size, not the change.
+        """
         ...
 
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
@@ -85,6 +90,24 @@ class TakesNextOffer(Protocol):
 
 
 @runtime_checkable
+class ReportsResizes(Protocol):
+    """A ReportsResizes provider learns of the refusal of a resize after the call has returned."""
+
+    def poll_resize_failures(self) -> Sequence[ResizeFailure]:
+        """Returns the refusals since the last poll."""
+        ...
+
+
+@runtime_checkable
+class EndsIdleCluster(Protocol):
+    """An EndsIdleCluster provider can end the cluster as a whole; `traits().idle_policies` has how."""
+
+    def end_idle_cluster(self, request_id: RequestId, policy: IdlePolicy) -> None:
+        """Starts to suspend or delete the cluster. Idempotent: it is asked again until the cluster ends."""
+        ...
+
+
+@runtime_checkable
 class WorksInBackground(Protocol):
     """A WorksInBackground port returns from calls before their effect has reached the other side.
 
@@ -110,6 +133,18 @@ class Drainer(Protocol):
     def drain(self, action: Drain) -> None: ...
 
     def poll(self) -> Sequence[DrainFailure]: ...
+
+
+class NodeResizer(Protocol):
+    """A NodeResizer lets the runtime count another size of a node. It returns at once, and is idempotent.
+
+    What the node counts is seen in the report: less than asked for where running work needs more. Refusals
+    come from `poll`.
+    """
+
+    def resize(self, action: ResizeNode) -> None: ...
+
+    def poll(self) -> Sequence[ResizeFailure]: ...
 
 
 class Installer(Protocol):
@@ -198,7 +233,8 @@ class InstanceStore(Protocol):
 class Ports:
     """Ports are everything a controller is connected to.
 
-    Without an installer, machines bring the runtime; without a source of notices, none are announced.
+    Without an installer, machines bring the runtime; without a resizer, none changes its size; without
+    a source of notices, none are announced.
     """
 
     provider: CloudProvider
@@ -207,4 +243,5 @@ class Ports:
     installer: Installer | None
     store: InstanceStore
     spec: SpecSource
+    resizer: NodeResizer | None = None
     notices: NoticeSource | None = None

@@ -15,6 +15,7 @@ from muster.cluster.plan import Plan
 from muster.cluster.rules.backoff import backoff
 from muster.cluster.rules.capacity import capacity
 from muster.cluster.rules.draft import Draft
+from muster.cluster.rules.idle_cluster import idle_cluster
 from muster.cluster.rules.install import install
 from muster.cluster.rules.launch import launch
 from muster.cluster.rules.notices import notices
@@ -22,6 +23,7 @@ from muster.cluster.rules.observe_cloud import observe_cloud
 from muster.cluster.rules.observe_nodes import observe_nodes
 from muster.cluster.rules.repair import repair
 from muster.cluster.rules.report import report
+from muster.cluster.rules.resize import resize
 from muster.cluster.rules.scale_down import scale_down
 from muster.cluster.rules.scale_up import scale_up
 from muster.cluster.rules.terminate import terminate
@@ -38,12 +40,14 @@ RULES: tuple[Rule, ...] = (
     timeouts,
     notices,
     backoff,
+    resize,
     capacity,
     scale_down,
     scale_up,
     terminate,
     launch,
     install,
+    idle_cluster,
     report,
     verdicts,
 )

@@ -12,11 +12,13 @@ from muster.cluster.model import (
     ClusterSpec,
     DrainFailure,
     FailureKind,
+    IdlePolicy,
     InstallFailure,
     Instance,
     LaunchFailure,
     Notice,
     NoticeKind,
+    ResizeFailure,
     RuntimeReport,
     TerminateFailure,
 )
@@ -27,7 +29,8 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
 
     read_only: bool = False  # nothing may be launched or terminated
     installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
-    resizable: bool = False  # can change a machine's size in place
+    resizable: bool = False  # can change a machine's size in place, and reports a ResizeStatus of each
+    idle_policies: tuple[IdlePolicy, ...] = ()  # what it can do with a cluster that nobody uses
     max_batch: int | None = None  # largest launch call
     buys_offers: bool = False  # has `launch_offer`: can be told the zone and the market
     takes_next_offer: bool = False  # has `launch_offers`: one call buys from the first that has machines
@@ -51,6 +54,14 @@ class TypeHealth(Struct, frozen=True, kw_only=True):
     timed_out_at: float | None = None  # the newest ALLOCATION_TIMEOUT, for Ray's availability score
 
 
+class WithoutDrivers(Struct, frozen=True, kw_only=True):
+    """A WithoutDrivers is what is known about who uses the cluster."""
+
+    since: float | None = None  # since when nobody does; None: somebody does, or it is not known
+    last_end: float = 0.0  # the newest end of a driver that was seen, by the runtime's clock
+    asked_at: float | None = None  # when the provider was last asked to end the cluster
+
+
 class Memory(Struct, frozen=True, kw_only=True):
     """A Memory is what planning carries from tick to tick besides the instances."""
 
@@ -62,6 +73,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
     ended_machines: Mapping[str, float] = field(default_factory=dict)
+    # Types whose machines could not grow lately: new ones are planned as they are bought. Value: until when.
+    ungrowing: Mapping[str, float] = field(default_factory=dict)
+    without_drivers: WithoutDrivers = WithoutDrivers()
     # Notices that are known: machine -> what was announced. An entry stays as long as its notice.
     noticed: Mapping[str, NoticeKind] = field(default_factory=dict)
     # Since when each verdict holds: subject and code -> time.
@@ -94,6 +108,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     drain_failures: tuple[DrainFailure, ...] = ()
     install_failures: tuple[InstallFailure, ...] = ()
     notices: tuple[Notice, ...] | None = ()  # None: they could not be read this time
+    resize_failures: tuple[ResizeFailure, ...] = ()
     traits: ProviderTraits = ProviderTraits()
     memory: Memory = Memory()
     recent_failures: tuple[FailedLaunch, ...] = ()

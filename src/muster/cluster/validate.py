@@ -11,10 +11,12 @@ from typing import Any
 
 from muster.base.foreign import error_text, shielded, shown
 from muster.base.resources import Resources
+from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     CloudInstance,
     Constraint,
     Demand,
+    DriverReport,
     Gang,
     NodeKind,
     NodeReport,
@@ -38,6 +40,18 @@ def is_sound_machine(key: object, item: object) -> bool:
         and isinstance(item.node_type, str)
         and isinstance(item.zone, str)
         and isinstance(item.market, str)
+        and (item.resize is None or is_sound_resize(item.resize))
+    )
+
+
+def is_sound_resize(item: object) -> bool:
+    """Returns whether what is reported of a machine's size has the types it should."""
+    return (
+        isinstance(item, ResizeStatus)
+        and _is_sound_size(item.current)
+        and _is_sound_size(item.desired)
+        and (item.suggested_maximum is None or _is_sound_size(item.suggested_maximum))
+        and isinstance(item.message, str)
     )
 
 
@@ -110,6 +124,7 @@ def usable_report(report: RuntimeReport, note: Note) -> RuntimeReport:
         demands=_usable("demand", report.demands, is_sound_demand, note),
         gangs=_usable("gang", report.gangs, is_sound_gang, note),
         constraints=_usable("constraint", report.constraints, is_sound_constraint, note),
+        drivers=report.drivers if isinstance(report.drivers, DriverReport) else None,
     )
 
 

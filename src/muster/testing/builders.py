@@ -19,6 +19,7 @@ from muster.cluster.model import (
     ClusterSpec,
     Demand,
     Gang,
+    IdlePolicy,
     Instance,
     LabelMatch,
     LabelOperator,
@@ -29,7 +30,17 @@ from muster.cluster.model import (
     StopCause,
     Strategy,
 )
-from muster.cluster.plan import Action, Drain, Install, Launch, Plan, Resize, Terminate
+from muster.cluster.plan import (
+    Action,
+    Drain,
+    EndCluster,
+    Install,
+    Launch,
+    Plan,
+    Resize,
+    ResizeNode,
+    Terminate,
+)
 from muster.cluster.snapshot import Memory, Snapshot
 from muster.cluster.states import InstanceState
 from muster.trials.events import (
@@ -234,6 +245,14 @@ def one_of_each() -> tuple[Action, ...]:
             deadline_s=60.0,
         ),
         Resize(request_id=RequestId("e-3"), instance_id=a, cloud_id=c, desired=Resources.of(CPU=2.5)),
+        ResizeNode(
+            request_id=RequestId("e-6"),
+            instance_id=a,
+            cloud_id=c,
+            node_id=NodeId("n-a"),
+            desired=Resources.of(CPU=2.5),
+        ),
+        EndCluster(request_id=RequestId("e-7"), policy=IdlePolicy.DELETE),
     )
 
 

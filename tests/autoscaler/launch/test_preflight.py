@@ -64,7 +64,13 @@ def test_a_good_host_has_no_findings():
         (
             {"ray": "2.9.0"},
             "its Ray is 2.9.0",
-            "`pip install ray==2.60.0` there: muster works with 2.60.*",
+            "`pip install ray==2.60.0` there: muster works with 2.48 to 2.60",
+            True,
+        ),
+        (
+            {"ray": "2.48.0"},
+            "its Ray is 2.48.0, here it is 2.60.0",
+            "`pip install ray==2.60.0` there: all",
             True,
         ),
         (

@@ -7,7 +7,8 @@ import pytest
 from muster.cluster.binpack.explain import explain, rejections
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import DemandKind, PackSolution, Placement
-from muster.cluster.model import Constraint, FailureKind, NodeKind, ResizeLimits, ResizeStatus, Strategy
+from muster.cluster.machine_size import ResizeLimits, ResizeStatus
+from muster.cluster.model import Constraint, FailureKind, NodeKind, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
 from muster.testing.builders import (

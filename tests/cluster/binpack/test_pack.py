@@ -7,7 +7,8 @@ import pytest
 from muster.base.resources import Resources
 from muster.cluster.binpack.pack import choose_objective, pack
 from muster.cluster.binpack.request import DemandKind, ItemOutcome, PackSolution, Placement, Unplaced
-from muster.cluster.model import Constraint, NodeKind, Objective, ResizeLimits, ResizeStatus, Strategy
+from muster.cluster.machine_size import ResizeLimits, ResizeStatus
+from muster.cluster.model import Constraint, NodeKind, Objective, Strategy
 from muster.cluster.states import InstanceState
 from muster.testing.builders import (
     amounts,

@@ -17,7 +17,8 @@ from muster.cluster.binpack.explain import explain
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem, PackSolution, TypeOffer
 from muster.cluster.binpack.utilization import solve_utilization
-from muster.cluster.model import Demand, Gang, NodeType, ResizeLimits, ResizeStatus, Strategy
+from muster.cluster.machine_size import ResizeLimits, ResizeStatus
+from muster.cluster.model import Demand, Gang, NodeType, Strategy
 from muster.cluster.plan import Subject
 from muster.testing.builders import demand, gang, pack_request, selector
 

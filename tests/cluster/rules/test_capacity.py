@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from tests.cluster.worlds import BUSY, HEAD, HEAD_NODE, S, machine, node, past, record, spec, world
 
 from muster.base.resources import EMPTY
-from muster.cluster.model import FailureKind, NodeStatus, ResizeStatus, StopCause, Timeouts
+from muster.cluster.machine_size import ResizeStatus
+from muster.cluster.model import FailureKind, NodeStatus, StopCause, Timeouts
 from muster.cluster.reconcile import RULES, reconcile
 from muster.cluster.rules.draft import Draft
 from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth

@@ -1,4 +1,7 @@
-"""One suite, two servers: the in-memory one always, the real kube-apiserver where its binaries are."""
+"""One suite, two servers: the in-memory one always, the real kube-apiserver where its binaries are.
+
+A test that takes `api` needs faults and counts, which only the in-memory server has, and runs on that alone.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.kube.api_server import KubeApi, running_api
+from tests.kube.real_server import RealKubeApi, binaries, running_real_api
 from tests.kube.world import KubeWorld
 
 
@@ -16,8 +20,26 @@ def api() -> Iterator[KubeApi]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def real_api() -> Iterator[RealKubeApi]:
+    """The real server, one for all tests."""
+    with running_real_api() as server:
+        yield server
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server_kind" in metafunc.fixturenames:
+        is_for_both = "api" not in metafunc.fixturenames and binaries() is not None
+        only_memory = metafunc.definition.get_closest_marker("in_memory_server") is not None
+        kinds = ["memory", pytest.param("real", marks=pytest.mark.slow)]
+        metafunc.parametrize("server_kind", kinds if is_for_both and not only_memory else kinds[:1])
+
+
 @pytest.fixture
-def world(api: KubeApi) -> Iterator[KubeWorld]:
-    made = KubeWorld(api)
+def world(server_kind: str, request: pytest.FixtureRequest) -> Iterator[KubeWorld]:
+    server = request.getfixturevalue("api" if server_kind == "memory" else "real_api")
+    made = KubeWorld(server)
     yield made
     made.close()
+    if isinstance(server, RealKubeApi):
+        server.empty()

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 from ray.core.generated import autoscaler_pb2 as wire
+from tests.ray_clusters import wait_for
+from tests.runtimes.ray.conftest import node_of
 from tests.runtimes.ray.driver import RayDriver
 
 from muster.autoscaler import sdk
+from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, Constraint, Demand, LabelMatch, LabelOperator, NodeType
-from muster.cluster.plan import Reason, ScalingReport, Subject, Verdict
+from muster.cluster.plan import Reason, ResizeNode, ScalingReport, Subject, Verdict
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher, max_resources
+from muster.runtimes.ray.resizer import GcsResizer
 from muster.runtimes.ray.verdict_board import GangVerdict, PublishedVerdicts, VerdictWriter, read_board
 from muster.testing.ray_cluster import AUTH
 
@@ -144,3 +149,34 @@ answer = [
         link.session_name(),
     ]
     assert "1 x {CPU: 7}, request_resources" in text
+
+
+@pytest.mark.conformance("IP-12", "IP-16")
+def test_a_node_counts_the_size_that_it_is_told(link: GcsClient, source: GcsNodeSource) -> None:
+    action = ResizeNode(
+        request_id=RequestId("zn"),
+        instance_id=InstanceId("w-2"),
+        cloud_id=CloudId("w-2"),
+        node_id=node_of(source, "w-2").node_id,
+        desired=Resources.of(CPU=1),
+    )
+    resizer = GcsResizer(link)
+
+    for cpus in (3.0, 1.0):
+        size = Resources.of(CPU=cpus)
+        resizer.resize(replace(action, request_id=RequestId(f"zn-{cpus}"), desired=size))
+        wait_for(lambda: node_of(source, "w-2").total.units("CPU"), size.units("CPU").__eq__)
+    lost = replace(action, request_id=RequestId("x"), cloud_id=CloudId("x"), node_id=NodeId("ab" * 28))
+    resizer.resize(lost)
+    (failure,) = wait_for(resizer.poll, len)
+    assert (failure.cloud_id, failure.is_of_node) == ("x", True)
+    resizer.close()
+
+
+@pytest.mark.conformance("KI-1", "KI-2", "KI-3")
+def test_the_drivers_of_users_are_counted(link: GcsClient, driver: RayDriver) -> None:
+    driver.run("answer = ray.get_runtime_context().get_job_id()")
+    report = GcsNodeSource(link, wants_drivers=lambda: True).read()
+    assert report.drivers is not None
+    assert report.drivers.live >= 1
+    assert GcsNodeSource(link).read().drivers is None

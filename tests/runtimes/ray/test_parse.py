@@ -254,3 +254,18 @@ def test_bundles_that_must_share_a_node_are_one_request_per_selector() -> None:
         (Resources.of(CPU=5), 2),
         (Resources.of(CPU=10), 2),
     ]
+
+
+@pytest.mark.conformance("KI-1", "KI-2", "KI-3")
+def test_drivers_of_users_count_and_those_of_ray_itself_do_not():
+    from muster.cluster.model import DriverReport
+    from muster.runtimes.ray.client import JobRow
+    from muster.runtimes.ray.node_source import drivers_of
+
+    internal = JobRow("_ray_internal_dashboard", is_dead=False, ended_at=0.0)
+    ended = JobRow("work", is_dead=True, ended_at=12.5)
+    assert drivers_of([]) == DriverReport()
+    assert drivers_of([internal, ended]) == DriverReport(last_end=12.5)
+    assert drivers_of([internal, ended, JobRow("", is_dead=False, ended_at=0.0)]) == DriverReport(
+        live=1, last_end=12.5
+    )

@@ -34,7 +34,7 @@ from muster.remote.container import program_of
 from muster.remote.runner import CommandRunner
 from muster.remote.ssh import SshRunner
 from muster.remote.threads import in_thread
-from muster.runtimes.ray.native import RAY_LINE
+from muster.runtimes.ray.versions import NEWEST, RANGE, is_same_line, is_usable
 
 PROBE_S = 30.0
 MAX_SKEW_S = 30.0  # more, and leases, tokens and logs of the hosts do not agree
@@ -129,16 +129,17 @@ def _versions(probe: Probe, expected: Expected) -> list[tuple[str, str, bool]]:
         found.append(("it has no Python", "install Python 3.10 or newer, or do it in setup_commands", fatal))
     elif numbers < OLDEST_PYTHON:
         found.append((f"its Python is {probe.python}", "muster and Ray need 3.10 or newer", fatal))
-    wanted = expected.ray or f"{RAY_LINE}*"
+    wanted = expected.ray or f"{NEWEST[0]}.{NEWEST[1]}.*"
     if not probe.ray:
         fix = f"`pip install ray=={wanted}` there, or do it in setup_commands"
         found.append(("it has no ray where the start commands look for it", fix, fatal))
-    elif not probe.ray.startswith(RAY_LINE):
-        fix = f"`pip install ray=={wanted}` there: muster works with {RAY_LINE}*"
+    elif not is_usable(probe.ray):
+        fix = f"`pip install ray=={wanted}` there: muster works with {RANGE}"
         found.append((f"its Ray is {probe.ray}", fix, fatal))
     elif expected.ray and probe.ray != expected.ray:
         fix = f"`pip install ray=={expected.ray}` there: all nodes need the same"
-        found.append((f"its Ray is {probe.ray}, here it is {expected.ray}", fix, False))
+        is_certain = fatal and not is_same_line(probe.ray, expected.ray)
+        found.append((f"its Ray is {probe.ray}, here it is {expected.ray}", fix, is_certain))
     return found
 
 

@@ -45,11 +45,11 @@ class Nearest(NamedTuple):
 
 
 def capacity(node_type: NodeType) -> Resources:
-    """Returns all that a machine of this type can have, grown in place as far as it may be."""
+    """Returns all that a machine of this type can have, grown in place as far as is expected of it."""
     if node_type.resize is None:
         return node_type.resources
     grown = dict(node_type.resources)
-    for name, units in node_type.resize.maximum.items():
+    for name, units in node_type.resize.planned.items():
         grown[name] = max(units, grown.get(name, 0))
     return Resources(grown)
 

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from muster.base.ids import InstanceId
 from muster.base.resources import Resources
+from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     Constraint,
     Demand,
@@ -24,7 +25,6 @@ from muster.cluster.model import (
     NodeType,
     Objective,
     Offer,
-    ResizeStatus,
     StopCause,
 )
 from muster.cluster.states import InstanceState

@@ -10,14 +10,15 @@ from msgspec.structs import replace
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import PackNode, PackRequest
+from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
+    ClusterSpec,
     Constraint,
     Demand,
     Gang,
     Instance,
     NodeReport,
     NodeStatus,
-    ResizeStatus,
     RuntimeReport,
     StopCause,
     health_key,
@@ -63,16 +64,34 @@ def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
         nodes=nodes,
     )
     leaving = _leaving(draft)
+    spec = _planned_spec(draft)
     request = request_of(
-        draft.spec,
+        spec,
         wanted,
-        offers_of(draft.spec, draft.health, draft.now),
+        offers_of(spec, draft.health, draft.now),
         now=draft.now,
         leaving=Counter(i.node_type for i in leaving) + surplus,
         pending_idle=draft.seen.memory.pending_idle,
     )
     of_offers = Counter(health_key(i.node_type, i.offer.name) for i in leaving if i.offer is not None)
     return replace(request, leaving_offers=of_offers) if of_offers else request
+
+
+def _planned_spec(draft: Draft) -> ClusterSpec:
+    """Returns the spec to plan with, without growth where the provider cannot.
+
+    New machines of a type that could not grow a short time ago count as they are bought: otherwise one after
+    the other would be bought for demand that none of them can take.
+    """
+    if not any(known.resize is not None for known in draft.spec.node_types):
+        return draft.spec
+    types = []
+    for known in draft.spec.node_types:
+        limits = known.resize if draft.seen.traits.resizable else None
+        if limits is not None and known.name in draft.ungrowing:
+            limits = replace(limits, of_new=known.resources)
+        types.append(known if limits is known.resize else replace(known, resize=limits))
+    return replace(draft.spec, node_types=tuple(types))
 
 
 def _nodes(draft: Draft) -> tuple[tuple[PackNode, ...], Counter[str]]:
@@ -204,10 +223,25 @@ def _leaving(draft: Draft) -> list[Instance]:
 
 
 def _resize_of(draft: Draft, instance: Instance) -> ResizeStatus | None:
-    if draft.seen.cloud is None or instance.cloud_id is None:
-        return None
-    machine = draft.seen.cloud.get(instance.cloud_id)
-    return machine.resize if machine is not None else None
+    """Returns where the machine's size stands: what the ledger knows counts before what is listed.
+
+    While no list can be read, a change under way still counts: otherwise machines would be bought for it.
+    """
+    machine = (draft.seen.cloud or {}).get(instance.cloud_id) if instance.cloud_id else None
+    status, record = machine.resize if machine is not None else None, instance.resize
+    if record is None:
+        return status
+    is_under_way = record.since is not None
+    if status is None:
+        return ResizeStatus(current=EMPTY, desired=record.desired, in_progress=True) if is_under_way else None
+    has_failed = status.failed or record.failed_at is not None
+    return replace(
+        status,
+        desired=record.desired if is_under_way else status.desired,
+        in_progress=not has_failed and (is_under_way or status.in_progress),
+        failed=has_failed,
+        suggested_maximum=record.suggested_maximum or status.suggested_maximum,
+    )
 
 
 def _sane(draft: Draft, demands: Iterable[Demand], what: str) -> tuple[Demand, ...]:

@@ -55,6 +55,10 @@ class Draft:
         self.health: dict[str, TypeHealth] = dict(snapshot.memory.health)
         self.ended_nodes: dict[str, float] = dict(snapshot.memory.ended_nodes)
         self.ended_machines: dict[str, float] = dict(snapshot.memory.ended_machines)
+        self.ungrowing: dict[str, float] = {
+            name: until for name, until in snapshot.memory.ungrowing.items() if until > snapshot.now
+        }
+        self.without_drivers = snapshot.memory.without_drivers
         self.noticed: Mapping[str, NoticeKind] = snapshot.memory.noticed
         self.pack_request: PackRequest | None = None
         self.packing: Packing | None = None
@@ -85,6 +89,7 @@ class Draft:
         twin._own = None  # records are copied at the first change: most rules change none
         twin._changed, twin.health, twin._listed = dict(self._changed), dict(self.health), dict(self._listed)
         twin.ended_nodes, twin.ended_machines = dict(self.ended_nodes), dict(self.ended_machines)
+        twin.ungrowing = dict(self.ungrowing)
         twin._actions, twin._verdicts = list(self._actions), list(self._verdicts)
         twin._quarantined, twin.announced = list(self._quarantined), list(self.announced)
         return twin
@@ -233,6 +238,8 @@ class Draft:
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 ended_machines=self.ended_machines,
+                ungrowing=self.ungrowing,
+                without_drivers=self.without_drivers,
                 noticed=self.noticed,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
+from muster.cluster.machine_size import ResizeRecord
 from muster.cluster.plan import Resize
 from muster.cluster.rules.draft import Draft
 from muster.cluster.states import InstanceState
@@ -32,6 +35,8 @@ def _reinstate(draft: Draft, node_type: str, wanted: int) -> int:
 def _resize(draft: Draft, instance_id: InstanceId, size: Resources) -> None:
     instance = draft.instances.get(instance_id)
     if instance is not None and instance.cloud_id and instance.state is _S.RAY_RUNNING:
+        known = instance.resize or ResizeRecord()
+        draft.amend(instance, resize=replace(known, desired=size, since=draft.now, asked_at=draft.now))
         draft.act(
             Resize(
                 request_id=RequestId(draft.fresh("z")),

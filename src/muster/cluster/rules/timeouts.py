@@ -5,7 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from muster.cluster.backoff import after_failure
-from muster.cluster.model import FailureKind, Instance, NodeStatus, StopCause, health_key
+from muster.cluster.model import (
+    NEEDS_USER_ACTION,
+    FailureKind,
+    Instance,
+    NodeStatus,
+    StopCause,
+    health_key,
+)
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth

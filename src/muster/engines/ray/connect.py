@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import Clock, SystemClock
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.runtimes.ray.client import GcsClient
-from muster.runtimes.ray.native import check_auth, check_ray, raylet_module
+from muster.runtimes.ray.native import check_auth, check_ray, raylet_module, read_token_anew
+from muster.runtimes.ray.versions import INSTALL, NEWEST, minor_of
 
 if TYPE_CHECKING:
     from muster.engines.ray.cluster_watcher import ClusterView
@@ -93,8 +94,14 @@ def _cluster_reader(ray: Any, clock: Clock, is_client: bool) -> Callable[[], Clu
 
 
 def import_ray() -> Any:  # noqa: ANN401 - a module
-    """Returns Ray; raises EngineMissing when it is not installed, or of another minor version."""
-    check_ray()
+    """Returns Ray; raises EngineMissing when it is not installed, or of another minor version.
+
+    Trials need more of Ray than the autoscaler does, and are tried with its newest line alone.
+    """
+    version = check_ray()
+    if minor_of(version) != NEWEST:
+        line = ".".join(map(str, NEWEST))
+        raise EngineMissing(f"Ray {version} is installed, trials on Ray need {line}.*: {INSTALL}")
     import ray
 
     return ray
@@ -144,6 +151,8 @@ def _summary(text: str) -> str:
 
 def _read_environment_anew() -> None:
     """Makes Ray's native code, which reads RAY_AUTH_* when it is imported, read them again."""
+    from muster.host.machine import environment
+
     raylet = raylet_module()
     raylet.Config.initialize("{}")
-    raylet.AuthenticationTokenLoader.instance().reset_cache()
+    read_token_anew(raylet, environment())

@@ -13,7 +13,9 @@ import msgspec
 from msgspec import Struct, field
 
 from muster.base.ids import CloudId
+from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import CloudInstance, FailureKind, MachineProblem, NodeKind
+from muster.providers.kuberay.pod_resize import SizedContainer, SizedSpec, resize_status
 
 CLUSTER_LABEL = "ray.io/cluster"
 GROUP_LABEL = "ray.io/group"
@@ -58,7 +60,7 @@ class ContainerState(Struct):
     running: dict[str, Any] | None = None
 
 
-class ContainerStatus(Struct):
+class ContainerStatus(SizedContainer):
     """A ContainerStatus is the state of one container."""
 
     name: str = ""
@@ -92,7 +94,7 @@ class SchedulingGate(Struct):
     name: str = ""
 
 
-class PodSpec(Struct):
+class PodSpec(SizedSpec):
     """A PodSpec has what is read of a pod's spec."""
 
     gates: list[SchedulingGate] | None = field(default=None, name="schedulingGates")
@@ -160,8 +162,17 @@ def read_pod(found: PodObject, now: float) -> Pod | None:
         internal_ip=found.status.pod_ip,
         problem=None if ended or leaves_at is not None else problem_of(found),
         slice_id=_replica(labels),
+        resize=_resize(found),
     )
     return Pod(machine=machine, replica=machine.slice_id, leaves_at=leaves_at, leaving=leaving, ended=ended)
+
+
+def _resize(found: PodObject) -> ResizeStatus | None:
+    status = found.status
+    try:
+        return resize_status(found.spec.containers, status.containers or (), status.conditions or ())
+    except ValueError:  # a quantity that cannot be read: the pod is not resized
+        return None
 
 
 def read_plain(found: Mapping[str, Any], now: float) -> Pod | None:

@@ -20,15 +20,18 @@ from muster.base.log import OnChange
 from muster.cluster.model import (
     CloudInstance,
     FailureKind,
+    IdlePolicy,
     LaunchFailure,
     Notice,
     NoticeKind,
+    ResizeFailure,
     TerminateFailure,
 )
 from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import ProviderTraits
-from muster.errors import ProviderMisconfigured
 from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
+from muster.providers.kuberay.effects import KubeEffects
+from muster.providers.kuberay.pod_resize import resize_limits
 from muster.providers.kuberay.pod_watch import PodWatch
 from muster.providers.kuberay.pods import Pod
 from muster.providers.kuberay.scaling import (
@@ -352,6 +355,7 @@ class KubeRayProvider:
         self.client, self.paths = client, paths
         self._watch = PodWatch(client, paths, clock)
         self.scaler = Scaler(client, paths, self._watch.pods, clock)
+        self.effects = KubeEffects(client, paths)
         self._changes = OnChange(logger)
         self._shown: set[str] = set()  # pods that were listed before they began to leave
 
@@ -363,6 +367,7 @@ class KubeRayProvider:
     def close(self) -> None:
         """Leaves the pods as they are; what was not patched yet is repeated by the next process."""
         self.scaler.close()
+        self.effects.close()
         self._watch.close()
         self.client.close()
 
@@ -372,12 +377,18 @@ class KubeRayProvider:
 
     def traits(self) -> ProviderTraits:
         """A cluster that is not ours to scale now is only looked at; why is logged."""
-        why = why_untouched(self.scaler.cluster.last() or {})
+        cluster = self.scaler.cluster.last() or {}
+        why = why_untouched(cluster)
         if why:
             self._changes.log(logging.WARNING, "untouched", f"nothing is launched or removed: {why}")
         else:
             self._changes.forget("untouched")
-        return ProviderTraits(read_only=bool(why), installs_runtime=True)
+        return ProviderTraits(
+            read_only=bool(why),
+            installs_runtime=True,
+            resizable=self.effects.can_resize and bool(resize_limits(cluster)[0]),
+            idle_policies=self.effects.idle_policies,
+        )
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         """Returns the pods that have not ended; one that is being deleted stays until it is gone.
@@ -418,7 +429,13 @@ class KubeRayProvider:
         self.scaler.wake()
 
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        raise ProviderMisconfigured("pods are not resized in place: traits().resizable is False")
+        self.effects.resize(cloud_id, desired)
+
+    def poll_resize_failures(self) -> Sequence[ResizeFailure]:
+        return self.effects.poll_resize_failures()
+
+    def end_idle_cluster(self, request_id: RequestId, policy: IdlePolicy) -> None:
+        self.effects.end_cluster(policy)
 
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
         return self.scaler.queue.poll_launch()

@@ -9,11 +9,15 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from muster.base.log import OnChange
 from muster.cluster.model import ClusterSpec
 from muster.config.schema import ClusterConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
+from muster.providers.kuberay.idle_cluster import idle_options
+from muster.providers.kuberay.pod_resize import ANNOTATION, resize_limits
 from muster.providers.kuberay.provider import KubeRayProvider
 from muster.providers.kuberay.ray_cluster import SETTINGS, cluster_config
 
@@ -67,7 +71,27 @@ class RayClusterSource:
 
     def _parse(self, found: Mapping[str, Any]) -> tuple[ClusterConfig, ClusterSpec]:
         config = self._complete(cluster_config(found, self._environment, self._warn))
-        return config, to_spec(config)
+        return config, self._with_own(to_spec(config), found)
+
+    def _with_own(self, spec: ClusterSpec, found: Mapping[str, Any]) -> ClusterSpec:
+        """Returns the spec with what only a RayCluster has: growing pods, the end of an unused one."""
+        limits, problems = resize_limits(found)
+        for problem in problems:
+            self._warn(problem)
+        types = tuple(
+            replace(known, resize=limits[known.name]) if known.name in limits else known
+            for known in spec.node_types
+        )
+        try:
+            idle = idle_options(found)
+        except ValueError as error:
+            self._warn(f"RayCluster: {error}; the cluster stays whoever uses it")
+            idle = None
+        return replace(spec, node_types=types, idle_cluster=idle)
+
+    def wants_drivers(self) -> bool:
+        """Returns whether it matters who uses the cluster."""
+        return self._spec.idle_cluster is not None
 
     def _warn(self, text: str) -> None:
         self._changes.log(logging.WARNING, text, text)
@@ -77,4 +101,4 @@ def _identity(cluster: Mapping[str, Any]) -> object:
     """Returns what the configuration depends on: the generation counts changes of the spec."""
     metadata = cluster.get("metadata") or {}
     notes = metadata.get("annotations") or {}
-    return metadata.get("uid"), metadata.get("generation"), notes.get(SETTINGS)
+    return metadata.get("uid"), metadata.get("generation"), notes.get(SETTINGS), notes.get(ANNOTATION)

@@ -7,13 +7,15 @@ new cluster to Ray: the client connects to it by itself, and counts that in `gen
 from __future__ import annotations
 
 import json
+import queue
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
-from muster.runtimes.ray.native import INSTALL, RAY_LINE, set_up
+from muster.runtimes.ray.native import check_ray, parameters_of, set_up
+from muster.runtimes.ray.versions import is_same_line
 
 T = TypeVar("T")
 
@@ -22,6 +24,8 @@ PROBE_S = 2.0
 _ANOTHER_CLUSTER = "WrongClusterID"
 _READS = frozenset(
     {
+        "get_all_job_info",
+        "get_all_node_info",
         "get_cluster_resource_state",
         "get_cluster_status",
         "get_draining_nodes",
@@ -30,7 +34,16 @@ _READS = frozenset(
         "internal_kv_multi_get",
     }
 )
+_DRAINING = 4  # the number of the status in Ray's messages
 _CODES_OF_DENIAL = frozenset({7, 16})  # gRPC: PERMISSION_DENIED, UNAUTHENTICATED
+
+
+class JobRow(NamedTuple):
+    """A JobRow is one driver, as the GCS lists it."""
+
+    namespace: str
+    is_dead: bool
+    ended_at: float  # seconds since the epoch, by the head's clock; 0: it has not
 
 
 class GcsClient:
@@ -84,12 +97,62 @@ class GcsClient:
     def drain_node(self, node_id: str, reason: int, message: str, deadline_ms: int) -> tuple[bool, str]:
         """Returns whether the drain was accepted, and why not; Ray ignores a `node_id` that is not hex."""
         encoded = (node_id.encode(), reason, message.encode(), deadline_ms)
-        accepted, why = self.call("drain_node", *encoded, timeout=self._timeout_s)
+        accepted, why = self._bounded("drain_node", *encoded)
         return bool(accepted), str(why)
 
     def draining_nodes(self) -> frozenset[str]:
         """Returns the hex ids of the nodes that are being drained; a dead node is not among them."""
-        return frozenset(self.call("get_draining_nodes", timeout=self._timeout_s))
+        if parameters_of("get_draining_nodes"):
+            return frozenset(self.call("get_draining_nodes", timeout=self._timeout_s))
+        from ray.core.generated import autoscaler_pb2 as pb
+
+        state = pb.GetClusterResourceStateReply.FromString(self.resource_state()).cluster_resource_state
+        return frozenset(node.node_id.hex() for node in state.node_states if node.status == _DRAINING)
+
+    def resize_node(self, node_id: str, size: Mapping[str, float]) -> dict[str, float]:
+        """Lets a node count another size; returns what it counts then, more where running work needs it."""
+        resources = {name.encode(): quantity for name, quantity in size.items()}
+        call = "resize_raylet_resource_instances"
+        counted = self.call(call, node_id.encode(), resources, timeout_s=self._timeout_s)
+        return {str(name): float(quantity) for name, quantity in counted.items()}
+
+    def jobs(self) -> list[JobRow]:
+        """Returns every driver that the cluster remembers."""
+        rows = self.call(
+            "get_all_job_info",
+            skip_submission_job_info_field=True,
+            skip_is_running_tasks_field=True,
+            timeout=self._timeout_s,
+        )
+        return [
+            JobRow(row.config.ray_namespace, bool(row.is_dead), row.end_time / 1000) for row in rows.values()
+        ]
+
+    def node_labels(self) -> dict[str, dict[str, str]]:
+        """Returns the labels that each node was started with, by hex id."""
+        nodes = self.call("get_all_node_info", timeout=self._timeout_s)
+        return {node_id.hex(): dict(info.labels) for node_id, info in nodes.items()}
+
+    def request_constraint(
+        self, sizes: list[dict[str, float]], labels: list[dict[str, str]], counts: list[int]
+    ) -> None:
+        """Replaces the size that the cluster should have; the three lists are parallel."""
+        method = "request_cluster_resource_constraint"
+        if "label_selectors" in parameters_of(method):
+            self.call(method, sizes, labels, counts, timeout_s=self._timeout_s)
+        elif any(labels):
+            raise EngineMissing(
+                f"Ray {check_ray()} takes no labels in request_resources: leave bundle_label_selectors out, "
+                "or use a newer Ray"
+            )
+        else:
+            self.call(method, sizes, counts, timeout_s=self._timeout_s)
+
+    def _bounded(self, method: str, *arguments: object) -> Any:  # noqa: ANN401
+        """Calls a method that has no timeout in older Rays: it would wait for as long as the GCS is away."""
+        if "timeout" in parameters_of(method):
+            return self.call(method, *arguments, timeout=self._timeout_s)
+        return within(self._timeout_s, lambda: self.call(method, *arguments), self.address)
 
     def kv_get(self, key: str, namespace: str | None = None) -> bytes | None:
         found = self.call("internal_kv_get", key.encode(), _space(namespace), timeout=self._timeout_s)
@@ -172,9 +235,33 @@ class GcsClient:
 
 def _ray_errors() -> tuple[type[Exception], ...]:
     """Returns what a call may raise; Ray has been imported by then."""
-    from ray.exceptions import AuthenticationError, RpcError
+    from ray import exceptions
 
-    return AuthenticationError, RpcError
+    denial = getattr(exceptions, "AuthenticationError", None)  # older Rays know no tokens
+    # Those say with a RaySystemError that the head has restarted.
+    return (
+        (exceptions.RpcError, exceptions.RaySystemError) if denial is None else (denial, exceptions.RpcError)
+    )
+
+
+def within(seconds: float, work: Callable[[], T], address: str) -> T:
+    """Returns what `work` returns; raises EngineUnreachable after that long, and lets it go on alone."""
+    done: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((True, work()))
+        except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+            done.put((False, error))
+
+    threading.Thread(target=run, name="muster-gcs-call", daemon=True).start()
+    try:
+        is_good, result = done.get(timeout=seconds)
+    except queue.Empty:
+        raise EngineUnreachable(_unreachable(address, f"no answer in {seconds:g} s")) from None
+    if not is_good:
+        raise result
+    return cast("T", result)
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -190,8 +277,12 @@ def _check_version(client: Any, address: str, timeout_s: float) -> None:  # noqa
     """Checks the cluster's own version, which a head that is still starting has not written yet."""
     metadata = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=timeout_s)
     version = json.loads(metadata).get("ray_version", "") if metadata else ""
-    if version and not str(version).startswith(RAY_LINE):
-        raise EngineMissing(f"the cluster at {address} runs Ray {version}, not {RAY_LINE}*: {INSTALL} there")
+    here = check_ray()
+    if version and not is_same_line(str(version), here):
+        raise EngineMissing(
+            f"the cluster at {address} runs Ray {version}, here is {here}: install its version here "
+            f"(pip install ray=={version})"
+        )
 
 
 def _unreachable(address: str, why: str) -> str:

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterable
 
 from ray.core.generated import autoscaler_pb2 as pb
-from ray.core.generated import common_pb2
 
 from muster.base.resources import SCALE
 from muster.cluster.model import ClusterSpec, Demand, Gang, LabelOperator, NodeType, Selector, Strategy
 from muster.cluster.plan import ScalingReport
 from muster.runtimes.ray.parse import GANG_PREFIX
 
+_HAS_LOCALITY = "locality_requirement" in pb.BundleSelector.DESCRIPTOR.fields_by_name  # not in older Rays
 _OPERATORS = {LabelOperator.IN: 1, LabelOperator.NOT_IN: 2}
 
 
@@ -76,10 +76,9 @@ def _constraints(demands: Iterable[Demand]) -> list[pb.ClusterResourceConstraint
 
 def request(demand: Demand) -> pb.ResourceRequest:
     """Returns one request, as Ray would have sent it."""
-    message = pb.ResourceRequest(
-        resources_bundle=demand.shape.to_floats(),
-        label_selectors=[label_selector(selector) for selector in demand.selectors],
-    )
+    message = pb.ResourceRequest(resources_bundle=demand.shape.to_floats())
+    for selector in demand.selectors:
+        _add_selector(message, selector)
     if demand.avoid is not None:
         apart = message.placement_constraints.add().anti_affinity
         apart.label_name, apart.label_value = demand.avoid
@@ -94,7 +93,7 @@ def gang_request(gang: Gang) -> pb.GangResourceRequest:
         bundle_selectors=options,
         details=f"{gang.gang_id}:{gang.strategy.value}|PENDING",
     )
-    for option in message.bundle_selectors:
+    for option in message.bundle_selectors if _HAS_LOCALITY else ():
         if gang.locality_label:
             option.locality_requirement.locality_constraint.label_name = gang.locality_label
             option.locality_requirement.locality_constraint.placement_strategy = 2  # STRICT_PACK
@@ -111,14 +110,11 @@ def _bundles(gang: Gang, bundles: Iterable[Demand]) -> list[pb.ResourceRequest]:
     return requests
 
 
-def label_selector(selector: Selector) -> common_pb2.LabelSelector:
-    conditions = [
-        common_pb2.LabelSelectorConstraint(
-            label_key=match.key, operator=_OPERATORS[match.operator], label_values=match.values
-        )
-        for match in selector
-    ]
-    return common_pb2.LabelSelector(label_constraints=conditions)
+def _add_selector(message: pb.ResourceRequest, selector: Selector) -> None:
+    """Adds to the message itself: the type of its parts has another name in older Rays."""
+    conditions = message.label_selectors.add().label_constraints
+    for match in selector:
+        conditions.add(label_key=match.key, operator=_OPERATORS[match.operator], label_values=match.values)
 
 
 def cluster_config(spec: ClusterSpec) -> pb.ClusterConfig:

@@ -7,7 +7,9 @@ that have different ones. Called by GcsClient.
 
 from __future__ import annotations
 
+import inspect
 import json
+import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,9 +18,10 @@ from typing import Any
 
 from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
 from muster.host.machine import environment
+from muster.runtimes.ray.versions import INSTALL, is_tried, is_usable, refusal, warning
 
-RAY_LINE = "2.60."  # the wire format and the native client are not promised beyond a minor version
-INSTALL = "install it with: pip install 'muster-ml[ray]'"
+logger = logging.getLogger(__name__)
+_warned: set[str] = set()
 
 _AUTH_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -33,15 +36,26 @@ _SETTINGS = {
 
 
 def check_ray() -> str:
-    """Returns the version of the installed Ray; raises EngineMissing when it is not a supported one."""
+    """Returns the version of the installed Ray; raises EngineMissing when it cannot be used.
+
+    One that was never tried is reported once.
+    """
     try:
         import ray
     except ImportError as error:
         raise EngineMissing(f"Ray is not installed ({error}): {INSTALL}") from None
     version = str(getattr(ray, "__version__", "unknown"))
-    if not version.startswith(RAY_LINE):
-        raise EngineMissing(f"Ray {version} is installed, this works with {RAY_LINE}*: {INSTALL}")
+    if not is_usable(version):
+        raise EngineMissing(refusal(version))
+    if not is_tried(version):
+        _warn_once(warning(version))
     return version
+
+
+def _warn_once(line: str) -> None:
+    if line not in _warned:
+        _warned.add(line)
+        logger.warning("%s", line)
 
 
 def raylet_module() -> Any:  # noqa: ANN401 - a compiled module without types
@@ -52,6 +66,13 @@ def raylet_module() -> Any:  # noqa: ANN401 - a compiled module without types
     except ImportError as error:
         raise EngineMissing(f"Ray's native part cannot be loaded ({error}): {INSTALL}") from None
     return raylet
+
+
+def parameters_of(method: str) -> frozenset[str]:
+    """Returns the parameters of a call of the native client; empty where this Ray has no such call."""
+    raylet = raylet_module()
+    call = getattr(getattr(raylet, "InnerGcsClient", raylet.GcsClient), method, None)
+    return frozenset() if call is None else frozenset(inspect.signature(call).parameters)
 
 
 def is_driver() -> bool:
@@ -76,8 +97,20 @@ def set_up(auth: Mapping[str, str]) -> Any:  # noqa: ANN401 - a compiled module 
         variables.update({name: auth[name] for name in _AUTH_NAMES if name in auth})
     raylet = raylet_module()
     raylet.Config.initialize(json.dumps(_SETTINGS))
-    raylet.AuthenticationTokenLoader.instance().reset_cache()
+    read_token_anew(raylet, variables)
     return raylet
+
+
+def read_token_anew(raylet: Any, variables: Mapping[str, str]) -> None:  # noqa: ANN401 - as above
+    """Makes Ray read RAY_AUTH_* again; a Ray without tokens is reported once where one is wanted."""
+    loader = getattr(raylet, "AuthenticationTokenLoader", None)
+    if loader is not None:
+        loader.instance().reset_cache()
+    elif variables.get("RAY_AUTH_MODE", "").lower() == "token":
+        _warn_once(
+            f"Ray {check_ray()} knows no tokens: whoever reaches the ports of this cluster controls it; "
+            "keep them behind a firewall, or use a newer Ray"
+        )
 
 
 def check_auth(auth: Mapping[str, str]) -> None:

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterable
+
 from msgspec.structs import replace
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.ids import NodeId
-from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
+from muster.base.log import OnChange
+from muster.cluster.model import DriverReport, NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import ScalingReport
-from muster.runtimes.ray.client import GcsClient
+from muster.errors import EngineError
+from muster.runtimes.ray.client import GcsClient, JobRow
 from muster.runtimes.ray.parse import parse_state
+
+logger = logging.getLogger(__name__)
 
 # The GCS asks each node for its requests once a second. One that has just moved from another node to a new
 # one is part of the new node's use already and of the other's requests still: it would be bought for twice.
 FRESH_S = 2.5
 
 
+INTERNAL = "_ray_internal_"  # the namespaces of drivers that Ray starts itself, such as its dashboard's
+
+
+def drivers_of(jobs: Iterable[JobRow]) -> DriverReport:
+    """Returns who uses the cluster, by its list of drivers; pure."""
+    of_users = [job for job in jobs if not job.namespace.startswith(INTERNAL)]
+    ends = [job.ended_at for job in of_users if job.is_dead]
+    return DriverReport(live=sum(not job.is_dead for job in of_users), last_end=max(ends, default=0.0))
+
+
 class GcsNodeSource:
     """A GcsNodeSource raises an EngineError within seconds when the GCS is away, and tries again later."""
 
-    def __init__(self, client: GcsClient, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        client: GcsClient,
+        clock: Clock | None = None,
+        wants_drivers: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._client, self._clock = client, clock or SystemClock()
+        self._wants_drivers = wants_drivers
         self._joined: dict[NodeId, float] | None = None  # when each node was first seen; None: none was read
+        self._changes = OnChange(logger)
+        self._labels: dict[NodeId, dict[str, str]] = {}  # of a Ray that does not report them with the nodes
         self._floor = 0  # the version the GCS remembers of an earlier monitor
         self._floor_of = 0  # the generation of the client it was read from
         self._newest = 0  # the version of the last reading
@@ -33,8 +58,33 @@ class GcsNodeSource:
 
         state = autoscaler_pb2.GetClusterResourceStateReply.FromString(reply).cluster_resource_state
         report = parse_state(state)
+        if "labels" not in autoscaler_pb2.NodeState.DESCRIPTOR.fields_by_name:
+            report = replace(report, nodes=self._with_labels(report.nodes))
         version = self._onward(state.cluster_resource_state_version)
-        return replace(report, version=version, nodes=self._with_room_on_fresh(report.nodes))
+        return replace(
+            report,
+            version=version,
+            nodes=self._with_room_on_fresh(report.nodes),
+            drivers=self._drivers() if self._wants_drivers() else None,
+        )
+
+    def _drivers(self) -> DriverReport | None:
+        """Returns who uses the cluster; None, which counts as somebody, when that cannot be read."""
+        try:
+            return drivers_of(self._client.jobs())
+        except EngineError as error:
+            self._changes.log(logging.WARNING, "drivers", f"drivers cannot be listed: {error}")
+            return None
+
+    def _with_labels(self, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
+        """Returns the nodes with the labels they were started with, which older Rays do not report here.
+
+        They never change, so that they are read only when a node joins.
+        """
+        if any(node.node_id not in self._labels for node in nodes):
+            known = self._client.node_labels()
+            self._labels = {node.node_id: known.get(node.node_id, {}) for node in nodes}
+        return tuple(replace(node, labels={**self._labels[node.node_id], **node.labels}) for node in nodes)
 
     def _with_room_on_fresh(self, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
         """Returns the nodes as reported, but those that have just joined as free as they came."""

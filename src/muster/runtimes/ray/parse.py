@@ -86,7 +86,7 @@ def parse_node(node: autoscaler_pb2.NodeState) -> NodeReport:
         is_head=HEAD_RESOURCE in node.total_resources,
         total=total,
         available=available,
-        labels={**node.labels, **node.dynamic_labels},
+        labels={**getattr(node, "labels", {}), **node.dynamic_labels},  # older Rays: GcsNodeSource adds them
         idle_s=max(node.idle_duration_ms, 0) / 1000,
         ip=node.node_ip_address,
     )
@@ -112,14 +112,24 @@ def parse_constraint(row: autoscaler_pb2.ClusterResourceConstraint) -> Constrain
 
 def parse_gang(row: autoscaler_pb2.GangResourceRequest) -> Gang:
     """Returns a placement group; its alternatives come in `bundle_selectors`, older heads send `requests`."""
-    options = [(one.resource_requests, one.locality_requirement) for one in row.bundle_selectors]
+    # Older Rays know no locality: each option is then everywhere.
+    options = [
+        (one.resource_requests, getattr(one, "locality_requirement", None)) for one in row.bundle_selectors
+    ]
     asked = [request for requests, _ in options for request in requests] or list(row.requests)
     gang_id, _, rest = row.details.partition(":")
-    localities = [where.locality_constraint for _, where in options if where.HasField("locality_constraint")]
+    localities = [
+        where.locality_constraint
+        for _, where in options
+        if where is not None and where.HasField("locality_constraint")
+    ]
     return Gang(
         gang_id=_id_by_label(asked) or gang_id,
         strategy=_STRATEGIES.get(rest.partition("|")[0]) or _strategy(asked),
-        options=tuple(_bundles(requests, parse_selector(where.label_selector)) for requests, where in options)
+        options=tuple(
+            _bundles(requests, () if where is None else parse_selector(where.label_selector))
+            for requests, where in options
+        )
         or (_bundles(row.requests, ()),),
         locality_label=localities[0].label_name if localities else "",
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from muster.base.resources import Resources
-from muster.runtimes.ray.client import CALL_S, GcsClient
+from muster.runtimes.ray.client import GcsClient
 
 # Resources and labels, both sorted.
 ResourceRequest = tuple[tuple[tuple[str, float], ...], tuple[tuple[str, str], ...]]
@@ -35,12 +35,11 @@ def count_requests(
     return counts
 
 
-def request(client: GcsClient, counts: Mapping[ResourceRequest, int], timeout_s: float = CALL_S) -> None:
+def request(client: GcsClient, counts: Mapping[ResourceRequest, int]) -> None:
     """Replaces the current request of the cluster."""
     sizes = [dict(resources) for resources, _ in counts]
     labels = [dict(conditions) for _, conditions in counts]
-    many = list(counts.values())
-    client.call("request_cluster_resource_constraint", sizes, labels, many, timeout_s=timeout_s)
+    client.request_constraint(sizes, labels, list(counts.values()))
 
 
 def _quantities(place: int, bundle: Mapping[str, float]) -> tuple[tuple[str, float], ...]:

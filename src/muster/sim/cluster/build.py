@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from muster.base.ambient import Ambient
 from muster.base.ids import CloudId, CountingIds, InstanceId, RequestId
+from muster.base.resources import EMPTY
 from muster.base.rng import Seed, Stream
 from muster.cluster.controller import ClusterController, Ports
 from muster.cluster.model import (
@@ -36,6 +37,7 @@ from muster.sim.cluster.cloud import Catalogue, CloudMachine, SimCloud, noticed_
 from muster.sim.cluster.crash_points import CrashPoints, Killed, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions
+from muster.sim.cluster.resizing import SimResizer
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import SimNode
 from muster.sim.cluster.world import World
@@ -334,6 +336,7 @@ class SimulatedCluster:
         self.cloud = self.cloud_class(self.world, self.crash_points, faults, draw, options.catalogue)
         self.runtime = SimRuntime(self.world, self.crash_points, faults, options.dead_kept_s)
         self.drains = SimDrains(self.world, self.crash_points, faults, self.runtime)
+        self.resizer = SimResizer(self.world, self.crash_points, faults, self.runtime)
         self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.machines.get)
         self.copies: deque[LedgerAtTick] = deque(maxlen=KEPT_COPIES)  # newest last
         self.restored_at: list[float] = []  # when a new head started from one
@@ -441,6 +444,7 @@ class SimulatedCluster:
             installer=self.installer if self.options.spec.install_runtime else None,
             store=self.store,
             spec=self.spec,
+            resizer=self.resizer if any(known.resize for known in self.options.spec.node_types) else None,
         )
 
     # -- how machines, nodes and work hang together ------------------------------------------------
@@ -452,7 +456,9 @@ class SimulatedCluster:
         before = self.runtime.node_on(machine)
         if before is not None:
             self.runtime.kill_node(before)
-        self.runtime.join(machine, self.cloud.sells.types.get(machine.node_type))
+        status = self.cloud.sizes.now.get(machine.cloud_id)
+        size = status.current if status is not None else EMPTY
+        self.runtime.join(machine, self.cloud.sells.types.get(machine.node_type), size)
 
     def restart_node(self, machine: CloudMachine, after_s: float) -> None:
         """Ends the runtime's process on this machine and starts it again under a new id."""

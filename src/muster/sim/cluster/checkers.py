@@ -15,6 +15,7 @@ from muster.cluster.model import FailureKind, Instance, NodeKind, health_key
 from muster.cluster.plan import Launch, Subject, base_id
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
 from muster.sim.cluster.build import SimulatedCluster
+from muster.sim.cluster.resizing import SizesAreSafe
 from muster.sim.cluster.tasks import SimNode
 
 WINDOW_S = 300.0
@@ -117,6 +118,7 @@ def safety_checks() -> tuple[Check, ...]:
         requests_are_resolved_in_time,
         verdicts_add_up,
         NoHotLoop(),
+        SizesAreSafe(),
     )
 
 

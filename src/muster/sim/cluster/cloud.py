@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from muster import errors
 from muster.base.ids import CloudId, RequestId
 from muster.base.rng import Stream
+from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     CloudInstance,
     FailureKind,
@@ -27,6 +28,7 @@ from muster.cluster.spend import billed_s
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.rack import SimHost, SimRack
+from muster.sim.cluster.sizes import MachineSizes
 from muster.sim.cluster.world import World
 
 REFUSALS: dict[FailureKind, type[errors.ProviderError]] = {
@@ -86,7 +88,7 @@ class CloudMachine:
             return False
         return self.exists or now < self.listed_until
 
-    def shown(self) -> CloudInstance:
+    def shown(self, size: ResizeStatus | None = None) -> CloudInstance:
         offer = self.offer if self.reports_offer else None
         return CloudInstance(
             cloud_id=self.cloud_id,
@@ -98,6 +100,7 @@ class CloudMachine:
             internal_ip=self.ip,
             zone=offer.zone if offer else "",
             market=offer.market if offer else "",
+            resize=size,
         )
 
 
@@ -150,6 +153,7 @@ class SimCloud:
         self.on_gone: Callable[[CloudMachine], None] = lambda machine: None
         self.on_off: Callable[[CloudMachine], None] = lambda machine: None
         self.rack = SimRack.of(sells.hosts)
+        self.sizes = MachineSizes(world, faults, draw)
         self.listed: Mapping[CloudId, CloudInstance] | None = None  # the last answer; None: it failed
         self.failures_reported: list[LaunchFailure] = []  # every unit failure ever handed out
         self.installs_runtime = True
@@ -165,7 +169,10 @@ class SimCloud:
     # -- the port ---------------------------------------------------------------------------------
 
     def traits(self) -> ProviderTraits:
-        return ProviderTraits(installs_runtime=self.installs_runtime, buys_offers=True)
+        is_resizable = any(known.resize is not None for known in self.sells.types.values())
+        return ProviderTraits(
+            installs_runtime=self.installs_runtime, buys_offers=True, resizable=is_resizable
+        )
 
     def reconnect(self) -> None:
         """Drops what an adapter held in memory, because a new controller was started."""
@@ -192,7 +199,10 @@ class SimCloud:
             is_unmanaged = faults.stream("list_garbage").random() < 0.5
             kind = NodeKind.UNMANAGED if is_unmanaged else NodeKind.WORKER
             self._add_ghost("list_garbage", "cpu-4" if is_unmanaged else "", kind)
-        shown = {m.cloud_id: m.shown() for m in self.machines.values() if m.is_listed(now)}
+        sizes = self.sizes.now
+        shown = {
+            m.cloud_id: m.shown(sizes.get(m.cloud_id)) for m in self.machines.values() if m.is_listed(now)
+        }
         self._omit_once(shown)
         for cloud_id, (until, ghost) in self._ghosts.items():
             if now < until:
@@ -242,7 +252,7 @@ class SimCloud:
 
     @crash_point("cloud.resize")
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        raise NotImplementedError("the simulated cloud resizes nothing: traits().resizable is False")
+        self.sizes.ask(cloud_id, desired)
 
     @crash_point("cloud.poll_launch_failures")
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
@@ -316,6 +326,7 @@ class SimCloud:
             listed_from=self._world.time,
         )
         self.machines[machine.cloud_id] = machine
+        self.sizes.add(machine.cloud_id, known)
         if kind is NodeKind.WORKER:
             machine.host = self.rack.take(node_type, machine.cloud_id, self._world.time)
         return machine

@@ -71,6 +71,13 @@ ADDED: Mapping[str, tuple[float, float]] = {
     "host_off": (0.01, 0.08),  # per tick, on a rack: a host loses what runs there and is off for a while
     "host_taken": (0.02, 0.15),  # per tick, on a rack: another cluster has a free host for a while
     "host_listed_change": (0.02, 0.15),  # per tick, on a rack: a free host is not on the list for a while
+    "resize_refused": (0.05, 0.4),  # per call: a ProviderError, of the kind that passes or not
+    "resize_broken": (0.02, 0.3),  # per call: an exception that is no ProviderError
+    "resize_lost": (0.02, 0.2),  # per call: accepted and forgotten
+    "resize_put_off": (0.05, 0.5),  # per growth: the host has no room now, and may say how much it has
+    "resize_fails": (0.05, 0.4),  # per growth: an error of the host, perhaps after half of it
+    "node_resize_lost": (0.02, 0.3),  # per call to the runtime
+    "node_resize_refused": (0.02, 0.3),
 }
 KINDS = (*EVERY_CALL, *EVERY_TICK, *ADDED)
 

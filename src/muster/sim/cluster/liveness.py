@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from muster.base.resources import Resources
+from muster.cluster.binpack.feasible import capacity
 from muster.cluster.model import NodeKind, NodeType, Selector, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import ON_CLOUD, InstanceState
@@ -93,7 +94,7 @@ def _holders(cluster: SimulatedCluster, shape: Resources, selectors: Sequence[Se
     return [
         t
         for t in cluster.spec.spec.node_types[1:]
-        if t.resources.holds(shape) and (not selectors or any(matches(s, t.labels) for s in selectors))
+        if capacity(t).holds(shape) and (not selectors or any(matches(s, t.labels) for s in selectors))
     ]
 
 

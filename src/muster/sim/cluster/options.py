@@ -23,6 +23,7 @@ from muster.cluster.model import (
 )
 from muster.sim.cluster.cloud import Catalogue
 from muster.sim.cluster.rack import draw_hosts, on_rack
+from muster.sim.cluster.sizes import with_limits
 
 GIB = 2**30
 HEAD_TYPE = "head"
@@ -87,8 +88,7 @@ def draw_options(seed: Seed) -> RunOptions:
     draw, of_offers, of_rack = (seed.derive(f"sim.{name}") for name in ("setting", "offers", "rack"))
     is_rack = of_rack.random() < RACK_SHARE
     spec = _with_offers(of_offers, _spec(draw))
-    if is_rack:
-        spec = on_rack(of_rack, spec)
+    spec = on_rack(of_rack, spec) if is_rack else with_limits(seed.derive("sim.resize"), spec)
     options = RunOptions(
         spec=spec,
         catalogue=_catalogue(draw, spec),
@@ -206,6 +206,7 @@ def _shown(options: RunOptions) -> dict[str, object]:
         "tick_s": options.tick_s,
         "types": " ".join(workers),
         "offers": " ".join(f"{t.name}:{_ways(t)}" for t in spec.node_types if t.offers) or None,
+        "resize": " ".join(f"{t.name}<={t.resize.maximum}" for t in spec.node_types if t.resize) or None,
         "max_nodes": spec.max_nodes,
         "objective": spec.objective.value,
         "idle_timeout_s": spec.idle_timeout_s,

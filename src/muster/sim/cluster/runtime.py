@@ -197,12 +197,17 @@ class SimRuntime:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def join(self, machine: CloudMachine, node_type: NodeType | None) -> SimNode | None:
-        """Registers the machine's node, under a new id each time; None when the machine is gone."""
+    def join(
+        self, machine: CloudMachine, node_type: NodeType | None, size: Resources = EMPTY
+    ) -> SimNode | None:
+        """Registers the machine's node, under a new id each time; None when the machine is gone.
+
+        `size` is that of a machine that was resized.
+        """
         if not machine.exists:
             return None
         self._joined += 1
-        total = node_type.resources if node_type else EMPTY
+        total = Resources({**(node_type.resources if node_type else EMPTY), **size})
         labels = dict(node_type.labels) if node_type else {}
         node_id = NodeId(f"n-{self._joined:04d}")
         node = SimNode(node_id, machine, total, labels, is_head=machine.kind is NodeKind.HEAD)

@@ -8,9 +8,11 @@ from msgspec.structs import replace
 
 from muster.base.clock import ManualClock
 from muster.base.ids import InstanceId, RequestId
+from muster.base.resources import Resources
+from muster.cluster.machine_size import ResizeRecord
 from muster.cluster.model import NodeKind, StatusChange
 from muster.cluster.plan import Reason, Subject, Verdict
-from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined, TypeHealth
+from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined, TypeHealth, WithoutDrivers
 from muster.cluster.states import InstanceState
 from muster.stores.ledger.history import Spend
 from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
@@ -31,10 +33,13 @@ class PastPromises(StoreFixture):
             health={"gpu": TypeHealth(failures=1.5, failed_at=3.0, timed_out_at=None)},
             pending_idle={"cpu": (1.0, 2.0)},
             spent=0.1 + 0.2,
+            ungrowing={"cpu": 5.5},
+            without_drivers=WithoutDrivers(since=1.5, last_end=2.5),
             verdict_since={"demand:1:placed": 4.25},
         )
         failed = record("z", S.QUEUED, S.REQUESTED, S.ALLOCATION_FAILED)
-        new = record("b", S.ALLOCATED, S.RAY_RUNNING, kind=NodeKind.HEAD, price_per_hour=0.1)
+        size = ResizeRecord(desired=Resources.of(CPU=2.5), since=NOW, failed_at=NOW + 1, reason="no room")
+        new = record("b", S.ALLOCATED, S.RAY_RUNNING, kind=NodeKind.HEAD, price_per_hour=0.1, resize=size)
         store.commit(0, plan(new, record("a"), failed, at=NOW + 9, actions=one_of_each(), memory=memory))
         before = store.load()
         again = self.reopened(store, place, clock)
@@ -76,12 +81,13 @@ class PastPromises(StoreFixture):
         store.commit(0, plan(record("a"), actions=one_of_each()))
         store.commit(1, plan(actions=[launch("e-9")]))
         ids = [action.request_id for action in store.load().outbox]
-        assert ids == ["e-5", "e-1", "e-4", "e-2", "e-3", "e-9"]
+        assert ids == ["e-5", "e-1", "e-4", "e-2", "e-3", "e-6", "e-7", "e-9"]
         store.handed_over([RequestId("e-1"), RequestId("nobody"), RequestId("e-9")])
-        assert [action.request_id for action in store.load().outbox] == ["e-5", "e-4", "e-2", "e-3"]
+        left = [action.request_id for action in store.load().outbox]
+        assert left == ["e-5", "e-4", "e-2", "e-3", "e-6", "e-7"]
         store.handed_over([])
         store.handed_over([RequestId("e-1")])
-        assert (len(store.load().outbox), store.load().version) == (4, 2)
+        assert (len(store.load().outbox), store.load().version) == (6, 2)
 
     def test_handed_over_effects_stay_away_after_a_restart(
         self, store: FullStore, place: Path, clock: ManualClock
@@ -89,7 +95,7 @@ class PastPromises(StoreFixture):
         store.commit(0, plan(actions=one_of_each()))
         store.handed_over([RequestId("e-5"), RequestId("e-4")])
         again = self.reopened(store, place, clock)
-        assert [action.request_id for action in again.load().outbox] == ["e-1", "e-2", "e-3"]
+        assert [action.request_id for action in again.load().outbox] == ["e-1", "e-2", "e-3", "e-6", "e-7"]
         again.close()
 
     def test_an_effect_decided_again_replaces_the_one_that_waits(

@@ -18,7 +18,8 @@ from muster.cluster.binpack.request import (
     TypeOffer,
     Unplaced,
 )
-from muster.cluster.model import NodeType, ResizeLimits, ResizeStatus
+from muster.cluster.machine_size import ResizeLimits, ResizeStatus
+from muster.cluster.model import NodeType
 from muster.cluster.states import InstanceState
 from muster.testing.builders import demand, node_type, offer, pack_node, selector
 

@@ -9,16 +9,8 @@ from msgspec.structs import replace
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
-from muster.cluster.model import (
-    Demand,
-    Gang,
-    LabelMatch,
-    LabelOperator,
-    NodeType,
-    ResizeLimits,
-    ResizeStatus,
-    Strategy,
-)
+from muster.cluster.machine_size import ResizeLimits, ResizeStatus
+from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, NodeType, Strategy
 from muster.cluster.states import InstanceState
 
 IMPLICIT = "node:__internal_implicit_resource_x"

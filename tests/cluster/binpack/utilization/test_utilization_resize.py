@@ -7,7 +7,8 @@ from tests.cluster.binpack.utilization.asking import ask, on_nodes
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.request import DemandKind
-from muster.cluster.model import ResizeLimits, ResizeStatus, Strategy
+from muster.cluster.machine_size import ResizeLimits, ResizeStatus
+from muster.cluster.model import Strategy
 from muster.cluster.states import InstanceState
 from muster.testing.builders import demand, gang, node_type, pack_node
 

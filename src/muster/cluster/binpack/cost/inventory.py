@@ -338,7 +338,7 @@ def growth_limit(node: PackNode, limits: Mapping[str, NodeType]) -> Resources:
     status, node_type = node.resize, limits.get(node.node_type)
     if status is None or status.failed or status.in_progress or node_type is None or node_type.resize is None:
         return EMPTY
-    limit = status.suggested_maximum or node_type.resize.maximum
+    limit = Resources({**node_type.resize.maximum, **(status.suggested_maximum or {})})
     grows = any(units > node.total.units(name) for name, units in limit.items())
     return _at_least(limit, Resources({name: node.total.units(name) for name in limit})) if grows else EMPTY
 

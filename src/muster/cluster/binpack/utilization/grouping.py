@@ -57,7 +57,7 @@ def largest_size(node: PackNode, node_type: NodeType | None) -> Units | None:
     if status is None:
         if node.runs:
             return None
-        current = dict(node.total.key)
+        current, largest = dict(node.total.key), dict(node_type.resize.planned.key)
     elif status.failed or status.in_progress:
         return None
     else:
@@ -73,7 +73,7 @@ def new_size(node_type: NodeType) -> Units:
     """Returns the size of a new machine, which counts with what it could be enlarged to."""
     total = dict(node_type.resources.key)
     if node_type.resize is not None:
-        for name, quantity in node_type.resize.maximum.key:
+        for name, quantity in node_type.resize.planned.key:
             total[name] = max(quantity, total.get(name, 0))
     return total
 

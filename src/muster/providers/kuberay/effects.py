@@ -1,0 +1,129 @@
+"""KubeEffects resizes pods and ends the idle cluster, on a thread of its own: no caller waits.
+
+A verb that the service account lacks is named once, and what needs it stays off.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from muster.base.foreign import error_text
+from muster.base.ids import CloudId
+from muster.base.log import OnChange
+from muster.cluster.model import FailureKind, IdlePolicy, ResizeFailure
+from muster.providers.kuberay.client import MERGE_PATCH, KubeClient, KubeError, KubePaths
+from muster.providers.kuberay.idle_cluster import finalizer_patch, suspend_patch
+from muster.providers.kuberay.pod_resize import SizedPod, resize_patch
+
+logger = logging.getLogger(__name__)
+
+_FORBIDDEN, _NOT_FOUND = 403, 404
+_LATER = frozenset({0, 409, 429, 500, 502, 503, 504})  # what may succeed at another time
+
+
+class KubeEffects:
+    """A KubeEffects does one thing after the other; of several sizes of a pod that wait the newest counts."""
+
+    def __init__(self, client: KubeClient, paths: KubePaths) -> None:
+        self._client, self._paths = client, paths
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kuberay-effects")
+        self._lock = threading.Lock()
+        self._changes = OnChange(logger)
+        self._sizes: dict[CloudId, Mapping[str, float]] = {}  # that wait to be sent
+        self._failures: list[ResizeFailure] = []
+        self._is_ending = False
+        self.can_resize = True  # until a refusal says otherwise
+        self.idle_policies: tuple[IdlePolicy, ...] = (IdlePolicy.SUSPEND, IdlePolicy.DELETE)
+
+    def resize(self, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
+        """Starts to resize a pod; what comes of it is seen in the pod, or polled as a failure."""
+        with self._lock:
+            is_waiting = cloud_id in self._sizes
+            self._sizes[cloud_id] = dict(desired)
+        if not is_waiting:
+            self._thread.submit(self._resize, cloud_id)
+
+    def end_cluster(self, policy: IdlePolicy) -> None:
+        """Starts to suspend or delete the cluster; one call at a time."""
+        with self._lock:
+            if self._is_ending or policy not in self.idle_policies:
+                return
+            self._is_ending = True
+        self._thread.submit(self._end, policy)
+
+    def poll_resize_failures(self) -> Sequence[ResizeFailure]:
+        with self._lock:
+            polled, self._failures = self._failures, []
+        return polled
+
+    def close(self) -> None:
+        """Waits for the call that is under way; what was not sent is asked for again by the next process."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _resize(self, cloud_id: CloudId) -> None:
+        with self._lock:
+            desired = self._sizes.pop(cloud_id, {})
+        path = self._paths.pod(cloud_id)
+        try:
+            pod = msgspec.convert(self._client.get(path), SizedPod, strict=False)
+            operations = (
+                resize_patch(pod.spec.containers[0].resources, desired) if pod.spec.containers else []
+            )
+            if operations:
+                self._client.patch(f"{path}/resize", operations)
+        except KubeError as error:
+            self._fail(cloud_id, error)
+        except Exception as error:  # noqa: BLE001 - it must come back as a failure, not end in a thread
+            self._add(ResizeFailure(cloud_id=cloud_id, message=error_text(error)))
+
+    def _fail(self, cloud_id: CloudId, error: KubeError) -> None:
+        if error.code == _FORBIDDEN and self.can_resize:
+            self.can_resize = False
+            logger.warning("pods are not resized: %s", error)
+        kind = FailureKind.CONFIG
+        if error.code in _LATER:
+            kind = FailureKind.THROTTLED
+        elif error.code == _FORBIDDEN:
+            kind = FailureKind.PERMISSION
+        self._add(ResizeFailure(cloud_id=cloud_id, kind=kind, message=str(error)))
+
+    def _add(self, failure: ResizeFailure) -> None:
+        with self._lock:
+            self._failures.append(failure)
+
+    def _end(self, policy: IdlePolicy) -> None:
+        end: Callable[[], None] = self._suspend if policy is IdlePolicy.SUSPEND else self._delete
+        try:
+            end()
+            self._changes.log(
+                logging.WARNING, "end", f"no driver uses the cluster: {policy.value} was asked for"
+            )
+        except KubeError as error:
+            if error.code == _FORBIDDEN:
+                self.idle_policies = tuple(one for one in self.idle_policies if one is not policy)
+            self._changes.log(logging.WARNING, "end", f"the idle cluster stays ({policy.value}): {error}")
+        except Exception as error:  # noqa: BLE001 - it is asked for again
+            self._changes.log(logging.WARNING, "end", f"the idle cluster stays: {error_text(error)}")
+        finally:
+            with self._lock:
+                self._is_ending = False
+
+    def _suspend(self) -> None:
+        cluster = self._client.get(self._paths.ray_cluster)
+        self._client.patch(self._paths.ray_cluster, suspend_patch(cluster), MERGE_PATCH)
+
+    def _delete(self) -> None:
+        """Deletes behind a finalizer. A conflict is met again at the next call, with a newer object."""
+        try:
+            operations = finalizer_patch(self._client.get(self._paths.ray_cluster))
+            if operations:
+                self._client.patch(self._paths.ray_cluster, operations)
+            self._client.delete(self._paths.ray_cluster)
+        except KubeError as error:
+            if error.code != _NOT_FOUND:
+                raise
