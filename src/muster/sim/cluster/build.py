@@ -428,7 +428,7 @@ class SimulatedCluster:
         self.cloud.reconnect()
         if self.lives > 1:
             self.store.inner = self._open_store()
-        # A clock that is behind the ledger stands still while no controller runs, however long ago it was set.
+        # A clock that is behind the ledger stands still while no controller runs, whenever it was set.
         is_behind = self.world.now() < self.store.inner.load().newest_at
         if self.world.wall_shift != self._anchor or is_behind:
             self._anchor, self._time_set_until = self.world.wall_shift, self.world.time + LONGEST_TIMEOUT_S
