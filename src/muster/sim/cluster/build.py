@@ -431,7 +431,9 @@ class SimulatedCluster:
         self.cloud.reconnect()
         if self.lives > 1:
             self.store.inner = self._open_store()
-        if self.world.wall_shift != self._anchor:
+        # A clock that is behind the ledger stands still while no controller runs, whenever it was set.
+        is_behind = self.world.now() < self.store.inner.load().newest_at
+        if self.world.wall_shift != self._anchor or is_behind:
             self._anchor, self._time_set_until = self.world.wall_shift, self.world.time + LONGEST_TIMEOUT_S
         return ClusterController(self.ports(), Ambient(self.world, CountingIds(epoch=self.lives), self.seed))
 

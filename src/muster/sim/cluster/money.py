@@ -145,9 +145,11 @@ class PurchasesAreExplained:
             return
         owned = any(i.cloud_id == after.cloud_id and i.state in ON_CLOUD for i in cluster.store.live.values())
         remembered = {*given_back, *commit.plan.memory.ended_machines}  # ended as soon as it is listed again
-        if owned or machine.cloud_id in remembered or cluster.clock_was_set:
+        if owned or machine.cloud_id in remembered:
             return
         self._let_go.add(machine.cloud_id)
+        if cluster.clock_was_set:  # only the controller's clock knows for how long it was missing
+            return
         since = before.missing_since if before and before.missing_since is not None else commit.plan.at
         if commit.plan.at - since <= cluster.spec.spec.timeouts.listing_grace_s:
             yield f"{machine.cloud_id} exists, and its record ended without a call: {after.details}"
@@ -308,6 +310,8 @@ class SpendAddsUp:
     ) -> Iterator[str]:
         missed = self._missed.get(machine.cloud_id)
         if missed is None or record.state is not InstanceState.TERMINATED:
+            return
+        if cluster.clock_was_set:  # the grace is counted by the controller's clock, which stood still
             return
         due = missed + cluster.spec.spec.timeouts.listing_grace_s + cluster.options.tick_s
         if self._last_listing > due:  # an earlier listing already had to close it
