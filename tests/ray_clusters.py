@@ -47,7 +47,7 @@ ORDER = (
     "tests/e2e/test_3_down.py",
     "tests/e2e/test_rack.py",
     "tests/e2e/test_rack_head.py",
-    "tests/remote/test_ray_in_containers.py",
+    "tests/e2e/test_rack_in_containers.py",
     "tests/autoscaler/test_ray_versions.py",
     "tests/autoscaler/test_gcs_restart.py",
     "tests/autoscaler/test_head_by_hand.py",

@@ -8,10 +8,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.containers import machine_options, make_image
 from tests.hosts import ROOT
 from tests.rack import RackCluster, wait_until
+
+from muster.autoscaler.status_files import PublishedStatus
+from muster.base import codec
+from muster.cluster.states import InstanceState
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 HOSTS = 2
@@ -75,9 +80,11 @@ def rack(hosts, tmp_path):
 def nodes(rack):
     """Returns how many nodes run, as the monitor in the head's container says."""
     done = rack.run("exec", "FILE", "cat ~/.muster/clusters/boxes/status.json")
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    found = json.loads(lines[-1])["instances"] if lines else []
-    return sum(one["state"] == "RAY_RUNNING" for one in found)
+    try:
+        found = codec.convert(msgspec.json.decode(done.stdout), PublishedStatus)
+    except ValueError:  # none yet
+        return 0
+    return sum(one.state is InstanceState.RAY_RUNNING for one in found.instances)
 
 
 def containers(rack):
@@ -94,7 +101,9 @@ def test_nodes_are_containers_which_are_back_after_a_reboot_and_gone_after_down(
     assert done.returncode == 0, done.stderr + done.stdout
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert sorted(found) == [[hosts[0].ip, True], [hosts[1].ip, True]]
-    assert rack.run("exec", "FILE", "cat ~/notes/note.txt").stdout == "hello"
+    look = "cat ~/notes/note.txt; cd ~/.muster/clusters/boxes; ls -d install/*/start.log | wc -l; "
+    look += 'grep -rlF "$(cat auth_token)" . '
+    assert rack.run("exec", "FILE", look).stdout == "hello1\n./auth_token\n"  # in no log
 
     (line,) = hosts.run_on(hosts[0], ["crontab", "-l"]).stdout.splitlines()
     hosts.boot(hosts[0])

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -317,7 +318,7 @@ class HeadSetup:
         self.session.context.report(self.target.machine.ip, step)
 
 
-def container_fields(config: ClusterConfig) -> dict[str, str]:
+def container_fields(config: ClusterConfig) -> dict[str, Any]:
     """Returns the fields of a HeadService about the head's container; none where there is none."""
     found = container_of(config, config.head_type, is_head=True)
     return {} if found is None else {"container": found.name, "container_program": program_of(found)}

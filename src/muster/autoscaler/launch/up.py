@@ -309,7 +309,7 @@ def wanted_workers(config: ClusterConfig) -> int:
     spec = to_spec(config)
     least = {known.name: known.min_nodes for known in spec.node_types}
     least[spec.head_node_type] = max(0, least[spec.head_node_type] - 1)  # the head is one of its type
-    return min(sum(least.values()), spec.max_nodes - 1)
+    return sum(least.values()) if spec.max_nodes is None else min(sum(least.values()), spec.max_nodes - 1)
 
 
 @contextlib.contextmanager
