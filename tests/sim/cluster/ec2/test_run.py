@@ -22,6 +22,9 @@ FOUND = {
     2101: "the same",
     2113: "a refused drain under notice was not repeated at once, while the replacement came",
     2234: "a stopped machine of an older launch config was started and ended as outdated, for ever",
+    7026: "the notice of an earlier life of a machine drained it again after every start",
+    7037: "a cancelled notice brought a node back beside its replacement, above the maximum",
+    7288: "a stopped machine that was started for a request of the same tick was not taken for its answer",
     5051: "what was leaving when the head was lost counted against the limits beside its replacement",
 }
 
