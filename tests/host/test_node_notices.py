@@ -24,7 +24,17 @@ from tests.host.metadata_server import (
 )
 
 from muster.host import node_notices
-from muster.host.node_notices import Aws, Azure, Gcp, Metadata, Watch, gathered, moment, most_urgent, same
+from muster.host.node_notices import (
+    Aws,
+    Azure,
+    Gcp,
+    Metadata,
+    NoticeWatch,
+    gathered,
+    moment,
+    most_urgent,
+    same,
+)
 
 AT = 1_505_722_920.0  # 2017-09-18T08:22:00Z
 TERMINATE = {"action": "terminate", "time": "2017-09-18T08:22:00Z"}
@@ -179,7 +189,7 @@ def given(service, told, cloud="aws"):
 
 
 def test_a_notice_is_reported_once_and_taken_back_when_the_cloud_does(service, told):
-    watch = Watch(given(service, told))
+    watch = NoticeWatch(given(service, told))
     watch.look()
     service.put(SPOT, TERMINATE)
     watch.look()
@@ -202,7 +212,7 @@ def test_a_notice_is_reported_once_and_taken_back_when_the_cloud_does(service, t
 
 
 def test_a_report_that_fails_is_repeated(service, told, tmp_path):
-    watch = Watch(given(service, told))
+    watch = NoticeWatch(given(service, told))
     service.put(SPOT, TERMINATE)
     good = (tmp_path / "python3").read_text()
     (tmp_path / "python3").write_text("#!/bin/sh\necho GCS is away >&2\nexit 1\n")

@@ -275,8 +275,8 @@ def ray_python(command: str) -> str:
     return beside if os.path.exists(beside) else sys.executable
 
 
-class Watch:
-    """A Watch follows the notices of one machine."""
+class NoticeWatch:
+    """A NoticeWatch follows the notices of one machine."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
@@ -370,4 +370,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(Watch(parser().parse_args()).run())
+    sys.exit(NoticeWatch(parser().parse_args()).run())

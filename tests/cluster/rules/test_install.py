@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.cluster.worlds import HEAD_MACHINE, S, machine, record, spec, tick, unchanged, world
+from tests.cluster.worlds import HEAD_MACHINE, S, machine, node, record, spec, tick, unchanged, world
 
 from muster.cluster.model import NodeKind
 from muster.cluster.plan import Install
@@ -55,3 +55,19 @@ def test_a_cancelled_machine_is_given_back_and_not_set_up():
     states, plan = tick(seen)
     assert states == {"a": "TERMINATING"}
     assert [a for a in plan.actions if isinstance(a, Install)] == []
+
+
+@pytest.mark.parametrize(
+    ("tag", "state"), [("r-1", "RAY_INSTALLING"), ("r-0", "ALLOCATED"), (None, "RAY_INSTALLING")]
+)
+def test_a_machine_of_an_earlier_request_is_not_set_up_while_a_node_may_run_there_unseen(tag, state):
+    """A new head that could not list its machines asked for one more, and got an old one by its type."""
+    stranger = node("s", cloud_id=None, ip="")
+    seen = world(
+        [record("a", S.REQUESTED)],
+        machines=[machine("x", request_id=tag)],
+        nodes=[stranger],
+        spec=INSTALL,
+        traits=OURS,
+    )
+    assert tick(seen)[0]["a"] == state

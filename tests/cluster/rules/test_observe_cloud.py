@@ -269,6 +269,18 @@ def test_an_id_that_is_used_again_for_a_new_request_is_a_new_machine():
     assert tick(older)[0]["b"] == "REQUESTED"  # the machine was given back after this was asked for
 
 
+@pytest.mark.parametrize(("tag", "state"), [("r-1", "ALLOCATED"), ("r-0", "REQUESTED")])
+def test_a_machine_that_was_stopped_answers_a_request_of_the_tick_that_saw_it_end_by_its_tag(tag, state):
+    """A cache of stopped machines starts it for that request at once: it is listed in the next tick."""
+    seen = world(
+        [record("b", S.REQUESTED, since=NOW - 5.0)],
+        machines=[machine("a", request_id=tag)],
+        nodes=[],
+        memory=Memory(ended_machines={"c-a": NOW - 5.0}),
+    )
+    assert tick(seen)[0]["b"] == state
+
+
 def test_a_machine_that_came_while_its_request_waits_to_be_repeated_is_not_bought_again():
     again = past((S.REQUESTED, 1), (S.QUEUED, 2))
     for tag in ("r-1", None):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from muster.base.ids import RequestId
-from muster.cluster.plan import Install
+from muster.cluster.model import CloudInstance, Instance
+from muster.cluster.plan import Install, base_id
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.states import InstanceState
 
@@ -21,8 +22,8 @@ def install(draft: Draft) -> None:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is None or not machine.is_running or is_head(instance):
             continue
-        if not instance.entered(_S.REQUESTED) and draft.may_work_unseen(instance):
-            continue  # adopted: a node that cannot be matched may run there
+        if not _was_bought_for(instance, machine) and draft.may_work_unseen(instance):
+            continue  # adopted, or of an earlier request: a node that cannot be matched may run there
         if draft.move(instance, _S.RAY_INSTALLING, "the machine is up"):
             draft.act(
                 Install(
@@ -32,3 +33,10 @@ def install(draft: Draft) -> None:
                     node_type=instance.node_type,
                 )
             )
+
+
+def _was_bought_for(instance: Instance, machine: CloudInstance) -> bool:
+    """Returns whether the machine is new: bought for this record, as far as its tag shows."""
+    request = machine.request_id
+    is_own = request is None or base_id(request) == instance.launch_request_id
+    return is_own and bool(instance.entered(_S.REQUESTED))

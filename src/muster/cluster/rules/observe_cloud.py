@@ -90,13 +90,23 @@ def _bind_arrivals(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
 
 
 def _bind_returned(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
-    """An id that was given back answers a request that was made later: the provider uses ids again."""
+    """An id that was given back answers a request that was made later: the provider uses ids again.
+
+    A request of the same tick was made after the machine had ended; there only the tag shows what it answers.
+    """
     known = draft.ended_machines
     returned = {c: m for c, m in unowned.items() if c in known} if known else {}
-    if returned:
-        since = max(known[c] for c in returned)
-        waiting = [i for i in draft.in_state(_S.REQUESTED) if i.since > since]
-        _match(draft, waiting, returned, unowned)
+    if not returned:
+        return
+    requested = draft.in_state(_S.REQUESTED)
+    made_at = {i.launch_request_id: i.since for i in requested}
+    tags = {c: base_id(m.request_id) for c, m in returned.items() if m.request_id}
+    named = {c: returned[c] for c, tag in tags.items() if made_at.get(tag, float("-inf")) >= known[c]}
+    if named:
+        _match(draft, [i for i in requested if i.launch_request_id in tags.values()], named, unowned)
+    since = max(known[c] for c in returned)
+    left = {c: m for c, m in returned.items() if c in unowned}
+    _match(draft, [i for i in draft.in_state(_S.REQUESTED) if i.since > since], left, unowned)
 
 
 def _match(

@@ -15,13 +15,17 @@ from muster.cluster.rules.notices import notices
 from muster.sim.cluster.ec2.run import FAULTS, Ec2Run
 from muster.sim.cluster.run import SeedRun, sweep
 
-SEEDS = length(40, 500)
+SEEDS = length(24, 500)
 # Seeds that once broke a property, and why.
 FOUND = {
     2084: "a drain under notice was ended before the deadline that the cloud had given",
     2101: "the same",
-    2113: "a refused drain under notice was not repeated at once, while the replacement came",
+    2113: "a refused drain under notice was not repeated at once; a terminate never sent was believed",
     2234: "a stopped machine of an older launch config was started and ended as outdated, for ever",
+    7026: "the notice of an earlier life of a machine drained it again after every start",
+    7037: "a cancelled notice brought a node back beside its replacement, above the maximum",
+    7288: "a stopped machine that was started for a request of the same tick was not taken for its answer",
+    9275: "a new head set up a machine of an old request, on which a node without an id was busy",
     5051: "what was leaving when the head was lost counted against the limits beside its replacement",
 }
 
@@ -36,19 +40,21 @@ def test_no_seed_breaks_a_property_and_all_faults_were_there():
     assert set(FAULTS) <= injected
 
 
-def test_two_runs_of_one_seed_are_equal_and_another_cloud_is_another_run():
-    assert Ec2Run(17).to_end() == Ec2Run(17).to_end()
-    assert Ec2Run(17).to_end().trace_hash != SeedRun(17).to_end().trace_hash
-
-
 @pytest.mark.slow
+def test_two_runs_of_one_seed_are_equal_and_another_cloud_is_another_run():
+    report = Ec2Run(17).to_end()
+    assert Ec2Run(17).to_end() == report
+    assert SeedRun(17).to_end().trace_hash != report.trace_hash
+
+
 def test_the_check_notices_when_nodes_under_notice_go_on_serving(monkeypatch):
     deaf = tuple(rule for rule in RULES if rule is not notices)
     monkeypatch.setattr(controller, "reconcile", lambda snapshot: reconcile(snapshot, deaf))
-    found = [text for seed in range(8) for text in Ec2Run(seed).to_end().violations]
-    assert any("is under notice, and its record still serves" in text for text in found)
+    (text,) = Ec2Run(10).to_end().violations
+    assert "is under notice, and its record still serves" in text
 
 
+@pytest.mark.slow
 def test_the_command_runs_and_replays_a_seed_on_ec2():
     done = CliRunner().invoke(cli, ["sim", "run", "--seed", "3", "--cloud", "ec2"])
     assert done.exit_code == 0, done.output

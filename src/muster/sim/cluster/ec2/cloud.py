@@ -223,8 +223,11 @@ class Ec2Cloud(SimCloud):
 
     def _can_stop(self, cloud_id: CloudId) -> bool:
         machine = self.machines.get(cloud_id)
-        market = machine.offer.market if machine is not None and machine.offer is not None else "on-demand"
-        return machine is not None and machine.exists and market != "spot" and machine.kind is NodeKind.WORKER
+        if machine is None or not machine.exists or machine.kind is not NodeKind.WORKER:
+            return False
+        known = self.sells.types.get(machine.node_type)
+        bought = machine.offer or known
+        return bought is not None and bought.market != "spot"
 
     def _end_all(self, call: str, cloud_ids: Sequence[CloudId]) -> None:
         """Ends what can be; those that the call does not know are reported, and the rest is asked again."""

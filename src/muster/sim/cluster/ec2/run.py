@@ -185,14 +185,18 @@ def nodes_under_notice_do_not_serve(cluster: SimulatedCluster) -> Iterator[str]:
         return
     if cluster.runtime.report_read is None:
         return
-    policy = cluster.spec.spec.notices
+    plan, policy = cluster.store.committed, cluster.spec.spec.notices
     due = {
-        notice.cloud_id: notice.at
+        notice.cloud_id: cluster.world.now() - notice.at
         for notice in cluster.notices.read_last or ()
         if notice.kind is NoticeKind.INTERRUPTION and not notice.is_cancelled and notice.deadline is not None
         if 0 < notice.deadline - cluster.world.now() <= policy.ahead_s
     }
     for record in cluster.store.live.values() if due else ():
         is_serving = record.state is _S.RAY_RUNNING and record.cloud_id in due and not record.provisional
-        if is_serving and record.node_id and record.history[0].at <= due[record.cloud_id or CloudId("")]:
+        if (
+            is_serving
+            and record.node_id
+            and plan.at - record.history[0].at >= due[record.cloud_id or CloudId("")]
+        ):
             yield f"{record.cloud_id} is under notice, and its record still serves"
