@@ -55,6 +55,8 @@ def check_provider(config: ClusterConfig, file: str = "") -> None:
             raise ConfigError(_why_not(config.provider.type), path="provider.type")
         if config.provider.type == "external":
             usable_class(config.provider.settings())
+        if config.provider.type == "aws" and not config.provider.region:
+            raise ConfigError("is missing; write for example us-west-2", path="provider.region")
     except ConfigError as error:
         raise ConfigError(error.message, path=error.path, file=file) from error
 

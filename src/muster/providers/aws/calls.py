@@ -206,7 +206,10 @@ class AwsCalls:
             raise ProviderDenied(f"your AWS login has expired ({error}): run `aws sso login`") from error
         except (exceptions.ParamValidationError, exceptions.NoRegionError) as error:
             raise ProviderMisconfigured(f"{operation}: {' '.join(str(error).split())}") from error
-        except exceptions.BotoCoreError as error:  # no connection, a timeout, an answer that cannot be read
+        except (
+            exceptions.BotoCoreError,
+            _botocore().parsers.ResponseParserError,
+        ) as error:  # no connection, a timeout, an answer that cannot be read
             raise CallBroken(f"{operation}: {' '.join(str(error).split())}") from error
         return answer
 
@@ -236,6 +239,7 @@ def _camel(operation: str) -> str:
 def _botocore() -> Any:  # noqa: ANN401 - boto3 has no types
     try:
         import botocore.exceptions
+        import botocore.parsers
     except ImportError as error:
         raise ConfigError(
             "'aws' needs boto3, which is not installed here: pip install 'muster-ml[aws]'",
