@@ -33,6 +33,14 @@ CONNECT_S, READ_S = 5.0, 60.0
 TRIES = 5  # of a call that is throttled, or whose outcome is not known and that may be repeated
 PAUSE_S = 0.5  # before the second try of a broken call; doubles
 LONGEST_WAIT_S = 20.0  # for a token; a call that would wait longer is refused
+# Which name their things, so that a second call changes nothing more.
+_REPEATED = (
+    "create_launch_template",
+    "create_tags",
+    "start_instances",
+    "stop_instances",
+    "terminate_instances",
+)
 _LOOKS = ("describe_", "get_", "list_", "decode_", "lookup_")
 LEAST_PER_S = 0.2
 STEP = 0.05  # of the full rate: what a call that is not throttled gives back
@@ -114,11 +122,11 @@ class AwsCalls:
     def call(self, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the answer. Raises ProviderError for a refusal, CallBroken when the outcome is not known.
 
-        A call that looks, or that carries a ClientToken, is repeated when its outcome is not known; a
-        throttled one is repeated always.
+        A call that looks, changes nothing when repeated, or carries a ClientToken, is repeated when its
+        outcome is not known; a throttled one is repeated always.
         """
         is_look = operation.startswith(_LOOKS)
-        is_repeated = is_look or "ClientToken" in parameters
+        is_repeated = is_look or operation in _REPEATED or "ClientToken" in parameters
         rate = self.rates["look" if is_look else "change"]
         for attempt in range(1, TRIES + 1):
             self._wait_for(rate, operation)
