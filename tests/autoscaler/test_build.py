@@ -92,10 +92,10 @@ def test_what_was_opened_is_closed_when_a_later_step_fails(config, home):
 
 
 def test_a_provider_that_cannot_be_built_is_refused_before_the_head_is_waited_for(config, home):
-    config.write_text(CONFIG.replace("readonly", "aws, region: r"), encoding="utf-8")
+    config.write_text(CONFIG.replace("readonly", "spark"), encoding="utf-8")
     stop = threading.Event()
     stop.set()  # were the head waited for first, the start would be cancelled
-    with pytest.raises(ConfigError, match="'aws' is not built yet"):
+    with pytest.raises(ConfigError, match="'spark' is not built yet"):
         build_monitor(options(config, home), {}, stop)
 
 

@@ -181,8 +181,8 @@ def test_a_port_in_use_is_told_and_nothing_is_started(site: Site):
 
 
 def test_a_cluster_of_another_provider_is_refused(site: Site):
-    site.file.write_text(CLUSTER.replace("type: process", "type: aws, region: us-west-2"), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"tiny\.yaml: provider\.type: 'aws' is not built yet"):
+    site.file.write_text(CLUSTER.replace("type: process", "type: spark"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"tiny\.yaml: provider\.type: 'spark' is not built yet"):
         site.launcher().up(site.file)
     module = "tests.providers.v1.file_provider.FileNodeProvider"
     site.file.write_text(CLUSTER.replace("type: process", f"type: external, module: {module}"))

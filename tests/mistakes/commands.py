@@ -32,7 +32,12 @@ FILES = {
     "min_above_max.yaml": CLUSTER.replace("    max_workers: 4\n", "    min_workers: 9\n    max_workers: 4\n"),
     "bad_demand.yaml": "demands:\n  - {resource: {CPU: 1}}\n",
     "negative.yaml": "demands:\n  - {resources: {CPU: -1}}\n",
+    "spark.yaml": CLUSTER.replace("type: process", "type: spark"),
     "aws.yaml": CLUSTER.replace("type: process", "type: aws"),
+    "aws_region.yaml": CLUSTER.replace("type: process", "type: aws, region: us-east-11"),
+    "aws_secret.yaml": CLUSTER.replace(
+        "type: process", "type: aws, region: us-east-1, aws_credentials: {aws_secret_access_key: hidden}"
+    ),
     "external.yaml": CLUSTER.replace("{type: process}", "{type: external, module: nosuch.module.Class}"),
     "indent.yaml": CLUSTER.replace("  small:", "   small:"),
     "market_typo.yaml": CLUSTER + "    offers: [{zone: a, market: spto, price_per_hour: 1.0}]\n",
@@ -69,7 +74,11 @@ def _of(name: str, line: str, *says: str) -> CommandMistake:
 
 
 COMMANDS = [
-    _of("up_other_cloud", "up HERE/aws.yaml -y", "aws.yaml", "'aws'", "external"),
+    _of("up_other_cloud", "up HERE/spark.yaml -y", "spark.yaml", "'spark'", "external"),
+    _of("up_aws_no_region", "up HERE/aws.yaml -y", "aws.yaml", "provider.region", "us-west-2"),
+    _of("up_aws_region", "up HERE/aws_region.yaml -y", "'us-east-11' is not a region", "'us-east-1'?"),
+    _of("up_aws_secret", "up HERE/aws_secret.yaml -y", "aws_credentials", "profile"),
+    _of("prices_no_aws", "provider prices --config HERE/good.yaml", "good.yaml", "only 'aws' has"),
     _of("up_missing_module", "up HERE/external.yaml -y", "external.yaml", "'nosuch'", "PYTHONPATH"),
     _of("up_key", "up HERE/rack.yaml -y", "no_key", "no such file", "ssh_private_key"),
     _of(

@@ -73,3 +73,25 @@ def test_the_first_tuning_example_keeps_one_checkpoint_of_each_trial(root, tmp_p
         len(list(trial.glob("checkpoint_*"))) for trial in (tmp_path / "first").iterdir() if trial.is_dir()
     ]
     assert kept == [1] * 12
+
+
+def test_the_example_for_aws_is_planned_without_an_account_and_without_boto3(root):
+    code = (
+        "import sys; sys.modules['boto3'] = sys.modules['botocore'] = None\n"
+        "from muster.cli.main import main; sys.exit(main())"
+    )
+    words = [
+        "plan",
+        str(root / "examples" / "aws.yaml"),
+        "--demand",
+        str(root / "examples" / "aws_demand.yaml"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["satisfied"] is True

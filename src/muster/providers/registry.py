@@ -58,6 +58,8 @@ def check_provider(config: ClusterConfig, file: str = "") -> None:
             usable_class(config.provider.settings())
         elif config.provider.type in CLOUDS:
             class_of(config)
+        if config.provider.type == "aws" and not config.provider.region:
+            raise ConfigError("is missing; write for example us-west-2", path="provider.region")
     except ConfigError as error:
         raise ConfigError(error.message, path=error.path, file=file) from error
 

@@ -6,6 +6,8 @@ node, which is idle unless the test says otherwise.
 
 from __future__ import annotations
 
+import itertools
+
 from muster.base.ambient import Ambient
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds, NodeId
@@ -25,7 +27,7 @@ from muster.stores.ledger.memory import MemoryInstanceStore
 
 IMAGE = "ami-03cf127a"
 FILE = f"""
-cluster_name: c1
+cluster_name: NAME
 provider: {{type: aws, region: us-east-1, disable_node_updaters: true}}
 max_workers: 20
 idle_timeout_minutes: 1
@@ -50,6 +52,8 @@ available_node_types:
     offers:
       - {{zone: us-east-1a, market: on-demand, price_per_hour: 0.30}}
 """
+
+_numbers = itertools.count(1)
 
 
 class _Runtime:
@@ -117,7 +121,8 @@ class ClusterOnEc2:
     """One cluster; `restart` is another process that takes over with the same ledger."""
 
     def __init__(self, text: str = FILE, **provider) -> None:
-        self.config = parse_config(Document(text, "c1.yaml"))
+        self.name = f"life-{next(_numbers)}"
+        self.config = parse_config(Document(text.replace("NAME", self.name), "c1.yaml"))
         self.spec = to_spec(self.config)
         self.clock = ManualClock(10_000.0)
         self.ids = CountingIds()
@@ -127,10 +132,10 @@ class ClusterOnEc2:
         self.restart()
 
     def restart(self) -> None:
-        self.provider = AwsNodeProvider(self.settings, "c1", clock=self.clock)
+        self.provider = AwsNodeProvider(self.settings, self.name, clock=self.clock)
         launches = node_launches(self.config)
         self.port = V1Adapter(
-            self.provider, lambda: launches, cluster_name="c1", pools=inline_pools(), clock=self.clock
+            self.provider, lambda: launches, cluster_name=self.name, pools=inline_pools(), clock=self.clock
         )
         ports = Ports(
             provider=self.port,

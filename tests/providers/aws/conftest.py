@@ -1,4 +1,4 @@
-"""One server for the session's process, empty for each test that asks for it."""
+"""One server for the session's process; clusters of tests have names of their own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,19 @@ def ec2_process():
 
 @pytest.fixture
 def ec2(ec2_process, monkeypatch, tmp_path):
-    """Returns the server, with nothing in it, and lets boto3 find it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ec2_process.reset()
+    """Returns the server without faults, and lets boto3 find it; clusters of other tests may be there."""
+    ec2_process.faults.reset()
     for name, value in ec2_process.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     return ec2_process
+
+
+@pytest.fixture
+def empty_ec2(ec2):
+    """Returns the server with nothing in it, which takes a moment."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ec2.reset()
+    return ec2

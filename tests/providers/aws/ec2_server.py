@@ -132,6 +132,9 @@ class Ec2Middleware:
     def fleet(self, environ, fields) -> Answer:
         faults = self.faults
         faults.bodies.append(fields)
+        name = fields["LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName"]
+        if name not in backend().launch_template_name_to_ids:
+            return error("InvalidLaunchTemplateName.NotFoundException", f"There is no template {name}")
         market = fields.get("TargetCapacitySpecification.DefaultTargetCapacityType", "on-demand")
         wanted = int(fields["TargetCapacitySpecification.TotalTargetCapacity"])
         overrides = _numbered(fields, r"LaunchTemplateConfigs\.1\.Overrides\.(\d+)\.")
@@ -222,11 +225,14 @@ def error(code: str, message: str, status: int = 400) -> Answer:
     return status, ERROR.format(code=code, message=escape(message)).encode()
 
 
-def zone_of(subnet: str) -> str:
+def backend():
     from moto.ec2.models import ec2_backends
 
-    found = ec2_backends["123456789012"][REGION].get_subnet(subnet)
-    return found.availability_zone
+    return ec2_backends["123456789012"][REGION]
+
+
+def zone_of(subnet: str) -> str:
+    return backend().get_subnet(subnet).availability_zone
 
 
 def _numbered(fields, pattern) -> list[dict[str, str]]:
@@ -279,10 +285,7 @@ class Ec2Server:
 
     def count(self) -> int:
         """Returns how many machines there are that live."""
-        from moto.ec2.models import ec2_backends
-
-        found = ec2_backends["123456789012"][REGION].all_instances()
-        return sum(one.state in ("pending", "running") for one in found)
+        return sum(one.state in ("pending", "running") for one in backend().all_instances())
 
     def reset(self) -> None:
         from moto.backends import get_backend

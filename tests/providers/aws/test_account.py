@@ -88,12 +88,12 @@ def test_an_image_that_is_not_there_and_one_for_other_processors(ec2):
     assert [one.problem for one in found if "is for x86_64, but m6g.large has arm64" in one.problem]
 
 
-def test_subnets_that_are_not_there_or_have_no_addresses(ec2):
+def test_subnets_that_are_not_there_or_have_no_addresses(ec2, monkeypatch):
     assert "subnet-0000" in told(more=", SubnetIds: [subnet-0000]")[0]
     from moto.ec2.models import ec2_backends
 
     for subnet in ec2_backends["123456789012"][REGION].describe_subnets():
-        subnet._available_ip_addresses = 0
+        monkeypatch.setattr(subnet, "_available_ip_addresses", 0)
     (line,) = (one for one in told() if "free addresses" in one)
     assert line.startswith("* node type head: subnets ") and "have 0 free addresses for up to 1" in line
 
@@ -109,7 +109,8 @@ def test_a_quota_of_zero_is_said(ec2, monkeypatch):
     assert line.startswith("* the quota L-1216C47A allows 0 vCPUs, the file up to 2; ask for more in Service")
 
 
-def test_group_key_and_profile_are_made_once_used_by_machines_and_removed_again(ec2, tmp_path):
+def test_group_key_and_profile_are_made_once_used_by_machines_and_removed_again(empty_ec2, tmp_path):
+    ec2 = empty_ec2
     provider, config = made()
     for _ in range(2):
         prepare(provider, config, lambda step: None)
@@ -140,7 +141,7 @@ def test_group_key_and_profile_are_made_once_used_by_machines_and_removed_again(
     assert "muster-c1" not in names
 
 
-def test_what_others_have_made_is_not_removed(ec2):
+def test_what_others_have_made_is_not_removed(empty_ec2):
     provider, config = made()
     provider.calls.ec2("create_security_group", GroupName="muster-c1", Description="mine")
     provider.calls.call("iam", "create_role", {"RoleName": "muster-c1", "AssumeRolePolicyDocument": "{}"})
@@ -150,7 +151,8 @@ def test_what_others_have_made_is_not_removed(ec2):
     assert [one["RoleName"] for one in provider.calls.call("iam", "list_roles", {})["Roles"]] == ["muster-c1"]
 
 
-def test_with_ssm_no_port_is_opened(ec2):
+def test_with_ssm_no_port_is_opened(empty_ec2):
+    ec2 = empty_ec2
     provider, config = made(provider=", use_ssm: true")
     ec2.faults.accepted.add("AttachRolePolicy")  # moto has none of AWS's own policies
     prepare(provider, config, lambda step: None)
@@ -163,7 +165,8 @@ def test_with_ssm_no_port_is_opened(ec2):
     assert ec2.faults.calls["AttachRolePolicy"] == 1
 
 
-def test_the_policy_that_is_printed_names_every_call_that_is_made(ec2):
+def test_the_policy_that_is_printed_names_every_call_that_is_made(empty_ec2):
+    ec2 = empty_ec2
     import json
 
     provider, config = made()

@@ -7,7 +7,7 @@ import json
 from muster.base.clock import ManualClock
 from muster.providers.aws.calls import RateLimit, RequestRate
 from muster.providers.aws.fleet import token_of
-from muster.providers.aws.listing import Ec2Machine
+from muster.providers.aws.listing import Ec2Machine, MachineList
 from muster.providers.aws.names import key_name, with_access
 from muster.providers.aws.places import SOLD_OUT_S, Place, SoldOut, Subnet
 from muster.providers.aws.policy import head_policy, launcher_policy, policy_text
@@ -100,3 +100,33 @@ def test_the_policies_let_nobody_end_the_machines_of_another_cluster():
         ]
     assert json.loads(policy_text(head_policy("c1"))) == head_policy("c1")
     assert "iam:PassRole" not in str(head_policy("c1"))
+
+
+class Listing:
+    """Counts the lists; one machine, in a state that a test sets."""
+
+    def __init__(self) -> None:
+        self.lists, self.state = 0, "running"
+
+    def pages(self, operation, key, **parameters):
+        self.lists += 1
+        return iter([{"Instances": [{"InstanceId": "i-1", "State": {"Name": self.state}}]}])
+
+
+def test_a_list_serves_for_half_a_minute_while_nothing_changes():
+    clock, calls = ManualClock(), Listing()
+    machines = MachineList(calls, "c1", clock, keeps_stopped=False)
+
+    def lists(seconds: int) -> int:
+        before = calls.lists
+        for _ in range(seconds // 5):
+            clock.advance(5.0)
+            machines.newest()
+        return calls.lists - before
+
+    assert (lists(60), lists(300)) == (12, 8)
+    machines.note_tags("i-1", {"a": "b"})
+    assert lists(60) == 12
+    calls.state = "pending"
+    lists(90)
+    assert lists(60) == 12

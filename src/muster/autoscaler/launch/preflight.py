@@ -283,8 +283,8 @@ async def _ask_provider(session: ClusterSession) -> list[Finding]:
 def _account(session: ClusterSession) -> list[Finding]:
     from muster.providers.aws.account import check_account
 
-    session.context.report("", "checking the AWS account: rights, images, zones, addresses and quotas")
-    found = check_account(session.bare_provider, session.config)
+    report = session.context.report
+    found = check_account(session.bare_provider, session.config, lambda step: report("", step))
     return [Finding(place="AWS", problem=one.problem, fix=one.fix, is_fatal=one.is_fatal) for one in found]
 
 

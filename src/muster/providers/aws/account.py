@@ -16,13 +16,16 @@ from muster.providers.aws.provider import AwsNodeProvider
 Report = Callable[[str], None]
 
 
-def check_account(provider: AwsNodeProvider, config: ClusterConfig) -> list[AccountFinding]:
+def check_account(
+    provider: AwsNodeProvider, config: ClusterConfig, report: Report = lambda step: None
+) -> list[AccountFinding]:
     """Returns what would go wrong, asked of AWS; nothing is made."""
     try:
         check_region(config.provider.region)
         keys = provider.launch_keys()
     except ConfigError as error:
         return [AccountFinding(problem=f"{error.path}: {error.message}", fix="then try again")]
+    report("checking the AWS account: rights, images, zones, addresses and quotas")
     check = AccountCheck(provider.calls, provider.subnets, provider.defaults, keys)
     return check.run([_checked(config, name, entry) for name, entry in config.available_node_types.items()])
 

@@ -33,6 +33,14 @@ CONNECT_S, READ_S = 5.0, 60.0
 TRIES = 5  # of a call that is throttled, or whose outcome is not known and that may be repeated
 PAUSE_S = 0.5  # before the second try of a broken call; doubles
 LONGEST_WAIT_S = 20.0  # for a token; a call that would wait longer is refused
+# Which name their things, so that a second call changes nothing more.
+_REPEATED = (
+    "create_launch_template",
+    "create_tags",
+    "start_instances",
+    "stop_instances",
+    "terminate_instances",
+)
 _LOOKS = ("describe_", "get_", "list_", "decode_", "lookup_")
 LEAST_PER_S = 0.2
 STEP = 0.05  # of the full rate: what a call that is not throttled gives back
@@ -114,11 +122,11 @@ class AwsCalls:
     def call(self, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the answer. Raises ProviderError for a refusal, CallBroken when the outcome is not known.
 
-        A call that looks, or that carries a ClientToken, is repeated when its outcome is not known; a
-        throttled one is repeated always.
+        A call that looks, changes nothing when repeated, or carries a ClientToken, is repeated when its
+        outcome is not known; a throttled one is repeated always.
         """
         is_look = operation.startswith(_LOOKS)
-        is_repeated = is_look or "ClientToken" in parameters
+        is_repeated = is_look or operation in _REPEATED or "ClientToken" in parameters
         rate = self.rates["look" if is_look else "change"]
         for attempt in range(1, TRIES + 1):
             self._wait_for(rate, operation)
@@ -206,7 +214,10 @@ class AwsCalls:
             raise ProviderDenied(f"your AWS login has expired ({error}): run `aws sso login`") from error
         except (exceptions.ParamValidationError, exceptions.NoRegionError) as error:
             raise ProviderMisconfigured(f"{operation}: {' '.join(str(error).split())}") from error
-        except exceptions.BotoCoreError as error:  # no connection, a timeout, an answer that cannot be read
+        except (
+            exceptions.BotoCoreError,
+            _botocore().parsers.ResponseParserError,
+        ) as error:  # no connection, a timeout, an answer that cannot be read
             raise CallBroken(f"{operation}: {' '.join(str(error).split())}") from error
         return answer
 
@@ -236,6 +247,7 @@ def _camel(operation: str) -> str:
 def _botocore() -> Any:  # noqa: ANN401 - boto3 has no types
     try:
         import botocore.exceptions
+        import botocore.parsers
     except ImportError as error:
         raise ConfigError(
             "'aws' needs boto3, which is not installed here: pip install 'muster-ml[aws]'",

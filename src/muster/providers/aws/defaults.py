@@ -103,7 +103,7 @@ class ClusterDefaults:
         """Returns the device and the GiB of an image's own disk; "" where that may not be asked."""
 
         def ask() -> tuple[str, int]:
-            found = next(self._calls.pages("describe_images", "Images", ImageIds=[image]), {})
+            found: dict[str, Any] = next(self._calls.pages("describe_images", "Images", ImageIds=[image]), {})
             device = str(found.get("RootDeviceName") or "")
             disks = {
                 one.get("DeviceName"): one.get("Ebs") or {} for one in found.get("BlockDeviceMappings", ())

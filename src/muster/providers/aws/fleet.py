@@ -114,7 +114,6 @@ class MachineBuyer:
                     "create_launch_template",
                     LaunchTemplateName=name,
                     LaunchTemplateData=data,
-                    ClientToken=token_of("template", name),
                     TagSpecifications=[tagged("launch-template", {TAG_MADE_BY: self._cluster_name})],
                 )
             except ProviderError as error:

@@ -1,4 +1,4 @@
-"""MachineList knows the machines of a cluster: one call lists them all, everything else is read from there.
+"""MachineList knows the machines of a cluster: one call lists them all, all else is read from there.
 
 EC2 lists late: a machine made a moment ago is shown although the list lacks it, and one that was ended is
 not, although the list still has it.
@@ -15,13 +15,22 @@ from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.providers.aws.calls import AwsCalls
-from muster.providers.aws.tags import TAG_CLUSTER, from_aws, to_aws
-from muster.providers.v1.tags import TAG_MUSTER_MARKET, TAG_MUSTER_ZONE
+from muster.providers.aws.tags import TAG_CLUSTER, TAG_PART, from_aws, to_aws
+from muster.providers.v1.tags import (
+    TAG_MUSTER_MARKET,
+    TAG_MUSTER_ZONE,
+    TAG_RAY_LAUNCH_REQUEST,
+    TAG_RAY_USER_NODE_TYPE,
+)
 
 PAGE = 1000
 LATE_S = 60.0  # for so long the list may lack a new machine, or still have an ended one
+QUIET_S = 60.0  # without a change by this process
+QUIET_LIST_S = 30.0  # how old a list may be then
+_SETTLED = ("running", "stopped")
 LIVING = ("pending", "running")
 KEPT = ("stopping", "stopped")
+_OF_REQUEST = (TAG_RAY_LAUNCH_REQUEST, TAG_RAY_USER_NODE_TYPE, TAG_PART)
 
 
 class Ec2Machine(Struct, frozen=True, kw_only=True):
@@ -79,8 +88,20 @@ class MachineList:
         self._machines: dict[str, Ec2Machine] = {}
         self._new: dict[str, float] = {}  # id -> when it was made; gone once it was listed
         self._ended: dict[str, float] = {}  # id -> when it was ended or stopped
+        self._changed_at, self._listed_at = clock.monotonic(), float("-inf")
         self._written: list[tuple[float, str, dict[str, str]]] = []  # when, which, tags
         self._lock = threading.Lock()
+
+    def newest(self) -> dict[str, Ec2Machine]:
+        """Returns the machines that live, as `refresh` does; in quiet times from a list half a minute old.
+
+        Quiet means that this process has changed nothing for a while, and that all machines run.
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            is_quiet = now - self._changed_at > QUIET_S and now - self._listed_at <= QUIET_LIST_S
+            is_quiet = is_quiet and all(one.state in _SETTLED for one in self._machines.values())
+        return self.living() if is_quiet else self.refresh()
 
     def refresh(self) -> dict[str, Ec2Machine]:
         """Lists the machines that live; one call for each thousand."""
@@ -97,6 +118,7 @@ class MachineList:
 
     def _merge(self, found: dict[str, Ec2Machine], began: float) -> None:
         now = self._clock.monotonic()
+        self._listed_at = began
         self._new = {n: at for n, at in self._new.items() if n not in found and now - at <= LATE_S}
         self._ended = {n: at for n, at in self._ended.items() if now - at <= LATE_S}
         late = {n: self._machines[n] for n in self._new if n in self._machines}
@@ -137,14 +159,22 @@ class MachineList:
         items = self._calls.pages("describe_instances", "Reservations", Filters=filters)
         return next(iter(_instances(items)), None)
 
-    def of_request(self, tags: Mapping[str, str]) -> list[str]:
-        """Returns living machines with these tags, asked now."""
-        return [n for n, one in self.refresh().items() if tags.items() <= one.tags.items()]
+    def of_request(self, tags: Mapping[str, str]) -> dict[str, Ec2Machine]:
+        """Returns living machines of the same part of the same request, asked now."""
+        wanted = {name: tags.get(name) for name in _OF_REQUEST}
+        if not wanted[TAG_RAY_LAUNCH_REQUEST]:
+            return {}
+        return {
+            n: one
+            for n, one in self.refresh().items()
+            if all(one.tags.get(name) == value for name, value in wanted.items())
+        }
 
     def note_made(self, machines: Iterable[Ec2Machine]) -> None:
         """Shows machines that were made or started now, until a list does."""
         now = self._clock.monotonic()
         with self._lock:
+            self._changed_at = now
             for one in machines:
                 if one.node_id not in self._machines or not self._machines[one.node_id].lives:
                     self._machines[one.node_id] = one
@@ -155,13 +185,16 @@ class MachineList:
         """Hides machines that were ended now."""
         now = self._clock.monotonic()
         with self._lock:
+            self._changed_at = now
             for node_id in node_ids:
                 self._ended[node_id] = now
                 self._new.pop(node_id, None)
 
     def note_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
+        now = self._clock.monotonic()
         with self._lock:
-            self._written.append((self._clock.monotonic(), node_id, dict(tags)))
+            self._changed_at = now
+            self._written.append((now, node_id, dict(tags)))
             self._add_tags(node_id, tags)
 
     def _add_tags(self, node_id: str, tags: Mapping[str, str]) -> None:

@@ -34,7 +34,7 @@ from muster.providers.aws.listing import Ec2Machine, MachineList
 from muster.providers.aws.machine_config import LaunchKeys, MachineConfig, read_config
 from muster.providers.aws.places import Place, SoldOut, SubnetTable
 from muster.providers.aws.stopped import StoppedMachines
-from muster.providers.aws.tags import TAG_CLUSTER, TagWriter
+from muster.providers.aws.tags import TAG_CLUSTER, TAG_PART, TagWriter
 from muster.providers.node_provider import BatchRefused, NodeBatch, NodeProvider
 from muster.providers.v1.tags import (
     NODE_KIND_HEAD,
@@ -45,7 +45,6 @@ from muster.providers.v1.tags import (
 
 logger = logging.getLogger(__name__)
 
-TAG_PART = "muster-launch-part"
 SECOND_LOOK_S = 2.0  # a list may be late: what it lacks is looked for once more
 _ID = re.compile(r"i-[0-9a-f]+")
 
@@ -54,7 +53,7 @@ class AwsNodeProvider(NodeProvider):
     """An AwsNodeProvider manages the EC2 instances of one cluster in one region."""
 
     buys_offers = True
-    max_launch_batch = 100  # machines of one fleet
+    max_launch_batch = 250  # machines of one fleet
     launch_threads = 4  # fleets at a time: one is asked for each offer
 
     def __init__(
@@ -96,7 +95,7 @@ class AwsNodeProvider(NodeProvider):
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
         wanted = tag_filters.items()
-        return [n for n, one in self.machines.refresh().items() if wanted <= one.shown_tags().items()]
+        return [n for n, one in self.machines.newest().items() if wanted <= one.shown_tags().items()]
 
     def is_running(self, node_id: str) -> bool:
         found = self._find(node_id)
@@ -152,7 +151,8 @@ class AwsNodeProvider(NodeProvider):
         config = read_config(batch.node_config, self.launch_keys())
         made: dict[str, Ec2Machine] = {}
         if self._keeps_stopped:
-            made |= self._started(tags, batch)
+            first = batch.offers[0] if batch.offers else None
+            made |= self._stopped.take(tags, batch.count, first)
         groups = self._groups(config, batch.offers)
         refused: list[ProviderError] = []
         for index, places in enumerate(groups):
@@ -194,10 +194,10 @@ class AwsNodeProvider(NodeProvider):
         """Buys what is missing of a request that was made before with other parameters: of another size, or
         with places that are sold out by now.
         """
-        made = self._of_request(order)
+        made = self.machines.of_request(order.tags)
         if len(made) < order.count:
             self.clock.sleep(SECOND_LOOK_S)
-            made = self._of_request(order)
+            made = self.machines.of_request(order.tags)
         missing = order.count - len(made)
         if missing <= 0:
             return made, []
@@ -208,30 +208,6 @@ class AwsNodeProvider(NodeProvider):
             return made, [error] * missing
         more = {n: _new_machine(n, order, place) for n, place in done.made.items()}
         return {**made, **more}, units_refused(rest, done)
-
-    def _of_request(self, order: Order) -> dict[str, Ec2Machine]:
-        names = (TAG_RAY_LAUNCH_REQUEST, TAG_RAY_USER_NODE_TYPE, TAG_PART)
-        wanted = {name: order.tags.get(name) for name in names}
-        return {
-            n: one
-            for n, one in self.machines.refresh().items()
-            if all(one.tags.get(name) == value for name, value in wanted.items())
-        }
-
-    def _started(self, tags: Mapping[str, str], batch: NodeBatch) -> dict[str, Ec2Machine]:
-        """Returns machines that were stopped: those that an earlier attempt has started already, and more."""
-        names = (TAG_RAY_LAUNCH_REQUEST, TAG_RAY_USER_NODE_TYPE, TAG_PART)
-        wanted = {name: tags.get(name) for name in names}
-        mine = {
-            n: one
-            for n, one in self.machines.refresh().items()
-            if wanted[TAG_RAY_LAUNCH_REQUEST] and all(one.tags.get(k) == v for k, v in wanted.items())
-        }
-        missing = batch.count - len(mine)
-        if missing <= 0:
-            return mine
-        first = batch.offers[0] if batch.offers else None
-        return {**mine, **self._stopped.start(tags, missing, first)}
 
     def _groups(self, config: MachineConfig, offers: Sequence[Offer]) -> list[list[Place]]:
         """Returns the places of each market, in the order of the offers."""

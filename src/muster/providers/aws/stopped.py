@@ -57,7 +57,13 @@ class StoppedMachines:
             is_stopped_here = node_id in self._stopped_here
         return is_stopped_here or any(one.node_id == node_id for one in self._list.kept())
 
-    def start(self, tags: Mapping[str, str], count: int, offer: Offer | None) -> dict[str, Ec2Machine]:
+    def take(self, tags: Mapping[str, str], count: int, offer: Offer | None) -> dict[str, Ec2Machine]:
+        """Returns machines for a request: those that an earlier attempt has started already, and more."""
+        mine = self._list.of_request(tags)
+        missing = count - len(mine)
+        return mine if missing <= 0 else {**mine, **self._start(tags, missing, offer)}
+
+    def _start(self, tags: Mapping[str, str], count: int, offer: Offer | None) -> dict[str, Ec2Machine]:
         """Starts up to `count` stopped machines as new ones with these tags; returns those that start.
 
         Tags come first: a machine that was tagged and not started is found and started by the next attempt.

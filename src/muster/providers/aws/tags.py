@@ -14,6 +14,7 @@ from muster.providers.v1.tags import TAG_RAY_NODE_NAME
 
 TAG_CLUSTER = "ray-cluster-name"
 TAG_MADE_BY = "muster-cluster"  # on what `up` makes beside machines: only that is removed again
+TAG_PART = "muster-launch-part"  # of a request with more machines than one call buys
 NAME = "Name"
 WINDOW_S = 0.05
 MOST_RESOURCES = 500
