@@ -35,7 +35,7 @@ _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass
 class Fault:
-    """What happens instead of, before or after the next requests that match."""
+    """What happens instead of, before or after the next requests that match; the administrator has none."""
 
     method: str
     path: str  # a part of the path with its query
@@ -274,7 +274,7 @@ class _Handler(BaseHTTPRequestHandler):
         is_watch = query.get("watch", "") in ("1", "true")
         self.api.asked.append(Asked(token, method, self.path, is_watch))
         self._note_certificate()
-        fault = self._fault(method)
+        fault = None if token == ADMIN else self._fault(method)
         if fault is not None and fault.gate is not None:
             fault.gate.wait(60)
         if fault is not None and not fault.after and self._fails(fault):

@@ -48,7 +48,7 @@ RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
 @click.option(
     "--home",
     type=click.Path(file_okay=False, path_type=Path),
-    help=f"Directory of the ledger. Default: the cluster's name in {HOME}.",
+    help=f"Directory of the ledger. Default: the cluster's name in $MUSTER_HOME/clusters, else {HOME}.",
 )
 @click.option("--once", is_flag=True, help="Run one tick and exit.")
 @click.option(
@@ -98,6 +98,7 @@ class _Sidecar:
         from muster.autoscaler.build import MonitorOptions, StartCancelled, build_monitor
         from muster.autoscaler.connect import find_head_address
         from muster.autoscaler.home import ClusterHome
+        from muster.autoscaler.known_clusters import clusters_root
         from muster.providers.kuberay.connect import connect
 
         provider = connect(self._name, self._namespace, environment, kubeconfig, context)
@@ -105,7 +106,8 @@ class _Sidecar:
             source = self._source(provider, environment)
             if source is None:
                 return
-            where = ClusterHome(home if home is not None else HOME / self._namespace / self._name)
+            root = clusters_root({"MUSTER_HOME": str(HOME), **environment})
+            where = ClusterHome(home) if home is not None else ClusterHome.of(self._name, root)
             head = find_head_address(
                 where, address or environment.get("RAY_ADDRESS") or HEAD_ADDRESS, environment
             )

@@ -62,9 +62,15 @@ def up(config: Path, yes: bool, port: int | None, **given: Any) -> None:  # noqa
 
     FILE is a cluster's YAML file, as for `ray up`. With `provider: {type: process}` the cluster is on this
     computer; with `local` on hosts that are reached over SSH; with `external` on machines of your own class.
+    A FILE that is a RayCluster of Kubernetes is applied there.
     """
+    from muster.cli.ray_cluster import manifest_of, up_ray_cluster
     from muster.config.load import load_config
 
+    manifest = manifest_of(config)
+    if manifest is not None:
+        up_ray_cluster(config, manifest, yes=yes, port=port, **given)
+        return
     loaded = load_config(config, os.environ)
     if loaded.provider.type != "process":
         from muster.cli.cluster.up_down import up_elsewhere
@@ -207,7 +213,12 @@ def down(ctx: click.Context, /, cluster: str, yes: bool, purge: bool, **given: b
     A second call does nothing.
     """
     from muster.cli.cluster.up_down import down_elsewhere, is_elsewhere
+    from muster.cli.ray_cluster import down_ray_cluster, manifest_of
 
+    manifest = manifest_of(cluster)
+    if manifest is not None:
+        down_ray_cluster(manifest, yes=yes)
+        return
     if is_elsewhere(cluster):
         if not down_elsewhere(cluster, yes=yes, purge=purge, **given):
             ctx.exit(NOT_ENDED)

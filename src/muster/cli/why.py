@@ -170,6 +170,12 @@ def why(ctx: click.Context, /, subject: str, cluster: str | None, as_json: bool)
 
     Without the name of a cluster: the only one that is up.
     """
+    from muster.cli.ray_cluster import explain_in_ray_cluster, manifest_of
+
+    manifest = manifest_of(cluster)
+    if manifest is not None:
+        explain_in_ray_cluster(subject, manifest, as_json=as_json)
+        return
     if is_launched(cluster, clusters_root(os.environ)):
         from muster.cli.cluster.commands import ask_head
 

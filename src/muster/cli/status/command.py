@@ -56,6 +56,12 @@ def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, v
 
     Without a name: the only cluster that is up.
     """
+    from muster.cli.ray_cluster import manifest_of, show_ray_cluster
+
+    manifest = manifest_of(cluster)
+    if manifest is not None:
+        show_ray_cluster(manifest, as_json=as_json)
+        return
     if is_launched(cluster, clusters_root(os.environ)):
         from muster.cli.cluster.commands import ask_head
 

@@ -5,6 +5,7 @@ Called by the commands that work on Kubernetes. Nothing is asked before the firs
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def connected_client(
         return KubeClient(in_cluster(environment, service_account, clock), _timeout_s(environment)), ""
     access, namespace = from_kubeconfig(kubeconfig, environment, context, clock)
     return KubeClient(access, _timeout_s(environment)), namespace
+
+
+def usual_kubeconfig(environment: Mapping[str, str]) -> Path | None:
+    """Returns the file that kubectl would use; None inside a pod that has no such file."""
+    named = environment.get("KUBECONFIG", "").partition(os.pathsep)[0]
+    usual = Path(environment.get("HOME", "~")).expanduser() / ".kube" / "config"
+    if named or usual.is_file() or "KUBERNETES_SERVICE_HOST" not in environment:
+        return Path(named).expanduser() if named else usual
+    return None
 
 
 def _timeout_s(environment: Mapping[str, str]) -> float:

@@ -188,7 +188,7 @@ def _read_yaml(path: Path) -> Plain:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProviderMisconfigured(
-            f"the kubeconfig {path} cannot be read ({error.strerror}): give --kubeconfig, or set KUBECONFIG"
+            f"the kubeconfig {path} cannot be read ({error.strerror}): set KUBECONFIG to that of your cluster"
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise ProviderMisconfigured(f"{path} is not YAML: give the kubeconfig of your cluster") from None

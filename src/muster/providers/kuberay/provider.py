@@ -6,6 +6,7 @@ RayCluster and patches it. Each patch is built from a read that is newer than th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from muster.cluster.snapshot import ProviderTraits
 from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
 from muster.providers.kuberay.effects import KubeEffects
 from muster.providers.kuberay.pod_resize import resize_limits
-from muster.providers.kuberay.pod_watch import PodWatch
+from muster.providers.kuberay.pod_watch import PodsNotKnown, PodWatch
 from muster.providers.kuberay.pods import Pod
 from muster.providers.kuberay.scaling import (
     ScalePatch,
@@ -272,7 +273,8 @@ class Scaler:
         for attempt in range(TRIES):
             request = self.queue.waiting()
             if request is None:
-                self._note_pods()
+                with contextlib.suppress(PodsNotKnown):  # whoever lists them is told
+                    self._note_pods()
                 return
             if self._try(cluster, request, by_version=attempt < BY_VERSION):
                 return

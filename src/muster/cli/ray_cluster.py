@@ -1,0 +1,150 @@
+"""Does `muster up`, `status`, `why` and `down` for a file that is a RayCluster of Kubernetes.
+
+Imported lazily by those commands. They show what the API server knows; the decisions of the loop are shown by
+the same commands inside the autoscaler's container.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import yaml
+
+from muster.base.codec import encode_plain
+from muster.base.resources import Resources
+from muster.base.text import did_you_mean
+from muster.cli.console import emit
+from muster.errors import ClusterError, ConfigError
+
+if TYPE_CHECKING:
+    from muster.providers.kuberay.manage import PodRow, RayClusterManager, RayClusterReport
+
+KIND = "RayCluster"
+_EXEC = "kubectl exec -n {} POD-OF-THE-HEAD -c autoscaler -- muster {}"
+
+
+def manifest_of(word: str | Path | None) -> dict[str, Any] | None:
+    """Returns the RayCluster of a file; None for any other file, and for names. Raises ConfigError."""
+    path = Path(os.path.expanduser(str(word or "")))
+    if word is None or not path.is_file():
+        return None
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if KIND not in text or "apiVersion" not in text:
+        return None
+    try:
+        found = [one for one in yaml.safe_load_all(text) if isinstance(one, Mapping)]
+    except yaml.YAMLError:
+        return None  # the reader of cluster files names the line
+    mine = [dict(one) for one in found if one.get("kind") == KIND]
+    if not mine:
+        return None
+    if len(mine) > 1 or not isinstance(mine[0].get("metadata"), Mapping):
+        raise ConfigError("has more than one RayCluster, or one without metadata; keep one", file=str(path))
+    return mine[0]
+
+
+def up_ray_cluster(
+    path: Path, manifest: dict[str, Any], *, yes: bool, dry_run: bool, **given: object
+) -> None:
+    """Applies the file, after its configuration was checked."""
+    from muster.cli.up_down import confirm
+    from muster.providers.kuberay.ray_cluster import cluster_config
+
+    unfit = [
+        f"--{name.replace('_', '-')}" for name, value in given.items() if value and name not in _ANYWHERE
+    ]
+    if unfit:
+        raise ClusterError(f"{', '.join(unfit)}: not for a RayCluster; edit {path} instead")
+    config = cluster_config(manifest)
+    manager, where = _manager(manifest)
+    for name, kind in config.available_node_types.items():
+        if name != config.head_type:
+            sizes = Resources.of(kind.resources)
+            emit(f"{name}: {kind.min_workers} to {config.type_max_workers(name)} pods of {sizes}".encode())
+    if dry_run:
+        return
+    if not yes:
+        confirm(f"Apply RayCluster {where}?")
+    emit(f"RayCluster {where}: {manager.apply(manifest)}; `muster status {path}` shows its pods".encode())
+
+
+_ANYWHERE = ("no_check", "no_config_cache", "redirect_command_output", "login_shells", "no_restart")
+
+
+def down_ray_cluster(manifest: dict[str, Any], *, yes: bool) -> None:
+    from muster.cli.up_down import confirm
+
+    manager, where = _manager(manifest)
+    if not yes:
+        confirm(f"Delete RayCluster {where} and everything that runs on it?")
+    was_there = manager.delete()
+    emit(f"RayCluster {where}: {'is being deleted' if was_there else 'is not there'}".encode())
+
+
+def show_ray_cluster(manifest: dict[str, Any], *, as_json: bool) -> None:
+    manager, where = _manager(manifest)
+    report = manager.report()
+    if as_json:
+        emit(encode_plain(report))
+        return
+    lines = [f"RayCluster {where}: {len(report.pods)} pods"]
+    if report.untouched:
+        lines.append(f"nothing is launched or removed: {report.untouched}")
+    for group in report.groups:
+        states = ", ".join(f"{count} {state}" for state, count in group.states.items()) or "no pods"
+        most = "any number" if group.most is None else str(group.most)
+        hosts = f" of {group.hosts} pods" if group.hosts > 1 else ""
+        lines.append(f"  {group.name}: {group.replicas} of {group.least} to {most} replicas{hosts}; {states}")
+    lines += [_line(pod) for pod in report.pods if pod.detail]
+    lines.append(f"decisions: {_EXEC.format(report.namespace, 'status')}")
+    emit("\n".join(lines).encode())
+
+
+def explain_in_ray_cluster(subject: str, manifest: dict[str, Any], *, as_json: bool) -> None:
+    """Says why a pod is as it is, or the pods of a group."""
+    report = _manager(manifest)[0].report()
+    pods = [pod for pod in report.pods if subject in (pod.name, pod.group)] or [
+        pod for pod in report.pods if pod.name.startswith(subject)
+    ]
+    group = next((one for one in report.groups if one.name == subject), None)
+    if not pods and group is None:
+        raise ClusterError(_unknown(subject, report))
+    if as_json:
+        emit(encode_plain({"group": group, "pods": pods}))
+        return
+    lines = [_line(pod) for pod in pods]
+    if group is not None:
+        named = f"; to be deleted: {', '.join(group.to_delete)}" if group.to_delete else ""
+        lines.insert(0, f"{group.name}: {group.replicas} replicas{named}")
+    lines.append(f"its history: {_EXEC.format(report.namespace, f'why {subject}')}")
+    emit("\n".join(lines).encode())
+
+
+def _line(pod: PodRow) -> str:
+    return f"  {pod.name} ({pod.group}): {pod.state}" + (f": {pod.detail}" if pod.detail else "")
+
+
+def _unknown(subject: str, report: RayClusterReport) -> str:
+    names = [*(group.name for group in report.groups), *(pod.name for pod in report.pods)]
+    near = did_you_mean(subject, names)
+    return (
+        f"RayCluster {report.name} has no pod or group {subject!r}{near or '; there are ' + ', '.join(names)}"
+    )
+
+
+def _manager(manifest: dict[str, Any]) -> tuple[RayClusterManager, str]:
+    from muster.providers.kuberay.client import KubePaths
+    from muster.providers.kuberay.connect import CRD_VERSION, connected_client, usual_kubeconfig
+    from muster.providers.kuberay.manage import RayClusterManager
+
+    metadata, version = manifest["metadata"], str(manifest.get("apiVersion", "")).rpartition("/")[2]
+    client, default = connected_client(os.environ, usual_kubeconfig(os.environ))
+    name, namespace = str(metadata.get("name", "")), str(metadata.get("namespace") or default or "default")
+    click.get_current_context().call_on_close(client.close)
+    return RayClusterManager(
+        client, KubePaths(namespace, name, version or CRD_VERSION)
+    ), f"{namespace}/{name}"

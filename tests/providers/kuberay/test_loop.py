@@ -1,0 +1,265 @@
+"""The whole loop over an API server: the controller decides, the operator acts, and faults are in between."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+
+import pytest
+from tests.kube.operator import worker_group
+from tests.kube.world import until
+
+from muster.base.ambient import Ambient
+from muster.base.clock import ManualClock
+from muster.base.ids import CountingIds, NodeId
+from muster.base.resources import Resources
+from muster.base.rng import Seed
+from muster.cluster.controller import ClusterController
+from muster.cluster.model import Demand, NodeReport, NodeStatus, RuntimeReport
+from muster.cluster.plan import Reason
+from muster.cluster.ports import Ports
+from muster.errors import MusterError
+from muster.providers.kuberay.source import RayClusterSource
+from muster.stores.ledger.memory import MemoryInstanceStore
+
+CPUS = 4
+
+
+class PodsAsRuntime:
+    """A runtime in which every running pod is a node; work is placed on nodes with room, by group."""
+
+    def __init__(self, world):
+        self.world, self.version = world, 0
+        self.busy, self.drained, self.idle_since, self.now = set(), set(), {}, 0.0
+        self.waiting = 0  # tasks of one pod each
+        self.killed_work = []
+        self.deadlines = {}
+
+    def pods(self):
+        return self.world.admin.pods("ray.io/cluster=demo")
+
+    def read(self):
+        self.version += 1
+        pods = {pod["metadata"]["name"]: pod for pod in self.pods()}
+        live = {name for name, pod in pods.items() if pod["status"].get("phase") == "Running"}
+        self.killed_work += sorted(self.busy - live)
+        self.waiting += len(self.busy - live)  # a task whose node died asks again
+        self.busy &= live
+        workers = sorted(name for name in live - {"demo-head"} if name not in self.drained)
+        for name in workers:
+            if self.waiting and name not in self.busy:
+                self.busy.add(name)
+                self.waiting -= 1
+        nodes = [self._node(name, pods[name]) for name in sorted(live)]
+        demands = (Demand(shape=Resources.of(CPU=CPUS), count=self.waiting),) if self.waiting else ()
+        return RuntimeReport(version=self.version, nodes=tuple(nodes), demands=demands)
+
+    def _node(self, name, pod):
+        is_head, is_busy = name == "demo-head", name in self.busy
+        since = self.idle_since.setdefault(name, self.now)
+        if is_busy:
+            self.idle_since[name] = self.now
+        status = NodeStatus.RUNNING if is_busy or is_head else NodeStatus.IDLE
+        status = NodeStatus.DEAD if name in self.drained and not is_busy else status
+        status = NodeStatus.DRAINING if name in self.drained and is_busy else status
+        total = Resources.of(CPU=0 if is_head else CPUS)
+        return NodeReport(
+            node_id=NodeId(f"n-{name}"),
+            cloud_id=name,
+            node_type=pod["metadata"]["labels"]["ray.io/group"],
+            status=status,
+            is_head=is_head,
+            total=total,
+            available=Resources.of(CPU=0) if is_busy or is_head else total,
+            idle_s=0.0 if is_busy else self.now - since,
+        )
+
+    def publish(self, version, report):
+        pass
+
+    def drain(self, action):
+        name = str(action.node_id).removeprefix("n-")
+        if name in self.busy and action.may_be_refused:
+            return
+        self.drained.add(name)
+        self.deadlines[name] = action.deadline_s
+
+    def poll(self):
+        return ()
+
+
+class Loop:
+    """Ticks, patches and passes of the operator, one after the other; the clock is the test's."""
+
+    def __init__(self, world, provider):
+        self.world, self.provider = world, provider
+        self.clock = ManualClock(time.time())  # deletion timestamps are those of the server
+        self.runtime = PodsAsRuntime(world)
+        self.store = MemoryInstanceStore(clock=self.clock)
+        self.source = RayClusterSource(provider, {})
+        ambient = Ambient(clock=self.clock, ids=CountingIds(), seed=Seed(1))
+        self.ports = Ports(
+            provider=provider,
+            nodes=self.runtime,
+            drainer=self.runtime,
+            installer=None,
+            store=self.store,
+            spec=self.source,
+            notices=provider,
+        )
+        self.controller = ClusterController(self.ports, ambient)
+        self.plans = []
+
+    def tick(self, times=1, seconds=2.0, operator=True):
+        for _ in range(times):
+            self.clock.advance(seconds)
+            self.runtime.now = self.clock.now()
+            self.plans.append(self.controller.tick().plan)
+            with contextlib.suppress(MusterError):  # the thread would try again
+                self.provider.scaler.step()
+            if operator:
+                self.world.operator.step()
+                self.world.caught_up(self.provider)
+
+    def states(self):
+        records = self.store.load().instances.values()
+        return sorted(record.state.name for record in records if record.node_type != "headgroup")
+
+
+@pytest.fixture
+def loop(world):
+    def make(*groups, **spec):
+        world.create(*groups, autoscalerOptions={"idleTimeoutSeconds": 10}, **spec)
+        return Loop(world, world.provider())
+
+    return make
+
+
+def test_pods_come_for_work_and_go_when_it_is_done(loop, world):
+    stage = loop(worker_group("small", 0, maxReplicas=5))
+    stage.runtime.waiting = 3
+    stage.tick(4)
+    assert (world.size(), stage.states()) == ((3, []), ["RAY_RUNNING"] * 3)
+    stage.runtime.busy.clear()
+    stage.tick(12)
+    assert (world.size()[0], world.operator.workers("small"), stage.states()) == (0, [], [])
+    assert stage.runtime.killed_work == []
+    assert set(world.operator.deleted) <= stage.runtime.drained  # each was drained before it was named
+
+
+def test_a_timed_out_pod_makes_room_for_another_at_the_maximum(loop, world):
+    """RC-35, in one patch: the deletion and the raise are independent, and replicas never exceed three."""
+    stage = loop(worker_group("small", 0, maxReplicas=3))
+    stage.runtime.waiting = 2
+    stage.tick(4)
+    world.operator.starts = False
+    stage.runtime.waiting = 1
+    stage.tick(2)
+    (stuck,) = [p["metadata"]["name"] for p in stage.runtime.pods() if p["status"]["phase"] == "Pending"]
+    assert stage.states() == ["ALLOCATED", "RAY_RUNNING", "RAY_RUNNING"]
+    world.operator.starts = True
+    stage.clock.advance(3601)
+    replicas = []
+    for _ in range(4):
+        stage.tick(operator=False)
+        replicas.append(world.size()[0])
+    assert (world.size(), max(replicas)) == ((3, [stuck]), 3)
+    stage.tick(4)
+    assert stage.states() == ["RAY_RUNNING"] * 3
+    assert (world.operator.deleted, stage.runtime.killed_work) == ([stuck], [])
+
+
+def test_a_gated_group_is_said_at_once_and_another_is_used(loop, world):
+    small = worker_group("small", 0, maxReplicas=5, priority=1)
+    stage = loop(small, worker_group("other", 0, maxReplicas=5))
+    world.operator.starts = False
+    stage.runtime.waiting = 1
+    stage.tick(2)
+    (pod,) = [p["metadata"]["name"] for p in stage.runtime.pods() if p["status"]["phase"] == "Pending"]
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    world.admin.set_status(pod, {"phase": "Pending", "conditions": [gated]})
+    world.caught_up(stage.provider)
+    stage.runtime.waiting = 3
+    for _ in range(30):
+        stage.tick()
+        stuck = [v.detail for v in stage.plans[-1].verdicts if v.reason is Reason.STUCK]
+        if stuck:
+            break
+    assert "the pod waits for quota" in stuck[0]
+    stage.tick(2)
+    assert (world.size(0)[0], world.size(1)[0]) == (1, 2)
+
+
+def test_an_idle_slice_goes_whole_and_a_busy_host_keeps_it(loop, world):
+    stage = loop(worker_group("tpu", 0, maxReplicas=3, numOfHosts=2))
+    stage.runtime.waiting = 3
+    stage.tick(4)
+    assert (world.size()[0], len(world.operator.workers("tpu"))) == (2, 4)
+    kept = sorted(stage.runtime.busy)[0]
+    stage.runtime.busy = {kept}
+    stage.tick(14)
+    left = world.operator.workers("tpu")
+    assert (world.size()[0], len(left), kept in left) == (1, 2, True)
+    assert stage.runtime.killed_work == []
+
+
+def test_an_evicted_pod_is_drained_with_its_deadline_and_replaced_once(loop, world):
+    stage = loop(worker_group("small", 0, maxReplicas=5))
+    stage.runtime.waiting = 2
+    stage.tick(4)
+    evicted = sorted(stage.runtime.busy)[0]
+    world.operator.held.add(evicted)
+    world.admin.delete_pod(evicted)
+    until(lambda: stage.provider.read().notices)
+    stage.tick(2)
+    assert 0 < stage.runtime.deadlines[evicted] <= 30  # what is left of the grace of the pod
+    world.operator.held.clear()
+    stage.tick(6)
+    assert (world.size()[0], len(world.operator.workers("small")), len(stage.runtime.busy)) == (2, 2, 2)
+
+
+FAULTS = (
+    {"status": 409},
+    {"status": 500},
+    {"status": 429, "headers": {"Retry-After": "0"}},
+    {"cut": True},
+    {"cut": True, "after": True},
+    {"status": 503, "after": True},
+)
+
+
+def disturb(chance, world, api):
+    for method in ("GET", "PATCH"):
+        if chance.random() < 0.3:
+            api.fault(method, "rayclusters/demo", **chance.choice(FAULTS))
+    if chance.random() < 0.2:
+        api.stop_watches()
+    if chance.random() < 0.1:
+        api.store.forget_history()
+    if chance.random() < 0.1:
+        world.admin.edit_group(chance.randint(0, 1), minReplicas=0, idleTimeoutSeconds=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", (0, 1, 13))
+def test_under_faults_the_replicas_end_right_and_no_work_is_killed(loop, world, api, seed):
+    chance = random.Random(seed)
+    stage = loop(*(worker_group(name, 0, maxReplicas=4) for name in ("small", "large")))
+    for step in range(20):
+        if step in (2, 8):
+            stage.runtime.waiting += chance.randint(1, 4)
+        if step == 14:  # all work is done, that which waits as well
+            stage.runtime.busy.clear()
+            stage.runtime.waiting = 0
+        disturb(chance, world, api)
+        stage.tick(operator=False)
+        for fault in api.faults:
+            fault.times = 0
+        if chance.random() < 0.6:  # an operator that is often behind
+            world.operator.step()
+            world.caught_up(stage.provider)
+    stage.tick(14)
+    assert (stage.runtime.killed_work, stage.runtime.waiting) == ([], 0)
+    assert [world.size(index)[0] for index in (0, 1)] == [0, 0]
+    assert (stage.states(), len(stage.runtime.pods())) == ([], 1)
