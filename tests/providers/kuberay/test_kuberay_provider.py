@@ -278,7 +278,7 @@ def test_with_threads_a_tick_asks_and_does_not_wait(world):
     world.operator.run()
     provider.launch(RequestId("r-1"), {"small": 3})
     until(lambda: len(provider.list_instances()) == 4, "three workers come")
-    assert not provider.under_way(RequestId("r-1"))
+    until(lambda: not provider.under_way(RequestId("r-1")), "the launch is over")
     names = [name for name, pod in provider.pods().items() if pod.is_worker]
     provider.terminate(RequestId("t-1"), names)
     until(lambda: len(provider.list_instances()) == 1, "they go")

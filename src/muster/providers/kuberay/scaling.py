@@ -73,8 +73,8 @@ def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-class ScaleRequest(Struct, frozen=True, kw_only=True):
-    """A ScaleRequest is all that is asked for at once: launches by request, and pods to end."""
+class PatchRequest(Struct, frozen=True, kw_only=True):
+    """A PatchRequest is all that is asked for at once: launches by request, and pods to end."""
 
     launches: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)
     ends: Collection[str] = ()
@@ -93,7 +93,7 @@ class ScalePatch(Struct, frozen=True, kw_only=True):
     spare: Mapping[str, int] = field(default_factory=dict)
 
 
-def scale_patch(cluster: Plain, pods: Mapping[str, Pod], request: ScaleRequest) -> ScalePatch:
+def scale_patch(cluster: Plain, pods: Mapping[str, Pod], request: PatchRequest) -> ScalePatch:
     """Returns the patch that turns the cluster as it is into the one asked for."""
     builder = _Builder(cluster, pods, request)
     for group in builder.groups.values():
@@ -135,7 +135,7 @@ def guards(cluster: Plain, operations: Sequence[Operation], *, by_version: bool)
 class _Builder:
     """Collects the operations of one patch."""
 
-    def __init__(self, cluster: Plain, pods: Mapping[str, Pod], request: ScaleRequest) -> None:
+    def __init__(self, cluster: Plain, pods: Mapping[str, Pod], request: PatchRequest) -> None:
         self._cluster, self._pods = cluster, pods
         self.groups = worker_groups(cluster)
         done = set(applied_requests(cluster))
