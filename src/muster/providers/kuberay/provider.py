@@ -33,8 +33,8 @@ from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
 from muster.providers.kuberay.pod_watch import PodsNotKnown, PodWatch
 from muster.providers.kuberay.pods import Pod
 from muster.providers.kuberay.scaling import (
-    ScalePatch,
     PatchRequest,
+    ScalePatch,
     applied_requests,
     guards,
     scale_patch,

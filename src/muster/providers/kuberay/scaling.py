@@ -179,10 +179,14 @@ class _Builder:
         return [pod for pod in wanted if pod.replica not in used]
 
     def _replicas(self, group: WorkerGroup, asked: Mapping[RequestId, int], fewer: int) -> int:
+        """Returns the new replicas. What the operator makes for a minimum above them nobody has asked for."""
+        if not asked and not fewer:
+            return group.current
         living = len(self._living.get(group.name, ()))
         base = max(group.current, group.least, math.ceil(living / group.hosts))
         coming = max(0, base * group.hosts - living)
-        spare = min(self._spare.get(group.name, 0), coming)
+        for_minimum = max(0, group.least - group.current) * group.hosts
+        spare = min(self._spare.get(group.name, 0) + for_minimum, coming)
         wanted = sum(asked.values())
         bought = wanted - min(spare, wanted)
         more = math.ceil(bought / group.hosts)
