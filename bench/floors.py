@@ -58,6 +58,13 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("parity_gangs.mismatches", at_most=0),
         Floor("check.problems", at_most=0),
     ),
+    "kuberay": (
+        Floor("tick_cpu_s.1000", at_most=0.05),
+        Floor("sidecar_mb.1000", at_most=250),
+        Floor("requests_per_tick.1000", at_most=1.2),
+        Floor("requests_to_grow.1000", at_most=12),
+        Floor("listing_speedup.1000", at_least=20),
+    ),
     "reconcile": (
         Floor("speedup.steady_10000", at_least=200),
         Floor("history_factor.100k", at_most=1.1),

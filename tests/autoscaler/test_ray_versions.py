@@ -1,4 +1,4 @@
-"""The monitor and the shadow with the oldest Ray that is supported, which is not the one of this environment.
+"""The monitor, the shadow and the sidecar of KubeRay with the oldest Ray, not the one of this environment.
 
 `make test-ray-versions` makes an environment with it. Everything runs there, in processes of its own: the
 head, the nodes, the drivers and `muster`; here only their files are read.
@@ -17,6 +17,10 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
+from tests.kube.api_server import NAMESPACE, running_api
+from tests.kube.operator import OperatorDouble, worker_group
+from tests.kube.world import KubeWorld
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import read_status
@@ -29,6 +33,7 @@ from muster.providers.process.ray_command import (
     NodeSize,
     head_command,
     node_environment,
+    worker_command,
 )
 from muster.stores.ledger.history import open_history
 
@@ -88,6 +93,18 @@ print(json.dumps(told), flush=True)
 """
 
 
+POD_TASK = """
+import sys, ray
+ray.init(address=sys.argv[1], logging_level="error", log_to_driver=False)
+
+@ray.remote(num_cpus=1, resources={"podded": 1})
+def work():
+    return "done"
+
+print(ray.get(work.remote(), timeout=150), flush=True)
+"""
+
+
 def environment() -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     return {**kept, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": ""}
@@ -140,6 +157,87 @@ def monitor(config, address, home, *more):
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+class PodsAsNodes:
+    """A node of the other Ray for each pod of a worker."""
+
+    def __init__(self, address, folder):
+        self._address, self._folder = address, folder
+        self.nodes = {}
+
+    def start(self, pod):
+        name = pod["metadata"]["name"]
+        if pod["metadata"]["labels"]["ray.io/node-type"] != "worker":
+            return
+        http, grpc, metrics, runtime_env = free_ports(4)
+        ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
+        size = NodeSize(resources={"CPU": 1, "podded": 1})
+        command = worker_command(size, ports, self._address, self._folder / name)
+        self.nodes[name] = subprocess.Popen(
+            [str(PYTHON), *command[1:]],
+            env=node_environment(environment(), NodeIdentity(cloud_id=name, node_type="small"), {}),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def stop(self, pod):
+        node = self.nodes.pop(pod["metadata"]["name"], None)
+        if node is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(node.pid, signal.SIGKILL)
+            node.wait()
+
+
+def kubeconfig(server, folder):
+    """Logs in with the Role that KubeRay 1.3 makes."""
+    sections = {
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": "u", "user": {"token": server.token("kuberay-1.3")}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}],
+    }
+    file = folder / "kubeconfig"
+    file.write_text(yaml.safe_dump({"current-context": "x", **sections}), encoding="utf-8")
+    return file
+
+
+def test_the_sidecar_of_a_raycluster_scales_pods_of_the_oldest_ray(address, tmp_path):
+    folder = Path(tempfile.mkdtemp(prefix="mp-", dir="/tmp"))
+    group = worker_group("small", 0, maxReplicas=2, rayStartParams={"resources": '{"podded": 1}'})
+    group["template"]["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "1"}
+    with running_api() as server:
+        world, pods = KubeWorld(server), PodsAsNodes(address, folder)
+        world.operator = OperatorDouble(world.admin, "demo", start=pods.start, stop=pods.stop)
+        world.create(group, autoscalerOptions={"idleTimeoutSeconds": 2})
+        world.operator.run(0.1)
+        command = [str(PYTHON), "-m", "muster.cli.main", "kuberay-autoscaler", "--cluster-name", "demo"]
+        command += ["--cluster-namespace", NAMESPACE, "--kubeconfig", str(kubeconfig(server, tmp_path))]
+        log = tmp_path / "sidecar.log"
+        with log.open("wb") as stream:
+            sidecar = subprocess.Popen(
+                [*command, "--address", address, "--home", str(tmp_path / "home")],
+                env=environment(),
+                stdout=stream,
+                stderr=stream,
+            )
+        driver = subprocess.Popen(
+            [str(PYTHON), "-c", POD_TASK, address], env=environment(), stdout=subprocess.PIPE, text=True
+        )
+        try:
+            told = driver.communicate(timeout=PATIENCE_S)[0]
+            assert told.splitlines()[-1:] == ["done"], log.read_text()
+            wait_until(lambda: world.operator.workers("small") == [], "idle pods go")
+            assert world.size()[0] == 0, log.read_text()
+        finally:
+            driver.kill()
+            driver.wait()
+            sidecar.terminate()
+            sidecar.wait(PATIENCE_S)
+            world.close()
+            for name in list(pods.nodes):
+                pods.stop({"metadata": {"name": name}})
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def ended(process):

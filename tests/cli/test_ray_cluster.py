@@ -51,7 +51,7 @@ def admin(api):
 def test_up_makes_the_cluster_and_again_changes_it_but_not_what_the_autoscaler_decided(file, admin):
     assert muster("up", file, "-y") == (
         0,
-        "small: 0 to 3 pods of CPU 4, memory 8 GiB\n"
+        "small: 0 to 3 pods of CPU: 4, memory: 8.59 GB\n"
         f"RayCluster research/demo: created; `muster status {file}` shows its pods\n",
     )
     assert "RayCluster research/demo: as it was" in muster("up", file, "-y")[1]

@@ -61,8 +61,8 @@ def kubernetes_kind(data: object) -> str:
 def not_kubernetes(kind: str) -> str:
     """Returns what to tell about a Kubernetes object that is given as a cluster file."""
     return (
-        f"is a Kubernetes object of kind {kind}, not a cluster file; up, status, why and down take a RayCluster: "
-        "to plan for one, describe its groups as available_node_types, under provider kuberay"
+        f"is a Kubernetes object of kind {kind}, not a cluster file; up, status, why and down take one:"
+        " to plan for one, describe its groups as available_node_types, under provider kuberay"
     )
 
 

@@ -95,6 +95,16 @@ def test_a_minimum_above_the_replicas_counts(world):
     assert world.size() == (3, [])
 
 
+def test_pods_that_the_operator_makes_for_a_raised_minimum_are_not_asked_for_again(world):
+    world.create(worker_group("small", 0))
+    provider = world.provider()
+    world.admin.edit_group(0, minReplicas=2)
+    launch(provider, "r-1", small=1)
+    assert world.size() == (2, [])
+    launch(provider, "r-2", small=2)
+    assert world.size() == (3, [])
+
+
 @pytest.mark.conformance("KR-06")
 def test_replicas_that_have_no_pods_yet_count(world):
     world.create(worker_group("small", 2))
@@ -278,7 +288,7 @@ def test_with_threads_a_tick_asks_and_does_not_wait(world):
     world.operator.run()
     provider.launch(RequestId("r-1"), {"small": 3})
     until(lambda: len(provider.list_instances()) == 4, "three workers come")
-    assert not provider.under_way(RequestId("r-1"))
+    until(lambda: not provider.under_way(RequestId("r-1")), "the launch is over")
     names = [name for name, pod in provider.pods().items() if pod.is_worker]
     provider.terminate(RequestId("t-1"), names)
     until(lambda: len(provider.list_instances()) == 1, "they go")

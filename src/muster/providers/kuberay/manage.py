@@ -62,7 +62,7 @@ class RayClusterManager:
         self._client, self._paths, self._clock = client, paths, clock or SystemClock()
 
     def apply(self, manifest: Plain) -> str:
-        """Creates the object, or changes it to what the file says; returns "created", "changed" or "as it was".
+        """Makes the object what the file says; returns whether it was created, changed, or is as it was.
 
         The replicas of groups that are there already are the autoscaler's, and stay.
         """

@@ -6,6 +6,7 @@ RayCluster and patches it. Each patch is built from a read that is newer than th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -32,11 +33,11 @@ from muster.cluster.snapshot import ProviderTraits
 from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
 from muster.providers.kuberay.effects import KubeEffects
 from muster.providers.kuberay.pod_resize import resize_limits
-from muster.providers.kuberay.pod_watch import PodWatch
+from muster.providers.kuberay.pod_watch import PodsNotKnown, PodWatch
 from muster.providers.kuberay.pods import Pod
 from muster.providers.kuberay.scaling import (
+    PatchRequest,
     ScalePatch,
-    ScaleRequest,
     applied_requests,
     guards,
     scale_patch,
@@ -112,13 +113,13 @@ class ScaleQueue:
         with self.lock:
             self.ends.setdefault(request_id, list(cloud_ids))
 
-    def waiting(self) -> ScaleRequest | None:
+    def waiting(self) -> PatchRequest | None:
         """Returns all that is asked for; None when nothing is."""
         with self.lock:
             if not self.launches and not self.ends:
                 return None
             ends = frozenset(one for ids in self.ends.values() for one in ids)
-            return ScaleRequest(launches={r: dict(s) for r, s in self.launches.items()}, ends=ends)
+            return PatchRequest(launches={r: dict(s) for r, s in self.launches.items()}, ends=ends)
 
     def is_open(self, request_id: RequestId) -> bool:
         """Returns whether the request waits, or has failures that were not polled."""
@@ -126,7 +127,7 @@ class ScaleQueue:
             failed = any(one.request_id == request_id for one in self._launch_failures)
             return failed or request_id in self.launches or request_id in self.ends
 
-    def settle(self, request: ScaleRequest, patch: ScalePatch) -> None:
+    def settle(self, request: PatchRequest, patch: ScalePatch) -> None:
         """The patch is in force: what it asked for is done; the rest has failed, or is still held."""
         with self.lock:
             for request_id in request.launches:
@@ -153,7 +154,7 @@ class ScaleQueue:
                 )
                 self._launch_failures += [failure] * count
 
-    def fail(self, request: ScaleRequest, kind: FailureKind, message: str) -> None:
+    def fail(self, request: PatchRequest, kind: FailureKind, message: str) -> None:
         """The API server refuses: the requests end, with a reason."""
         with self.lock:
             for request_id in request.launches:
@@ -272,7 +273,8 @@ class Scaler:
         for attempt in range(TRIES):
             request = self.queue.waiting()
             if request is None:
-                self._note_pods()
+                with contextlib.suppress(PodsNotKnown):  # whoever lists them is told
+                    self._note_pods()
                 return
             if self._try(cluster, request, by_version=attempt < BY_VERSION):
                 return
@@ -292,7 +294,7 @@ class Scaler:
         self._spare.note(pods, self.named())
         return pods
 
-    def _try(self, cluster: dict[str, Any], request: ScaleRequest, *, by_version: bool) -> bool:
+    def _try(self, cluster: dict[str, Any], request: PatchRequest, *, by_version: bool) -> bool:
         """Returns whether the request is settled; False after a conflict."""
         pods = self._note_pods()
         request = replace(request, spare=dict(self._spare.counts))

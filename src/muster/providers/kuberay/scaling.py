@@ -73,8 +73,8 @@ def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-class ScaleRequest(Struct, frozen=True, kw_only=True):
-    """A ScaleRequest is all that is asked for at once: launches by request, and pods to end."""
+class PatchRequest(Struct, frozen=True, kw_only=True):
+    """A PatchRequest is all that is asked for at once: launches by request, and pods to end."""
 
     launches: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)
     ends: Collection[str] = ()
@@ -93,7 +93,7 @@ class ScalePatch(Struct, frozen=True, kw_only=True):
     spare: Mapping[str, int] = field(default_factory=dict)
 
 
-def scale_patch(cluster: Plain, pods: Mapping[str, Pod], request: ScaleRequest) -> ScalePatch:
+def scale_patch(cluster: Plain, pods: Mapping[str, Pod], request: PatchRequest) -> ScalePatch:
     """Returns the patch that turns the cluster as it is into the one asked for."""
     builder = _Builder(cluster, pods, request)
     for group in builder.groups.values():
@@ -135,7 +135,7 @@ def guards(cluster: Plain, operations: Sequence[Operation], *, by_version: bool)
 class _Builder:
     """Collects the operations of one patch."""
 
-    def __init__(self, cluster: Plain, pods: Mapping[str, Pod], request: ScaleRequest) -> None:
+    def __init__(self, cluster: Plain, pods: Mapping[str, Pod], request: PatchRequest) -> None:
         self._cluster, self._pods = cluster, pods
         self.groups = worker_groups(cluster)
         done = set(applied_requests(cluster))
@@ -179,10 +179,14 @@ class _Builder:
         return [pod for pod in wanted if pod.replica not in used]
 
     def _replicas(self, group: WorkerGroup, asked: Mapping[RequestId, int], fewer: int) -> int:
+        """Returns the new replicas. What the operator makes for a minimum above them nobody has asked for."""
+        if not asked and not fewer:
+            return group.current
         living = len(self._living.get(group.name, ()))
         base = max(group.current, group.least, math.ceil(living / group.hosts))
         coming = max(0, base * group.hosts - living)
-        spare = min(self._spare.get(group.name, 0), coming)
+        for_minimum = max(0, group.least - group.current) * group.hosts
+        spare = min(self._spare.get(group.name, 0) + for_minimum, coming)
         wanted = sum(asked.values())
         bought = wanted - min(spare, wanted)
         more = math.ceil(bought / group.hosts)
