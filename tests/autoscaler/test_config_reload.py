@@ -7,7 +7,7 @@ import socket
 import pytest
 from tests.autoscaler.scenes import Scene
 
-from muster.autoscaler.build import CommandLineOverrides, ConfigReload
+from muster.autoscaler.config_reload import CommandLineOverrides, ConfigReload
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer
 from muster.autoscaler.monitor import TickInterval
