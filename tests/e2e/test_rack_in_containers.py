@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -69,6 +70,7 @@ def rack(hosts, tmp_path):
     (tmp_path / "notes" / "note.txt").write_text("hello")
     made.write(
         f"docker: {json.dumps(docker)}\nfile_mounts: {{~/notes: {tmp_path}/notes}}\n"
+        "file_mounts_sync_continuously: true\n"
         f"worker_start_ray_commands: ['{worker}']\nmin_workers: 1\n"
         "muster: {monitor: {interval_s: 0.5}}\n",
         start=head,
@@ -77,14 +79,15 @@ def rack(hosts, tmp_path):
     made.run("down", "FILE", "-y")
 
 
-def nodes(rack):
-    """Returns how many nodes run, as the monitor in the head's container says."""
+def nodes(rack, since):
+    """Returns the kinds of the nodes that run since then, as the monitor in the head's container says."""
     done = rack.run("exec", "FILE", "cat ~/.muster/clusters/boxes/status.json")
     try:
         found = codec.convert(msgspec.json.decode(done.stdout), PublishedStatus)
     except ValueError:  # none yet
-        return 0
-    return sum(one.state is InstanceState.RAY_RUNNING for one in found.instances)
+        return []
+    runs = [one for one in found.instances if one.state is InstanceState.RAY_RUNNING and one.since > since]
+    return sorted(one.kind.name for one in runs)
 
 
 def containers(rack):
@@ -102,14 +105,21 @@ def test_nodes_are_containers_which_are_back_after_a_reboot_and_gone_after_down(
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert sorted(found) == [[hosts[0].ip, True], [hosts[1].ip, True]]
     look = "cat ~/notes/note.txt; cd ~/.muster/clusters/boxes; ls -d install/*/start.log | wc -l; "
-    look += 'grep -rlF "$(cat auth_token)" . '
+    look += 'grep -rlF "$(cat auth_token)" .; printf changed > ~/notes/note.txt'
     assert rack.run("exec", "FILE", look).stdout == "hello1\n./auth_token\n"  # in no log
 
     (line,) = hosts.run_on(hosts[0], ["crontab", "-l"]).stdout.splitlines()
     hosts.boot(hosts[0])
+    booted = time.time()
     done = hosts.run_on(hosts[0], ["sh", "-c", f"{line.removeprefix('@reboot ')}"])  # as cron does
     assert done.returncode == 0, done.stderr
-    wait_until(lambda: nodes(rack) == 2, "container, Ray, monitor and worker are back after a reboot")
+    wait_until(
+        lambda: nodes(rack, booted) == ["HEAD", "WORKER"],
+        "container, Ray, monitor and worker are back after a reboot",
+    )
+
+    copy = hosts[1].home / ".muster/mounts/ray/up/~/notes/note.txt"  # which the worker's container mounts
+    wait_until(lambda: copy.read_text() == "changed", "what was changed on the head comes to the worker")
 
     down = rack.run("down", "FILE", "-y")
     assert down.returncode == 0, down.stderr
