@@ -15,7 +15,7 @@ from tests.series import IS_WHOLE
 from tests.tune.crash.lives import Cell, run_cell
 from tests.tune.crash.victim import SCHEDULERS, undo_unknown_failures
 
-from muster.stores.experiment.store import SqliteTrialStore
+from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
 from muster.testing.builders import created
 from muster.trials.events import TrialExited, TrialFailure, TrialFailureKind
 
@@ -50,3 +50,15 @@ def test_a_failure_that_was_lost_with_its_machine_happens_again(tmp_path):
         store.append([TrialExited(trial_id="known", at=2.0, failure=failed)])
     undo_unknown_failures(tmp_path, notes)
     assert sorted(each.name for each in notes.iterdir()) == ["known", "known.failed"]
+
+
+def test_without_a_store_no_failure_is_known(tmp_path):
+    (tmp_path / "lost.failed").touch()
+    for make in (
+        lambda: None,
+        (tmp_path / STORE_NAME).touch,
+    ):  # a driver may be killed when it has just begun
+        make()
+        undo_unknown_failures(tmp_path, tmp_path)
+        assert not (tmp_path / "lost.failed").exists()
+        (tmp_path / "lost.failed").touch()

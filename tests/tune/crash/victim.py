@@ -8,6 +8,7 @@ the step that the trial went on from. FOLDER/ready appears before fit(), FOLDER/
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -22,9 +23,10 @@ from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
 
 from muster import tune
+from muster.errors import StoreError
 from muster.host.machine import cpu_count
 from muster.stores import mirror
-from muster.stores.experiment.reader import STORE_NAME, open_trials
+from muster.stores.experiment.reader import open_trials
 from muster.tune.execution import upload
 from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.schedulers import (
@@ -178,9 +180,8 @@ def undo_unknown_failures(directory, notes):
     trained), so a run in which one is missing ends in another way than the run without kills.
     """
     failed = set()
-    if (directory / STORE_NAME).exists():
-        with open_trials(directory) as reader:
-            failed = {trial.trial_id for trial in reader.trials() if trial.failures}
+    with contextlib.suppress(StoreError), open_trials(directory) as reader:  # killed before it was made
+        failed = {trial.trial_id for trial in reader.trials() if trial.failures}
     for note in notes.glob("*.failed"):
         if note.stem not in failed:
             note.unlink()
