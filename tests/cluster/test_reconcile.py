@@ -24,6 +24,7 @@ def test_the_rules_in_order():
         "observe_cloud",
         "observe_nodes",
         "timeouts",
+        "notices",
         "backoff",
         "capacity",
         "scale_down",
