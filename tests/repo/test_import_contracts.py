@@ -35,6 +35,7 @@ WRONG = {
         "The local engine and the Ray engine do not know each other",
     ),
     "cluster/states.py": ("import subprocess", "Domains and vocabulary do no I/O"),
+    "config/rack.py": ("import boto3", "Only providers.aws knows boto3"),
     "config/load.py": ("import ray", "Only engines.ray and runtimes.ray know Ray"),
 }
 

@@ -284,14 +284,7 @@ class AwsNodeProvider(NodeProvider):
     def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
         """Ends machines; with the cache, on-demand ones are stopped. One that is gone is no error."""
         ids = [one for one in node_ids if _ID.fullmatch(one)]
-        kept: list[Ec2Machine] = []
-        if self._keeps_stopped:
-            ids = [one for one in ids if not self._stopped.has(one)]
-            found = [one for one in map(self.machines.get, ids) if one is not None]
-            kept = [one for one in found if one.lives and not one.is_spot]
-        if kept:
-            self._stopped.stop(kept)
-        self._end([one for one in ids if one not in {machine.node_id for machine in kept}])
+        self._end(self._stopped.keep(ids) if self._keeps_stopped else ids)
         self.machines.note_ended(ids)
         return None
 

@@ -40,8 +40,21 @@ class StoppedMachines:
         self._starting: set[str] = set()  # taken by a launch of this process
         self._stopped_here: set[str] = set()  # until they are started again
 
-    def stop(self, machines: Sequence[Ec2Machine]) -> None:
-        """Stops on-demand machines; what their disks cost is logged."""
+    def keep(self, node_ids: Sequence[str]) -> list[str]:
+        """Stops the on-demand machines among these; returns those that are to be ended.
+
+        The core asks for the end of a machine again when a list lacks it; one that is kept stays kept.
+        """
+        asked = [one for one in node_ids if not self._has(one)]
+        found = [one for one in map(self._list.get, asked) if one is not None]
+        kept = [one for one in found if one.lives and not one.is_spot]
+        if kept:
+            self._stop(kept)
+        names = {one.node_id for one in kept}
+        return [one for one in asked if one not in names]
+
+    def _stop(self, machines: Sequence[Ec2Machine]) -> None:
+        """Stops machines; what their disks cost is logged."""
         ids = [one.node_id for one in machines]
         self._calls.ec2("stop_instances", InstanceIds=ids)
         with self._lock:
@@ -51,8 +64,8 @@ class StoppedMachines:
         price = f"their {gib} GiB of disk cost about ${disk_price_per_month(gib):.2f} per month"
         logger.info("stopped %s; %s until `muster down`", ", ".join(ids), price)
 
-    def has(self, node_id: str) -> bool:
-        """Returns whether a machine is kept: it is not ended when it is asked to end once more."""
+    def _has(self, node_id: str) -> bool:
+        """Returns whether a machine is kept already: it is not ended when it is asked to end once more."""
         with self._lock:
             is_stopped_here = node_id in self._stopped_here
         return is_stopped_here or any(one.node_id == node_id for one in self._list.kept())
