@@ -16,8 +16,9 @@ from tools.tree import (
 
 MAX_FILES_PER_FOLDER = 20
 # The tree was cut to 448 files and 68,433 lines. What an issue adds on top is raised here on purpose: SSH,
-# the launcher, a rack, offers and the provider kit are about 60 files and 10,000 lines; KubeRay is 12 files.
-MAX_FILES, MAX_LINES = 557, 93_000
+# the launcher, a rack, offers and the provider kit are about 60 files and 10,000 lines; KubeRay is 12 files;
+# machines that change their size, idle clusters and older Rays are 10 files and 1,700 lines.
+MAX_FILES, MAX_LINES = 567, 94_700
 PART_OF_ITS_IMPORTER_BELOW = 120  # lines
 # Those of `remote` are kinds of runners or layers below one; the provider contract is three files by subject.
 MAX_LONE_FILES = 37
