@@ -21,7 +21,7 @@ from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.testing.ray_cluster import AUTH
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.in_memory_server]
 STEPS = 24
 TRIAL = """
 import json, os, tempfile, time

@@ -118,7 +118,11 @@ class KubeEffects:
         self._client.patch(self._paths.ray_cluster, suspend_patch(cluster), MERGE_PATCH)
 
     def _delete(self) -> None:
-        """Deletes behind a finalizer. A conflict is met again at the next call, with a newer object."""
+        """Deletes behind a finalizer. A conflict is met again at the next call, with a newer object.
+
+        Whether it may is asked before: a finalizer on a cluster that stays keeps its owner from deleting it.
+        """
+        self._check_right_to_delete()
         try:
             operations = finalizer_patch(self._client.get(self._paths.ray_cluster))
             if operations:
@@ -127,3 +131,22 @@ class KubeEffects:
         except KubeError as error:
             if error.code != _NOT_FOUND:
                 raise
+
+    def _check_right_to_delete(self) -> None:
+        paths = self._paths
+        wanted = {
+            "group": "ray.io",
+            "resource": "rayclusters",
+            "name": paths.cluster,
+            "namespace": paths.namespace,
+            "verb": "delete",
+        }
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": wanted},
+        }
+        answer = self._client.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        if not (answer.get("status") or {}).get("allowed"):
+            text = "the service account may not delete rayclusters: apply deploy/kuberay/role.yaml"
+            raise KubeError(text, code=_FORBIDDEN)
