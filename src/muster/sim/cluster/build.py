@@ -415,7 +415,11 @@ class SimulatedCluster:
             self.store.inner = self._open_store()
         if self.world.wall_shift != self._anchor:
             self._anchor, self._time_set_until = self.world.wall_shift, self.world.time + LONGEST_TIMEOUT_S
-        ports = Ports(
+        return ClusterController(self.ports(), Ambient(self.world, CountingIds(epoch=self.lives), self.seed))
+
+    def ports(self) -> Ports:
+        """Returns what a controller is connected to."""
+        return Ports(
             provider=self.cloud,
             nodes=self.runtime,
             drainer=self.drains,
@@ -423,7 +427,6 @@ class SimulatedCluster:
             store=self.store,
             spec=self.spec,
         )
-        return ClusterController(ports, Ambient(self.world, CountingIds(epoch=self.lives), self.seed))
 
     # -- how machines, nodes and work hang together ------------------------------------------------
 
