@@ -184,6 +184,11 @@ def test_an_ambiguous_word_gets_the_choices_and_a_cluster_without_a_past_says_so
     [
         (("RAY_RUNNING", "RAY_STOPPED", "TERMINATED"), None, "now    gone, lost: its node is dead"),
         (("RAY_RUNNING", "RAY_STOP_REQUESTED", "TERMINATED"), StopCause.IDLE, "now    gone, removed: idle"),
+        (
+            ("RAY_RUNNING", "RAY_STOP_REQUESTED", "TERMINATED"),
+            StopCause.NOTICE,
+            "now    gone, removed: taken by the cloud",
+        ),
         (("QUEUED", "TERMINATED"), None, "now    gone"),
     ],
 )
