@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bench import aws
 from bench.peer.aws import document
+
+from bench import aws
 
 
 def test_the_ratio_is_the_smaller_of_launches_and_ticks():

@@ -232,7 +232,7 @@ def backend():
 
 
 def zone_of(subnet: str) -> str:
-    return backend().get_subnet(subnet).availability_zone
+    return backend().get_subnet(subnet).availability_zone if subnet else ""
 
 
 def _numbered(fields, pattern) -> list[dict[str, str]]:
