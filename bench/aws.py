@@ -98,6 +98,7 @@ def rays(server: Any, many: int) -> dict[str, float]:
         InstanceType="m5.large",
         MinCount=1,
         MaxCount=1,
+        SubnetId=subnets[0],
         TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
     )
     machine = {

@@ -232,7 +232,7 @@ def backend():
 
 
 def zone_of(subnet: str) -> str:
-    return backend().get_subnet(subnet).availability_zone
+    return backend().get_subnet(subnet).availability_zone if subnet else ""
 
 
 def _numbered(fields, pattern) -> list[dict[str, str]]:
@@ -265,6 +265,17 @@ def _fleet_answer(answers: list[bytes], errors, market: str) -> bytes:
     ).encode()
 
 
+def _quick_tags() -> None:
+    """Lets moto look up the tags of a machine: it compares those of all, minutes for a thousand."""
+    from moto.ec2.models.core import TaggedEC2Resource
+
+    def get_tags(self):
+        found = self.ec2_backend.tags.get(self.id, {}) if self.id else {}
+        return [{"resource_id": self.id, "key": k, "value": v, "resource_type": ""} for k, v in found.items()]
+
+    TaggedEC2Resource.get_tags = get_tags
+
+
 class Ec2Server:
     """One server for all tests of a process; `reset` empties it."""
 
@@ -272,6 +283,7 @@ class Ec2Server:
         from moto.server import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import make_server
 
+        _quick_tags()
         self.faults = Ec2Faults()
         inner = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, Ec2Middleware(inner, self.faults), threaded=True)

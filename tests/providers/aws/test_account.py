@@ -71,6 +71,13 @@ def test_a_missing_right_is_named_with_the_line_of_the_policy_that_gives_it(ec2)
     assert '"Action": "ec2:CreateFleet"' in fleet and fleet.endswith("zone by zone without it")
 
 
+def test_a_size_that_the_machine_does_not_have_is_said(ec2):
+    text = FILE.format(provider="", more="", region=REGION, image=IMAGE).replace("CPU: 2", "CPU: 64")
+    config = parse_config(Document(text, "c1.yaml"))
+    found = check_account(AwsNodeProvider(config.provider.settings(), "c1"), config)
+    assert "node type head: it counts on 64 CPUs, but m5.large has 2" in [one.problem for one in found]
+
+
 def test_a_region_that_is_not_one_is_refused_with_the_nearest(ec2):
     (line,) = told(region="us-east-11")
     assert "'us-east-11' is not a region of AWS that boto3 knows; did you mean 'us-east-1'?" in line

@@ -82,5 +82,6 @@ def _checked(config: ClusterConfig, name: str, entry: NodeTypeConfig) -> Checked
         least=entry.min_workers + is_head,
         most=most + is_head,
         zones=tuple(dict.fromkeys(offer.zone for offer in entry.offers)),
+        cpus=float(entry.resources.get("CPU", 0.0)),
         markets=tuple(dict.fromkeys(offer.market.value for offer in entry.offers)),
     )

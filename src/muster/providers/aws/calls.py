@@ -8,6 +8,7 @@ never read, kept or passed on here.
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import threading
 from collections import Counter
@@ -25,7 +26,7 @@ from muster.errors import (
     ProviderMisconfigured,
     Throttled,
 )
-from muster.providers.aws.errors import SERVER, refusal
+from muster.providers.aws.errors import DENIED, SERVER, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ _REPEATED = (
     "terminate_instances",
 )
 _LOOKS = ("describe_", "get_", "list_", "decode_", "lookup_")
+ENCODED = "Encoded authorization failure message:"
 LEAST_PER_S = 0.2
 STEP = 0.05  # of the full rate: what a call that is not throttled gives back
 
@@ -225,6 +227,8 @@ class AwsCalls:
         told = error.response.get("Error", {})
         code, message = str(told.get("Code", "")), str(told.get("Message", ""))
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in DENIED and ENCODED in message:
+            message = self._decoded(*message.split(ENCODED, 1))
         refused = refusal(code, message, _camel(operation), service)
         if isinstance(refused, Throttled):
             return refused
@@ -232,6 +236,15 @@ class AwsCalls:
             return CallBroken(f"{operation}: AWS failed itself ({code}: {message})")
         refused.code = code  # type: ignore[attr-defined]  # for those that react to one code
         return refused
+
+    def _decoded(self, said: str, encoded: str) -> str:
+        """Returns a refusal with the action that it is about, where whoever asks may decode it."""
+        try:
+            answer = self.client("sts").decode_authorization_message(EncodedMessage=encoded.strip())
+            action = json.loads(answer["DecodedMessage"])["context"]["action"]
+        except Exception:  # noqa: BLE001 - it is only good to know
+            return said
+        return f"{said}You are not authorized to perform: {action}"
 
 
 def code_of(error: BaseException) -> str:

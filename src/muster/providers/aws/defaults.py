@@ -84,20 +84,28 @@ class ClusterDefaults:
     def architectures(self, machine_types: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Returns the processors of machine types; {} where that may not be asked."""
 
-        def ask() -> dict[str, tuple[str, ...]]:
+        found = self._described(machine_types)
+        return {
+            name: tuple(one.get("ProcessorInfo", {}).get("SupportedArchitectures", ("x86_64",)))
+            for name, one in found.items()
+        }
+
+    def sizes(self, machine_types: Sequence[str]) -> dict[str, int]:
+        """Returns the CPUs of machine types; {} where that may not be asked."""
+        found = self._described(machine_types)
+        counts = {name: int(one.get("VCpuInfo", {}).get("DefaultVCpus", 0)) for name, one in found.items()}
+        return {name: count for name, count in counts.items() if count}
+
+    def _described(self, machine_types: Sequence[str]) -> dict[str, dict[str, Any]]:
+        def ask() -> dict[str, dict[str, Any]]:
             found = self._calls.pages(
                 "describe_instance_types", "InstanceTypes", InstanceTypes=list(machine_types)
             )
-            return {
-                one["InstanceType"]: tuple(
-                    one.get("ProcessorInfo", {}).get("SupportedArchitectures", ("x86_64",))
-                )
-                for one in found
-            }
+            return {one["InstanceType"]: one for one in found}
 
         if not machine_types:
             return {}
-        return self._once(f"processors {' '.join(machine_types)}", lambda: self._allowed(ask, {}))
+        return self._once(f"types {' '.join(machine_types)}", lambda: self._allowed(ask, {}))
 
     def _root_disk(self, image: str) -> tuple[str, int]:
         """Returns the device and the GiB of an image's own disk; "" where that may not be asked."""

@@ -24,6 +24,7 @@ LOOK = (
     "ec2:DescribeVpcs",
     "pricing:GetProducts",
     "servicequotas:GetServiceQuota",
+    "sts:DecodeAuthorizationMessage",
 )
 BUY = ("ec2:CreateFleet", "ec2:CreateLaunchTemplate", "ec2:CreateTags", "ec2:RunInstances")
 END = ("ec2:StartInstances", "ec2:StopInstances", "ec2:TerminateInstances")

@@ -44,6 +44,7 @@ class CheckedType(Struct, frozen=True, kw_only=True):
     most: int
     zones: tuple[str, ...] = ()  # of its offers
     markets: tuple[str, ...] = ()
+    cpus: float = 0.0  # that the planner counts on
 
 
 class AccountCheck:
@@ -82,7 +83,7 @@ class AccountCheck:
             yield _finding(error)
             return
         yield from self._addresses(planned, subnets)
-        for look in (self._image, self._key, self._offerings, self._reservation, self._dry_run):
+        for look in (self._image, self._size, self._key, self._offerings, self._reservation, self._dry_run):
             yield from self._tried(lambda look=look: look(config, planned, subnets))  # type: ignore[misc]
 
     def _tried(self, look: Callable[[], Iterator[AccountFinding]]) -> list[AccountFinding]:
@@ -128,6 +129,18 @@ class AccountCheck:
                 yield AccountFinding(
                     problem=f"image {image} is for {own}, but {machine} has {'/'.join(processors)}",
                     fix="give another ImageId or InstanceType",
+                )
+
+    def _size(
+        self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
+    ) -> Iterator[AccountFinding]:
+        """What AWS says about sizes is newer than our table; demand that does not fit waits for ever."""
+        for machine, cpus in self._defaults.sizes(config.machine_types).items():
+            if planned.cpus > cpus:
+                yield AccountFinding(
+                    problem=f"it counts on {planned.cpus:g} CPUs, but {machine} has {cpus}",
+                    fix="correct `resources`",
+                    is_fatal=False,
                 )
 
     def _key(
