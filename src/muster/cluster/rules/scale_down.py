@@ -44,7 +44,8 @@ def _slices(draft: Draft) -> Slices:
     cloud = draft.seen.cloud or {}
     for instance in draft.in_state(*_STAYING):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        if machine is not None and machine.slice_id and not instance.cancelled:
+        is_staying = not instance.cancelled or instance.state is _S.RAY_RUNNING
+        if machine is not None and machine.slice_id and is_staying:
             found.setdefault(machine.slice_id, []).append(instance)
     return found
 
@@ -76,16 +77,19 @@ def _whole_slices(slices: Slices, removals: Sequence[Removal]) -> list[Removal]:
 
 
 def _broken_slices(draft: Draft, slices: Slices) -> list[Removal]:
-    """A slice that lost a machine is of no use: the work on the others is moved, and all of them go."""
+    """A slice that lost a machine is of no use: the work on the others is moved, and all of them go.
+
+    So is one of which a part was drained while it was idle, and another part has got work meanwhile.
+    """
     cloud = draft.seen.cloud or {}
-    lost = (cloud.get(i.cloud_id) for i in draft.in_state(*_LOST) if i.cloud_id and i.stop_cause is None)
+    lost = (cloud.get(i.cloud_id) for i in draft.in_state(*_LOST) if i.cloud_id)
     broken = dict.fromkeys(machine.slice_id for machine in lost if machine is not None and machine.slice_id)
     return [
         Removal(
             instance_id=one.instance_id,
             node_type=one.node_type,
             cause=StopCause.UNKNOWN,
-            details="another machine of its slice is lost",
+            details="another machine of its slice is gone",
         )
         for name in broken
         for one in slices.get(name, ())
