@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from muster.cluster.model import (
     LaunchFailure,
     MachineProblem,
     NodeKind,
+    NodeType,
     TerminateFailure,
 )
 from muster.cluster.snapshot import ProviderTraits
@@ -140,8 +142,11 @@ class KubeRayCloud(SimCloud):
             pod.group == name and pod.is_living for pod in self._pods().values()
         )
         self.lag_s = draw.choice((1.0, 5.0, 20.0))
+        self.hosts: dict[str, int] = {}  # per group: pods of a replica; absent: one
         self._waiting: set[CloudId] = set()  # pods that no node has room for
+        self._slices: dict[CloudId, str] = {}  # of pods with several hosts
         self._is_due = False
+        self._replicas = 0  # ever made
         self.reconnect()
         world.after(self.lag_s, self._pass)
 
@@ -158,9 +163,11 @@ class KubeRayCloud(SimCloud):
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         self.listed = None
         shown = self.list_now()
-        for cloud_id in self._waiting & shown.keys():
+        for cloud_id in [c for c in shown if c in self._waiting]:
             problem = MachineProblem(kind=FailureKind.CAPACITY, message="no room", give_up_s=UNSCHEDULABLE_S)
             shown[cloud_id] = replace(shown[cloud_id], problem=problem)
+        for cloud_id in [c for c in shown if c in self._slices]:
+            shown[cloud_id] = replace(shown[cloud_id], slice_id=self._slices[cloud_id])
         self.listed = shown
         self._wake()
         return shown
@@ -208,16 +215,27 @@ class KubeRayCloud(SimCloud):
         now = self._world.time
         shown = {m.cloud_id: m for m in self.machines.values() if m.exists and m.is_listed(now)}
         return {
-            name: Pod(machine=m.shown(), leaves_at=now if m.leaving else None) for name, m in shown.items()
+            name: Pod(
+                machine=m.shown(), replica=self._slices.get(name, ""), leaves_at=now if m.leaving else None
+            )
+            for name, m in shown.items()
         }
+
+    def slice_of(self, machine: CloudMachine) -> list[CloudMachine]:
+        """Returns the other hosts of a pod's slice."""
+        mine = self._slices.get(machine.cloud_id)
+        return [m for m in self.alive() if mine and self._slices.get(m.cloud_id) == mine and m is not machine]
 
     # -- the operator and the kubelets ------------------------------------------------------------
 
     def follow(self, types: Mapping[str, tuple[int, int]]) -> None:
         """Takes over the limits of the configuration, which are those of the RayCluster."""
-        for name in {*types, *(group["groupName"] for group in self.api.groups)}:
+        for name in dict.fromkeys([*types, *(group["groupName"] for group in self.api.groups)]):
+            hosts = self.hosts.get(name, 1)
             least, most = types.get(name, (0, 0))
+            least, most = min(-(-least // hosts), most // hosts), most // hosts
             group = self.api.group(name)
+            group["numOfHosts"] = hosts
             if (group.get("minReplicas"), group.get("maxReplicas")) != (least, most):
                 group.update(minReplicas=least, maxReplicas=most)
                 self.api.version += 1
@@ -233,18 +251,31 @@ class KubeRayCloud(SimCloud):
         named = set((group.get("scaleStrategy") or {}).get("workersToDelete") or ())
         mine = [m for m in self.alive() if m.node_type == name and m.kind is NodeKind.WORKER]
         for machine in mine:
-            if machine.cloud_id in named and not machine.leaving:
-                machine.leaving = True
-                down_s = round(self._draw.uniform(*self.sells.shutdown_s), 1)
-                self._world.after(down_s, lambda machine=machine: self.end(machine, "terminated"))  # type: ignore[misc]
-        living = sum(not machine.leaving for machine in mine)
+            if machine.cloud_id in named:
+                self._delete(machine)
+        hosts = self.hosts.get(name, 1)
+        whole = Counter(self._slices.get(m.cloud_id, m.cloud_id) for m in mine if not m.leaving)
+        for machine in mine:  # a replica without one of its hosts is of no use
+            if hosts > 1 and whole[self._slices[machine.cloud_id]] < hosts and not machine.leaving:
+                self.end(machine, "preempted")
+        living = sum(count == hosts for count in whole.values())
         wanted = min(max(group["replicas"], group.get("minReplicas", 0)), group.get("maxReplicas", 0))
         for _ in range(wanted - living):
-            self._make(name)
+            self._replicas += 1
+            for _ in range(hosts):
+                self._make(name, f"{name}-{self._replicas}" if hosts > 1 else "")
 
-    def _make(self, name: str) -> None:
+    def _delete(self, machine: CloudMachine) -> None:
+        if not machine.leaving:
+            machine.leaving = True
+            down_s = round(self._draw.uniform(*self.sells.shutdown_s), 1)
+            self._world.after(down_s, lambda: self.end(machine, "terminated"))
+
+    def _make(self, name: str, replica: str) -> None:
         """Makes a pod; it is scheduled when a node has room."""
         machine = self.create(name)
+        if replica:
+            self._slices[machine.cloud_id] = replica
         if self._faults.hit("list_late"):
             machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
         self._waiting.add(machine.cloud_id)
@@ -292,12 +323,30 @@ class KubeRayCluster(SimulatedCluster):
         for kind in IMPOSSIBLE:
             faults.rates.pop(kind, None)
         super().__init__(seed, options, faults)
+        draw = seed.derive("sim.kuberay.hosts")
+        names = [known.name for known in options.spec.node_types if known.name != HEAD_TYPE]
+        self.cloud.hosts = {name: 2 for name in names if draw.random() < 0.25}
+        self.cloud.is_tied = self._is_tied
+
+    def _is_tied(self, machine: CloudMachine) -> bool:
+        """Returns whether another host of its slice is at work, or not there to be idle."""
+        others = self.cloud.slice_of(machine)
+        nodes = [self.runtime.node_on(other) for other in others]
+        return any(node is None or node.running for node in nodes)
 
     def tick(self) -> None:
         spec = self.spec.spec
+        spec = replace(spec, node_types=tuple(map(self._in_replicas, spec.node_types)))
+        self.spec.spec = spec
         limits = {t.name: (t.min_nodes, t.max_nodes) for t in spec.node_types if t.name != HEAD_TYPE}
         self.cloud.follow(limits)
         super().tick()
+
+    def _in_replicas(self, known: NodeType) -> NodeType:
+        """Limits are those of replicas: whole slices."""
+        hosts = self.cloud.hosts.get(known.name, 1)
+        least, most = (-(-count // hosts) * hosts for count in (known.min_nodes, known.max_nodes))
+        return replace(known, min_nodes=least, max_nodes=most) if hosts > 1 else known
 
 
 class RaisesAreAskedFor:
