@@ -18,7 +18,7 @@ import numpy.typing as npt
 from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
 from muster.page.result_curves import ResultReader, rollup
-from muster.page.trial_table import STATUSES, TrialTable, cut
+from muster.page.trial_columns import STATUSES, TrialColumns, cut
 from muster.stores.experiment import values
 from muster.stores.experiment.codec import (
     ADMITTED,
@@ -39,9 +39,12 @@ from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 
 PERIOD_S = 0.1
-LOG_BUDGET_S = 0.06  # of one refresh, for reading result files
+LOG_BUDGET_S = 0.06  # of one refresh, for reading result files, until so many trials are read
+SAMPLE = 600
+SLOW_BUDGET_S = 0.012  # and from then on: the rest makes the bands exact, and must not take a whole core
 WRITER_PERIOD_S = 1.0
 _AUTO = frozenset(AUTO_RESULT_KEYS)
+_SHOWN = (CREATED, STARTED, REPORTED, EXITED)
 _OWN = ("training_iteration", "time_total_s")
 _POLICY = "pbt_global.txt"
 
@@ -53,7 +56,7 @@ class ExperimentSession:
         self.path = path
         self.name = name or os.path.basename(path.rstrip("/"))
         self.lock = threading.Lock()
-        self.table = TrialTable()
+        self.table = TrialColumns()
         self.problem = ""  # why nothing new can be shown
         self.unreadable = 0
         self._clock = clock
@@ -84,7 +87,7 @@ class ExperimentSession:
             except MusterError as error:
                 self.problem = str(error)
                 self._writer = None
-            if self.curves.read(LOG_BUDGET_S):
+            if self.curves.read(LOG_BUDGET_S if self.curves.done < SAMPLE else SLOW_BUDGET_S):
                 self.curve_change += 1
 
     def encoded(self) -> bytes:
@@ -259,7 +262,7 @@ class ExperimentSession:
     def _take_digest(self, digest: Digest) -> None:
         row, table = self._row(digest.trial_id), self.table
         try:
-            bodies = {kind: values.decode(*kept) for kind, kept in digest.kept.items()}
+            bodies = {kind: values.decode(*digest.kept[kind]) for kind in _SHOWN if kind in digest.kept}
         except ValueError:
             self.unreadable += 1
             return

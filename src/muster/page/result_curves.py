@@ -135,7 +135,7 @@ class ResultReader:
         self._offsets: dict[int, int] = {}
         self._waiting: dict[int, str] = {}  # rows of the table whose files have more, and their folders
         self._decoder: msgspec.json.Decoder[Any] | None = None
-        self.known = 0  # trials that have reported
+        self.done = 0  # files read, each time counted
 
     def start(self, metrics: Sequence[str]) -> None:
         """Chooses the metrics; called again when there are others, which reads everything anew."""
@@ -158,8 +158,9 @@ class ResultReader:
         if self.rows is None or not self._waiting:
             return False
         deadline, before = self._monotonic() + budget_s, self.rows.count
-        for row in scattered(list(self._waiting)):
+        for row in scattered(list(self._waiting)):  # the list is short, but for the first few seconds
             self._read_one(row, self._waiting.pop(row))
+            self.done += 1
             if self._monotonic() >= deadline:
                 break
         return self.rows.count != before

@@ -33,20 +33,18 @@ def cut(text: str, most: int = MAX_NAME) -> str:
 class TableColumn:
     """A TableColumn holds one value per trial: a number, or the code of a word."""
 
-    def __init__(self, key: str, group: str, kind: str, rows: int) -> None:
+    def __init__(self, key: str, group: str, kind: str, room: int) -> None:
         self.key = key  # the full name, as the user wrote it
         self.name = cut(key)
         self.group = group  # trial, config or metric
         self.kind = kind
         self.odd = 0  # values that are not what the others are
-        self.values: Floats = np.full(max(16, rows), np.nan)
+        self.values: Floats = np.full(room, np.nan)
         self.words: dict[str, int] = {}
         self.word_changes: list[int] = []  # number of the change that added each word
 
-    def grow(self, rows: int) -> None:
-        if rows > len(self.values):
-            more = np.full(max(rows, 2 * len(self.values)) - len(self.values), np.nan)
-            self.values = np.concatenate([self.values, more])
+    def grow(self, room: int) -> None:
+        self.values = np.concatenate([self.values, np.full(room - len(self.values), np.nan)])
 
     def code(self, word: str, change: int) -> float:
         """Returns the code of a word, which may be new."""
@@ -74,15 +72,15 @@ class TableColumn:
         return np.where(np.isnan(held), 65535, held).astype("<u2").tobytes()
 
 
-class TrialTable:
-    """A TrialTable is changed by one reader and read by all clients; the caller holds a lock around both."""
+class TrialColumns:
+    """A TrialColumns is changed by one reader and read by all clients; the caller holds a lock around both."""
 
     def __init__(self) -> None:
         self.generation = secrets.token_hex(6)  # another one: clients must load the table again
         self.change = 0  # number of the newest change
         self.ids: list[str] = []
         self.rows: dict[str, int] = {}
-        self.row_changes: npt.NDArray[np.int64] = np.zeros(16, dtype=np.int64)
+        self.row_changes: npt.NDArray[np.int64] = np.zeros(64, dtype=np.int64)
         self.zero_time: float | None = None  # times are sent relative to it
         self.left_out: set[str] = set()  # keys of columns beyond the limit
         self.columns: dict[str, TableColumn] = {}
@@ -90,6 +88,7 @@ class TrialTable:
             self._add_column(name, "trial", WORD)
         for name in ("training_iteration", "time_total_s", "reports", "starts", "failures", *TIMES):
             self._add_column(name, "trial", NUMBER)
+        self._counts = [self.columns[f"trial/{name}"] for name in ("reports", "starts", "failures")]
         for status in STATUSES:
             self.columns["trial/status"].code(status, 0)
 
@@ -106,13 +105,17 @@ class TrialTable:
             row = self.rows[trial_id] = len(self.ids)
             self.ids.append(trial_id)
             if row >= len(self.row_changes):
-                self.row_changes = np.concatenate([self.row_changes, np.zeros_like(self.row_changes)])
-            for column in self.columns.values():
-                column.grow(row + 1)
-            for name in ("reports", "starts", "failures"):
-                self.columns[f"trial/{name}"].values[row] = 0.0
+                self._grow(2 * row)
+            for column in self._counts:
+                column.values[row] = 0.0
         self.row_changes[row] = self.change
         return row
+
+    def _grow(self, room: int) -> None:
+        more = np.zeros(room - len(self.row_changes), dtype=np.int64)
+        self.row_changes = np.concatenate([self.row_changes, more])
+        for column in self.columns.values():
+            column.grow(room)
 
     def set(self, row: int, name: str, value: float | str | None) -> None:
         """Sets one of the columns that every table has."""
@@ -166,7 +169,7 @@ class TrialTable:
             column.values[row] = column.code(_shown(value), self.change)
 
     def _add_column(self, key: str, group: str, kind: str) -> TableColumn:
-        made = self.columns[f"{group}/{key}"] = TableColumn(key, group, kind, len(self.ids))
+        made = self.columns[f"{group}/{key}"] = TableColumn(key, group, kind, len(self.row_changes))
         return made
 
     def encode(self, extra: Mapping[str, Any]) -> bytes:
