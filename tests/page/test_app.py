@@ -23,9 +23,9 @@ def app_of(*paths: Path, clusters=tuple, **more) -> PageApp:
     return PageApp(catalog, monotonic=time.monotonic)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    return write_experiment(tmp_path / "e", 6, 4)
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_experiment(tmp_path_factory.mktemp("page") / "e", 6, 4)
 
 
 def key(place: Path) -> str:

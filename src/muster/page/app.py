@@ -159,6 +159,8 @@ class PageApp:
             state = f"{session.problem}{session.curves.behind}"
             if table.change > sent or state != shown:
                 delta = session.delta(sent)
+                if delta["generation"] != generation:
+                    continue  # another client's look has just changed the columns
                 sent, shown, told_at = delta["change"], state, now
                 yield _event("delta", delta, f"{generation}-{sent}")
             if session.curve_change != curves and now - curves_at >= CURVES_EVERY_S:

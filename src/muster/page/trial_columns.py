@@ -77,6 +77,7 @@ class TrialColumns:
 
     def __init__(self) -> None:
         self.generation = secrets.token_hex(6)  # another one: clients must load the table again
+        self._is_known = False  # to a client, with the columns that it has now
         self.change = 0  # number of the newest change
         self.ids: list[str] = []
         self.rows: dict[str, int] = {}
@@ -149,8 +150,7 @@ class TrialColumns:
             self.left_out.add(key[:MAX_NAME])
             return None
         kind = NUMBER if _number(value) is not None else WORD
-        if self.change > 1:
-            self.generation = secrets.token_hex(6)  # clients know the columns of the first look
+        self._renew()
         return self._add_column(key, group, kind)
 
     def _set_value(self, column: TableColumn, row: int, value: object) -> None:
@@ -165,8 +165,12 @@ class TrialColumns:
             column.values[row], column.odd = math.nan, column.odd + 1
         else:
             column.become_words(len(self.ids), self.change)
-            self.generation = secrets.token_hex(6)
+            self._renew()
             column.values[row] = column.code(_shown(value), self.change)
+
+    def _renew(self) -> None:
+        if self._is_known:
+            self.generation, self._is_known = secrets.token_hex(6), False
 
     def _add_column(self, key: str, group: str, kind: str) -> TableColumn:
         made = self.columns[f"{group}/{key}"] = TableColumn(key, group, kind, len(self.row_changes))
@@ -174,7 +178,7 @@ class TrialColumns:
 
     def encode(self, extra: Mapping[str, Any]) -> bytes:
         """Returns the whole table: the length of a JSON head, the head, then the columns one by one."""
-        rows = len(self.ids)
+        rows, self._is_known = len(self.ids), True
         parts = ["\n".join(self.ids).encode(), *(column.wire(rows) for column in self.columns.values())]
         head = {
             **extra,
@@ -217,7 +221,13 @@ class TrialColumns:
             for place, column in enumerate(columns)
             if column.kind == WORD and (fresh := list(_words_since(column, change)))
         }
-        return {"change": self.change, "zero_time": self.zero_time or 0.0, "rows": rows, "words": words}
+        return {
+            "generation": self.generation,
+            "change": self.change,
+            "zero_time": self.zero_time or 0.0,
+            "rows": rows,
+            "words": words,
+        }
 
     def numbers(self, names: Iterable[str]) -> dict[str, Floats]:
         """Returns metrics by name, for what is computed over all trials."""

@@ -73,7 +73,7 @@ function useExperiment(key) {
       stop();
       stop = source.listen(() => `/api/experiment/${key}/events?since=${table.generation}-${table.change}`, {
         reset: (event) => { if (event.generation !== table.generation) load(); },
-        delta: (delta) => { table.apply(delta); repaint(); window.musterLastDelta = performance.now(); },
+        delta: (delta) => { if (delta.generation !== table.generation) return; table.apply(delta); repaint(); window.musterLastDelta = performance.now(); },
         curves: () => { table.summary = { ...table.summary, curve_change: (table.summary.curve_change || 0) + 1 }; repaint(); },
       }, (connection) => show({ connection }));
     };
