@@ -28,6 +28,7 @@ from muster.page.trial_drawer import describe
 MAX_STREAMS = 24
 HEARTBEAT_S = 10.0
 CURVES_EVERY_S = 1.0
+CURVES_SHARE = 0.005  # of a core, for making the bands again while results come in
 MAX_SELECTED = 40
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _STATIC = resources.files("muster.page") / "static"
@@ -40,7 +41,7 @@ class PageApp:
         self._catalog = catalog
         self._monotonic = monotonic
         self._streams = 0
-        self._static: dict[str, tuple[bytes, str, str]] = {}  # gzipped content, type, tag
+        self._static = static_files()
         self._table: dict[str, tuple[bytes, bytes]] = {}  # by key: encoded, gzipped
         self.is_closing = False
 
@@ -73,8 +74,6 @@ class PageApp:
 
     def _static_response(self, request: Request, name: str) -> Response:
         """Serves the files that come with muster; a name is looked up among them, it is no path."""
-        if not self._static:
-            self._static = static_files()
         found = self._static.get(name)
         if found is None:
             return Response("no such file\n", status_code=404, media_type="text/plain")
@@ -163,13 +162,16 @@ class PageApp:
                     continue  # another client's look has just changed the columns
                 sent, shown, told_at = delta["change"], state, now
                 yield _event("delta", delta, f"{generation}-{sent}")
-            if session.curve_change != curves and now - curves_at >= CURVES_EVERY_S:
+            if session.curve_change != curves and now - curves_at >= self._curve_pause(session):
                 curves, curves_at = session.curve_change, now
                 yield _event("curves", {"behind": session.curves.behind}, f"{generation}-{sent}")
             if now - told_at > HEARTBEAT_S:
                 told_at = now
                 yield ": still here\n\n"
             await asyncio.sleep(PERIOD_S)
+
+    def _curve_pause(self, session: ExperimentSession) -> float:
+        return max(CURVES_EVERY_S, session.curve_cost_s / CURVES_SHARE)
 
     async def _cluster_view(self, request: Request) -> Response:
         source = self._catalog.cluster(request.path_params["key"])

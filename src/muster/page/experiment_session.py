@@ -70,6 +70,7 @@ class ExperimentSession:
         self._encoded: tuple[str, int, bytes] = ("", -1, b"")
         self.curves = ResultReader(path, clock.monotonic)
         self.curve_change = 0
+        self.curve_cost_s = 0.0  # of the last rollup
         self.refresh()
 
     # for clients
@@ -77,7 +78,7 @@ class ExperimentSession:
     def refresh(self) -> None:
         """Reads what is new, unless that has just been done."""
         with self.lock:
-            now = self._clock.monotonic()
+            now, is_first = self._clock.monotonic(), self._looked_at < 0  # the table is wanted first
             if now - self._looked_at < PERIOD_S * 0.8:
                 return
             self._looked_at = now
@@ -87,7 +88,7 @@ class ExperimentSession:
             except MusterError as error:
                 self.problem = str(error)
                 self._writer = None
-            if self.curves.read(LOG_BUDGET_S if self.curves.done < SAMPLE else SLOW_BUDGET_S):
+            if not is_first and self.curves.read(LOG_BUDGET_S if self.curves.done < SAMPLE else SLOW_BUDGET_S):
                 self.curve_change += 1
 
     def encoded(self) -> bytes:
@@ -106,8 +107,9 @@ class ExperimentSession:
     def curve_band(self, metric: str, keep: npt.NDArray[np.bool_] | None = None) -> dict[str, Any]:
         """Returns the quantiles of a metric over iterations, of all trials or some, and what is still to read."""
         with self.lock:
-            rows = self.curves.rows
+            rows, began = self.curves.rows, self._clock.monotonic()
             found = {} if rows is None else rollup(rows, metric, keep)
+            self.curve_cost_s = self._clock.monotonic() - began
             return {**found, "behind": self.curves.behind, "trials": len(self.table)}
 
     def curves_of(self, rows: list[int], metric: str) -> dict[str, Any]:

@@ -48,8 +48,10 @@ class TableColumn:
 
     def code(self, word: str, change: int) -> float:
         """Returns the code of a word, which may be new."""
-        short = cut(word)
-        found = self.words.get(short)
+        found = self.words.get(word)
+        if found is None:
+            short = cut(word)
+            found = self.words.get(short)
         if found is None:
             if len(self.words) >= MAX_WORDS:
                 short = OTHER
@@ -85,6 +87,7 @@ class TrialColumns:
         self.zero_time: float | None = None  # times are sent relative to it
         self.left_out: set[str] = set()  # keys of columns beyond the limit
         self.columns: dict[str, TableColumn] = {}
+        self._groups: dict[str, dict[str, TableColumn]] = {"trial": {}, "config": {}, "metric": {}}
         for name in ("status", "machine"):
             self._add_column(name, "trial", WORD)
         for name in ("training_iteration", "time_total_s", "reports", "starts", "failures", *TIMES):
@@ -120,27 +123,35 @@ class TrialColumns:
 
     def set(self, row: int, name: str, value: float | str | None) -> None:
         """Sets one of the columns that every table has."""
-        column = self.columns[f"trial/{name}"]
-        if column.kind == WORD:
-            column.values[row] = math.nan if value is None else column.code(str(value), self.change)
+        column = self._groups["trial"][name]
+        if value is None:
+            column.values[row] = math.nan
+        elif column.kind == WORD:
+            column.values[row] = column.code(str(value), self.change)
         else:
-            column.values[row] = math.nan if value is None else float(value)
+            column.values[row] = value
 
     def set_time(self, row: int, name: str, at: float | None) -> None:
-        if at is not None and self.zero_time is None:
+        if self.zero_time is None:
             self.zero_time = at
-        self.set(row, name, None if at is None or self.zero_time is None else at - self.zero_time)
+        since = math.nan if at is None or self.zero_time is None else at - self.zero_time
+        self._groups["trial"][name].values[row] = since
 
     def get(self, row: int, name: str) -> float:
-        return float(self.columns[f"trial/{name}"].values[row])
+        return float(self._groups["trial"][name].values[row])
 
     def set_many(self, row: int, group: str, flat: Mapping[str, Any]) -> None:
         """Sets parameters or metrics; values that are neither number nor text are shown as text."""
+        known = self._groups[group]
         for key, value in flat.items():
-            column = self.columns.get(f"{group}/{key}")
+            column = known.get(key)
             if column is None:
                 column = self._new_column(group, str(key), value)
-            if column is not None:
+            if column is None:
+                continue
+            if type(value) is float and column.kind == NUMBER:  # most values are
+                column.values[row] = value
+            else:
                 self._set_value(column, row, value)
 
     def _new_column(self, group: str, key: str, value: object) -> TableColumn | None:
@@ -173,7 +184,8 @@ class TrialColumns:
             self.generation, self._is_known = secrets.token_hex(6), False
 
     def _add_column(self, key: str, group: str, kind: str) -> TableColumn:
-        made = self.columns[f"{group}/{key}"] = TableColumn(key, group, kind, len(self.row_changes))
+        made = TableColumn(key, group, kind, len(self.row_changes))
+        self.columns[f"{group}/{key}"] = self._groups[group][key] = made
         return made
 
     def encode(self, extra: Mapping[str, Any]) -> bytes:

@@ -184,7 +184,7 @@ def test_both_themes_are_readable_at_both_widths(tmp_path: Path, serve, open_tab
     for scheme, width in (("light", 1280), ("dark", 1280), ("dark", 400), ("light", 400)):
         tab.set_viewport_size({"width": width, "height": 900})
         tab.emulate_media(color_scheme=scheme)
-        tab.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+        tab.locator(f"html[data-theme={scheme}]").wait_for()
         for name in (*BANDS, "cluster-band", "why-band"):
             part(tab, name).wait_for()
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
