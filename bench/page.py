@@ -1,4 +1,4 @@
-"""Measures `muster page`: bytes, server CPU, time to paint, age of what is shown, memory; Chromium and real runs.
+"""Measures `muster page`: bytes, CPU of the server, time to paint, age of what is shown, memory.
 
 `python -m bench page [--quick] [--only load|brush|delta|live|peer|large]`. Wall times need a quiet machine.
 """
@@ -137,7 +137,7 @@ def _delta_bytes(server: BenchServer, home: Path) -> int:
 
 
 def _live(browser: object, runs: Path, home: Path, seconds: float) -> dict[str, float]:
-    """Runs an experiment at a paced rate alone and with a page open, in turns; CPU of the driver per result."""
+    """Runs an experiment at a paced rate, alone and with a page open, in turns."""
     alone, watched, samples = [], [], []
     for turn in range(1 if seconds < 20 else 3):
         alone.append(_driver(runs / f"alone{turn}", seconds).finish())

@@ -19,15 +19,21 @@ FLAGS = (
 # Notes when something is first on the page, by its own clock.
 WATCH = """
 window.seen = {};
-const wanted = {head: "[data-test=figures]", table: "tr[data-place]", curves: ".u-over", parallel: "[data-test=parallel]",
-  scatter: "[data-test=scatter]", importance: "[data-test=importance]", timeline: "[data-test=timeline]"};
-const look = () => { for (const [name, selector] of Object.entries(wanted))
-    if (!(name in window.seen) && document.querySelector(selector)) requestAnimationFrame(() => { window.seen[name] ??= performance.now(); }); };
+const wanted = {head: "[data-test=figures]", table: "tr[data-place]", curves: ".u-over",
+  parallel: "[data-test=parallel]", scatter: "[data-test=scatter]", importance: "[data-test=importance]",
+  timeline: "[data-test=timeline]"};
+const note = (name) => requestAnimationFrame(() => { window.seen[name] ??= performance.now(); });
+const look = () => {
+  for (const [name, selector] of Object.entries(wanted))
+    if (!(name in window.seen) && document.querySelector(selector)) note(name);
+};
 new MutationObserver(look).observe(document, {childList: true, subtree: true});
 """
 BRUSH = """async () => {
-  const canvas = document.querySelector("[data-test=parallel]"), box = canvas.getBoundingClientRect(), taken = [];
-  const send = (kind, y) => canvas.dispatchEvent(new PointerEvent(kind, {clientX: box.left + 46, clientY: box.top + y, pointerId: 1, bubbles: true}));
+  const canvas = document.querySelector("[data-test=parallel]"), box = canvas.getBoundingClientRect();
+  const send = (kind, y) => canvas.dispatchEvent(new PointerEvent(kind,
+    {clientX: box.left + 46, clientY: box.top + y, pointerId: 1, bubbles: true}));
+  const taken = [];
   canvas.setPointerCapture = () => {};
   send("pointerdown", 40);
   for (let step = 1; step <= 40; step++) {
@@ -40,14 +46,18 @@ BRUSH = """async () => {
   send("pointerup", 240);
   return taken;
 }"""
-# The newest report is the first row of the table, sorted by when it was sent: how old is it when it is painted?
+# The newest report is the first row of the table, sorted by when it was sent: how old is it when painted?
 LATENCY = """(seconds) => new Promise((done) => {
-  const samples = []; let shown = NaN; const end = performance.now() + seconds * 1000;
+  const samples = [], end = performance.now() + seconds * 1000;
+  let shown = NaN;
+  const newest = () => Math.max(...[...document.querySelectorAll("tr[data-place='0'] td")]
+    .map((cell) => Number(cell.textContent.replaceAll(",", ""))).filter((value) => value > 1000));
   const frame = () => {
-    const cells = document.querySelectorAll("tr[data-place='0'] td"), value = Math.max(...[...cells].map((cell) => Number(cell.textContent.replaceAll(",", ""))).filter((n) => n > 1000));
+    const value = newest();
     if (Number.isFinite(value) && value !== shown) {
-      const now = Date.now() % 1000000;
-      if (Number.isFinite(shown) && value > shown && value - shown < 5000) for (let sent = shown + 1; sent <= value; sent++) samples.push(now - sent + 8);
+      const now = Date.now() % 1000000, paint = 8;
+      if (value > shown && value - shown < 5000)
+        for (let sent = shown + 1; sent <= value; sent++) samples.push(now - sent + paint);
       shown = value;
     }
     if (performance.now() < end) requestAnimationFrame(frame); else done(samples);

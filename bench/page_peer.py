@@ -1,4 +1,4 @@
-"""Runs as a script: one load of a study by optuna-dashboard, with the CPU time and the bytes that it takes."""
+"""Runs as a script: one load of a study by optuna-dashboard, its CPU time and its bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def main(file: str, trials: int, results: int) -> None:
     server = make_server("127.0.0.1", 0, wsgi(storage), handler_class=_Quiet)
     Thread(target=server.serve_forever, daemon=True).start()
     before = time.process_time()
-    with urlopen(f"http://127.0.0.1:{server.server_port}/api/studies/{study._study_id}?after=0", timeout=600) as answer:
+    with urlopen(
+        f"http://127.0.0.1:{server.server_port}/api/studies/{study._study_id}?after=0", timeout=600
+    ) as answer:
         size = len(answer.read())
     print(json.dumps({"cpu_ms": 1000 * (time.process_time() - before), "kb": size / 1000}), flush=True)
 

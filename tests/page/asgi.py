@@ -23,7 +23,9 @@ class Answer:
         return json.loads(self.body)
 
 
-def ask(app, path: str = "/", method: str = "GET", query: str = "", stop_after: int = 0, **headers: str) -> Answer:
+def ask(
+    app, path: str = "/", method: str = "GET", query: str = "", stop_after: int = 0, **headers: str
+) -> Answer:
     """Returns the answer; `stop_after`: the client goes away after so many bytes of an endless one."""
     named = {name.replace("_", "-"): value for name, value in {"host": "localhost", **headers}.items()}
     pairs = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
@@ -68,5 +70,9 @@ def ask_raw(app, path: str, method: str, query: str, headers: list, stop_after: 
 
     asyncio.run(run())
     found = {name.decode().lower(): value.decode("latin-1") for name, value in got["headers"]}
-    body = gzip.decompress(got["body"]) if found.get("content-encoding") == "gzip" and got["body"] else got["body"]
+    body = (
+        gzip.decompress(got["body"])
+        if found.get("content-encoding") == "gzip" and got["body"]
+        else got["body"]
+    )
     return Answer(got["status"], found, body)

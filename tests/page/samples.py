@@ -130,7 +130,9 @@ def write_experiment(
     return place
 
 
-def write_cluster(root: Path, name: str = "laptop", *, began: float = BEGAN, machines: int = 8) -> ClusterHome:
+def write_cluster(
+    root: Path, name: str = "laptop", *, began: float = BEGAN, machines: int = 8
+) -> ClusterHome:
     """Writes the ledger of a cluster that is gone: machines that came, worked and went, and one refusal."""
     home = ClusterHome.of(name, root)
     home.path.mkdir(parents=True)

@@ -19,7 +19,9 @@ from muster.page.cluster_source import LedgerSource
 
 
 def app_of(*paths: Path, clusters=tuple, **more) -> PageApp:
-    catalog = Catalog(clock=SystemClock(), experiments=[str(path) for path in paths], clusters=clusters, **more)
+    catalog = Catalog(
+        clock=SystemClock(), experiments=[str(path) for path in paths], clusters=clusters, **more
+    )
     return PageApp(catalog, monotonic=time.monotonic)
 
 
@@ -60,10 +62,15 @@ def test_an_experiment_that_cannot_be_read_is_listed_with_the_reason(tmp_path: P
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "experiment.sqlite").write_bytes(b"garbage" * 500)
     listed = ask(app_of(roots=[str(tmp_path)]).starlette(), "/api/list").json["experiments"]
-    assert sorted((each["name"], each["state"]) for each in listed) == [("bad", "unreadable"), ("good", "finished")]
+    assert sorted((each["name"], each["state"]) for each in listed) == [
+        ("bad", "unreadable"),
+        ("good", "finished"),
+    ]
 
 
-@pytest.mark.parametrize("path", ["/api/experiment/{}/table", "/api/cluster/{}/view", "/api/cluster/{}/why", "/static/{}"])
+@pytest.mark.parametrize(
+    "path", ["/api/experiment/{}/table", "/api/cluster/{}/view", "/api/cluster/{}/why", "/static/{}"]
+)
 @pytest.mark.parametrize("key", ["nothing", "..%2f..%2fetc", "../../etc/passwd", "/etc/passwd", "%00"])
 def test_unknown_keys_and_paths_find_nothing(place: Path, path: str, key: str):
     assert ask(app_of(place).starlette(), path.format(key)).status == 404
@@ -73,7 +80,11 @@ def test_a_trial_is_found_by_its_id_and_by_nothing_else(place: Path):
     app = app_of(place).starlette()
     base = f"/api/experiment/{key(place)}/trial"
     shown = ask(app, f"{base}/{trial_id(1)}").json
-    assert (shown["trial_id"], ask(app, f"{base}/../../../etc/passwd").status, ask(app, f"{base}/no").status) == (
+    assert (
+        shown["trial_id"],
+        ask(app, f"{base}/../../../etc/passwd").status,
+        ask(app, f"{base}/no").status,
+    ) == (
         trial_id(1),
         404,
         404,
@@ -87,7 +98,12 @@ def test_curves_come_as_bands_and_single_ones_as_points(place: Path):
         ask(app, f"/api/experiment/{key(place)}/table")
         time.sleep(0.1)
     raw = ask(app, path, query="metric=loss&rows=2,99999,x").json["rows"]
-    assert (band["points"], band["x"], raw["2"][0], raw["99999"]) == (24, [1, 2, 3, 4], [1, 2, 3, 4], [[], []])
+    assert (band["points"], band["x"], raw["2"][0], raw["99999"]) == (
+        24,
+        [1, 2, 3, 4],
+        [1, 2, 3, 4],
+        [[], []],
+    )
 
 
 @pytest.mark.parametrize("query", ["metric=loss&keep=!!!", "metric=", "metric=nothing", "rows=1", ""])
@@ -108,9 +124,16 @@ def test_a_stream_resumes_after_the_last_event_that_was_seen(tmp_path: Path):
         first = events(ask(app, path, stop_after=60).text)[0]
         store.append(facts_of_start(1))
         time.sleep(0.15)
-        kind, number, delta = next(e for e in events(ask(app, path, stop_after=80, last_event_id=first[1]).text))
+        kind, number, delta = next(
+            e for e in events(ask(app, path, stop_after=80, last_event_id=first[1]).text)
+        )
         unknown = events(ask(app, path, stop_after=60, last_event_id="other-3").text)[0]
-    assert (first[0], kind, [row[1] for row in delta["rows"]], unknown[0]) == ("reset", "delta", [trial_id(1)], "reset")
+    assert (first[0], kind, [row[1] for row in delta["rows"]], unknown[0]) == (
+        "reset",
+        "delta",
+        [trial_id(1)],
+        "reset",
+    )
     assert number != first[1]
 
 
@@ -130,7 +153,9 @@ def test_the_vendored_files_are_what_was_looked_at():
     from muster.page import app
 
     vendor = Path(app.__file__).parent / "static" / "vendor"
-    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(vendor.glob("*.[jc]s*"))}
+    found = {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(vendor.glob("*.[jc]s*"))
+    }
     noted = dict(line.split()[::-1] for line in (vendor / "SHA256SUMS").read_text().splitlines())
     assert found == noted
 

@@ -64,7 +64,11 @@ def test_a_snapshot_that_came_between_two_looks_loses_nothing(tmp_path: Path):
         store.snapshot(b"\x80", {}, {trial_id(1): "PAUSED"})
         store.append([report_fact(0, 3)])
         look(session, clock)
-    assert (statuses(session), session.table.get(0, "reports"), session.table.get(0, "training_iteration")) == (
+    assert (
+        statuses(session),
+        session.table.get(0, "reports"),
+        session.table.get(0, "training_iteration"),
+    ) == (
         ["RUNNING", "PAUSED"],
         3.0,
         3.0,
@@ -150,7 +154,8 @@ def test_the_drawer_explains_a_failure_in_words_and_shows_the_end_of_the_log(tmp
     session = open_session(str(tmp_path), clock=ManualClock(0.0))
     shown = describe(session.trial(trial_id(5)), session.path, session.folder_of(trial_id(5)))
     assert (shown["why"], shown["checkpoints"], len(shown["logs"]["stdout"]) < 17_000) == (
-        "It failed after 3 results, because its code raised an exception: ValueError: the learning rate is odd",
+        "It failed after 3 results, because its code raised an exception: "
+        "ValueError: the learning rate is odd",
         ["checkpoint_000001"],
         True,
     )

@@ -29,7 +29,9 @@ def bearer(token: str = TOKEN) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8787", "localhost.evil.example", "", "127.0.0.1.nip.io"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8787", "localhost.evil.example", "", "127.0.0.1.nip.io"]
+)
 def test_a_rebound_host_name_is_refused_whatever_the_method(guard: Guard, method: str, host: str):
     assert ask(guard, "/api/list", method, host=host, **bearer()).status == 403
 
@@ -113,7 +115,11 @@ def test_content_and_long_headers_are_refused(guard: Guard):
 def test_the_policy_allows_no_inline_script_and_no_eval(guard: Guard):
     for answer in (ask(guard, **bearer()), ask(guard)):
         policy = answer.headers["content-security-policy"]
-        assert ("unsafe" in policy, "default-src 'none'" in policy, "script-src 'self';" in policy) == (False, True, True)
+        assert ("unsafe" in policy, "default-src 'none'" in policy, "script-src 'self';" in policy) == (
+            False,
+            True,
+            True,
+        )
 
 
 def test_the_token_is_kept_in_a_file_that_only_its_owner_reads(tmp_path: Path):

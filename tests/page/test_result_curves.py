@@ -18,9 +18,11 @@ def rows_of(points: list[tuple[int, float, float]]) -> ResultRows:
 
 
 def test_a_rollup_has_the_range_and_the_middle_of_every_iteration():
-    rows = rows_of([(trial, iteration, trial * 10.0 + iteration) for trial in range(5) for iteration in (1, 2)])
+    rows = rows_of(
+        [(trial, iteration, trial * 10.0 + iteration) for trial in range(5) for iteration in (1, 2)]
+    )
     found = rollup(rows, "loss")
-    assert (found["x"], [band for band in found["bands"]]) == (
+    assert (found["x"], found["bands"]) == (
         [1.0, 2.0],
         [[1.0, 2.0], [1.0, 2.0], [21.0, 22.0], [41.0, 42.0], [41.0, 42.0]],
     )

@@ -1,4 +1,4 @@
-"""Routes requests of the page to what it may show. All routes only read; none takes a path or fetches a URL."""
+"""Routes requests to what the page may show. All routes only read; none takes a path or fetches a URL."""
 
 from __future__ import annotations
 

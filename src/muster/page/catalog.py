@@ -7,6 +7,7 @@ directories.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import tempfile
 import threading
@@ -140,7 +141,12 @@ class Catalog:
         changed = _changed_at(known.path)
         if known.row_of != changed and self._clock.monotonic() < deadline:
             known.row, known.row_of = self._fresh_row(known), changed
-        return {"key": known.key, "name": known.name, "changed": changed, "is_read": known.row_of >= 0} | known.row
+        return {
+            "key": known.key,
+            "name": known.name,
+            "changed": changed,
+            "is_read": known.row_of >= 0,
+        } | known.row
 
     def _fresh_row(self, known: _Known) -> dict[str, Any]:
         try:
@@ -152,7 +158,7 @@ class Catalog:
                 summary = session.summary()
                 metric = summary["metric"]
                 found = session.table.numbers([metric]).get(metric)
-            values = [] if found is None else [float(v) for v in found if v == v and abs(v) != float("inf")]
+            values = [] if found is None else [float(value) for value in found if math.isfinite(value)]
             best = None if not values else min(values) if summary["mode"] == "min" else max(values)
             keys = ("counts", "of", "state", "metric", "mode", "problem")
             return {**{key: summary[key] for key in keys}, "best": best}

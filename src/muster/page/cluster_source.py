@@ -99,7 +99,11 @@ class LedgerSource:
         return self._cluster.name
 
     def mark(self) -> str:
-        files = (self._cluster.home.ledger, Path(f"{self._cluster.home.ledger}-wal"), self._cluster.home.status)
+        files = (
+            self._cluster.home.ledger,
+            Path(f"{self._cluster.home.ledger}-wal"),
+            self._cluster.home.status,
+        )
         return "-".join(_stamp(file) for file in files)
 
     def view(self) -> ClusterView:
@@ -129,7 +133,7 @@ class LedgerSource:
         recorded = sum(cost_of(one, now) for one in records if one.state is InstanceState.TERMINATED)
         return self._made(now, published, problem, records, decisions, max(0.0, gone - recorded))
 
-    def _made(  # noqa: PLR0913, PLR0917 - what was read
+    def _made(
         self,
         now: float,
         published: PublishedStatus | None,

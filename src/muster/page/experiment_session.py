@@ -88,7 +88,9 @@ class ExperimentSession:
             except MusterError as error:
                 self.problem = str(error)
                 self._writer = None
-            if not is_first and self.curves.read(LOG_BUDGET_S if self.curves.done < SAMPLE else SLOW_BUDGET_S):
+            if not is_first and self.curves.read(
+                LOG_BUDGET_S if self.curves.done < SAMPLE else SLOW_BUDGET_S
+            ):
                 self.curve_change += 1
 
     def encoded(self) -> bytes:
@@ -105,7 +107,7 @@ class ExperimentSession:
             return {**self.table.delta(change), "summary": self.summary()}
 
     def curve_band(self, metric: str, keep: npt.NDArray[np.bool_] | None = None) -> dict[str, Any]:
-        """Returns the quantiles of a metric over iterations, of all trials or some, and what is still to read."""
+        """Returns the quantiles of a metric over iterations, of all trials or of some."""
         with self.lock:
             rows, began = self.curves.rows, self._clock.monotonic()
             found = {} if rows is None else rollup(rows, metric, keep)
@@ -196,8 +198,9 @@ class ExperimentSession:
         samples = self._settings.get("num_samples")
         if self._is_exhausted or self._writer is None:
             return len(self.table)
-        is_count = isinstance(samples, int) and samples >= len(self.table)
-        return samples if is_count and samples > 1 else None  # type: ignore[return-value]  # an int then
+        if isinstance(samples, int) and samples > 1 and samples >= len(self.table):
+            return samples
+        return None
 
     def _metric(self) -> Any:  # noqa: ANN401 - a name, a list of names, or None
         return self._settings.get("metric")

@@ -20,7 +20,18 @@ from muster.page.trial_drawer import describe
 
 MAX_DETAILED = 300  # trials with everything that the drawer shows: the best and those that failed
 MAX_CURVES = 40  # trials with their own curve: the best
-_MODULES = ("format", "data", "selection", "parallel", "charts", "timeline", "trials", "drawer", "cluster", "main")
+_MODULES = (
+    "format",
+    "data",
+    "selection",
+    "parallel",
+    "charts",
+    "timeline",
+    "trials",
+    "drawer",
+    "cluster",
+    "main",
+)
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./[^"]+";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
 _EXPORTS = re.compile(r"export\{([^}]*)\};?\s*$")

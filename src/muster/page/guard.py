@@ -170,9 +170,7 @@ def _with_headers(send: Send) -> Send:
     return wrapped
 
 
-async def _answer(
-    send: Send, status: int, text: str, extra: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
+async def _answer(send: Send, status: int, text: str, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
     body = f"{text}\n".encode()
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from muster.trials.metrics import flatten
-from muster.tune.analysis.result_keys import EXPR_RESULT_FILE, TIMESTAMP, TRAINING_ITERATION
+from muster.trials.metrics import TRAINING_ITERATION, flatten
+from muster.tune.analysis.result_keys import EXPR_RESULT_FILE, TIMESTAMP
 
 BUCKETS = 160
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)

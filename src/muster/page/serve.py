@@ -106,7 +106,9 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     opened(f"http://{shown}:{listening.getsockname()[1]}/?launch={guard.new_link()}")
     try:
-        asyncio.run(_run(server, listening, page_closing=lambda: setattr(page, "is_closing", True), until=until))
+        asyncio.run(
+            _run(server, listening, page_closing=lambda: setattr(page, "is_closing", True), until=until)
+        )
     except KeyboardInterrupt:
         pass
     finally:

@@ -75,7 +75,7 @@ class TableColumn:
 
 
 class TrialColumns:
-    """A TrialColumns is changed by one reader and read by all clients; the caller holds a lock around both."""
+    """A TrialColumns is changed by one reader and read by all clients; the caller holds a lock."""
 
     def __init__(self) -> None:
         self.generation = secrets.token_hex(6)  # another one: clients must load the table again

@@ -1,4 +1,4 @@
-"""Describes one trial for the drawer: config, results, checkpoints, error, the end of its log, and why, in words.
+"""Describes one trial for the drawer: config, results, checkpoints, error, log, and why, in words.
 
 Every file is looked for inside the experiment's directory only, links followed; what is long is cut.
 """
@@ -147,4 +147,8 @@ def _text(value: object) -> str:
 
 def _tail_of(text: str) -> str:
     clean = text.encode(errors="replace").decode()
-    return clean if len(clean) <= LOG_BYTES else f"… ({len(clean) - LOG_BYTES:,} characters before)\n" + clean[-LOG_BYTES:]
+    return (
+        clean
+        if len(clean) <= LOG_BYTES
+        else f"… ({len(clean) - LOG_BYTES:,} characters before)\n" + clean[-LOG_BYTES:]
+    )

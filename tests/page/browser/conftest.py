@@ -84,7 +84,10 @@ def open_tab(browser) -> Iterator[Callable[..., object]]:
         tab.set_default_timeout(60_000)
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        tab.on("request", lambda asked: hosts.add(asked.url.partition("://")[2].partition("/")[0].partition(":")[0]))
+        tab.on(
+            "request",
+            lambda asked: hosts.add(asked.url.partition("://")[2].partition("/")[0].partition(":")[0]),
+        )
         tab.goto(link)
         return tab
 

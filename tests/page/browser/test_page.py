@@ -72,7 +72,13 @@ def test_every_band_and_the_drawer_follow_a_live_experiment(tmp_path: Path, serv
         says(tab, "connection", "live")
         store.append([end_fact(24, 8)])
         says(tab, "figures", "25 of 40")
-        store.append([TrialReported(trial_id=trial_id(26), at=BEGAN + 99, result={**report_fact(26, 9).result, "loss": 0.0001})])
+        store.append(
+            [
+                TrialReported(
+                    trial_id=trial_id(26), at=BEGAN + 99, result={**report_fact(26, 9).result, "loss": 0.0001}
+                )
+            ]
+        )
         says(tab, "best", "1.00e-4")
         tab.locator("tr[data-place='5']").click()
         says(tab, "why-words", "It failed after 8 results, because its code raised")
@@ -167,7 +173,13 @@ def test_markup_in_names_and_values_is_text(tmp_path: Path, serve, open_tab):
         for number in range(3):
             created = facts_of_start(number)[0]
             config = {"lr": 0.1 * number, evil: evil, "many": f"{evil}{number}"}
-            created = type(created)(**{**{f: getattr(created, f) for f in created.__struct_fields__}, "config": config, "evaluated_params": config})
+            created = type(created)(
+                **{
+                    **{f: getattr(created, f) for f in created.__struct_fields__},
+                    "config": config,
+                    "evaluated_params": config,
+                }
+            )
             result = {evil: float(number), "training_iteration": 1, "text": evil}
             told = TrialReported(trial_id=trial_id(number), at=BEGAN, result=result)
             store.append([created, *facts_of_start(number)[1:], told, end_fact(number, 1, fails=number == 1)])

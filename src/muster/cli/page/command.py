@@ -52,7 +52,9 @@ def page() -> None:
 
 @page.command("open", context_settings={"max_content_width": 88})
 @click.argument("paths", nargs=-1, metavar="[PATH|URL]...")
-@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Show this cluster; may be repeated.")
+@click.option(
+    "--cluster", "clusters", multiple=True, metavar="NAME", help="Show this cluster; may be repeated."
+)
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen here; 0: any port that is free.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Another address lets others reach it.")
 @click.option("--allow-host", "names", multiple=True, metavar="NAME", help="Answer under this host name too.")
@@ -80,8 +82,8 @@ def open_page(  # noqa: PLR0913, PLR0917 - one per option
     catalog = catalog_of(paths, clusters)
     if not address.is_private:
         remark(
-            f"note: {host} can be reached from other computers, and what is sent is not encrypted. Nobody gets "
-            "in without the link or the token; give the names that browsers will use with --allow-host"
+            f"note: {host} can be reached from other computers, and what is sent is not encrypted. Nobody "
+            "gets in without the link or the token; give the names that browsers will use with --allow-host"
         )
     fragment = _fragment(catalog, paths, clusters)
 

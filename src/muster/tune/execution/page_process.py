@@ -1,4 +1,4 @@
-"""Imported lazily, where RunConfig(page=True) or MUSTER_PAGE=1 asks for it: starts `muster page` beside a run.
+"""Imported lazily, for RunConfig(page=True) or MUSTER_PAGE=1: starts `muster page` beside a run.
 
 The page is a process of its own that reads the experiment's file; it ends with this one.
 """
@@ -18,7 +18,8 @@ from muster.tune.reporting.reporter import Reporter, in_notebook
 
 _FRAME = """<iframe width="100%" height="760" style="border:1px solid #8884" title="muster"></iframe>
 <script>(() => {{ const frames = document.querySelectorAll('iframe[title="muster"]');
-frames[frames.length - 1].src = `${{location.protocol}}//${{location.hostname}}:{port}/{rest}`; }})();</script>"""
+frames[frames.length - 1].src = `${{location.protocol}}//${{location.hostname}}:{port}/{rest}`;
+}})();</script>"""
 
 
 class PageProcess(Callback):
