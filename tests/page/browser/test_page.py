@@ -43,7 +43,15 @@ def picture(tab, name: str) -> None:
     folder = os.environ.get("MUSTER_PAGE_PICTURES")
     if folder:
         tab.wait_for_timeout(1500)
-        tab.screenshot(path=f"{folder}/{name}.png", full_page=True)
+        from PIL import Image
+
+        file = f"{folder}/{name}.png"
+        tab.screenshot(path=file, full_page="list" not in name)
+        with Image.open(file) as taken:
+            taken.convert("RGB").quantize(160).save(file, optimize=True)
+            if name == "page-light-1280":  # the upper part, for the README
+                top = taken.convert("RGB").crop((0, 0, 1280, 1330)).quantize(160)
+                top.save(f"{folder}/page.png", optimize=True)
 
 
 def serious(tab) -> list[str]:
