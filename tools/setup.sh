@@ -129,6 +129,26 @@ install_hosts() (
         { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" </dev/null; }
 )
 
+# A browser for the tests of `muster page`. Root gets Debian's; without one those tests are skipped, and say so.
+get_browser() {
+    for program in chromium chromium-browser google-chrome; do
+        ! command -v "$program" >/dev/null 2>&1 || return 0
+    done
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && install_browser >"$venv/apt-browser.log" 2>&1; then
+        say "installed chromium for the tests of the page"
+    else
+        say "no chromium: tests of the page in a browser will be skipped (apt or brew install it)"
+    fi
+}
+
+install_browser() (
+    DEBIAN_FRONTEND=noninteractive
+    export DEBIAN_FRONTEND
+    set -- chromium fonts-dejavu-core
+    apt-get install -y -qq --no-install-recommends "$@" </dev/null ||
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" </dev/null; }
+)
+
 make_venv
 compile=''
 case $extra in
@@ -140,3 +160,4 @@ say "installing muster ($extra) into $venv"
 install --editable "$what" ${3:+"$3"}
 [ "$extra" != dev ] || get_redis
 [ "$extra" != dev ] || get_hosts
+[ "$extra" != dev ] || get_browser

@@ -26,6 +26,11 @@ TUNE = {
     "tune": CommandEntry(
         "muster.cli.tune.command", "tune", "List, show, plot, compare, export and resume experiments."
     ),
+    "page": CommandEntry(
+        "muster.cli.page.command",
+        "page",
+        "Show experiments and clusters in a browser; write a report to mail.",
+    ),
     "compat": CommandEntry(
         "muster.cli.compat", "compat", "Change the imports of Ray Tune scripts; list what muster lacks."
     ),

@@ -81,12 +81,18 @@ class Database:
         return database
 
     @classmethod
-    def open_read_only(cls, path: str | Path, schema: Schema, *, wait_s: float = 5.0) -> Database:
-        """Opens the file as a reader, which sees committed batches only, never waits and never writes."""
+    def open_read_only(
+        cls, path: str | Path, schema: Schema, *, wait_s: float = 5.0, any_thread: bool = False
+    ) -> Database:
+        """Opens the file as a reader, which sees committed batches only, never waits and never writes.
+
+        `any_thread`: the caller sees to it that only one thread at a time uses it.
+        """
         real = Path(os.path.realpath(path))
         if not real.is_file():
             raise StoreError(f"{real}: no such file; {schema.unfound}")
-        database = cls(real, _connect(real, "ro", wait_s, schema.repair), None, schema.repair)
+        connection = _connect(real, "ro", wait_s, schema.repair, any_thread=any_thread)
+        database = cls(real, connection, None, schema.repair)
         with _closed_on_error(database):
             version = database._check_kind(schema)
             if version != len(schema.steps):
@@ -254,20 +260,24 @@ def _closed_on_error(database: Database) -> Iterator[None]:
         raise
 
 
-def _connect(path: Path, mode: str, wait_s: float, repair: str) -> sqlite3.Connection:
+def _connect(
+    path: Path, mode: str, wait_s: float, repair: str, *, any_thread: bool = False
+) -> sqlite3.Connection:
     try:
-        return _checked(path, f"{path.as_uri()}?mode={mode}", wait_s)
+        return _checked(f"{path.as_uri()}?mode={mode}", wait_s, any_thread)
     except sqlite3.Error as error:
         # A cleanly closed WAL file in a directory that we may not write to: no other process can be writing.
         if mode == "ro" and isinstance(error, sqlite3.OperationalError) and not _has_wal(path):
             with contextlib.suppress(sqlite3.Error):
-                return _checked(path, f"{path.as_uri()}?mode=ro&immutable=1", wait_s)
+                return _checked(f"{path.as_uri()}?mode=ro&immutable=1", wait_s, any_thread)
         raise explained(error, path, repair) from error
 
 
-def _checked(path: Path, uri: str, wait_s: float) -> sqlite3.Connection:
+def _checked(uri: str, wait_s: float, any_thread: bool) -> sqlite3.Connection:
     """Returns a connection that has read the first page: SQLite opens lazily and would fail later."""
-    connection = sqlite3.connect(uri, uri=True, timeout=wait_s, isolation_level=None)
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=wait_s, isolation_level=None, check_same_thread=not any_thread
+    )
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
     except sqlite3.Error:

@@ -156,6 +156,7 @@ class RunConfig(BriefRepr):
             that file; two names: one each.
         engine: Where trials run: "local" (processes on this machine), "ray" (a Ray cluster), or "auto".
         trial_time_limit_s: A trial that runs longer (seconds or a timedelta) is ended as failed.
+        page: Whether `muster page` is started with the experiment and its address shown (extra `page`).
     """
 
     name: str | None = None
@@ -172,6 +173,7 @@ class RunConfig(BriefRepr):
     local_dir: str | None = None
     engine: str = "auto"
     trial_time_limit_s: float | timedelta | None = None
+    page: bool = False
 
     def __post_init__(self) -> None:
         if self.local_dir is not None:
@@ -199,6 +201,8 @@ class RunConfig(BriefRepr):
             if isinstance(given, type):
                 kind = given.__name__
                 raise ValueError(f"RunConfig(callbacks=[{kind}]): is a class; pass an object of it, {kind}()")
+        if not isinstance(self.page, bool):
+            raise ValueError(f"RunConfig(page={self.page!r}): must be True or False")
         if self.engine not in ENGINES:
             known = ", ".join(repr(name) for name in ENGINES)
             raise ValueError(f"RunConfig(engine={self.engine!r}): must be one of {known}")

@@ -324,6 +324,10 @@ def _callbacks(
         chosen.append(PolicyLog(scheduler, directory, is_new=spec.resume is None))
     chosen.append(BackgroundProblems(sources, reporter, clock))
     chosen.append(CriteriaCheck(spec.run.stop, scheduler, reporter))
+    if spec.run.page or environment().get("MUSTER_PAGE", "0") not in ("", "0"):
+        from muster.tune.execution.page_process import PageProcess
+
+        chosen.append(PageProcess(directory, reporter))
     attach_loggers(chosen, writer, directory)
     return CallbackList(chosen, find=spec.place.checkpoint)
 

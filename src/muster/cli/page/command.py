@@ -1,0 +1,174 @@
+"""Implements `muster page` and `muster page export`; the page itself is `muster.page`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from muster.autoscaler.known_clusters import KnownCluster, clusters_root, find_cluster, known_clusters
+from muster.base.clock import SystemClock
+from muster.cli.console import remark
+from muster.cli.why import answer, find_subject, known_of
+from muster.errors import ClusterError, StoreError
+from muster.host.processes import mark_of
+from muster.page.catalog import Catalog
+from muster.page.cluster_source import ClusterSource, LedgerSource
+from muster.tune.config import DEFAULT_STORAGE_PATH
+
+_EPILOG = """\b
+Examples:
+  muster page                                    all experiments and clusters of this user
+  muster page ~/ray_results/my_experiment        one experiment, running or finished
+  muster page s3://bucket/my_experiment          a remote one, as it is now
+  muster page --cluster laptop                   a cluster, up or long gone
+  muster page export my_experiment -o report.html
+
+The link that is printed works once; the browser then keeps a cookie. Scripts send the token of the file
+that `muster page --token-file` prints, as `Authorization: Bearer`.
+"""
+
+
+class _PageGroup(click.Group):
+    """A _PageGroup has one command, `export`; anything else is what to open."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in ("export", "-h", "--help"):
+            args = ["open", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_PageGroup, epilog=_EPILOG, context_settings={"max_content_width": 88})
+def page() -> None:
+    """Show trials, machines, money and reasons in a browser, live or long after.
+
+    `muster page [PATH|URL]... [--cluster NAME]... [--port N]` serves on this computer until Ctrl-C; see
+    `muster page open --help` for all options. `muster page export PATH -o FILE` writes one file to mail.
+    """
+
+
+@page.command("open", context_settings={"max_content_width": 88})
+@click.argument("paths", nargs=-1, metavar="[PATH|URL]...")
+@click.option(
+    "--cluster", "clusters", multiple=True, metavar="NAME", help="Show this cluster; may be repeated."
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="Listen here; 0: any port that is free.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Another address lets others reach it.")
+@click.option("--allow-host", "names", multiple=True, metavar="NAME", help="Answer under this host name too.")
+@click.option("--browser", is_flag=True, help="Open the page in a browser.")
+@click.option("--token-file", "show_token_file", is_flag=True, help="Print where the token is kept, and end.")
+@click.option("--until", "until_pid", type=int, hidden=True)
+def open_page(  # noqa: PLR0913, PLR0917 - one per option
+    paths: tuple[str, ...],
+    clusters: tuple[str, ...],
+    port: int | None,
+    host: str,
+    names: tuple[str, ...],
+    browser: bool,
+    show_token_file: bool,
+    until_pid: int | None,
+) -> None:
+    """Serve the page until Ctrl-C."""
+    _check_installed()
+    from muster.page.serve import PageAddress, serve, token_file
+
+    if show_token_file:
+        click.echo(str(token_file()))
+        return
+    address = PageAddress(host=host, port=port, names=names)
+    catalog = catalog_of(paths, clusters)
+    if not address.is_private:
+        remark(
+            f"note: {host} can be reached from other computers, and what is sent is not encrypted. Nobody "
+            "gets in without the link or the token; give the names that browsers will use with --allow-host"
+        )
+    fragment = _fragment(catalog, paths, clusters)
+
+    def opened(link: str) -> None:
+        full = f"{link}&open={fragment}" if fragment else link
+        click.echo(f"muster page: {full}")
+        sys.stdout.flush()
+        if browser:
+            click.launch(full)
+
+    until = None if until_pid is None else mark_of(until_pid)
+    serve(catalog, address, clock=SystemClock(), opened=opened, until=until)
+
+
+@page.command("export", context_settings={"max_content_width": 88})
+@click.argument("path")
+@click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
+@click.option("--cluster", metavar="NAME", help="Add this cluster.")
+def export_page(path: str, output: str, cluster: str | None) -> None:
+    """Write one experiment into one HTML file that opens from disk and can be mailed."""
+    _check_installed()
+    from muster.page.export import write_report
+
+    target = Path(output).expanduser()
+    if not target.parent.is_dir():
+        raise StoreError(f"-o {output}: its directory does not exist; create {target.parent} first")
+    catalog = catalog_of((path,), (cluster,) if cluster else ())
+    size = write_report(catalog, target)
+    click.echo(f"{target} ({size / 1e6:.1f} MB)")
+
+
+def catalog_of(paths: Sequence[str], clusters: Sequence[str]) -> Catalog:
+    """Returns what the page may show; raises MusterError when something that was named is not there."""
+    for path in paths:
+        _check_path(path)
+    roots = () if paths or clusters else (DEFAULT_STORAGE_PATH,)
+    find = _clusters_of(clusters, is_all=not paths)
+    return Catalog(clock=SystemClock(), experiments=paths, roots=roots, clusters=find)
+
+
+def _clusters_of(names: Sequence[str], *, is_all: bool) -> Callable[[], list[ClusterSource]]:
+    root = clusters_root(os.environ)
+    if names:
+        chosen = [find_cluster(name, root) for name in names]
+        return lambda: [_source(cluster) for cluster in chosen]
+    return lambda: [_source(cluster) for cluster in (known_clusters(root) if is_all else ())]
+
+
+def _source(cluster: KnownCluster) -> ClusterSource:
+    def why(_: str, subject: str) -> object:
+        known = known_of(cluster)
+        return answer(find_subject(subject, known), known)
+
+    return LedgerSource(cluster, clock=SystemClock(), why=why)
+
+
+def _fragment(catalog: Catalog, paths: Sequence[str], clusters: Sequence[str]) -> str:
+    """Returns which part of the page to open, as a value inside a query."""
+    if len(paths) + len(clusters) == 0 or len(paths) > 1 or len(clusters) > 1:
+        return ""
+    from urllib.parse import quote
+
+    listed = catalog.keys()
+    parts = ([f"e={listed[0]}"] if paths else []) + ([f"c={listed[-1]}"] if clusters else [])
+    return quote("&".join(parts), safe="")
+
+
+def _check_path(path: str) -> None:
+    if "://" in path and not path.startswith("file://"):
+        return  # looked at when it is copied
+    place = Path(os.path.expanduser(path.removeprefix("file://")))
+    if (place / "experiment.sqlite").is_file():
+        return
+    if not place.exists():
+        raise StoreError(f"{path}: there is no such directory; give the one that fit() wrote")
+    below = sorted(each.parent.name for each in place.glob("*/experiment.sqlite"))[:3]
+    hint = f"there are experiments below it: {', '.join(below)}" if below else "give the one that fit() wrote"
+    raise StoreError(f"{path} is no experiment, it has no experiment.sqlite; {hint}")
+
+
+def _check_installed() -> None:
+    try:
+        import starlette  # noqa: F401 - only looked for
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ClusterError(
+            f"`muster page` needs {error.name}: install it with pip install 'muster-ml[page]'"
+        ) from error

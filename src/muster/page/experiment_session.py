@@ -1,0 +1,366 @@
+"""Follows one experiment for all clients of the page: its table, its curves, its headline, its lineage.
+
+`refresh` may be called by any number of clients; it works at most ten times a second. Read-only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from muster.base.clock import Clock
+from muster.errors import MusterError, StoreError
+from muster.page.result_curves import ResultReader, rollup
+from muster.page.trial_columns import STATUSES, TrialColumns, cut
+from muster.stores.experiment import values
+from muster.stores.experiment.codec import (
+    ADMITTED,
+    CREATED,
+    ENDED,
+    EXHAUSTED,
+    EXITED,
+    FAILED,
+    REPORTED,
+    REPORTED_SAVED,
+    RESIZED,
+    STARTED,
+    StoredFact,
+)
+from muster.stores.experiment.follower import ExperimentFollower, follow
+from muster.stores.experiment.summary import Digest
+from muster.trials.metrics import flatten
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+
+PERIOD_S = 0.1
+LOG_BUDGET_S = 0.06  # of one refresh, for reading result files, until so many trials are read
+SAMPLE = 600
+SLOW_BUDGET_S = 0.012  # and from then on: the rest makes the bands exact, and must not take a whole core
+WRITER_PERIOD_S = 1.0
+_AUTO = frozenset(AUTO_RESULT_KEYS)
+_SHOWN = (CREATED, STARTED, REPORTED, EXITED)
+_OWN = ("training_iteration", "time_total_s")
+_POLICY = "pbt_global.txt"
+
+
+class ExperimentSession:
+    """An ExperimentSession is one experiment that is open on the page; all methods lock."""
+
+    def __init__(self, path: str, *, clock: Clock, name: str = "") -> None:
+        self.path = path
+        self.name = name or os.path.basename(path.rstrip("/"))
+        self.lock = threading.Lock()
+        self.table = TrialColumns()
+        self.problem = ""  # why nothing new can be shown
+        self.unreadable = 0
+        self._clock = clock
+        self._follower: ExperimentFollower = follow(path)
+        self._settings = self._follower.settings()
+        self._folders: list[str] = []  # by row
+        self._tags: list[str] = []
+        self._is_exhausted = False
+        self._writer: int | None = None
+        self._looked_at = self._writer_at = -math.inf
+        self._encoded: tuple[str, int, bytes] = ("", -1, b"")
+        self.curves = ResultReader(path, clock.monotonic)
+        self.curve_change = 0
+        self.curve_cost_s = 0.0  # of the last rollup
+        self.refresh()
+
+    # for clients
+
+    def refresh(self) -> None:
+        """Reads what is new, unless that has just been done."""
+        with self.lock:
+            now, is_first = self._clock.monotonic(), self._looked_at < 0  # the table is wanted first
+            if now - self._looked_at < PERIOD_S * 0.8:
+                return
+            self._looked_at = now
+            try:
+                self._follow()
+                self.problem = ""
+            except MusterError as error:
+                self.problem = str(error)
+                self._writer = None
+            if not is_first and self.curves.read(
+                LOG_BUDGET_S if self.curves.done < SAMPLE else SLOW_BUDGET_S
+            ):
+                self.curve_change += 1
+
+    def encoded(self) -> bytes:
+        """Returns the whole table; made once for each change."""
+        with self.lock:
+            made = self._encoded
+            if made[:2] != (self.table.generation, self.table.change):
+                content = self.table.encode({"summary": self.summary()})
+                made = self._encoded = (self.table.generation, self.table.change, content)
+            return made[2]
+
+    def delta(self, change: int) -> dict[str, Any]:
+        with self.lock:
+            return {**self.table.delta(change), "summary": self.summary()}
+
+    def curve_band(self, metric: str, keep: npt.NDArray[np.bool_] | None = None) -> dict[str, Any]:
+        """Returns the quantiles of a metric over iterations, of all trials or of some."""
+        with self.lock:
+            rows, began = self.curves.rows, self._clock.monotonic()
+            found = {} if rows is None else rollup(rows, metric, keep)
+            self.curve_cost_s = self._clock.monotonic() - began
+            return {**found, "behind": self.curves.behind, "trials": len(self.table)}
+
+    def curves_of(self, rows: list[int], metric: str) -> dict[str, Any]:
+        """Returns the raw points of a few trials."""
+        with self.lock:
+            for row in rows:
+                self._want(row)
+            self.curves.read(LOG_BUDGET_S)
+            known = self.curves.rows
+            return {} if known is None else {str(row): known.of(row, metric) for row in rows}
+
+    def trial(self, trial_id: str) -> Any:  # noqa: ANN401 - a TrialSummary or None
+        with self.lock:
+            return self._follower.trial(trial_id)
+
+    def folder_of(self, trial_id: str) -> str | None:
+        """Returns the directory of a trial of this experiment; None for an unknown one."""
+        with self.lock:
+            row = self.table.rows.get(trial_id)
+            return None if row is None or not self._folders[row] else self._folders[row]
+
+    def lineage(self) -> list[list[Any]]:
+        """Returns PBT's copies: donor's row, target's row, iteration of the target, of the donor."""
+        try:
+            with open(os.path.join(self.path, _POLICY), encoding="utf-8", errors="replace") as stream:
+                lines = stream.readlines()[-5000:]
+        except OSError:
+            return []
+        with self.lock:
+            by_tag = {tag: row for row, tag in enumerate(self._tags) if tag}
+        found = []
+        for line in lines:
+            try:
+                target, donor, target_iteration, donor_iteration, *_ = json.loads(line)
+            except (ValueError, TypeError):
+                continue
+            if target in by_tag and donor in by_tag:
+                found.append([by_tag[donor], by_tag[target], target_iteration, donor_iteration])
+        return found
+
+    def close(self) -> None:
+        with self.lock:
+            self._follower.close()
+
+    # what the page shows at the top; the lock is held
+
+    def summary(self) -> dict[str, Any]:
+        table, metric, mode = self.table, self._metric(), self._mode()
+        states = table.columns["trial/status"]
+        codes = states.values[: len(table)]
+        names = list(states.words)
+        counts = {
+            names[int(code)]: int(count)
+            for code, count in zip(*np.unique(codes[~np.isnan(codes)], return_counts=True), strict=True)
+        }
+        goals = metric if isinstance(metric, list) else [metric] if metric else []
+        return {
+            "name": self.name,
+            "metric": goals[0] if goals else self._guessed_metric(),
+            "goals": goals,
+            "mode": (mode[0] if isinstance(mode, list) else mode) or "max",
+            "modes": mode if isinstance(mode, list) else [mode or "max"] * max(1, len(goals)),
+            "state": self._state(counts),
+            "counts": counts,
+            "of": self._wanted(),
+            "problem": self.problem,
+            "unreadable": self.unreadable,
+            "scheduler": cut(str(self._settings.get("scheduler", ""))),
+            "search_alg": cut(str(self._settings.get("search_alg", ""))),
+            "budget_s": self._settings.get("time_budget_s"),
+            "now": self._clock.now(),
+            "curve_change": self.curve_change,
+            "behind": self.curves.behind,
+        }
+
+    def _state(self, counts: Mapping[str, int]) -> str:
+        if self._writer is not None:
+            return "running"
+        over = counts.get("TERMINATED", 0) + counts.get("ERROR", 0)
+        return "finished" if self._is_exhausted or over == len(self.table) else "interrupted"
+
+    def _wanted(self) -> int | None:
+        """Returns how many trials there will be; None when that is not known."""
+        samples = self._settings.get("num_samples")
+        if self._is_exhausted or self._writer is None:
+            return len(self.table)
+        if isinstance(samples, int) and samples > 1 and samples >= len(self.table):
+            return samples
+        return None
+
+    def _metric(self) -> Any:  # noqa: ANN401 - a name, a list of names, or None
+        return self._settings.get("metric")
+
+    def _mode(self) -> Any:  # noqa: ANN401
+        return self._settings.get("mode")
+
+    def _guessed_metric(self) -> str:
+        found = (column.key for column in self.table.columns.values() if column.group == "metric")
+        return next(found, "")
+
+    # reading; the lock is held
+
+    def _follow(self) -> None:
+        step = self._follower.poll()
+        self.unreadable += step.unreadable
+        self._look_for_writer()
+        if not step:
+            return
+        self.table.begin_change()
+        for digest in step.digests:
+            self._take_digest(digest)
+        for trial_id, status in step.statuses.items():
+            self._take_status(trial_id, status)
+        for fact in step.facts:
+            self._take_fact(fact)
+        if not self._settings:
+            self._settings = self._follower.settings()
+        self.curves.start(self._curve_metrics())
+
+    def _look_for_writer(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._writer_at < WRITER_PERIOD_S:
+            return
+        self._writer_at = now
+        before, self._writer = self._writer, self._follower.writer()
+        if before is not None and self._writer is None:
+            self.table.begin_change()
+            self._mark_interrupted()
+
+    def _mark_interrupted(self) -> None:
+        running = float(STATUSES.index("RUNNING"))
+        for row in np.flatnonzero(self.table.columns["trial/status"].values[: len(self.table)] == running):
+            self.table.set(int(row), "status", "INTERRUPTED")
+            self.table.row_changes[row] = self.table.change
+
+    def _curve_metrics(self) -> list[str]:
+        metric = self._metric()
+        goals = [str(each) for each in metric] if isinstance(metric, list) else [metric] if metric else []
+        own = [
+            column.key
+            for column in self.table.columns.values()
+            if column.group == "metric" and column.kind == "number" and len(column.key) <= 200
+        ]
+        return list(dict.fromkeys([*goals, *own]))
+
+    def _row(self, trial_id: str) -> int:
+        row = self.table.row_of(trial_id)
+        while len(self._folders) <= row:
+            self._folders.append("")
+            self._tags.append("")
+        return row
+
+    def _take_digest(self, digest: Digest) -> None:
+        row, table = self._row(digest.trial_id), self.table
+        try:
+            bodies = {kind: values.decode(*digest.kept[kind]) for kind in _SHOWN if kind in digest.kept}
+        except ValueError:
+            self.unreadable += 1
+            return
+        if CREATED in bodies:
+            self._created(row, bodies[CREATED])
+        if STARTED in bodies:
+            self._started(row, bodies[STARTED])
+        if REPORTED in bodies:
+            self._reported(row, bodies[REPORTED])
+        ended = bodies.get(EXITED)
+        table.set_time(row, "ended", ended[0] if ended else None)
+        status = digest.status or "PENDING"
+        table.set(row, "status", "INTERRUPTED" if status == "RUNNING" and self._writer is None else status)
+        table.set(row, "starts", digest.starts)
+        table.set(row, "reports", digest.reports)
+        table.set(row, "failures", digest.failures)
+        if digest.reports:
+            self._want(row)
+
+    def _take_status(self, trial_id: str, status: str) -> None:
+        row = self.table.rows.get(trial_id)
+        words = self.table.columns["trial/status"].words
+        if row is not None and self.table.get(row, "status") != words.get(status):
+            self.table.set(self._row(trial_id), "status", status)
+
+    def _take_fact(self, fact: StoredFact) -> None:
+        if fact.kind in (EXHAUSTED, ENDED):
+            self._is_exhausted = True
+        if not fact.trial_id:
+            return
+        try:
+            body = values.decode(fact.body, fact.pickles)
+            self._apply(self._row(fact.trial_id), fact.kind, body)
+        except (ValueError, TypeError, IndexError, KeyError):
+            self.unreadable += 1
+
+    def _apply(self, row: int, kind: int, body: list[Any]) -> None:
+        table = self.table
+        if kind == CREATED:
+            self._created(row, body)
+        if kind in (CREATED, ADMITTED, RESIZED):
+            table.set(row, "status", "PENDING")
+            table.set(row, "ended", None)
+        elif kind == STARTED:
+            self._started(row, body)
+            table.set(row, "status", "RUNNING")
+            table.set(row, "ended", None)
+            table.set(row, "starts", table.get(row, "starts") + 1)
+        elif kind in (REPORTED, REPORTED_SAVED):
+            self._reported(row, body)
+            table.set(row, "reports", table.get(row, "reports") + 1)
+            self._want(row)
+        elif kind in (EXITED, FAILED):
+            table.set(row, "status", "ERROR" if kind == FAILED else "TERMINATED")
+            table.set_time(row, "ended", body[0])
+            table.set(row, "failures", table.get(row, "failures") + (kind == FAILED))
+            self._want(row)
+
+    def _created(self, row: int, body: list[Any]) -> None:
+        at, config, params, tag, _, folder, *_ = body
+        self.table.set_time(row, "created", at)
+        # What was searched; a config that has constants only is shown whole.
+        self.table.set_many(row, "config", flatten(dict(params or config or {})))
+        self._folders[row] = str(folder or "")
+        self._tags[row] = str(tag or "").partition("@perturbed[")[0]
+
+    def _started(self, row: int, body: list[Any]) -> None:
+        at, location, _ = body
+        self.table.set_time(row, "started", at)
+        place = location or {}
+        machine = place.get("node_ip") or place.get("hostname")
+        self.table.set(row, "machine", None if machine is None else str(machine))
+
+    def _reported(self, row: int, body: list[Any]) -> None:
+        at, result, _ = body
+        self.table.set_time(row, "reported", at)
+        for name in _OWN:
+            value = result.get(name)
+            self.table.set(row, name, value if isinstance(value, int | float) else None)
+        own = {key: value for key, value in result.items() if key not in _AUTO}
+        self.table.set_many(row, "metric", flatten(own))
+
+    def _want(self, row: int) -> None:
+        if row < len(self._folders) and self._folders[row]:
+            self.curves.want(row, self._folders[row])
+
+
+def open_session(path: str, *, clock: Clock) -> ExperimentSession:
+    """Opens the experiment in a directory; raises StoreError with a hint when there is none."""
+    place = os.path.abspath(os.path.expanduser(path))
+    if not os.path.isfile(os.path.join(place, "experiment.sqlite")):
+        what = "there is no such directory" if not os.path.exists(place) else "it has no experiment.sqlite"
+        raise StoreError(
+            f"{path} is no experiment: {what}; give the directory that fit() wrote, <storage_path>/<name>"
+        )
+    return ExperimentSession(place, clock=clock)

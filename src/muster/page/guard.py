@@ -1,0 +1,183 @@
+"""Keeps everybody but the user away from the page: host names, methods, tokens, headers, limits.
+
+An ASGI layer around the whole application, so that nothing is routed before it has agreed. It never logs a
+token, and compares tokens in constant time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from muster.errors import StoreError
+from muster.host.atomic_write import atomic_write
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "muster_page"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+MAX_HEADER_BYTES = 16_384
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self' http://localhost:* http://127.0.0.1:*"
+)
+_HEADERS = (
+    (b"content-security-policy", CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
+)
+
+
+def load_token(file: Path) -> str:
+    """Returns the user's token, which is made on first use; only its owner can read the file."""
+    with contextlib.suppress(FileNotFoundError):
+        if file.stat().st_mode & 0o077:
+            raise StoreError(
+                f"{file}: others may read this token; run `chmod 600 {file}`, or delete it to get a new one"
+            )
+        found = file.read_text(encoding="ascii").strip()
+        if len(found) >= 32:
+            return found
+    token = secrets.token_urlsafe(32)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    atomic_write(file, token.encode(), mode=0o600)
+    return token
+
+
+class Guard:
+    """A Guard lets a request pass that names a known host, only reads, and shows a token."""
+
+    def __init__(self, app: App, *, token: str, hosts: Iterable[str] = ()) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._hosts = frozenset((*LOOPBACK, *(host.lower() for host in hosts)))
+        self._links: set[bytes] = set()
+
+    def new_link(self) -> str:
+        """Returns a secret that opens the page once, as `/?launch=...`."""
+        made = secrets.token_urlsafe(24)
+        self._links.add(made.encode())
+        return made
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await _answer(send, *refusal)
+            return
+        link = self._link_in(scope)
+        if link is not None:
+            await self._open(scope, link, send)
+        elif self._is_known(scope):
+            await self._app(scope, receive, _with_headers(send))
+        else:
+            await _answer(
+                send,
+                401,
+                "This page needs its link: open the one that `muster page` printed. A link works once; "
+                "start `muster page` again for another. Scripts send the token as `Authorization: Bearer`.",
+            )
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Looks at the host before anything else, whatever the method: against DNS rebinding."""
+        headers = scope.get("headers", ())
+        hosts = [value for name, value in headers if name == b"host"]
+        if scope["type"] != "http":
+            return 403, "only HTTP is spoken here"
+        if len(hosts) != 1 or host_name(hosts[0].decode("latin-1")) not in self._hosts:
+            return 403, "This host name is not allowed: use the address that `muster page` printed."
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "This page can only be read."
+        by_name = dict(headers)
+        if by_name.get(b"sec-fetch-site") == b"cross-site" and by_name.get(b"sec-fetch-mode") != b"navigate":
+            return 403, "Other sites may not read this page."
+        if by_name.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in by_name:
+            return 413, "A request to this page has no content."
+        if sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
+            return 431, "The headers of this request are too long."
+        return None
+
+    def _link_in(self, scope: Scope) -> bytes | None:
+        if scope["path"] != "/":
+            return None
+        found = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("launch")
+        return found[0].encode() if found else None
+
+    async def _open(self, scope: Scope, link: bytes, send: Send) -> None:
+        """Turns a link into a cookie. A used one is of no use, unless this browser has the cookie already."""
+        match = next((known for known in self._links if hmac.compare_digest(known, link)), None)
+        if match is None and not self._is_known(scope):
+            await _answer(
+                send, 401, "This link was used before. Start `muster page` again: it prints another one."
+            )
+            return
+        if match is not None:
+            self._links.discard(match)
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        place = "/" if "open" not in query else f"/#{query['open'][0]}"
+        cookie = f"{COOKIE}={self._token.decode()}; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000"
+        safe = place.encode("ascii", "ignore").replace(b"\r", b"").replace(b"\n", b"")
+        extra = ((b"location", safe), (b"set-cookie", cookie.encode()))
+        await _answer(send, 303, "Opening.", extra)
+
+    def _is_known(self, scope: Scope) -> bool:
+        headers = dict(scope.get("headers", ()))
+        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(bearer.strip(), self._token):
+            return True
+        try:
+            cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
+        except CookieError:
+            return False
+        given = cookies[COOKIE].value.encode("latin-1", "replace") if COOKIE in cookies else b""
+        return hmac.compare_digest(given, self._token)
+
+
+def host_name(host: str) -> str:
+    """Returns the name in a Host header, without the port.
+
+    Example:
+        >>> host_name("LOCALHOST:80"), host_name("[::1]:80"), host_name("a.b")
+        ('localhost', '::1', 'a.b')
+    """
+    text = host.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0]
+
+
+def _with_headers(send: Send) -> Send:
+    async def wrapped(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *_HEADERS]
+        await send(message)
+
+    return wrapped
+
+
+async def _answer(send: Send, status: int, text: str, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    body = f"{text}\n".encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        *_HEADERS,
+        *extra,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,253 @@
+"""Reads the results that trials logged, a little at a time, and rolls them up for the curves.
+
+The store keeps only the last result of a trial, so curves come from `result.json` in the trials' directories.
+Files are read from where the last look ended, in a scattered order, so that a part stands for the whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from muster.trials.metrics import TRAINING_ITERATION, flatten
+from muster.tune.analysis.result_keys import EXPR_RESULT_FILE, TIMESTAMP
+
+BUCKETS = 160
+QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
+MAX_METRICS = 8
+MAX_RAW_POINTS = 1500  # of one trial
+Floats = npt.NDArray[np.float32]
+
+
+class ResultRows:
+    """ResultRows are all results read so far: trial, iteration, time and metrics, in growing arrays."""
+
+    def __init__(self, metrics: Sequence[str]) -> None:
+        self.metrics = tuple(metrics[:MAX_METRICS])
+        self.count = 0
+        self.trials: npt.NDArray[np.int32] = np.zeros(1024, dtype=np.int32)
+        self.values: Floats = np.zeros((2 + len(self.metrics), 1024), dtype=np.float32)
+
+    def add(self, trial: int, rows: npt.NDArray[np.float32]) -> None:
+        """Adds results of one trial; `rows` has iteration, time and the metrics as columns."""
+        end = self.count + len(rows)
+        if end > len(self.trials):
+            size = max(end, 2 * len(self.trials))
+            trials, values = np.zeros(size, dtype=np.int32), np.zeros((len(self.values), size), np.float32)
+            trials[: self.count], values[:, : self.count] = (
+                self.trials[: self.count],
+                self.values[:, : self.count],
+            )
+            self.trials, self.values = trials, values
+        self.trials[self.count : end] = trial
+        self.values[:, self.count : end] = rows.T
+        self.count = end
+
+    def remove(self, trial: int) -> None:
+        """Drops the results of a trial, whose file was made anew."""
+        keep = np.flatnonzero(self.trials[: self.count] != trial)
+        self.trials[: len(keep)], self.values[:, : len(keep)] = self.trials[keep], self.values[:, keep]
+        self.count = len(keep)
+
+    def column(self, metric: str) -> Floats | None:
+        if metric not in self.metrics:
+            return None
+        return self.values[2 + self.metrics.index(metric), : self.count]
+
+    @property
+    def iterations(self) -> Floats:
+        return self.values[0, : self.count]
+
+    def of(self, trial: int, metric: str) -> list[list[float | None]]:
+        """Returns the points of one trial: iterations and values, at most MAX_RAW_POINTS of them."""
+        found = self.column(metric)
+        if found is None:
+            return [[], []]
+        places = np.flatnonzero(self.trials[: self.count] == trial)
+        if len(places) > MAX_RAW_POINTS:
+            places = _extremes(places, found, MAX_RAW_POINTS)
+        return [_plain(self.iterations[places]), _plain(found[places])]
+
+
+def rollup(rows: ResultRows, metric: str, keep: npt.NDArray[np.bool_] | None = None) -> dict[str, Any]:
+    """Returns quantiles of a metric by iteration, over all trials or those that `keep` names."""
+    found = rows.column(metric)
+    empty: dict[str, Any] = {"metric": metric, "x": [], "bands": [[] for _ in QUANTILES], "points": 0}
+    if found is None or not rows.count:
+        return empty
+    iterations = rows.iterations
+    usable = np.isfinite(found) & np.isfinite(iterations)
+    if keep is not None:
+        usable &= keep[np.minimum(rows.trials[: rows.count], len(keep) - 1)]
+    if not usable.all():
+        iterations, found = iterations[usable], found[usable]
+    if not len(found):
+        return empty
+    low, high = float(iterations.min()), float(iterations.max())
+    width = max(1.0, math.ceil((high - low + 1) / BUCKETS))
+    buckets = ((iterations - low) / width).astype(np.uint8)
+    order = np.argsort(buckets, kind="stable")  # a radix sort, for bytes
+    sorted_values = found[order]
+    counts = np.bincount(buckets, minlength=1)
+    ends = np.cumsum(counts)
+    x, bands = [], [[] for _ in QUANTILES]  # type: ignore[var-annotated]  # lists of numbers
+    for bucket in np.flatnonzero(counts):
+        part = sorted_values[ends[bucket] - counts[bucket] : ends[bucket]]
+        x.append(low + float(bucket) * width + (width - 1) / 2)
+        for band, value in zip(bands, _quantiles(part), strict=True):
+            band.append(value)
+    return {"metric": metric, "x": x, "bands": bands, "points": len(found)}
+
+
+def _quantiles(part: Floats) -> list[float]:
+    places = [round(q * (len(part) - 1)) for q in QUANTILES]
+    parted = np.partition(part, sorted(set(places)))
+    return [float(f"{parted[place]:.6g}") for place in places]
+
+
+def _extremes(places: npt.NDArray[np.intp], values: Floats, most: int) -> npt.NDArray[np.intp]:
+    """Returns the lowest and the highest point of each of `most / 2` parts."""
+    kept = []
+    for part in np.array_split(places, most // 2):
+        filled = np.where(np.isnan(values[part]), 0.0, values[part])
+        kept += sorted({int(part[int(filled.argmin())]), int(part[int(filled.argmax())])})
+    return np.array(kept)
+
+
+def _plain(values: Floats) -> list[float | None]:
+    return [float(f"{v:.6g}") if math.isfinite(v) else None for v in values.tolist()]
+
+
+class ResultReader:
+    """A ResultReader brings the ResultRows of an experiment up to date, for a limited time per call."""
+
+    def __init__(self, directory: str, monotonic: Callable[[], float]) -> None:
+        self._directory = directory
+        self._monotonic = monotonic
+        self.rows: ResultRows | None = None
+        self._offsets: dict[int, int] = {}
+        self._waiting: dict[int, str] = {}  # rows of the table whose files have more, and their folders
+        self._decoder: msgspec.json.Decoder[Any] | None = None
+        self.done = 0  # files read, each time counted
+
+    def start(self, metrics: Sequence[str]) -> None:
+        """Chooses the metrics; called again when there are others, which reads everything anew."""
+        chosen = tuple(metrics[:MAX_METRICS])
+        if self.rows is not None and self.rows.metrics == chosen:
+            return
+        self.rows, self._offsets = ResultRows(chosen), {}
+        self._decoder = _decoder(chosen)
+
+    def want(self, row: int, folder: str) -> None:
+        self._waiting[row] = folder
+
+    @property
+    def behind(self) -> int:
+        """The number of trials whose results are still to be read."""
+        return len(self._waiting)
+
+    def read(self, budget_s: float) -> bool:
+        """Reads files until the time is up; returns whether anything was added."""
+        if self.rows is None or not self._waiting:
+            return False
+        deadline, before = self._monotonic() + budget_s, self.rows.count
+        for row in scattered(list(self._waiting)):  # the list is short, but for the first few seconds
+            self._read_one(row, self._waiting.pop(row))
+            self.done += 1
+            if self._monotonic() >= deadline:
+                break
+        return self.rows.count != before
+
+    def _read_one(self, row: int, folder: str) -> None:
+        rows = self.rows
+        path = os.path.join(self._directory, folder, EXPR_RESULT_FILE)
+        if rows is None or not _is_inside(self._directory, path):
+            return
+        offset = self._offsets.get(row, 0)
+        try:
+            with open(path, "rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                if size < offset:
+                    rows.remove(row)
+                    offset = 0
+                stream.seek(offset)
+                content = stream.read()
+        except OSError:
+            return  # not logged, or not yet
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offsets[row] = offset + len(whole)
+        found = self._decoded(whole)
+        if found:
+            rows.add(row, np.array(found, dtype=np.float64).astype(np.float32))
+
+    def _decoded(self, lines: bytes) -> list[list[float]]:
+        decoder, rows = self._decoder, self.rows
+        if decoder is None or rows is None or not lines:
+            return []
+        try:
+            return [list(map(_float, msgspec.structs.astuple(one))) for one in decoder.decode_lines(lines)]
+        except (msgspec.MsgspecError, ValueError):  # NaN, which is no JSON, or a line cut by a crash
+            return list(_slowly(lines, rows.metrics))
+
+
+def scattered(values: list[int]) -> Iterator[int]:
+    """Yields all values, far apart from each other, so that the first few stand for the whole.
+
+    Example:
+        >>> list(scattered([0, 1, 2, 3, 4, 5]))
+        [0, 4, 1, 5, 2, 3]
+    """
+    step = max(1, int(math.sqrt(len(values))) * 2)
+    for start in range(step):
+        yield from values[start::step]
+
+
+def _decoder(metrics: Sequence[str]) -> msgspec.json.Decoder[Any] | None:
+    """Returns a decoder that skips everything but these keys, where they are not nested."""
+    wanted = (TRAINING_ITERATION, TIMESTAMP, *metrics)
+    if any("/" in name for name in wanted):
+        return msgspec.json.Decoder(_Nested)
+    fields = [(f"f{place}", Any, None) for place in range(len(wanted))]
+    names = {f"f{place}": name for place, name in enumerate(wanted)}
+    return msgspec.json.Decoder(msgspec.defstruct("LoggedResult", fields, rename=names))
+
+
+class _Nested(msgspec.Struct):
+    """_Nested refuses every line, so that nested keys are read the slow way."""
+
+    muster_has_no_such_key: int
+
+
+def _slowly(lines: bytes, metrics: Sequence[str]) -> Iterator[list[float]]:
+    for line in lines.splitlines():
+        try:
+            result = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(result, dict):
+            flat = flatten(result)
+            yield [_float(flat.get(key)) for key in (TRAINING_ITERATION, TIMESTAMP, *metrics)]
+
+
+def _float(value: object) -> float:
+    if type(value) is float:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.nan
+    return math.nan
+
+
+def _is_inside(directory: str, path: str) -> bool:
+    """Returns whether a path stays below the experiment's directory, links followed."""
+    root = os.path.realpath(directory)
+    return os.path.commonpath([root, os.path.realpath(path)]) == root

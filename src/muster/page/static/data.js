@@ -1,0 +1,161 @@
+// The trial table as typed arrays, how deltas change it, and where data comes from: a server or this very file.
+
+const NOTHING = 65535;
+
+/** One column: numbers as Float32Array, words as codes in a Uint16Array. */
+class TrialColumn {
+  constructor(head, index, values, rows) {
+    this.index = index;
+    this.name = head.name;
+    this.group = head.group;
+    this.kind = head.kind;
+    this.odd = head.odd;
+    this.words = head.words;
+    this.key = `${head.group}/${head.name}`;
+    this.values = values;
+    this.rows = rows;
+  }
+  /** A number for sorting and drawing; NaN for nothing. */
+  at(row) {
+    const value = this.values[row];
+    return this.kind === "word" && value === NOTHING ? NaN : value;
+  }
+  text(row) {
+    return this.kind === "word" ? (this.values[row] === NOTHING ? "" : this.words[this.values[row]]) : this.values[row];
+  }
+  grow(rows) {
+    if (rows > this.values.length) {
+      const size = Math.max(rows, this.values.length * 2, 64);
+      const more = this.kind === "word" ? new Uint16Array(size).fill(NOTHING) : new Float32Array(size).fill(NaN);
+      more.set(this.values);
+      this.values = more;
+    }
+  }
+  set(row, value) {
+    if (this.kind === "word") this.values[row] = value === null ? NOTHING : value;
+    else this.values[row] = value === null ? NaN : Number(String(value).replace("inf", "Infinity"));
+  }
+}
+
+export class TrialTable {
+  constructor(buffer) {
+    const view = new DataView(buffer), length = view.getUint32(0, true), text = new TextDecoder();
+    const head = JSON.parse(text.decode(new Uint8Array(buffer, 4, length)));
+    let offset = 4 + length;
+    const padded = (size) => size + ((4 - (size % 4)) % 4);
+    this.generation = head.generation;
+    this.change = head.change;
+    this.rows = head.rows;
+    this.zeroTime = head.zero_time;
+    this.leftOut = head.left_out;
+    this.summary = head.summary;
+    const names = text.decode(new Uint8Array(buffer, offset, head.id_bytes));
+    this.ids = head.rows ? names.split("\n") : [];
+    offset += padded(head.id_bytes);
+    this.columns = head.columns.map((each, index) => {
+      const isWord = each.kind === "word", size = head.rows * (isWord ? 2 : 4);
+      const values = isWord ? new Uint16Array(buffer, offset, head.rows) : new Float32Array(buffer, offset, head.rows);
+      offset += padded(size);
+      return new TrialColumn(each, index, values.slice(), head.rows);
+    });
+    this.byKey = new Map(this.columns.map((each) => [each.key, each]));
+  }
+  column(key) { return this.byKey.get(key); }
+  trial(name) { return this.byKey.get(`trial/${name}`); }
+  get params() { return this.columns.filter((each) => each.group === "config"); }
+  get metrics() { return this.columns.filter((each) => each.group === "metric"); }
+  status(row) { return this.trial("status").text(row) || "PENDING"; }
+  /** Seconds since the epoch. */
+  time(row, name) { return this.trial(name).at(row) + this.zeroTime; }
+  apply(delta) {
+    this.zeroTime = delta.zero_time;
+    for (const [index, fresh] of Object.entries(delta.words))
+      for (const [code, word] of fresh) this.columns[index].words[code] = word;
+    for (const [row, id, ...values] of delta.rows) {
+      if (row >= this.rows) {
+        this.rows = row + 1;
+        for (const column of this.columns) column.grow(this.rows);
+      }
+      this.ids[row] = id;
+      values.forEach((value, index) => this.columns[index].set(row, value));
+    }
+    this.change = delta.change;
+    this.summary = delta.summary;
+  }
+}
+
+async function fetched(path) {
+  const response = await fetch(path, { credentials: "same-origin" });
+  if (response.ok) return response;
+  let problem = `the server answered ${response.status}`;
+  try { problem = (await response.json()).problem || problem; } catch { /* plain text */ }
+  if (response.status === 401) problem = "This page is no longer signed in: open the link that `muster page` prints.";
+  throw new Error(problem);
+}
+
+/** Where data comes from: the server that sent this page. */
+class ServerSource {
+  isLive = true;
+  async list() { return (await fetched("/api/list")).json(); }
+  async table(key) { return new TrialTable(await (await fetched(`/api/experiment/${key}/table`)).arrayBuffer()); }
+  async curves(key, metric, keep) {
+    const more = keep ? `&keep=${encodeURIComponent(keep)}` : "";
+    return (await fetched(`/api/experiment/${key}/curves?metric=${encodeURIComponent(metric)}${more}`)).json();
+  }
+  async curvesOf(key, metric, rows) {
+    const path = `/api/experiment/${key}/curves?metric=${encodeURIComponent(metric)}&rows=${rows.join(",")}`;
+    return (await (await fetched(path)).json()).rows;
+  }
+  async lineage(key) { return (await (await fetched(`/api/experiment/${key}/lineage`)).json()).copies; }
+  async trial(key, id) { return (await fetched(`/api/experiment/${key}/trial/${encodeURIComponent(id)}`)).json(); }
+  async cluster(key) { return (await fetched(`/api/cluster/${key}/view`)).json(); }
+  async why(key, subject) { return (await fetched(`/api/cluster/${key}/why?subject=${encodeURIComponent(subject)}`)).json(); }
+  /** Listens for events until the returned function is called; the browser reconnects and says where it was. */
+  listen(path, handlers, onState) {
+    let stream, timer, isOver = false, wait = 1000;
+    const open = () => {
+      stream = new EventSource(typeof path === "function" ? path() : path);
+      stream.onopen = () => { wait = 1000; onState("live"); };
+      for (const [kind, handle] of Object.entries(handlers))
+        stream.addEventListener(kind, (event) => handle(JSON.parse(event.data)));
+      stream.onerror = () => {
+        onState("lost");
+        stream.close(); // by itself it would give up after an answer that is no stream
+        if (!isOver) timer = setTimeout(open, wait);
+        wait = Math.min(10000, wait * 1.5);
+      };
+    };
+    open();
+    return () => { isOver = true; clearTimeout(timer); stream.close(); };
+  }
+}
+
+/** Where data comes from in a page that was exported: the page itself. */
+class EmbeddedSource {
+  isLive = false;
+  constructor(data) { this.data = data; }
+  async list() { return this.data.list; }
+  async table(key) {
+    const bytes = Uint8Array.from(atob(this.data.tables[key]), (letter) => letter.charCodeAt(0));
+    return new TrialTable(bytes.buffer);
+  }
+  async curves(key, metric) { return this.data.curves[key][metric] || { x: [], bands: [[], [], [], [], []], points: 0 }; }
+  async curvesOf(key, metric, rows) {
+    const known = this.data.raw[key] || {};
+    return Object.fromEntries(rows.filter((row) => known[`${row}/${metric}`]).map((row) => [row, known[`${row}/${metric}`]]));
+  }
+  async lineage(key) { return this.data.lineage[key]; }
+  async trial(key, id) {
+    const found = this.data.trials[key][id];
+    if (!found) throw new Error("The details of this trial are not part of this report; the table has its values.");
+    return found;
+  }
+  async cluster(key) { return this.data.clusters[key]; }
+  async why() { throw new Error("A report does not hold these answers: ask `muster why`."); }
+  listen() { return () => {}; }
+}
+
+export function openSource() {
+  const embedded = document.getElementById("muster-data");
+  return embedded ? new EmbeddedSource(JSON.parse(embedded.textContent)) : new ServerSource();
+}

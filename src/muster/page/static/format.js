@@ -1,0 +1,104 @@
+// Numbers, times and colours as the page shows them. Nothing here touches the document but `themeColours`.
+
+/** Okabe and Ito's colours, which most colour-blind people can tell apart. */
+export const STATUS_COLOURS = {
+  PENDING: "#8c8c8c", RUNNING: "#0072b2", PAUSED: "#e69f00",
+  TERMINATED: "#009e73", ERROR: "#d55e00", INTERRUPTED: "#cc79a7",
+};
+export const STATUS_WORDS = {
+  PENDING: "waiting", RUNNING: "running", PAUSED: "paused",
+  TERMINATED: "done", ERROR: "failed", INTERRUPTED: "interrupted",
+};
+export const STATUS_SIGNS = {
+  PENDING: "○", RUNNING: "▶", PAUSED: "‖", TERMINATED: "✓", ERROR: "✕", INTERRUPTED: "!",
+};
+export const PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7000", "#7a5195"];
+export const MACHINE_COLOURS = {
+  QUEUED: "#bdbdbd", REQUESTED: "#e6c36a", ALLOCATED: "#e69f00", RAY_INSTALLING: "#56b4e9", RAY_RUNNING: "#009e73",
+  RAY_STOP_REQUESTED: "#cc79a7", RAY_STOPPING: "#cc79a7", RAY_STOPPED: "#b0668f", TERMINATING: "#8c6d9c",
+  TERMINATED: "#777777", ALLOCATION_FAILED: "#d55e00", RAY_INSTALL_FAILED: "#d55e00",
+  TERMINATION_FAILED: "#d55e00", ALLOCATION_TIMEOUT: "#d55e00",
+};
+const SCALE = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137],
+  [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37]];
+
+/** A colour of a scale that also reads in grey; `share` from 0 (worst) to 1 (best). */
+export function scaleColour(share, alpha = 1) {
+  const place = Math.max(0, Math.min(1, share)) * (SCALE.length - 1);
+  const low = Math.floor(place), high = Math.min(SCALE.length - 1, low + 1), part = place - low;
+  const mix = SCALE[low].map((value, at) => Math.round(value + (SCALE[high][at] - value) * part));
+  return `rgba(${mix[0]},${mix[1]},${mix[2]},${alpha})`;
+}
+
+export function shortNumber(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en");
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2).replace("e+", "e");
+  return String(Number(value.toPrecision(4)));
+}
+
+export function shortDuration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
+  const s = Math.max(0, seconds);
+  if (s < 90) return `${s < 10 ? Number(s.toFixed(1)) : Math.round(s)} s`;
+  if (s < 5400) return `${Math.round(s / 60)} min`;
+  if (s < 172800) return `${Number((s / 3600).toFixed(1))} h`;
+  return `${Math.round(s / 86400)} days`;
+}
+
+export function clockTime(at, withDay = false) {
+  if (!Number.isFinite(at)) return "–";
+  const date = new Date(at * 1000);
+  const time = date.toTimeString().slice(0, 8);
+  return withDay ? `${date.toISOString().slice(0, 10)} ${time}` : time;
+}
+
+export function money(value) {
+  if (value === null || value === undefined) return "–";
+  return `$${value >= 100 ? value.toFixed(0) : value >= 0.1 || value === 0 ? value.toFixed(2) : value.toPrecision(2)}`;
+}
+
+/** The colours of the theme in force, for canvases. */
+export function themeColours() {
+  const style = getComputedStyle(document.documentElement);
+  const of = (name) => style.getPropertyValue(name).trim();
+  return { text: of("--text"), quiet: of("--quiet"), line: of("--line"), ground: of("--ground"),
+    panel: of("--panel"), accent: of("--accent"), faint: of("--faint") };
+}
+
+/** Makes a canvas sharp on this screen; returns its context and its size in CSS pixels. */
+export function prepared(canvas, height) {
+  const width = Math.max(50, canvas.parentElement.clientWidth);
+  const ratio = window.devicePixelRatio || 1;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.font = "12px system-ui, DejaVu Sans, sans-serif";
+  return { context, width, height };
+}
+
+/** Round values between two ends, for an axis. */
+export function ticksBetween(low, high, most) {
+  if (!(high > low)) return [low];
+  const rough = (high - low) / Math.max(1, most), power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough) || rough;
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(12)));
+  return found;
+}
+
+/** Text cut so that it fits. */
+export function fitted(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let cutAt = text.length;
+  while (cutAt > 1 && context.measureText(`${text.slice(0, cutAt)}…`).width > width) cutAt = Math.floor(cutAt * 0.8);
+  return `${text.slice(0, cutAt)}…`;
+}

@@ -1,0 +1,278 @@
+"""Keeps the trials of one experiment column by column, and writes them as bytes or as a delta.
+
+Pure: takes values, reads no file. Every row knows the number of its last change, so a delta costs what
+changed. Names and texts of users are cut, and columns beyond the limit are counted, not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+STATUSES = ("PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR", "INTERRUPTED")
+TIMES = ("created", "started", "reported", "ended")
+MAX_COLUMNS = 200
+MAX_NAME = 120  # characters of a name or a word
+MAX_WORDS = 1000  # different texts of one column; others are shown as "…"
+OTHER = "…"
+NUMBER, WORD = "number", "word"
+Floats = npt.NDArray[np.float64]
+
+
+def cut(text: str, most: int = MAX_NAME) -> str:
+    """Returns the text, or its beginning and how long it was."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
+class TableColumn:
+    """A TableColumn holds one value per trial: a number, or the code of a word."""
+
+    def __init__(self, key: str, group: str, kind: str, room: int) -> None:
+        self.key = key  # the full name, as the user wrote it
+        self.name = cut(key)
+        self.group = group  # trial, config or metric
+        self.kind = kind
+        self.odd = 0  # values that are not what the others are
+        self.values: Floats = np.full(room, np.nan)
+        self.words: dict[str, int] = {}
+        self.word_changes: list[int] = []  # number of the change that added each word
+
+    def grow(self, room: int) -> None:
+        self.values = np.concatenate([self.values, np.full(room - len(self.values), np.nan)])
+
+    def code(self, word: str, change: int) -> float:
+        """Returns the code of a word, which may be new."""
+        found = self.words.get(word)
+        if found is None:
+            short = cut(word)
+            found = self.words.get(short)
+        if found is None:
+            if len(self.words) >= MAX_WORDS:
+                short = OTHER
+            found = self.words.setdefault(short, len(self.words))
+            if found == len(self.word_changes):
+                self.word_changes.append(change)
+        return float(found)
+
+    def become_words(self, rows: int, change: int) -> None:
+        """Turns numbers into words, for a parameter that is sometimes a number and sometimes a text."""
+        before, self.kind = self.values[:rows].copy(), WORD
+        for row in np.flatnonzero(~np.isnan(before)):
+            self.values[row] = self.code(f"{before[row]:g}", change)
+
+    def wire(self, rows: int) -> bytes:
+        """Returns float32 numbers, or uint16 codes with 65535 for nothing."""
+        held = self.values[:rows]
+        if self.kind == NUMBER:
+            return held.astype("<f4").tobytes()
+        return np.where(np.isnan(held), 65535, held).astype("<u2").tobytes()
+
+
+class TrialColumns:
+    """A TrialColumns is changed by one reader and read by all clients; the caller holds a lock."""
+
+    def __init__(self) -> None:
+        self.generation = secrets.token_hex(6)  # another one: clients must load the table again
+        self._is_known = False  # to a client, with the columns that it has now
+        self.change = 0  # number of the newest change
+        self.ids: list[str] = []
+        self.rows: dict[str, int] = {}
+        self.row_changes: npt.NDArray[np.int64] = np.zeros(64, dtype=np.int64)
+        self.zero_time: float | None = None  # times are sent relative to it
+        self.left_out: set[str] = set()  # keys of columns beyond the limit
+        self.columns: dict[str, TableColumn] = {}
+        self._groups: dict[str, dict[str, TableColumn]] = {"trial": {}, "config": {}, "metric": {}}
+        for name in ("status", "machine"):
+            self._add_column(name, "trial", WORD)
+        for name in ("training_iteration", "time_total_s", "reports", "starts", "failures", *TIMES):
+            self._add_column(name, "trial", NUMBER)
+        self._counts = [self.columns[f"trial/{name}"] for name in ("reports", "starts", "failures")]
+        for status in STATUSES:
+            self.columns["trial/status"].code(status, 0)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def begin_change(self) -> None:
+        self.change += 1
+
+    def row_of(self, trial_id: str) -> int:
+        """Returns the row of a trial, which may be new."""
+        row = self.rows.get(trial_id)
+        if row is None:
+            row = self.rows[trial_id] = len(self.ids)
+            self.ids.append(trial_id)
+            if row >= len(self.row_changes):
+                self._grow(2 * row)
+            for column in self._counts:
+                column.values[row] = 0.0
+        self.row_changes[row] = self.change
+        return row
+
+    def _grow(self, room: int) -> None:
+        more = np.zeros(room - len(self.row_changes), dtype=np.int64)
+        self.row_changes = np.concatenate([self.row_changes, more])
+        for column in self.columns.values():
+            column.grow(room)
+
+    def set(self, row: int, name: str, value: float | str | None) -> None:
+        """Sets one of the columns that every table has."""
+        column = self._groups["trial"][name]
+        if value is None:
+            column.values[row] = math.nan
+        elif column.kind == WORD:
+            column.values[row] = column.code(str(value), self.change)
+        else:
+            column.values[row] = value
+
+    def set_time(self, row: int, name: str, at: float | None) -> None:
+        if self.zero_time is None:
+            self.zero_time = at
+        since = math.nan if at is None or self.zero_time is None else at - self.zero_time
+        self._groups["trial"][name].values[row] = since
+
+    def get(self, row: int, name: str) -> float:
+        return float(self._groups["trial"][name].values[row])
+
+    def set_many(self, row: int, group: str, flat: Mapping[str, Any]) -> None:
+        """Sets parameters or metrics; values that are neither number nor text are shown as text."""
+        known = self._groups[group]
+        for key, value in flat.items():
+            column = known.get(key)
+            if column is None:
+                column = self._new_column(group, str(key), value)
+            if column is None:
+                continue
+            if type(value) is float and column.kind == NUMBER:  # most values are
+                column.values[row] = value
+            else:
+                self._set_value(column, row, value)
+
+    def _new_column(self, group: str, key: str, value: object) -> TableColumn | None:
+        if value is None:
+            return None  # its kind will show
+        if len(self.columns) >= MAX_COLUMNS:
+            self.left_out.add(key[:MAX_NAME])
+            return None
+        kind = NUMBER if _number(value) is not None else WORD
+        self._renew()
+        return self._add_column(key, group, kind)
+
+    def _set_value(self, column: TableColumn, row: int, value: object) -> None:
+        number = _number(value)
+        if value is None:
+            column.values[row] = math.nan
+        elif column.kind == WORD:
+            column.values[row] = column.code(_shown(value), self.change)
+        elif number is not None:
+            column.values[row] = number
+        elif column.group == "metric":
+            column.values[row], column.odd = math.nan, column.odd + 1
+        else:
+            column.become_words(len(self.ids), self.change)
+            self._renew()
+            column.values[row] = column.code(_shown(value), self.change)
+
+    def _renew(self) -> None:
+        if self._is_known:
+            self.generation, self._is_known = secrets.token_hex(6), False
+
+    def _add_column(self, key: str, group: str, kind: str) -> TableColumn:
+        made = TableColumn(key, group, kind, len(self.row_changes))
+        self.columns[f"{group}/{key}"] = self._groups[group][key] = made
+        return made
+
+    def encode(self, extra: Mapping[str, Any]) -> bytes:
+        """Returns the whole table: the length of a JSON head, the head, then the columns one by one."""
+        rows, self._is_known = len(self.ids), True
+        parts = ["\n".join(self.ids).encode(), *(column.wire(rows) for column in self.columns.values())]
+        head = {
+            **extra,
+            "format": 1,
+            "generation": self.generation,
+            "change": self.change,
+            "rows": rows,
+            "zero_time": self.zero_time or 0.0,
+            "left_out": len(self.left_out),
+            "id_bytes": len(parts[0]),
+            "columns": [
+                {
+                    "name": column.name,
+                    "group": column.group,
+                    "kind": column.kind,
+                    "odd": column.odd,
+                    "words": list(column.words),
+                }
+                for column in self.columns.values()
+            ],
+        }
+        text = json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
+        text += b" " * (-len(text) % 4)
+        padded = (part + b"\0" * (-len(part) % 4) for part in parts)
+        return len(text).to_bytes(4, "little") + text + b"".join(padded)
+
+    def changed_since(self, change: int) -> Iterator[int]:
+        rows = self.row_changes[: len(self.ids)]
+        return (int(row) for row in np.flatnonzero(rows > change))
+
+    def delta(self, change: int) -> dict[str, Any]:
+        """Returns the rows that changed after `change`, and the words that are new since."""
+        columns = list(self.columns.values())
+        rows = [
+            [row, self.ids[row], *(_rounded(column.values[row]) for column in columns)]
+            for row in self.changed_since(change)
+        ]
+        words = {
+            str(place): fresh
+            for place, column in enumerate(columns)
+            if column.kind == WORD and (fresh := list(_words_since(column, change)))
+        }
+        return {
+            "generation": self.generation,
+            "change": self.change,
+            "zero_time": self.zero_time or 0.0,
+            "rows": rows,
+            "words": words,
+        }
+
+    def numbers(self, names: Iterable[str]) -> dict[str, Floats]:
+        """Returns metrics by name, for what is computed over all trials."""
+        found = ((name, self.columns.get(f"metric/{name}")) for name in names)
+        return {n: c.values[: len(self.ids)] for n, c in found if c is not None and c.kind == NUMBER}
+
+
+def _words_since(column: TableColumn, change: int) -> Iterator[list[Any]]:
+    for (word, code), made in zip(column.words.items(), column.word_changes, strict=True):
+        if made > change:
+            yield [code, word]
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    return None
+
+
+def _shown(value: object) -> str:
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception:  # noqa: BLE001 - a user's `__repr__`
+        text = f"a {type(value).__name__}"
+    return text.encode(errors="replace").decode()
+
+
+def _rounded(value: float) -> float | str | None:
+    if math.isfinite(value):
+        return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.7g}")
+    return None if math.isnan(value) else str(value)

@@ -1,0 +1,187 @@
+"""Follows the file of an experiment beside its writer: what changed since the last look, and nothing else.
+
+For the page, which looks ten times a second. Reads are short, so that the writer's log can be emptied.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+
+from muster.errors import MusterError, StoreError
+from muster.host.file_lock import holder_of
+from muster.stores.experiment import values
+from muster.stores.experiment.codec import (
+    FAILED,
+    REPORTED,
+    REPORTED_SAVED,
+    STARTED,
+    ExperimentLocation,
+    StoredFact,
+    unpack_batch,
+)
+from muster.stores.experiment.reader import store_path
+from muster.stores.experiment.schema import TRIALS_SCHEMA
+from muster.stores.experiment.summary import Digest, TrialSummary
+from muster.stores.experiment.trial_rows import RowBuffer, unsqueezed
+from muster.stores.sqlite import Database, Row
+
+_COLUMNS = "trial_id, status, starts, reports, failures"
+_CHUNK = 500  # ids per query
+
+
+class FollowStep(Struct, kw_only=True):
+    """A FollowStep is what changed: whole trials first, then their statuses, then facts in their order."""
+
+    digests: list[Digest] = field(default_factory=list)
+    statuses: dict[str, str] = field(default_factory=dict)
+    facts: list[StoredFact] = field(default_factory=list)
+    unreadable: int = 0  # rows and batches that are damaged and were left out
+
+    def __bool__(self) -> bool:
+        return bool(self.digests or self.statuses or self.facts)
+
+
+class ExperimentFollower:
+    """An ExperimentFollower reads one file again and again; `poll` raises StoreError when it is gone.
+
+    Any thread may call it, one at a time.
+    """
+
+    def __init__(self, path: str | Path, *, root: str | None = None) -> None:
+        self._path = store_path(path)
+        self._location = ExperimentLocation(root or os.path.abspath(self._path.parent))
+        self._database = Database.open_read_only(self._path, TRIALS_SCHEMA, any_thread=True)
+        self._opened = self._marks()
+        self._version = -1
+        self._saved = self._last = -1
+        self._counts: dict[str, tuple[int, int, int]] = {}  # starts, reports, failures
+
+    def poll(self) -> FollowStep:
+        """Returns what other processes have committed since the last call."""
+        marks = self._marks()
+        if marks != self._opened:  # made anew, or closed and opened again by a writer
+            self._reopen(marks)
+        version = self._database.data_version()
+        if version == self._version:
+            return FollowStep()
+        step = FollowStep()
+        with self._database.one_look():
+            saved = int(self._database.execute("SELECT saved FROM experiment")[0][0])
+            if saved != self._saved:
+                self._read_rows(step, is_first=self._saved < 0)
+                self._last = max(self._last, saved)
+            self._read_facts(step)
+        self._saved, self._version = saved, version
+        return step
+
+    def settings(self) -> Mapping[str, Any]:
+        """Returns what the experiment was started with."""
+        rows = self._database.execute("SELECT settings, settings_pickles FROM experiment")
+        try:
+            found: dict[str, Any] = values.decode(*rows[0])
+        except ValueError:
+            return {}
+        return found
+
+    def trial(self, trial_id: str) -> TrialSummary | None:
+        """Returns one trial as it is now; None when there is none with this id."""
+        with self._database.one_look():
+            found = next(iter(self._digests([trial_id], FollowStep())), None)
+            later = RowBuffer()
+            for _, facts in self._batches(-1, FollowStep()):
+                later.note(fact for fact in facts if fact.trial_id == trial_id)
+        newer = later.digests.get(trial_id)
+        if newer is not None:
+            found = newer if found is None else newer.after(found)
+        try:
+            return None if found is None else found.summary(self._location)
+        except ValueError as error:
+            raise StoreError(f"{self._path}: trial {trial_id} cannot be read ({error})") from error
+
+    def writer(self) -> int | None:
+        """Returns the process that runs the experiment now; None when none does, 0 when it is not known."""
+        return holder_of(self._path)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _marks(self) -> tuple[int, bool]:
+        try:
+            return os.stat(self._path).st_ino, os.path.exists(f"{self._path}-wal")
+        except OSError as error:
+            raise StoreError(
+                f"{self._path} is gone ({error.strerror}): was the experiment's directory deleted or moved?"
+            ) from error
+
+    def _reopen(self, marks: tuple[int, bool]) -> None:
+        is_other = marks[0] != self._opened[0]
+        self._database.close()
+        self._database = Database.open_read_only(self._path, TRIALS_SCHEMA, any_thread=True)
+        self._opened, self._version = marks, -1
+        if is_other:
+            raise StoreError(f"{self._path} was replaced by another experiment: open the page anew")
+
+    def _read_rows(self, step: FollowStep, *, is_first: bool) -> None:
+        if is_first:
+            rows = self._database.execute(f"SELECT {_COLUMNS}, record FROM trials ORDER BY number")
+            step.digests.extend(self._decoded(rows, step))
+        else:
+            rows = self._database.execute(f"SELECT {_COLUMNS} FROM trials ORDER BY number")
+            step.statuses = {row[0]: row[1] for row in rows}
+            changed = [row[0] for row in rows if self._counts.get(row[0]) != row[2:]]
+            step.digests.extend(self._digests(changed, step))
+        for digest in step.digests:
+            self._counts[digest.trial_id] = (digest.starts, digest.reports, digest.failures)
+
+    def _digests(self, ids: list[str], step: FollowStep) -> Iterator[Digest]:
+        for start in range(0, len(ids), _CHUNK):
+            chunk = ids[start : start + _CHUNK]
+            marks = ", ".join("?" * len(chunk))
+            sql = f"SELECT {_COLUMNS}, record FROM trials WHERE trial_id IN ({marks}) ORDER BY number"
+            yield from self._decoded(self._database.execute(sql, chunk), step)
+
+    def _decoded(self, rows: list[Row], step: FollowStep) -> Iterator[Digest]:
+        dictionary: bytes | None = self._database.execute("SELECT dictionary FROM experiment")[0][0]
+        for trial_id, status, starts, reports, failures, record in rows:
+            try:
+                content = unsqueezed(record, dictionary)
+                yield Digest.from_row(trial_id, status, (starts, reports, failures), content)
+            except ValueError:
+                step.unreadable += 1
+
+    def _read_facts(self, step: FollowStep) -> None:
+        for last, facts in self._batches(self._last, step):
+            step.facts.extend(facts)
+            self._last = last
+        for fact in step.facts:
+            if fact.trial_id:
+                starts, reports, failures = self._counts.get(fact.trial_id, (0, 0, 0))
+                self._counts[fact.trial_id] = (
+                    starts + (fact.kind == STARTED),
+                    reports + (fact.kind in (REPORTED, REPORTED_SAVED)),
+                    failures + (fact.kind == FAILED),
+                )
+
+    def _batches(self, after: int, step: FollowStep) -> Iterator[tuple[int, list[StoredFact]]]:
+        sql = "SELECT last, facts, pickles FROM batches WHERE last > ? ORDER BY last"
+        for last, data, pickles in self._database.execute(sql, (after,)):
+            try:
+                yield last, list(unpack_batch(data, pickles))
+            except ValueError:
+                step.unreadable += 1
+                yield last, []
+
+
+def follow(path: str | Path, *, root: str | None = None) -> ExperimentFollower:
+    """Opens an experiment to follow it; raises MusterError with a hint when there is none."""
+    try:
+        return ExperimentFollower(path, root=root)
+    except MusterError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error

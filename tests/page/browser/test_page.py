@@ -1,0 +1,276 @@
+"""The page in a real browser, on experiments that are written meanwhile."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.page.samples import (
+    BEGAN,
+    end_fact,
+    facts_of_start,
+    log_results,
+    machine_id,
+    open_store,
+    report_fact,
+    trial_id,
+    write_cluster,
+    write_experiment,
+)
+
+from muster.trials.events import TrialReported
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+BANDS = ("figures", "trials-band", "curves", "scatter", "parallel", "table", "importance", "timeline")
+
+
+def part(tab, name: str):
+    return tab.locator(f"[data-test={name}]")
+
+
+def says(tab, name: str, words: str) -> None:
+    """Waits until a part of the page contains these words."""
+    part(tab, name).filter(has_text=re.compile(words)).first.wait_for()
+
+
+def picture(tab, name: str) -> None:
+    """Takes a screenshot, where MUSTER_PAGE_PICTURES says to."""
+    folder = os.environ.get("MUSTER_PAGE_PICTURES")
+    if folder:
+        tab.wait_for_timeout(1500)
+        from PIL import Image
+
+        file = f"{folder}/{name}.png"
+        tab.screenshot(path=file, full_page="list" not in name)
+        with Image.open(file) as taken:
+            taken.convert("RGB").quantize(160).save(file, optimize=True)
+            if name == "page-light-1280":  # the upper part, for the README
+                top = taken.convert("RGB").crop((0, 0, 1280, 1330)).quantize(160)
+                top.save(f"{folder}/page.png", optimize=True)
+
+
+def serious(tab) -> list[str]:
+    """Returns what axe finds serious or critical."""
+    tab.evaluate((HERE / "axe.min.js").read_text(encoding="utf-8") + ";0")
+    found = tab.evaluate("axe.run({ resultTypes: ['violations'] })")
+    return [
+        f"{each['id']}: {each['nodes'][0]['html'][:200]} {each['nodes'][0]['failureSummary'][:300]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def test_every_band_and_the_drawer_follow_a_live_experiment(tmp_path: Path, serve, open_tab):
+    write_cluster(tmp_path / "home" / "clusters")
+    place = tmp_path / "live"
+    with open_store(place, num_samples=40) as store:
+        for number in range(30):
+            store.append([*facts_of_start(number), *(report_fact(number, each) for each in range(1, 9))])
+            log_results(place, number, range(1, 9))
+        store.append([end_fact(number, 8, fails=number == 5) for number in range(24)])
+        tab = open_tab(serve(place, "--cluster", "laptop").link)
+        for name in (*BANDS, "cluster-band", "machines", "capacity", "demand", "spend", "why-band"):
+            part(tab, name).wait_for()
+        says(tab, "figures", "24 of 40")
+        says(tab, "connection", "live")
+        store.append([end_fact(24, 8)])
+        says(tab, "figures", "25 of 40")
+        store.append(
+            [
+                TrialReported(
+                    trial_id=trial_id(26), at=BEGAN + 99, result={**report_fact(26, 9).result, "loss": 0.0001}
+                )
+            ]
+        )
+        says(tab, "best", "1.00e-4")
+        tab.locator("tr[data-place='5']").click()
+        says(tab, "why-words", "It failed after 8 results, because its code raised")
+        picture(tab, "page-drawer")
+        tab.keyboard.press("Escape")
+        part(tab, "drawer").wait_for(state="detached")
+        part(tab, "why-band").get_by_role("button", name=machine_id(7)).first.click()
+        says(tab, "drawer", "RAY_RUNNING")
+        assert machine_id(7) in tab.url
+
+
+def test_a_brush_filters_everything_and_the_url_holds_it(tmp_path: Path, serve, open_tab):
+    tab = open_tab(serve(write_experiment(tmp_path / "e", 60, 3)).link)
+    says(tab, "passing", "60 of 60")
+    box = part(tab, "parallel").bounding_box()
+    tab.mouse.move(box["x"] + 46, box["y"] + 40)
+    tab.mouse.down()
+    for step in range(1, 8):
+        tab.mouse.move(box["x"] + 46, box["y"] + 40 + step * 12)
+    tab.mouse.up()
+    part(tab, "clear").wait_for()
+    tab.wait_for_url(re.compile("r=.*config%2Flr"))
+    shown = part(tab, "passing").inner_text()
+    rows = int(tab.get_attribute("table", "aria-rowcount"))
+    assert int(shown.split()[0]) == rows - 1 < 60
+    tab.reload()
+    says(tab, "passing", re.escape(shown))
+    picture(tab, "page-brush")
+    part(tab, "clear").click()
+    says(tab, "passing", "60 of 60")
+
+
+def test_filters_by_text_state_and_range_work_from_the_keyboard(tmp_path: Path, serve, open_tab):
+    tab = open_tab(serve(write_experiment(tmp_path / "e", 44, 3)).link)
+    says(tab, "passing", "44 of 44")
+    tab.keyboard.press("/")
+    tab.keyboard.type("00005")
+    says(tab, "passing", "1 of 44")
+    tab.keyboard.press("Control+A")
+    tab.keyboard.press("Delete")
+    says(tab, "passing", "44 of 44")
+    tab.get_by_role("button", name="failed 4").focus()
+    tab.keyboard.press("Enter")
+    says(tab, "passing", "4 of 44")
+    tab.locator("tr[data-place='0']").focus()
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    says(tab, "drawer", trial_id(16))
+    tab.keyboard.press("Escape")
+    part(tab, "drawer").wait_for(state="detached")
+    assert tab.evaluate("document.activeElement.dataset.place") == "1"
+
+
+def test_the_page_comes_back_after_its_server_was_killed(tmp_path: Path, serve, open_tab):
+    place = tmp_path / "e"
+    with open_store(place, num_samples=9) as store:
+        store.append([*facts_of_start(0), report_fact(0, 1)])
+        server = serve(place)
+        tab = open_tab(server.link)
+        says(tab, "connection", "live")
+        server.kill()
+        says(tab, "connection", "Disconnected")
+        picture(tab, "page-disconnected")
+        store.append([end_fact(0, 1), *facts_of_start(1)])
+        serve(place, port=server.port)
+        says(tab, "figures", "1 of 9")
+        says(tab, "connection", "live")
+    open_tab.errors.clear()  # the browser logs that a connection was refused
+
+
+def test_an_experiment_that_is_deleted_meanwhile_is_said_to_be_gone(tmp_path: Path, serve, open_tab):
+    place = write_experiment(tmp_path / "e", 5, 3)
+    tab = open_tab(serve(place).link)
+    says(tab, "figures", "5 of 5")
+    shutil.rmtree(place)
+    says(tab, "problem", "is gone")
+    says(tab, "figures", "5 of 5")
+
+
+def test_an_experiment_without_trials_says_so_and_fills_itself(tmp_path: Path, serve, open_tab):
+    with open_store(tmp_path / "e", num_samples=4) as store:
+        tab = open_tab(serve(tmp_path / "e").link)
+        says(tab, "empty", "No trial has been made yet")
+        store.append([*facts_of_start(0), report_fact(0, 1)])
+        part(tab, "table").get_by_text(trial_id(0)).wait_for()
+
+
+def test_markup_in_names_and_values_is_text(tmp_path: Path, serve, open_tab):
+    evil = "<img src=x onerror=window.hurt=1>"
+    place = tmp_path / "<b>e"
+    with open_store(place, num_samples=3, metric=evil) as store:
+        for number in range(3):
+            created = facts_of_start(number)[0]
+            config = {"lr": 0.1 * number, evil: evil, "many": f"{evil}{number}"}
+            created = type(created)(
+                **{
+                    **{f: getattr(created, f) for f in created.__struct_fields__},
+                    "config": config,
+                    "evaluated_params": config,
+                }
+            )
+            result = {evil: float(number), "training_iteration": 1, "text": evil}
+            told = TrialReported(trial_id=trial_id(number), at=BEGAN, result=result)
+            store.append([created, *facts_of_start(number)[1:], told, end_fact(number, 1, fails=number == 1)])
+    tab = open_tab(serve(place).link)
+    says(tab, "figures", re.escape(evil))
+    tab.locator("tr[data-place='1']").click()
+    says(tab, "drawer", re.escape(evil))
+    assert (tab.evaluate("window.hurt"), tab.locator("#page img").count()) == (None, 0)
+
+
+def test_both_themes_are_readable_at_both_widths(tmp_path: Path, serve, open_tab):
+    write_cluster(tmp_path / "home" / "clusters")
+    tab = open_tab(serve(write_experiment(tmp_path / "resnet", 120, 20), "--cluster", "laptop").link)
+    for scheme, width in (("light", 1280), ("dark", 1280), ("dark", 400), ("light", 400)):
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=scheme)
+        tab.locator(f"html[data-theme={scheme}]").wait_for()
+        for name in (*BANDS, "cluster-band", "why-band"):
+            part(tab, name).wait_for()
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        picture(tab, f"page-{scheme}-{width}")
+        if (scheme, width) != ("light", 400):
+            assert serious(tab) == []
+
+
+def test_the_list_shows_experiments_and_clusters_and_opens_them(tmp_path: Path, serve, open_tab):
+    write_cluster(tmp_path / "home" / "clusters")
+    write_experiment(tmp_path / "home" / "ray_results" / "one", 4, 2)
+    write_experiment(tmp_path / "home" / "ray_results" / "two", 3, 2)
+    tab = open_tab(serve().link)
+    says(tab, "list", "4 of 4")
+    assert serious(tab) == []
+    picture(tab, "page-list")
+    tab.get_by_role("link", name="two").click()
+    says(tab, "figures", "3 of 3")
+    tab.go_back()
+    tab.get_by_role("link", name="laptop").click()
+    part(tab, "cluster-band").wait_for()
+
+
+def test_a_report_opens_from_the_disk_without_a_server(tmp_path: Path, open_tab):
+    from click.testing import CliRunner
+
+    from muster.cli.main import cli
+
+    place = write_experiment(tmp_path / "e", 20, 5)
+    done = CliRunner().invoke(cli, ["page", "export", str(place), "-o", str(tmp_path / "report.html")])
+    assert done.exit_code == 0, done.output
+    tab = open_tab(f"file://{tmp_path}/report.html")
+    for name in BANDS:
+        part(tab, name).wait_for()
+    says(tab, "figures", "20 of 20")
+    tab.locator("tr[data-place='5']").click()
+    says(tab, "why-words", "It failed after 5 results")
+
+
+def test_a_notebook_shows_the_page_in_a_frame_and_other_sites_cannot_read_it(tmp_path: Path, serve, open_tab):
+    import http.server
+    import threading
+
+    from muster.tune.execution.page_process import frame_of
+
+    server = serve(write_experiment(tmp_path / "e", 4, 2))
+    steal = f"<script>fetch('http://127.0.0.1:{server.port}/api/list',{{credentials:'include'}}).then(()=>window.got=1,()=>window.got=0)</script>"
+    pages = {"/notebook": frame_of(server.link), "/other": steal}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = f"<!doctype html><title>x</title>{pages.get(self.path, '')}".encode()
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as notebook:
+        threading.Thread(target=notebook.serve_forever, daemon=True).start()
+        tab = open_tab(f"http://127.0.0.1:{notebook.server_address[1]}/notebook")
+        tab.frame_locator("iframe").locator("[data-test=figures]").filter(has_text="4 of 4").wait_for()
+        tab.goto(f"http://127.0.0.1:{notebook.server_address[1]}/other")
+        tab.wait_for_function("window.got !== undefined")
+        assert tab.evaluate("window.got") == 0
+        notebook.shutdown()
+    open_tab.errors.clear()  # the browser logs the refusal

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from tests.page.samples import log_results, result_of, write_experiment
+
+from muster.page.result_curves import MAX_RAW_POINTS, ResultReader, ResultRows, rollup, scattered
+
+
+def rows_of(points: list[tuple[int, float, float]]) -> ResultRows:
+    rows = ResultRows(["loss"])
+    for trial, iteration, value in points:
+        rows.add(trial, np.array([[iteration, 0.0, value]], dtype=np.float32))
+    return rows
+
+
+def test_a_rollup_has_the_range_and_the_middle_of_every_iteration():
+    rows = rows_of(
+        [(trial, iteration, trial * 10.0 + iteration) for trial in range(5) for iteration in (1, 2)]
+    )
+    found = rollup(rows, "loss")
+    assert (found["x"], found["bands"]) == (
+        [1.0, 2.0],
+        [[1.0, 2.0], [1.0, 2.0], [21.0, 22.0], [41.0, 42.0], [41.0, 42.0]],
+    )
+
+
+def test_a_rollup_counts_only_the_trials_that_are_asked_for():
+    rows = rows_of([(trial, 1, float(trial)) for trial in range(4)])
+    found = rollup(rows, "loss", np.array([False, True, False, False]))
+    assert (found["points"], found["bands"][2]) == (1, [1.0])
+
+
+def test_values_that_are_no_numbers_are_left_out_of_a_rollup():
+    rows = rows_of([(0, 1, float("nan")), (1, 1, 2.0), (2, 1, float("inf"))])
+    assert rollup(rows, "loss")["points"] == 1
+
+
+def test_a_million_results_are_rolled_up_in_a_moment():
+    rows = ResultRows(["loss"])
+    stream = np.random.default_rng(1)
+    for trial in range(100):
+        values = stream.random(10_000)
+        rows.add(trial, np.stack([np.arange(10_000) % 100, values, values], axis=1).astype(np.float32))
+    before = time.process_time()
+    found = rollup(rows, "loss")
+    assert found["points"] == 1_000_000
+    assert time.process_time() - before < 2.0  # 0.05 s alone
+
+
+def test_files_are_read_from_where_the_last_look_ended(tmp_path: Path):
+    reader = ResultReader(str(tmp_path), time.monotonic)
+    reader.start(["loss"])
+    log_results(tmp_path, 0, range(1, 4))
+    reader.want(0, "train_ab12c_00000")
+    reader.read(10.0)
+    log_results(tmp_path, 0, range(4, 6))
+    reader.want(0, "train_ab12c_00000")
+    reader.read(10.0)
+    xs, ys = reader.rows.of(0, "loss")
+    assert (xs, [round(y, 3) for y in ys]) == (
+        [1, 2, 3, 4, 5],
+        [round(result_of(0, each)["loss"], 3) for each in range(1, 6)],
+    )
+
+
+def test_a_file_that_was_made_anew_replaces_its_results(tmp_path: Path):
+    reader = ResultReader(str(tmp_path), time.monotonic)
+    reader.start(["loss"])
+    log_results(tmp_path, 0, range(1, 9))
+    reader.want(0, "train_ab12c_00000")
+    reader.read(10.0)
+    (tmp_path / "train_ab12c_00000" / "result.json").write_text("")
+    log_results(tmp_path, 0, range(1, 3))
+    reader.want(0, "train_ab12c_00000")
+    reader.read(10.0)
+    assert reader.rows.of(0, "loss")[0] == [1, 2]
+
+
+def test_nan_nested_metrics_and_a_line_cut_by_a_crash_are_read(tmp_path: Path):
+    folder = tmp_path / "t"
+    folder.mkdir()
+    lines = [
+        json.dumps({"training_iteration": 1, "eval": {"loss": 1.5}}),
+        '{"training_iteration": 2, "eval": {"loss": NaN}}',
+        '{"training_iteration": 3, "ev',
+    ]
+    (folder / "result.json").write_text("\n".join(lines))
+    reader = ResultReader(str(tmp_path), time.monotonic)
+    reader.start(["eval/loss"])
+    reader.want(0, "t")
+    reader.read(10.0)
+    assert reader.rows.of(0, "eval/loss") == [[1, 2], [1.5, None]]
+
+
+def test_a_trial_directory_outside_the_experiment_is_not_read(tmp_path: Path):
+    write_experiment(tmp_path / "other", 1, 3)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "link").symlink_to(tmp_path / "other" / "train_ab12c_00000")
+    reader = ResultReader(str(tmp_path / "mine"), time.monotonic)
+    reader.start(["loss"])
+    reader.want(0, "../other/train_ab12c_00000")
+    reader.want(1, "link")
+    reader.read(10.0)
+    assert reader.rows.count == 0
+
+
+def test_a_long_curve_keeps_its_peaks():
+    rows = ResultRows(["loss"])
+    values = np.zeros((50_000, 3), dtype=np.float32)
+    values[:, 0] = np.arange(50_000)
+    values[31_234, 2] = 9.0
+    rows.add(0, values)
+    xs, ys = rows.of(0, "loss")
+    assert (len(xs) <= MAX_RAW_POINTS, max(ys)) == (True, 9.0)
+
+
+def test_the_first_files_that_are_read_are_far_apart():
+    first = [value for value, _ in zip(scattered(list(range(10_000))), range(50), strict=False)]
+    assert max(first) - min(first) > 9_000
