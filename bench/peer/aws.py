@@ -25,7 +25,8 @@ from bench import table
 from muster.host.ports import free_ports
 
 START_S, LIMIT_S = 120.0, 900.0
-LOOP_S = 5.0  # between two steps of Ray's loop
+LOOP_S, STEPS = 5.0, 6  # between two steps of Ray's loop, and how many are counted
+STEP_DONE = "to complete the update iteration"
 
 
 def counted(
@@ -47,14 +48,25 @@ def counted(
         _until(lambda: made() >= count, head, temp_dir, lambda: f"Ray: {made()} of {count} machines")
         bought = calls() - began
         time.sleep(3 * LOOP_S)  # what it still does about the last ones
-        before, steps = calls(), 6
-        time.sleep(steps * LOOP_S)
-        return {"launch": float(bought), "tick": (calls() - before) / steps}
+        before, done = calls(), _steps(temp_dir)
+        _until(
+            lambda: _steps(temp_dir) >= done + STEPS,
+            head,
+            temp_dir,
+            lambda: f"Ray: {STEPS} steps of its loop",
+        )
+        return {"launch": float(bought), "tick": (calls() - before) / (_steps(temp_dir) - done)}
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(head.pid, signal.SIGKILL)
         head.wait()
         shutil.rmtree(temp_dir, ignore_errors=True)
+
+
+def _steps(temp_dir: Path) -> int:
+    """Returns how many steps of its loop Ray's monitor has logged."""
+    logs = temp_dir.glob("session_2*/logs/monitor.log")
+    return sum(one.read_text(errors="replace").count(STEP_DONE) for one in logs)
 
 
 def _started(

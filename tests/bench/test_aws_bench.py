@@ -15,8 +15,8 @@ def test_the_ratio_is_the_smaller_of_launches_and_ticks():
         "ray_calls_per_tick.1000": 2.5,
         "ray_calls_per_launch": 0.22,
         "calls_ratio": 10.0,
-        "calls_ratio.launch": 11.0,
-        "calls_ratio.tick": 10.0,
+        "calls_ratio_launch": 11.0,
+        "calls_ratio_tick": 10.0,
     }
 
 

@@ -26,7 +26,7 @@ from muster.providers.v1.tags import (
 PAGE = 1000
 LATE_S = 60.0  # for so long the list may lack a new machine, or still have an ended one
 QUIET_S = 60.0  # without a change by this process
-QUIET_LIST_S = 30.0  # how old a list may be then
+QUIET_LIST_S = 60.0  # how old a list may be then
 _SETTLED = ("running", "stopped")
 LIVING = ("pending", "running")
 KEPT = ("stopping", "stopped")
@@ -93,7 +93,7 @@ class MachineList:
         self._lock = threading.Lock()
 
     def newest(self) -> dict[str, Ec2Machine]:
-        """Returns the machines that live, as `refresh` does; in quiet times from a list half a minute old.
+        """Returns the machines that live, as `refresh` does; in quiet times from a list a minute old.
 
         Quiet means that this process has changed nothing for a while, and that all machines run.
         """
