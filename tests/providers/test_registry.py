@@ -121,7 +121,7 @@ def mistaken(tmp_path, kind, module=None):
         (
             "cray",
             None,
-            "provider.type: 'cray' is not a provider; there are external, local, process, readonly",
+            "provider.type: 'cray' is not a provider; there are external, kuberay, local, process, readonly",
         ),
         ("readonly", None, "provider.type: 'readonly' shows the nodes of a running cluster"),
         *(

@@ -45,6 +45,12 @@ def test_above_the_maximum_whole_slices_go_and_no_more_than_needed():
     assert gone in (["a", "b"], ["c", "d"], ["e", "f"])
 
 
+def test_a_minimum_keeps_one_of_two_idle_slices_whichever_machines_are_idle_longest():
+    least = spec(node_type("cpu", max_nodes=8, min_nodes=2))
+    idlers = [idle("a", 500.0), idle("b", 310.0), idle("c", 400.0), idle("d", 320.0)]
+    assert drained(sliced("ab", "cd", nodes=idlers, spec=least)) in (["a", "b"], ["c", "d"])
+
+
 def test_a_slice_that_lost_a_machine_is_emptied():
     lost = record("a", S.RAY_STOPPED)
     seen = sliced("ab", "cd", nodes=[node("b"), node("c"), node("d")], extra=[lost])

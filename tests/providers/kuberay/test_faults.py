@@ -235,6 +235,9 @@ def test_an_operator_that_is_far_behind_is_not_asked_twice(world):
         launch(provider, "r-1", small=2)
         provider.scaler.step()
     assert world.size() == (3, [])
+    launch(provider, "r-1~2.t-9", small=2)  # the records' second try, ten minutes later
+    provider.scaler.step()
+    assert world.size() == (3, [])
     (name,) = world.operator.workers("small")
     for number in range(5):
         provider.terminate(RequestId(f"t-{number}"), [CloudId(name)])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from muster.base.ids import RequestId
 from muster.cluster.binpack.request import Removal
-from muster.cluster.model import Instance, StopCause
+from muster.cluster.model import Instance, NodeStatus, StopCause
 from muster.cluster.plan import Drain
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.states import InstanceState
@@ -23,7 +23,7 @@ def scale_down(draft: Draft) -> None:
         return
     slices = _slices(draft) if draft.packing.removals or any(map(draft.count, _LOST)) else {}
     if slices:
-        removals = (*_whole_slices(slices, draft.packing.removals), *_broken_slices(draft, slices))
+        removals = (*_whole_slices(draft, slices, draft.packing.removals), *_broken_slices(draft, slices))
         draft.packing = replace(draft.packing, removals=removals)
     for removal in draft.packing.removals:
         instance = draft.instances.get(removal.instance_id)
@@ -44,48 +44,69 @@ def _slices(draft: Draft) -> Slices:
     cloud = draft.seen.cloud or {}
     for instance in draft.in_state(*_STAYING):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        if machine is not None and machine.slice_id and not instance.cancelled:
+        is_staying = not instance.cancelled or instance.state is _S.RAY_RUNNING
+        if machine is not None and machine.slice_id and is_staying:
             found.setdefault(machine.slice_id, []).append(instance)
     return found
 
 
-def _whole_slices(slices: Slices, removals: Sequence[Removal]) -> list[Removal]:
-    """Machines of one slice go together: idle ones when all are, others slice by slice.
-
-    The slices with the most machines to remove go first, and no more of them than are needed.
-    """
+def _whole_slices(draft: Draft, slices: Slices, removals: Sequence[Removal]) -> list[Removal]:
+    """Machines of one slice go together, as many as single ones would: idle ones when all of a slice are."""
     slice_of = {one.instance_id: name for name, members in slices.items() for one in members}
-    chosen = {removal.instance_id: removal for removal in removals}
     result = [removal for removal in removals if removal.instance_id not in slice_of]
-    forced: dict[tuple[str, StopCause], list[Removal]] = {}
+    groups: dict[tuple[str, StopCause], list[Removal]] = {}
     for removal in removals:
-        if removal.instance_id not in slice_of:
-            continue
-        if removal.cause is not StopCause.IDLE:
-            forced.setdefault((removal.node_type, removal.cause), []).append(removal)
-        elif all(one.instance_id in chosen for one in slices[slice_of[removal.instance_id]]):
-            result.append(removal)
-    for group in forced.values():
+        if removal.instance_id in slice_of:
+            groups.setdefault((removal.node_type, removal.cause), []).append(removal)
+    for group in groups.values():
         hit = Counter(slice_of[removal.instance_id] for removal in group)
-        left = len(group)
-        for name, _ in hit.most_common():
-            if left > 0:
-                result += [replace(group[0], instance_id=one.instance_id) for one in slices[name]]
-                left -= len(slices[name])
+        for name in _chosen_slices(draft, slices, hit, group[0].cause):
+            result += [replace(group[0], instance_id=one.instance_id) for one in slices[name]]
     return result
 
 
+def _chosen_slices(draft: Draft, slices: Slices, hit: Counter[str], cause: StopCause) -> list[str]:
+    """Returns the slices with the most machines to remove, and no more of them than are needed."""
+    left, chosen = hit.total(), []
+    for name, _ in hit.most_common():
+        size = len(slices[name])
+        is_idle = cause is StopCause.IDLE
+        if left < (size if is_idle else 1) or (is_idle and not _are_idle(draft, slices[name])):
+            continue
+        chosen.append(name)
+        left -= size
+    return chosen
+
+
+def _are_idle(draft: Draft, members: Sequence[Instance]) -> bool:
+    """Returns whether all are idle for as long as their type may be, and nothing was planned onto them."""
+    needed = draft.packing.needed if draft.packing is not None else frozenset()
+    for one in members:
+        node, known = draft.nodes.get(one.node_id or ""), draft.types.get(one.node_type)
+        own = known.idle_timeout_s if known is not None else None
+        limit_s = draft.spec.idle_timeout_s if own is None else own
+        is_idle = node is not None and node.status is NodeStatus.IDLE
+        if node is None or not is_idle or limit_s is None or node.idle_s <= limit_s:
+            return False
+        if one.instance_id in needed:
+            return False
+    return True
+
+
 def _broken_slices(draft: Draft, slices: Slices) -> list[Removal]:
-    """A slice that lost a machine is of no use: the work on the others is moved, and all of them go."""
+    """A slice that lost a machine is of no use: the work on the others is moved, and all of them go.
+
+    So is one of which a part was drained while it was idle, and another part has got work meanwhile.
+    """
     cloud = draft.seen.cloud or {}
-    lost = (cloud.get(i.cloud_id) for i in draft.in_state(*_LOST) if i.cloud_id and i.stop_cause is None)
+    lost = (cloud.get(i.cloud_id) for i in draft.in_state(*_LOST) if i.cloud_id)
     broken = dict.fromkeys(machine.slice_id for machine in lost if machine is not None and machine.slice_id)
     return [
         Removal(
             instance_id=one.instance_id,
             node_type=one.node_type,
             cause=StopCause.UNKNOWN,
-            details="another machine of its slice is lost",
+            details="another machine of its slice is gone",
         )
         for name in broken
         for one in slices.get(name, ())

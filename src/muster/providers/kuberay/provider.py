@@ -110,8 +110,13 @@ class ScaleQueue:
                 self.launches.setdefault(request_id, wanted)
 
     def end(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
+        """Takes pods to end; a later request for a pod stands for the earlier ones."""
         with self.lock:
-            self.ends.setdefault(request_id, list(cloud_ids))
+            if request_id in self.ends:
+                return
+            kept = {r: [one for one in ids if one not in cloud_ids] for r, ids in self.ends.items()}
+            self.ends = {r: ids for r, ids in kept.items() if ids}
+            self.ends[request_id] = list(cloud_ids)
 
     def waiting(self) -> PatchRequest | None:
         """Returns all that is asked for; None when nothing is."""

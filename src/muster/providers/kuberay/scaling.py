@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from muster.base.ids import RequestId
+from muster.cluster.plan import attempt_of
 from muster.providers.kuberay.pods import Pod
 
 REQUESTS = "muster/requests"  # annotation of the RayCluster: launches that are in its replicas already
@@ -184,10 +185,13 @@ class _Builder:
             return group.current
         living = len(self._living.get(group.name, ()))
         base = max(group.current, group.least, math.ceil(living / group.hosts))
-        coming = max(0, base * group.hosts - living)
+        most = base if group.most is None else min(base, group.most)
+        coming = max(0, most * group.hosts - living)
+        # A request that is made again after a while waits for pods that are in the replicas already.
+        again = min(coming, sum(count for r, count in asked.items() if attempt_of(r) > 1))
         for_minimum = max(0, group.least - group.current) * group.hosts
-        spare = min(self._spare.get(group.name, 0) + for_minimum, coming)
-        wanted = sum(asked.values())
+        spare = min(self._spare.get(group.name, 0) + for_minimum, coming - again)
+        wanted = sum(asked.values()) - again
         bought = wanted - min(spare, wanted)
         more = math.ceil(bought / group.hosts)
         total = base + more - fewer

@@ -418,7 +418,11 @@ class SimulatedCluster:
             self.store.inner = self._open_store()
         if self.world.wall_shift != self._anchor:
             self._anchor, self._time_set_until = self.world.wall_shift, self.world.time + LONGEST_TIMEOUT_S
-        ports = Ports(
+        return ClusterController(self.ports(), Ambient(self.world, CountingIds(epoch=self.lives), self.seed))
+
+    def ports(self) -> Ports:
+        """Returns what a controller is connected to."""
+        return Ports(
             provider=self.cloud,
             nodes=self.runtime,
             drainer=self.drains,
@@ -427,7 +431,6 @@ class SimulatedCluster:
             spec=self.spec,
             resizer=self.resizer if any(known.resize for known in self.options.spec.node_types) else None,
         )
-        return ClusterController(ports, Ambient(self.world, CountingIds(epoch=self.lives), self.seed))
 
     # -- how machines, nodes and work hang together ------------------------------------------------
 

@@ -158,6 +158,7 @@ class SimCloud:
         self.failures_reported: list[LaunchFailure] = []  # every unit failure ever handed out
         self.installs_runtime = True
         self.is_passing: Callable[[CloudMachine], bool] = lambda machine: not machine.up
+        self.is_tied: Callable[[CloudMachine], bool] = lambda machine: False  # another one at work keeps it
         self._looks, self._flaky_until = 0, 0.0
         self._world, self._faults, self._draw = world, faults, draw
         self._seen: set[RequestId] = set()

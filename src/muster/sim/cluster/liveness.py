@@ -173,7 +173,7 @@ def _idlers(cluster: SimulatedCluster) -> Iterator[str]:
         known = spec.node_type(node.machine.node_type)
         if node.machine.kind is NodeKind.HEAD or node.running or known is None:
             continue
-        spare = have[known.name] > known.min_nodes
+        spare = have[known.name] > known.min_nodes and not cluster.cloud.is_tied(node.machine)
         if spare and not wanted and now - node.idle_since > spec.idle_timeout_s + IDLE_SLACK_S:
             name = f"{node.machine.cloud_id} ({known.name})"
             yield f"{name} is idle for {now - node.idle_since:.0f} s and stays"

@@ -11,6 +11,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 from muster.base.resources import Resources
@@ -26,7 +27,7 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.sim.cluster.build import KEPT_COPIES, SimulatedCluster
-from muster.sim.cluster.checkers import safety_checks
+from muster.sim.cluster.checkers import Check, safety_checks
 from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.liveness import unsettled
@@ -139,6 +140,7 @@ class Report:
     spent: float = 0.0
     bill: float = 0.0
     lives: int = 0
+    options: str = ""  # of the command line that replays it
     faults: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -147,26 +149,34 @@ class Report:
 
     @property
     def replay(self) -> str:
-        return f"muster sim replay --seed {self.seed} --until-tick {self.ticks}"
+        return f"muster sim replay --seed {self.seed} --until-tick {self.ticks}{self.options}"
 
 
 class SeedRun:
     """A SeedRun runs one seed, step by step."""
 
     cluster_class: ClassVar[type[SimulatedCluster]] = SimulatedCluster
+    command_options: ClassVar[str] = ""
 
     def __init__(self, seed: int, on_line: TraceListener | None = None) -> None:
         self.seed = Seed(seed)
-        self.options = draw_options(self.seed)
+        self.options = self.draw_options()
         self.faults = Faults.drawn(self.seed)
         self.cluster = self.cluster_class(self.seed, self.options, self.faults)
-        self.report = Report(seed=seed)
+        self.report = Report(seed=seed, options=self.command_options)
         self._workload = Workload(self.seed, self.cluster.world, self.cluster.runtime, self.options)
-        self._checks = (*safety_checks(), *money_checks())
+        self._checks = self.checks()
         self._trace = Trace()
         self._on_line = on_line
         self._down_until = 0.0
         self._rested = 0
+
+    def draw_options(self) -> RunOptions:
+        return draw_options(self.seed)
+
+    def checks(self) -> tuple[Check, ...]:
+        """Returns every property that holds after each tick."""
+        return (*safety_checks(), *money_checks())
 
     def header(self) -> dict[str, object]:
         """Returns every drawn option."""
@@ -299,15 +309,20 @@ def simulate(seed: int, on_line: TraceListener | None = None) -> Report:
 CHUNK = 5
 
 
-def sweep(seeds: Sequence[int], jobs: int = 1) -> Iterator[Report]:
+def sweep(seeds: Sequence[int], jobs: int = 1, kind: type[SeedRun] = SeedRun) -> Iterator[Report]:
     """Yields every seed's report. A run that breaks the simulator itself raises."""
     quiet()
+    one = partial(_simulated, kind)
     if jobs <= 1:
-        yield from map(simulate, seeds)
+        yield from map(one, seeds)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=quiet) as pool:
-        yield from pool.map(simulate, seeds, chunksize=CHUNK)
+        yield from pool.map(one, seeds, chunksize=CHUNK)
+
+
+def _simulated(kind: type[SeedRun], seed: int) -> Report:
+    return kind(seed).to_end()
 
 
 def quiet() -> None:

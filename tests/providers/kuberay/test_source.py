@@ -1,0 +1,55 @@
+"""The configuration of a RayCluster while people edit it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.kube.operator import worker_group
+
+from muster.errors import ConfigError
+from muster.providers.kuberay.client import KubeError
+from muster.providers.kuberay.source import RayClusterSource
+
+
+def limits(source):
+    spec, problem = source.current()
+    return {kind.name: (kind.min_nodes, kind.max_nodes) for kind in spec.node_types[1:]}, problem
+
+
+def test_an_edit_is_in_force_after_the_next_read_and_a_bad_one_leaves_the_last_good_one(world):
+    world.create(worker_group("small", 0, maxReplicas=3))
+    provider = world.provider()
+    source = RayClusterSource(provider, {})
+    stamp = source.stamp()
+    assert limits(source) == ({"small": (0, 3)}, "")
+    world.admin.edit_group(0, maxReplicas=5)
+    assert limits(source) == ({"small": (0, 3)}, "")  # as last read: the source itself asks nobody
+    provider.scaler.step()
+    assert (limits(source), source.stamp() != stamp) == (({"small": (0, 5)}, ""), True)
+    world.admin.edit_group(0, minReplicas=9)
+    provider.scaler.step()
+    found, problem = limits(source)
+    assert found == {"small": (0, 5)}
+    assert "minReplicas 9 is above maxReplicas 5" in problem
+    assert problem.endswith("(the last good configuration stays in force)")
+    world.admin.edit_group(0, minReplicas=1)
+    provider.scaler.step()
+    assert limits(source) == ({"small": (1, 5)}, "")
+
+
+def test_a_status_that_changes_is_no_edit(world):
+    world.create(worker_group("small", 0))
+    provider = world.provider()
+    source = RayClusterSource(provider, {})
+    stamp = source.stamp()
+    world.admin.merge_cluster({"status": {"state": "ready"}}, sub="/status")
+    provider.scaler.step()
+    assert source.stamp() == stamp
+
+
+def test_a_cluster_that_cannot_be_used_or_is_not_there_is_an_error_at_the_start(world):
+    provider = world.provider()
+    with pytest.raises(KubeError, match="not found"):
+        RayClusterSource(provider, {})
+    world.create(worker_group("small", 0, template={"spec": {"containers": []}}))
+    with pytest.raises(ConfigError, match="has no CPUs"):
+        RayClusterSource(provider, {})
