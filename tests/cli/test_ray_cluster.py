@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +12,10 @@ from tests.kube.api_server import NAMESPACE, running_api
 from tests.kube.operator import AdminClient, OperatorDouble, ray_cluster, worker_group
 
 from muster.cli.main import cli
+from muster.cli.ray_cluster import manifest_of
+from muster.providers.kuberay.ray_cluster import cluster_config
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -114,3 +119,17 @@ def test_without_a_kubeconfig_it_says_what_to_give(file, monkeypatch, tmp_path):
         code,
         "cannot be read (No such file or directory): set KUBECONFIG to that of" in said,
     ) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["raycluster.yaml", "raycluster-1.6.yaml"])
+def test_the_files_to_deploy_can_be_used(name):
+    manifest = manifest_of(ROOT / "deploy" / "kuberay" / name)
+    config = cluster_config(manifest)
+    assert config.available_node_types["small"].resources == {"CPU": 8, "memory": 32 * 2**30}
+    assert manifest["spec"]["autoscalerOptions"]["image"] == "my-ray-with-muster"
+
+
+def test_the_optional_role_gives_one_verb_more_and_nothing_else():
+    role, binding = yaml.safe_load_all((ROOT / "deploy" / "kuberay" / "role.yaml").read_text())
+    assert [rule["verbs"] for rule in role["rules"]] == [["delete"]]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
