@@ -25,6 +25,7 @@ PAGES = {
     "why": "docs/laptop-cluster.md",
     "gc": "docs/head.md",
     "monitor": "docs/monitor.md",
+    "page": "docs/page.md",
     "provider": "docs/providers.md",
     "tune": "docs/tune-cli.md",
     "compat": "docs/compat.md",

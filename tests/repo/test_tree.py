@@ -17,7 +17,7 @@ from tools.tree import (
 MAX_FILES_PER_FOLDER = 20
 # The tree was cut to 448 files and 68,433 lines. What an issue adds on top is raised here on purpose: SSH,
 # the launcher, a rack, offers and the provider kit are about 60 files and 10,000 lines.
-MAX_FILES, MAX_LINES = 545, 91_000
+MAX_FILES, MAX_LINES = 552, 93_000  # the page: 13 files, 2,000 lines
 PART_OF_ITS_IMPORTER_BELOW = 120  # lines
 # Those of `remote` are kinds of runners or layers below one; the provider contract is three files by subject.
 MAX_LONE_FILES = 37

@@ -49,9 +49,9 @@ def picture(tab, name: str) -> None:
         file = f"{folder}/{name}.png"
         tab.screenshot(path=file, full_page=name[:9] not in ("page-list", "page-draw"))
         with Image.open(file) as taken:
-            taken.convert("RGB").quantize(160).save(file, optimize=True)
+            taken.convert("RGB").quantize(256).save(file, optimize=True)
             if name == "page-light-1280":  # the upper part, for the README
-                top = taken.convert("RGB").crop((0, 0, 1280, 1330)).quantize(160)
+                top = taken.convert("RGB").crop((0, 0, 1280, 1330)).quantize(256)
                 top.save(f"{folder}/page.png", optimize=True)
 
 
