@@ -26,6 +26,7 @@ PAGES = {
     "gc": "docs/head.md",
     "monitor": "docs/monitor.md",
     "kuberay-autoscaler": "docs/kubernetes.md",
+    "page": "docs/page.md",
     "provider": "docs/providers.md",
     "tune": "docs/tune-cli.md",
     "compat": "docs/compat.md",

@@ -57,8 +57,8 @@ class DecisionLine(Struct, frozen=True, kw_only=True):
     more_verdicts: int
 
 
-class ClusterView(Struct, frozen=True, kw_only=True):
-    """A ClusterView is everything that the bands show."""
+class ClusterBands(Struct, frozen=True, kw_only=True):
+    """ClusterBands are everything that the bands show."""
 
     name: str
     now: float
@@ -83,7 +83,7 @@ class ClusterSource(Protocol):
 
     def mark(self) -> str: ...
 
-    def view(self) -> ClusterView: ...
+    def view(self) -> ClusterBands: ...
 
     def why(self, subject: str) -> object: ...
 
@@ -106,7 +106,7 @@ class LedgerSource:
         )
         return "-".join(_stamp(file) for file in files)
 
-    def view(self) -> ClusterView:
+    def view(self) -> ClusterBands:
         now, published, problem = self._clock.now(), None, ""
         try:
             published = self._cluster.status()
@@ -127,7 +127,7 @@ class LedgerSource:
 
     def _read(
         self, history: SqliteHistory, now: float, published: PublishedStatus | None, problem: str
-    ) -> ClusterView:
+    ) -> ClusterBands:
         records, decisions = history.find(), history.decisions(limit=MAX_DECISIONS)
         gone = history.spend(now).gone
         recorded = sum(cost_of(one, now) for one in records if one.state is InstanceState.TERMINATED)
@@ -141,11 +141,11 @@ class LedgerSource:
         records: Sequence[Instance],
         decisions: Sequence[Decision],
         spent_before: float = 0.0,
-    ) -> ClusterView:
+    ) -> ClusterBands:
         lines = sorted((machine_line(one, now) for one in records), key=_began)[-MAX_MACHINES:]
         times = [line.changes[0][0] for line in lines if line.changes]
         times += [decisions[-1].at] if decisions else []
-        return ClusterView(
+        return ClusterBands(
             name=self.name,
             now=now,
             known_since=min(times, default=None),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
 from muster.page.result_curves import ResultReader, rollup
-from muster.page.trial_columns import STATUSES, TrialColumns, cut
+from muster.page.trial_arrays import STATUSES, TrialArrays, cut
 from muster.stores.experiment import values
 from muster.stores.experiment.codec import (
     ADMITTED,
@@ -56,7 +56,7 @@ class ExperimentSession:
         self.path = path
         self.name = name or os.path.basename(path.rstrip("/"))
         self.lock = threading.Lock()
-        self.table = TrialColumns()
+        self.table = TrialArrays()
         self.problem = ""  # why nothing new can be shown
         self.unreadable = 0
         self._clock = clock

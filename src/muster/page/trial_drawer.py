@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from muster.page.trial_columns import cut
+from muster.page.trial_arrays import cut
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.events import TrialFailureKind
 from muster.trials.metrics import flatten

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -46,11 +47,11 @@ def picture(tab, name: str) -> None:
         from PIL import Image
 
         file = f"{folder}/{name}.png"
-        tab.screenshot(path=file, full_page="list" not in name)
+        tab.screenshot(path=file, full_page=name[:9] not in ("page-list", "page-draw"))
         with Image.open(file) as taken:
-            taken.convert("RGB").quantize(160).save(file, optimize=True)
+            taken.convert("RGB").quantize(256).save(file, optimize=True)
             if name == "page-light-1280":  # the upper part, for the README
-                top = taken.convert("RGB").crop((0, 0, 1280, 1330)).quantize(160)
+                top = taken.convert("RGB").crop((0, 0, 1280, 1330)).quantize(256)
                 top.save(f"{folder}/page.png", optimize=True)
 
 
@@ -66,24 +67,26 @@ def serious(tab) -> list[str]:
 
 
 def test_every_band_and_the_drawer_follow_a_live_experiment(tmp_path: Path, serve, open_tab):
-    write_cluster(tmp_path / "home" / "clusters")
+    began = time.time() - 240
+    write_cluster(tmp_path / "home" / "clusters", began=began)
     place = tmp_path / "live"
     with open_store(place, num_samples=40) as store:
         for number in range(30):
-            store.append([*facts_of_start(number), *(report_fact(number, each) for each in range(1, 9))])
+            store.append(facts_of_start(number, began))
+            store.append([report_fact(number, each, began) for each in range(1, 9)])
             log_results(place, number, range(1, 9))
-        store.append([end_fact(number, 8, fails=number == 5) for number in range(24)])
+        store.append([end_fact(number, 8, fails=number == 5, began=began) for number in range(24)])
         tab = open_tab(serve(place, "--cluster", "laptop").link)
         for name in (*BANDS, "cluster-band", "machines", "capacity", "demand", "spend", "why-band"):
             part(tab, name).wait_for()
         says(tab, "figures", "24 of 40")
         says(tab, "connection", "live")
-        store.append([end_fact(24, 8)])
+        store.append([end_fact(24, 8, began=began)])
         says(tab, "figures", "25 of 40")
         store.append(
             [
                 TrialReported(
-                    trial_id=trial_id(26), at=BEGAN + 99, result={**report_fact(26, 9).result, "loss": 0.0001}
+                    trial_id=trial_id(26), at=began + 99, result={**report_fact(26, 9).result, "loss": 0.0001}
                 )
             ]
         )
@@ -101,6 +104,10 @@ def test_every_band_and_the_drawer_follow_a_live_experiment(tmp_path: Path, serv
 def test_a_brush_filters_everything_and_the_url_holds_it(tmp_path: Path, serve, open_tab):
     tab = open_tab(serve(write_experiment(tmp_path / "e", 60, 3)).link)
     says(tab, "passing", "60 of 60")
+    tab.locator(".u-over").wait_for()  # nothing moves any more
+    part(tab, "importance").wait_for()
+    part(tab, "parallel").scroll_into_view_if_needed()
+    tab.wait_for_timeout(300)
     box = part(tab, "parallel").bounding_box()
     tab.mouse.move(box["x"] + 46, box["y"] + 40)
     tab.mouse.down()

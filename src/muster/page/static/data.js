@@ -85,7 +85,8 @@ export class TrialTable {
 }
 
 async function fetched(path) {
-  const response = await fetch(path, { credentials: "same-origin" });
+  let response;
+  try { response = await fetch(path, { credentials: "same-origin" }); } catch { throw new Error("The server does not answer: is `muster page` still running?"); }
   if (response.ok) return response;
   let problem = `the server answered ${response.status}`;
   try { problem = (await response.json()).problem || problem; } catch { /* plain text */ }

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 
-from muster.page.trial_columns import MAX_COLUMNS, TrialColumns
+from muster.page.trial_arrays import MAX_COLUMNS, TrialArrays
 
 
-def made(rows: int = 3) -> TrialColumns:
-    table = TrialColumns()
+def made(rows: int = 3) -> TrialArrays:
+    table = TrialArrays()
     table.begin_change()
     for number in range(rows):
         row = table.row_of(f"t{number}")

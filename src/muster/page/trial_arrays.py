@@ -74,8 +74,8 @@ class TableColumn:
         return np.where(np.isnan(held), 65535, held).astype("<u2").tobytes()
 
 
-class TrialColumns:
-    """A TrialColumns is changed by one reader and read by all clients; the caller holds a lock."""
+class TrialArrays:
+    """TrialArrays are changed by one reader and read by all clients; the caller holds a lock."""
 
     def __init__(self) -> None:
         self.generation = secrets.token_hex(6)  # another one: clients must load the table again
