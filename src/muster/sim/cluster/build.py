@@ -16,13 +16,10 @@ from muster.base.resources import EMPTY
 from muster.base.rng import Seed, Stream
 from muster.cluster.controller import ClusterController, Ports
 from muster.cluster.model import (
-    DrainFailure,
-    InstallFailure,
     Instance,
     NodeKind,
-    NodeStatus,
 )
-from muster.cluster.plan import Drain, Install, Plan
+from muster.cluster.plan import Plan
 from muster.cluster.ports import InstanceStore, Ledger
 from muster.cluster.spend import spend_so_far
 from muster.cluster.states import TERMINAL
@@ -31,106 +28,12 @@ from muster.sim.cluster.cloud import CloudMachine, SimCloud, noticed_after_s
 from muster.sim.cluster.crash_points import CrashPoints, Killed, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions
-from muster.sim.cluster.resizing import SimResizer
+from muster.sim.cluster.ports import SimDrains, SimInstaller, SimResizer, SimSpec
 from muster.sim.cluster.runtime import SimRuntime
-from muster.sim.cluster.spec_source import SimSpec
 from muster.sim.cluster.tasks import SimNode
 from muster.sim.cluster.world import World
 from muster.stores.ledger.backup import settle_restored
 from muster.stores.ledger.memory import MemoryInstanceStore
-
-
-class SimDrains:
-    """SimDrains implements the Drainer port; with `ends_at_deadline` work ends when its time is up."""
-
-    def __init__(self, world: World, crash_points: CrashPoints, faults: Faults, runtime: SimRuntime) -> None:
-        self.crash_points = crash_points
-        self.requested: list[Drain] = []
-        self.ends_at_deadline = True
-        self._world, self._faults, self._runtime = world, faults, runtime
-        self._failures: list[DrainFailure] = []
-
-    @crash_point("drainer.drain")
-    def drain(self, action: Drain) -> None:
-        self.requested.append(action)
-        if self._faults.hit("drain_lost"):
-            return
-        if self._faults.hit("drain_refused"):
-            if self._faults.stream("drain_refused").random() < 0.5:
-                raise ConnectionError("simulated: the drain could not be delivered")
-            self._refuse(action, "simulated: drain refused")
-            return
-        node = self._runtime.nodes.get(action.node_id)
-        if node is None or not node.alive:
-            return  # as the runtime does it: a node it does not know is drained already
-        if not action.may_be_refused:
-            self.begin(node, action.deadline_s)
-        elif node.running:
-            self._refuse(action, "the node to be idle terminated is no longer idle")
-        else:
-            self._runtime.kill_node(node)
-
-    @crash_point("drainer.poll")
-    def poll(self) -> Sequence[DrainFailure]:
-        failures, self._failures = tuple(self._failures), []
-        return failures
-
-    def begin(self, node: SimNode, deadline_s: float) -> None:
-        """Lets the node take no new work; running work may continue until the deadline."""
-        deadline_at = self._world.time + deadline_s
-        earlier = node.drain_deadline_at
-        node.drain_deadline_at = deadline_at if earlier is None else min(earlier, deadline_at)
-        node.status = NodeStatus.DRAINING
-        if not node.running:
-            self._runtime.kill_node(node)
-        elif self.ends_at_deadline:
-            self._world.after(deadline_s, lambda: self._runtime.kill_node(node))
-
-    def _refuse(self, action: Drain, message: str) -> None:
-        self._failures.append(DrainFailure(instance_id=action.instance_id, message=message))
-
-
-class SimInstaller:
-    """A SimInstaller implements the Installer port, idempotent per request id."""
-
-    def __init__(
-        self,
-        world: World,
-        crash_points: CrashPoints,
-        faults: Faults,
-        find: Callable[[CloudId], CloudMachine | None],
-    ) -> None:
-        self.crash_points = crash_points
-        self.takes_s = 10.0
-        self.on_installed: Callable[[CloudMachine], None] = lambda machine: None
-        self._world, self._faults, self._find = world, faults, find
-        self.started: list[Install] = []
-        self._seen: set[RequestId] = set()
-        self._failures: list[InstallFailure] = []
-
-    @crash_point("installer.start")
-    def start(self, action: Install) -> None:
-        if action.request_id in self._seen:
-            return
-        self._seen.add(action.request_id)
-        self.started.append(action)
-        machine = self._find(action.cloud_id)
-        if machine is None or self._faults.hit("install_hangs"):
-            return
-        fails = self._faults.hit("install_fails")
-        self._world.after(self.takes_s, lambda: self._finish(action, machine, fails))
-
-    def _finish(self, action: Install, machine: CloudMachine, fails: bool) -> None:
-        if fails or not machine.answers(self._world.time):
-            failure = InstallFailure(instance_id=action.instance_id, message="simulated: ssh never answered")
-            self._failures.append(failure)
-        else:
-            self.on_installed(machine)
-
-    @crash_point("installer.poll")
-    def poll(self) -> Sequence[InstallFailure]:
-        failures, self._failures = tuple(self._failures), []
-        return failures
 
 
 @dataclass

@@ -10,15 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from muster.base.ids import InstanceId, RequestId
+from muster.base.ids import CloudId, InstanceId, RequestId
+from muster.base.resources import Resources
 from muster.cluster.model import FailureKind, Instance, NodeKind, health_key
 from muster.cluster.plan import Launch, Subject, base_id
+from muster.cluster.rules.resize import AGAIN_S
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
 from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.resizing import SizesAreSafe
 from muster.sim.cluster.tasks import SimNode
 
 WINDOW_S = 300.0
+RESIZE_SLACK_S = 200.0  # how much longer than its time-out a change may take: looks may fail meanwhile
+    200.0  # how much longer than its time-out a change may take: lists and reports may fail meanwhile
+)
 MOST_REFUSALS = 12  # with a pause of 5 s that doubles up to 60 s, nine fit into the window
 
 
@@ -360,3 +364,55 @@ def verdicts_add_up(cluster: SimulatedCluster) -> Iterator[str]:
         counted, bundles = found[Subject.GANG, gang.gang_id], len(gang.options[0])
         if counted != bundles:
             yield f"gang {gang.gang_id}: {counted} reasons for {bundles} bundles"
+
+
+class SizesAreSafe:
+    """SizesAreSafe checks that sizes stay within limits, and that no node counts what its machine lacks."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._failed: dict[CloudId, float] = {}
+
+    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        sizes = cluster.cloud.sizes
+        if not sizes.now:
+            return
+        for node in cluster.runtime.live_nodes():
+            status = sizes.now.get(node.machine.cloud_id)
+            lacks = {} if status is None else _more(node.total, status.current)
+            if lacks and node.machine.exists:
+                yield f"{node.node_id} counts {Resources(lacks)} more than {node.machine.cloud_id} has"
+        yield from self._calls(cluster)
+        yield from self._records(cluster)
+
+    def _calls(self, cluster: SimulatedCluster) -> Iterator[str]:
+        sizes = cluster.cloud.sizes
+        for call in sizes.calls[self._seen :]:
+            known = cluster.cloud.sells.types[cluster.cloud.machines[call.cloud_id].node_type]
+            if known.resize is not None and _more(call.desired, known.resize.maximum):
+                yield f"{call.cloud_id} was asked for {call.desired}, more than its type may have"
+            grows = _more(call.desired, call.before.current)
+            if grows and self._failed.get(call.cloud_id, call.at) < call.at:
+                yield f"{call.cloud_id} was asked to grow after it had failed"
+        self._seen = len(sizes.calls)
+
+    def _records(self, cluster: SimulatedCluster) -> Iterator[str]:
+        """A head that starts from an older ledger may have forgotten a failure."""
+        if cluster.restored_at and cluster.restored_at[-1] == cluster.world.time:
+            self._failed.clear()
+        plan = cluster.store.committed
+        for record in cluster.store.live.values():
+            change = record.resize
+            if change is None or record.cloud_id is None or plan is None:
+                continue
+            if change.failed_at is not None:
+                self._failed.setdefault(record.cloud_id, cluster.world.time)
+            known = cluster.spec.spec.node_type(record.node_type)
+            limit_s = known.resize.timeout_s if known and known.resize else float("inf")
+            is_late = change.since is not None and plan.at - change.since > limit_s + AGAIN_S + RESIZE_SLACK_S
+            if is_late and record.state.name == "RAY_RUNNING" and not cluster.clock_was_set:
+                yield f"{record.cloud_id} is being resized for {plan.at - (change.since or 0.0):g} s"
+
+
+def _more(one: Resources, other: Resources) -> dict[str, int]:
+    return {name: units - other[name] for name, units in one.items() if name in other and units > other[name]}
