@@ -21,8 +21,6 @@ from muster.sim.cluster.tasks import SimNode
 
 WINDOW_S = 300.0
 RESIZE_SLACK_S = 200.0  # how much longer than its time-out a change may take: looks may fail meanwhile
-    200.0  # how much longer than its time-out a change may take: lists and reports may fail meanwhile
-)
 MOST_REFUSALS = 12  # with a pause of 5 s that doubles up to 60 s, nine fit into the window
 
 
