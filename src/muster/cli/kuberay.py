@@ -5,8 +5,10 @@ Whatever ends it is written to the container's termination message, so that `kub
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
@@ -25,7 +27,6 @@ logger = logging.getLogger("muster.kuberay")
 
 TERMINATION_LOG = Path("/dev/termination-log")
 HOME = Path("/tmp/ray/muster")  # on the volume that KubeRay gives the head's pod: it outlives the container
-HEAD_ADDRESS = "127.0.0.1:6379"  # the containers of a pod share their network
 RETRY_S = 2.0
 
 _EPILOG = """Environment: RAY_CLUSTER_NAME, RAY_CLUSTER_NAMESPACE, KUBERAY_CRD_VER, KUBERAY_REQUEST_TIMEOUT_S,
@@ -44,7 +45,10 @@ RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
     help="Log in by this file. Default: the service account of the pod.",
 )
 @click.option("--context", default="", help="Context of the kubeconfig. Default: its current one.")
-@click.option("--address", help=f"HOST:PORT of the head's GCS. Default: RAY_ADDRESS, else {HEAD_ADDRESS}.")
+@click.option(
+    "--address",
+    help="HOST:PORT of the head's GCS. Default: RAY_ADDRESS, else this pod's, with the head's port.",
+)
 @click.option(
     "--home",
     type=click.Path(file_okay=False, path_type=Path),
@@ -108,9 +112,8 @@ class _Sidecar:
                 return
             root = clusters_root({"MUSTER_HOME": str(HOME), **environment})
             where = ClusterHome(home) if home is not None else ClusterHome.of(self._name, root)
-            head = find_head_address(
-                where, address or environment.get("RAY_ADDRESS") or HEAD_ADDRESS, environment
-            )
+            known = address or environment.get("RAY_ADDRESS") or self._pod_address(provider, environment)
+            head = find_head_address(where, known, environment)
             options = MonitorOptions(config=where.cluster, home=where, head=head, source=source)
             provider.start()
             build_monitor(options, environment, self._stop).run(self._stop, once=once)
@@ -119,6 +122,16 @@ class _Sidecar:
         finally:
             provider.close()
         logger.info("the autoscaler of %s has ended", self._name)
+
+    def _pod_address(self, provider: KubeRayProvider, environment: Mapping[str, str]) -> str:
+        """Returns the address of the head in this pod; outside of one, on this computer."""
+        from muster.providers.kuberay.ray_cluster import head_port
+
+        host = "127.0.0.1"
+        if "KUBERNETES_SERVICE_HOST" in environment:
+            with contextlib.suppress(OSError):
+                host = socket.gethostbyname(socket.gethostname())
+        return f"{host}:{head_port(provider.scaler.cluster.last() or {})}"
 
     def _source(self, provider: KubeRayProvider, environment: Mapping[str, str]) -> RayClusterSource | None:
         """Waits until the RayCluster can be read and used; a mistake in it is said once, and can be mended.

@@ -45,6 +45,13 @@ def test_above_the_maximum_whole_slices_go_and_no_more_than_needed():
     assert gone in (["a", "b"], ["c", "d"], ["e", "f"])
 
 
+def test_a_request_that_is_too_much_beside_a_slice_goes_and_the_slice_stays():
+    cap = spec(node_type("cpu", max_nodes=2))
+    seen = sliced("ab", nodes=[node("a"), node("b")], extra=[record("q", S.QUEUED)], spec=cap)
+    states, _ = tick(seen)
+    assert (states["a"], states["b"], states["q"]) == ("RAY_RUNNING", "RAY_RUNNING", "TERMINATED")
+
+
 def test_a_minimum_keeps_one_of_two_idle_slices_whichever_machines_are_idle_longest():
     least = spec(node_type("cpu", max_nodes=8, min_nodes=2))
     idlers = [idle("a", 500.0), idle("b", 310.0), idle("c", 400.0), idle("d", 320.0)]

@@ -23,6 +23,7 @@ from muster.errors import MusterError
 from muster.providers.kuberay.source import RayClusterSource
 from muster.stores.ledger.memory import MemoryInstanceStore
 
+pytestmark = pytest.mark.slow
 CPUS = 4
 
 
@@ -241,7 +242,6 @@ def disturb(chance, world, api):
         world.admin.edit_group(chance.randint(0, 1), minReplicas=0, idleTimeoutSeconds=10)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", (0, 1, 13))
 def test_under_faults_the_replicas_end_right_and_no_work_is_killed(loop, world, api, seed):
     chance = random.Random(seed)

@@ -9,7 +9,7 @@ from tests.kube.operator import ray_cluster, worker_group
 
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
-from muster.providers.kuberay.ray_cluster import cluster_config, quantity, whole
+from muster.providers.kuberay.ray_cluster import cluster_config, head_port, quantity, whole
 
 
 def group(name="small", limits=None, requests=None, **more):
@@ -198,3 +198,10 @@ def test_settings_of_musters_own_are_in_an_annotation():
 )
 def test_a_mistake_in_the_annotation_is_named(text, problem):
     assert problem in refusal(group(limits={"cpu": 1}), annotations={"muster/config": text})
+
+
+@pytest.mark.parametrize(("params", "port"), [({}, 6379), ({"port": "6400"}, 6400), ({"port": "x"}, 6379)])
+def test_the_heads_port_is_that_of_its_start_parameters(params, port):
+    made = ray_cluster("demo")
+    made["spec"]["headGroupSpec"]["rayStartParams"] = params
+    assert (head_port(made), head_port({})) == (port, 6379)

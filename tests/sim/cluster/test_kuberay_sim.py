@@ -10,8 +10,8 @@ from muster.sim.cluster.kuberay import FAULTS, KubeRayRun
 
 # The first seeds, and those that once failed: a slice whose last host came while the others left (39), slices
 # that were replaced (75), a minimum that keeps one of several idle slices (87), idle hosts beside a busy one
-# (104).
-SEEDS = (*range(length(6, 500)), 39, 75, 87, 104)
+# (104), a request beside a slice that fills its group (197).
+SEEDS = (*range(length(6, 500)), 39, 75, 87, 104, 197)
 
 
 @pytest.mark.slow

@@ -60,9 +60,16 @@ def _whole_slices(draft: Draft, slices: Slices, removals: Sequence[Removal]) -> 
             groups.setdefault((removal.node_type, removal.cause), []).append(removal)
     for group in groups.values():
         hit = Counter(slice_of[removal.instance_id] for removal in group)
-        for name in _chosen_slices(draft, slices, hit, group[0].cause):
-            result += [replace(group[0], instance_id=one.instance_id) for one in slices[name]]
+        going = [one for name in _chosen_slices(draft, slices, hit, group[0].cause) for one in slices[name]]
+        if group[0].cause is not StopCause.IDLE:
+            going += _coming(draft, group[0].node_type)[: len(group) - len(going)]
+        result += [replace(group[0], instance_id=one.instance_id) for one in going]
     return result
+
+
+def _coming(draft: Draft, node_type: str) -> list[Instance]:
+    """Returns what is still to come, newest first: only because of that a part of a slice is too much."""
+    return [one for one in draft.in_state(_S.REQUESTED, _S.QUEUED) if one.node_type == node_type][::-1]
 
 
 def _chosen_slices(draft: Draft, slices: Slices, hit: Counter[str], cause: StopCause) -> list[str]:
@@ -70,8 +77,7 @@ def _chosen_slices(draft: Draft, slices: Slices, hit: Counter[str], cause: StopC
     left, chosen = hit.total(), []
     for name, _ in hit.most_common():
         size = len(slices[name])
-        is_idle = cause is StopCause.IDLE
-        if left < (size if is_idle else 1) or (is_idle and not _are_idle(draft, slices[name])):
+        if left < size or (cause is StopCause.IDLE and not _are_idle(draft, slices[name])):
             continue
         chosen.append(name)
         left -= size

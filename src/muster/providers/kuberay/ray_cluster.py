@@ -21,6 +21,7 @@ from muster.errors import ConfigError
 
 HEAD_GROUP = "headgroup"
 SETTINGS = "muster/config"  # annotation: YAML with `muster`, and prices of groups as `available_node_types`
+HEAD_PORT = 6379
 CONSERVATIVE_SPEED = 1
 FAST = 1000
 
@@ -245,6 +246,15 @@ def cluster_config(
         return parse_config(Document(json.dumps(data), file), environment or {})
     except ConfigError as error:
         raise ConfigError(error.message, path=error.path, file=file) from None
+
+
+def head_port(cluster: Plain) -> int:
+    """Returns the port of the head's GCS."""
+    spec = cluster.get("spec")
+    head = spec.get("headGroupSpec") if isinstance(spec, Mapping) else None
+    params = head.get("rayStartParams") if isinstance(head, Mapping) else None
+    port = str(params.get("port", "")) if isinstance(params, Mapping) else ""
+    return int(port) if port.isdecimal() and 0 < int(port) < 65536 else HEAD_PORT
 
 
 def _settings(metadata: Plain) -> dict[str, Any]:
