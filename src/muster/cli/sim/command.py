@@ -9,18 +9,19 @@ import click
 from muster.cli.console import complain, emit, show
 from muster.cli.sim.tune_command import tune_command
 from muster.sim.cluster.ec2.run import Ec2Run
+from muster.sim.cluster.kuberay import KubeRayRun
 from muster.sim.cluster.run import Report, SeedRun, quiet, sweep
 from muster.sim.cluster.trace import HEADER
 
 _SEED = click.option("--seed", type=click.IntRange(min=0), required=True, help="Seed of the simulated world.")
 
-_CLOUDS: dict[str, type[SeedRun]] = {"any": SeedRun, "ec2": Ec2Run}
+_CLOUDS: dict[str, type[SeedRun]] = {"any": SeedRun, "ec2": Ec2Run, "kuberay": KubeRayRun}
 _CLOUD = click.option(
     "--cloud",
     type=click.Choice(tuple(_CLOUDS)),
     default="any",
     show_default=True,
-    help="Where machines come from: a cloud or a rack by the seed, or a simulated EC2.",
+    help="Where machines come from: a cloud or a rack by the seed, a simulated EC2 or RayCluster.",
 )
 _VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Print every tick, also those without changes.")
 
