@@ -20,7 +20,7 @@ MAX_FILES_PER_FOLDER = 20
 MAX_FILES, MAX_LINES = 552, 93_000  # the page: 13 files, 2,000 lines
 PART_OF_ITS_IMPORTER_BELOW = 120  # lines
 # Those of `remote` are kinds of runners or layers below one; the provider contract is three files by subject.
-MAX_LONE_FILES = 37
+MAX_LONE_FILES = 38
 MAX_CYCLES = 3
 # Names of Ray's that stand in one module for each framework.
 SHARED_NAMES = {"TuneReportCallback", "TuneReportCheckpointCallback"}
