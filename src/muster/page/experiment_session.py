@@ -40,7 +40,8 @@ from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 
 PERIOD_S = 0.1
 LOG_BUDGET_S = 0.06  # of one refresh, for reading result files, until so many trials are read
-SAMPLE = 600
+SAMPLE = 240
+QUIET_S = 3.0  # then nothing for so long: the page is being loaded
 SLOW_BUDGET_S = 0.012  # and from then on: the rest makes the bands exact, and must not take a whole core
 WRITER_PERIOD_S = 1.0
 _AUTO = frozenset(AUTO_RESULT_KEYS)
@@ -67,6 +68,7 @@ class ExperimentSession:
         self._is_exhausted = False
         self._writer: int | None = None
         self._looked_at = self._writer_at = -math.inf
+        self._opened_at = clock.monotonic()
         self._encoded: tuple[str, int, bytes] = ("", -1, b"")
         self.curves = ResultReader(path, clock.monotonic)
         self.curve_change = 0
@@ -88,10 +90,14 @@ class ExperimentSession:
             except MusterError as error:
                 self.problem = str(error)
                 self._writer = None
-            if not is_first and self.curves.read(
-                LOG_BUDGET_S if self.curves.done < SAMPLE else SLOW_BUDGET_S
-            ):
+            budget_s = self._log_budget_s(now)
+            if not is_first and budget_s and self.curves.read(budget_s):
                 self.curve_change += 1
+
+    def _log_budget_s(self, now: float) -> float:
+        if self.curves.done < SAMPLE:
+            return LOG_BUDGET_S
+        return SLOW_BUDGET_S if now - self._opened_at > QUIET_S or len(self.table) < 4 * SAMPLE else 0.0
 
     def encoded(self) -> bytes:
         """Returns the whole table; made once for each change."""

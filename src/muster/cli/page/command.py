@@ -60,7 +60,7 @@ def page() -> None:
 @click.option("--allow-host", "names", multiple=True, metavar="NAME", help="Answer under this host name too.")
 @click.option("--browser", is_flag=True, help="Open the page in a browser.")
 @click.option("--token-file", "show_token_file", is_flag=True, help="Print where the token is kept, and end.")
-@click.option("--until", "until_pid", type=int, hidden=True)
+@click.option("--until", "until_pid", type=int, metavar="PID", help="End when this process ends.")
 def open_page(  # noqa: PLR0913, PLR0917 - one per option
     paths: tuple[str, ...],
     clusters: tuple[str, ...],

@@ -6,7 +6,7 @@ import { countOf, importanceOf, isLogarithmic, packedMask, paretoOf, rangeOf } f
 const FEW = 24;
 
 /** Bands of all trials that pass, or their own lines when they are few; the chosen and the best one stand out. */
-export function CurvePlot({ source, experiment, table, metric, mask, marked, curveChange, isFiltered }) {
+export function CurvePlot({ source, experiment, table, metric, mask, marked, curveChange, filterKey, isFiltered }) {
   const box = useRef(null), [found, setFound] = useState(null), [problem, setProblem] = useState("");
   const busy = useRef({ running: false, again: false });
   const rows = [];
@@ -26,7 +26,7 @@ export function CurvePlot({ source, experiment, table, metric, mask, marked, cur
     busy.current.running = false;
     if (busy.current.again) { busy.current.again = false; load(); }
   };
-  useEffect(() => { const timer = setTimeout(load, 120); return () => clearTimeout(timer); }, [experiment, metric, mask, curveChange, lines.join(",")]);
+  useEffect(() => { const timer = setTimeout(load, 120); return () => clearTimeout(timer); }, [experiment, metric, filterKey, curveChange, table, lines.join(",")]);
   useEffect(() => {
     if (!found || !box.current || (!found.band.x.length && !Object.keys(found.raw).length)) return undefined;
     const plot = curvePlot(box.current, found, table);
@@ -111,19 +111,18 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     context.fillText(fitted(context, xs.name, width - 100), (LEFT + width) / 2, height - 6);
     const status = table.trial("status"), size = table.rows > 3000 ? 2 : table.rows > 500 ? 3 : 4;
     const spread = (column, row) => (column.kind === "word" ? (((row * 2654435761) % 1000) / 1000 - 0.5) * 0.5 : 0);
-    const dots = (isShown, colour) => {
+    const groups = [[], ...status.words.map(() => [])]; // first those that do not pass
+    for (let row = 0; row < table.rows; row++) groups[mask[row] ? status.values[row] + 1 : 0]?.push(row);
+    const dots = (rows, colour) => {
       context.fillStyle = colour;
-      context.beginPath();
-      for (let row = 0; row < table.rows; row++) {
-        if (!isShown(row)) continue;
+      for (const row of rows) {
         const x = sx.at(xs.at(row) + spread(xs, row)), y = sy.at(ys.at(row) + spread(ys, row));
-        if (Number.isFinite(x) && Number.isFinite(y)) context.rect(x - size / 2, y - size / 2, size, size);
+        if (x === x && y === y) context.fillRect(x - size / 2, y - size / 2, size, size);
       }
-      context.fill();
     };
-    context.globalAlpha = 0.5; dots((row) => !mask[row], colours.faint);
+    context.globalAlpha = 0.5; dots(groups[0], colours.faint);
     context.globalAlpha = table.rows > 2000 ? 0.6 : 0.85;
-    status.words.forEach((word, code) => dots((row) => mask[row] && status.values[row] === code, STATUS_COLOURS[word] || colours.text));
+    status.words.forEach((word, code) => dots(groups[code + 1], STATUS_COLOURS[word] || colours.text));
     context.globalAlpha = 1;
     if (pareto) {
       const rows = [];

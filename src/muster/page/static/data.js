@@ -49,6 +49,7 @@ export class TrialTable {
     this.zeroTime = head.zero_time;
     this.leftOut = head.left_out;
     this.summary = head.summary;
+    this.curveChange = 0;
     const names = text.decode(new Uint8Array(buffer, offset, head.id_bytes));
     this.ids = head.rows ? names.split("\n") : [];
     offset += padded(head.id_bytes);

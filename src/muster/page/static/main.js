@@ -74,7 +74,7 @@ function useExperiment(key) {
       stop = source.listen(() => `/api/experiment/${key}/events?since=${table.generation}-${table.change}`, {
         reset: (event) => { if (event.generation !== table.generation) load(); },
         delta: (delta) => { if (delta.generation !== table.generation) return; table.apply(delta); repaint(); window.musterLastDelta = performance.now(); },
-        curves: () => { table.summary = { ...table.summary, curve_change: (table.summary.curve_change || 0) + 1 }; repaint(); },
+        curves: () => { table.curveChange += 1; repaint(); },
       }, (connection) => show({ connection }));
     };
     setState({ table: null, problem: "", connection: "loading", version: 0 });
@@ -98,6 +98,13 @@ function useCluster(key) {
     return () => { isOver = true; stop(); };
   }, [key]);
   return state;
+}
+
+/** A value that follows once it has stood still: for what need not be drawn in every frame of a brush. */
+function useLater(value, wait) {
+  const [later, setLater] = useState(value);
+  useEffect(() => { const timer = setTimeout(() => setLater(value), wait); return () => clearTimeout(timer); }, [value]);
+  return later.length === value.length ? later : value;
 }
 
 function useTick(isRunning) {
@@ -156,11 +163,11 @@ function Trials({ state, view, change, cluster, span }) {
   const place = summary.goals.indexOf(metricKey.slice(7)), mode = place >= 0 ? summary.modes[place] || summary.mode : summary.mode;
   const ranges = JSON.stringify(view.r), times = view.t ? view.t.join() : "";
   const mask = useMemo(() => maskOf(table, view), [table, version, view.q, view.st, ranges, times]);
-  const count = countOf(mask), isFiltered = count < table.rows;
+  const laterMask = useLater(mask, 150), count = countOf(mask), isFiltered = count < table.rows;
   const setRange = (key, range) => { const next = { ...view.r }; if (range) next[key] = range; else delete next[key]; change({ r: next }); };
   const setRanges = (given) => { const next = { ...view.r }; for (const [key, range] of Object.entries(given)) { if (range) next[key] = range; else delete next[key]; } change({ r: next }); };
   const openTrial = (row) => change({ open: table.ids[row] }, true);
-  useEffect(() => { let isOver = false; source.lineage(view.e).then((found) => { if (!isOver) setCopies(found); }, () => {}); return () => { isOver = true; }; }, [view.e, Math.floor(table.rows / 10), summary.curve_change]);
+  useEffect(() => { let isOver = false; source.lineage(view.e).then((found) => { if (!isOver) setCopies(found); }, () => {}); return () => { isOver = true; }; }, [view.e, Math.floor(table.rows / 10), table.curveChange]);
   const numbers = table.params.filter((each) => each.kind !== "word"), xKey = table.column(view.x) ? view.x : (numbers[0] || table.params[0] || table.columns[2]).key;
   const otherGoal = summary.goals.length > 1 ? `metric/${summary.goals[1]}` : "", yKey = table.column(view.y) ? view.y : metricKey === "metric/" ? "trial/time_total_s" : metricKey;
   const up = (key) => { const at = summary.goals.indexOf(key.slice(7)); return key === metricKey ? mode !== "min" : at >= 0 ? summary.modes[at] !== "min" : false; };
@@ -170,15 +177,15 @@ function Trials({ state, view, change, cluster, span }) {
     <${Filters} table=${table} view=${view} change=${change} count=${count} metricKey=${metricKey} />
     <div class="grid">
       <div class="panel"><div class="panel-head"><h3>Learning curves</h3><label>of <select value=${metricKey} onChange=${(event) => change({ metric: event.target.value })}>${table.metrics.filter((each) => each.kind !== "word").map((each) => html`<option key=${each.key} value=${each.key}>${each.name}</option>`)}</select></label></div>
-        <${CurvePlot} source=${source} experiment=${view.e} table=${table} metric=${metricKey.slice(7)} mask=${mask} marked=${marked} curveChange=${summary.curve_change} isFiltered=${isFiltered} /></div>
+        <${CurvePlot} source=${source} experiment=${view.e} table=${table} metric=${metricKey.slice(7)} mask=${mask} marked=${marked} curveChange=${table.curveChange} filterKey=${isFiltered ? `${view.q}|${view.st}|${ranges}|${times}` : ""} isFiltered=${isFiltered} /></div>
       <div class="panel"><div class="panel-head"><h3>Scatter</h3><${ColumnChoice} table=${table} value=${xKey} label="x" change=${(key) => change({ x: key })} /><${ColumnChoice} table=${table} value=${yKey} label="y" change=${(key) => change({ y: key })} />
           <label><input type="checkbox" checked=${view.pareto} onChange=${() => change({ pareto: !view.pareto, ...(otherGoal && !view.pareto ? { x: otherGoal, y: goal } : {}) })} /> Pareto front</label></div>
         <${ScatterPlot} table=${table} mask=${mask} xKey=${xKey} yKey=${yKey} setRanges=${setRanges} version=${version} pareto=${view.pareto} goals=${{ x: up(xKey), y: up(yKey) }} openTrial=${openTrial} /></div>
       <div class="panel wide"><h3>Parallel coordinates <small>drag along an axis to filter, click it to clear; bright is ${mode === "min" ? "low" : "high"}</small></h3>
         <${ParallelPlot} table=${table} mask=${mask} metricKey=${metricKey} mode=${mode} ranges=${view.r} setRange=${setRange} version=${version} hovered=${hovered} /></div>
       <div class="panel wide table-panel"><${TrialsTable} table=${table} mask=${mask} view=${view} change=${change} openTrial=${openTrial} metricKey=${metricKey} version=${version} hover=${setHovered} /></div>
-      <div class="panel"><h3>Importance <small>how much of ${metricKey.slice(7)} each parameter explains</small></h3><${ImportanceBars} table=${table} mask=${mask} metricKey=${metricKey} /></div>
-      <div class="panel"><h3>Trials by machine <small>drag to choose a time</small></h3><${TrialTimeline} table=${table} mask=${mask} span=${span} chosen=${view.t} setTime=${(t) => change({ t })} version=${version} openTrial=${openTrial} /></div>
+      <div class="panel"><h3>Importance <small>how much of ${metricKey.slice(7)} each parameter explains</small></h3><${ImportanceBars} table=${table} mask=${laterMask} metricKey=${metricKey} /></div>
+      <div class="panel"><h3>Trials by machine <small>drag to choose a time</small></h3><${TrialTimeline} table=${table} mask=${laterMask} span=${span} chosen=${view.t} setTime=${(t) => change({ t })} version=${version} openTrial=${openTrial} /></div>
       ${copies.length ? html`<div class="panel wide"><h3>Lineage <small>${copies.length} copies of the population</small></h3><${LineagePlot} copies=${copies} table=${table} openTrial=${openTrial} /></div>` : null}
     </div></section>`;
 }
