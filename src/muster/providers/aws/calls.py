@@ -110,7 +110,7 @@ class AwsCalls:
     """An AwsCalls is the connection to one region, shared by all threads of a provider."""
 
     def __init__(self, region: str, clock: Clock, profile: str | None = None) -> None:
-        self.region, self._clock, self._profile = region, clock, profile
+        self.region, self.clock, self._profile = region, clock, profile
         self.counts: Counter[str] = Counter()  # calls made, by operation; for the benchmark and tests
         now = clock.monotonic()
         self.rates = {"look": RequestRate(LOOKING, now), "change": RequestRate(CHANGING, now)}
@@ -135,13 +135,13 @@ class AwsCalls:
             try:
                 answer = self._once(service, operation, parameters)
             except Throttled:
-                rate.throttled(self._clock.monotonic())
+                rate.throttled(self.clock.monotonic())
                 if attempt == TRIES:
                     raise
             except CallBroken:
                 if not is_repeated or attempt == TRIES:
                     raise
-                self._clock.sleep(PAUSE_S * 2 ** (attempt - 1))
+                self.clock.sleep(PAUSE_S * 2 ** (attempt - 1))
             else:
                 rate.accepted()
                 return answer
@@ -193,11 +193,11 @@ class AwsCalls:
             ) from error
 
     def _wait_for(self, rate: RequestRate, operation: str) -> None:
-        wait_s = rate.reserve(self._clock.monotonic())
+        wait_s = rate.reserve(self.clock.monotonic())
         if wait_s > LONGEST_WAIT_S:
             raise Throttled(f"too many calls to AWS wait already ({operation} would wait {wait_s:.0f} s)")
         if wait_s > 0:
-            self._clock.sleep(wait_s)
+            self.clock.sleep(wait_s)
 
     def _once(self, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         client = self.client(service)

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 UBUNTU = "099720109477"  # the account of Canonical
 IMAGE = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-{}-server-*"
 _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+MISSING_S = 60.0  # what was not there is looked for again after this long
 T = TypeVar("T")
 
 
@@ -32,6 +33,7 @@ class ClusterDefaults:
         self._calls, self._provider, self._cluster_name = calls, provider_config, cluster_name
         self._hop_limit = 2 if uses_docker else 1
         self._found: dict[str, Any] = {}
+        self._missing: dict[str, tuple[float, Any]] = {}  # when it was looked for in vain
         self._lock = threading.RLock()
 
     def settings(self, config: MachineConfig, vpc: str, *, is_head: bool) -> dict[str, Any]:
@@ -158,9 +160,15 @@ class ClusterDefaults:
             if key in self._found:
                 known: T = self._found[key]
                 return known
+            now = self._calls.clock.monotonic()
+            if now - self._missing.get(key, (float("-inf"), None))[0] <= MISSING_S:
+                nothing: T = self._missing[key][1]
+                return nothing
             found = ask()
             if found:
                 self._found[key] = found
+            else:
+                self._missing[key] = now, found
             return found
 
 
