@@ -7,6 +7,7 @@ from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, past, record
 
 from muster.cluster.controller import Executor, is_wanted
+from muster.cluster.machine_size import ResizeRecord
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,
@@ -278,3 +279,16 @@ def test_a_store_that_cannot_note_it_raises_after_everything_was_handed_over(sta
     with pytest.raises(StoreError, match="disk full"):
         run(stage)
     assert len(stage.provider.calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("resize", "is_called"),
+    [
+        (ResizeRecord(desired=amounts({"CPU": 8}), since=1.0), True),
+        (ResizeRecord(desired=amounts({"CPU": 5}), since=1.0), False),
+        (ResizeRecord(failed_at=1.0, reason="refused"), False),
+    ],
+)
+def test_a_resize_that_was_given_up_or_changed_does_not_happen_after_all(stage, resize, is_called):
+    run(stage, actions=(RESIZE,), records={"z": record("z", S.RAY_RUNNING, resize=resize)})
+    assert (bool(stage.provider.called("resize")), stage.store.gone) == (is_called, [["z-1"]])

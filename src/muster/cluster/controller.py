@@ -227,7 +227,7 @@ def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
         case Install():
             return _is(instances.get(action.instance_id), InstanceState.RAY_INSTALLING)
         case Resize() | ResizeNode():
-            return _is(instances.get(action.instance_id), InstanceState.RAY_RUNNING)
+            return _is_resizing(instances.get(action.instance_id), action)
         case EndCluster():
             return True
         case _:
@@ -236,6 +236,17 @@ def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
 
 def _is(instance: Instance | None, state: InstanceState) -> bool:
     return instance is not None and instance.state is state
+
+
+def _is_resizing(instance: Instance | None, action: Resize | ResizeNode) -> bool:
+    """Returns whether the change still goes on: one that was given up must not happen after all."""
+    if instance is None or instance.state is not InstanceState.RAY_RUNNING:
+        return False
+    change = instance.resize
+    if change is None:
+        return True
+    is_same = isinstance(action, ResizeNode) or change.desired == action.desired
+    return change.since is not None and is_same
 
 
 def _awaits_launch(instance: Instance | None, request_id: RequestId) -> bool:

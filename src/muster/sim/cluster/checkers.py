@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from muster.base.ids import CloudId, InstanceId, RequestId
+from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.model import FailureKind, Instance, NodeKind, health_key
 from muster.cluster.plan import Launch, Subject, base_id
@@ -369,7 +369,8 @@ class SizesAreSafe:
 
     def __init__(self) -> None:
         self._seen = 0
-        self._failed: dict[CloudId, float] = {}
+        # By record: a machine whose node starts anew may get another one, and is tried once more then.
+        self._failed: dict[InstanceId, float] = {}
 
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
         sizes = cluster.cloud.sizes
@@ -385,12 +386,14 @@ class SizesAreSafe:
 
     def _calls(self, cluster: SimulatedCluster) -> Iterator[str]:
         sizes = cluster.cloud.sizes
+        owners = {record.cloud_id: record.instance_id for record in cluster.store.live.values()}
         for call in sizes.calls[self._seen :]:
             known = cluster.cloud.sells.types[cluster.cloud.machines[call.cloud_id].node_type]
             if known.resize is not None and _more(call.desired, known.resize.maximum):
                 yield f"{call.cloud_id} was asked for {call.desired}, more than its type may have"
             grows = _more(call.desired, call.before.current)
-            if grows and self._failed.get(call.cloud_id, call.at) < call.at:
+            owner = owners.get(call.cloud_id)
+            if grows and owner is not None and self._failed.get(owner, call.at) < call.at:
                 yield f"{call.cloud_id} was asked to grow after it had failed"
         self._seen = len(sizes.calls)
 
@@ -404,7 +407,7 @@ class SizesAreSafe:
             if change is None or record.cloud_id is None or plan is None:
                 continue
             if change.failed_at is not None:
-                self._failed.setdefault(record.cloud_id, cluster.world.time)
+                self._failed.setdefault(record.instance_id, cluster.world.time)
             known = cluster.spec.spec.node_type(record.node_type)
             limit_s = known.resize.timeout_s if known and known.resize else float("inf")
             is_late = change.since is not None and plan.at - change.since > limit_s + AGAIN_S + RESIZE_SLACK_S
