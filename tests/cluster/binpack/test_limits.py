@@ -63,6 +63,13 @@ def test_no_more_are_bought_than_exist_and_those_beyond_stay_within_the_maximum(
     assert (packing.launch, packing.removals) == ({}, ())
 
 
+def test_what_is_wished_for_beyond_what_exists_is_given_up_before_it_is_asked_for():
+    a = node_type("a", CPU4, max_nodes=8, existing=1)
+    wishes = pack_nodes(2, a, prefix="q-", state=InstanceState.QUEUED)
+    packing = pack(pack_request([a], nodes=(pack_node("i-1", a), *wishes), demands=[demand(CPU4, 3)]))
+    assert removed(packing) == [(f"q-{n}", StopCause.MAX_NODES_PER_TYPE) for n in (1, 2)]
+
+
 def test_sd_02_the_head_is_never_the_victim_of_its_types_maximum():
     a = node_type("a", max_nodes=2)
     head = pack_node("i-head", a, kind=NodeKind.HEAD, idle_s=999.0)

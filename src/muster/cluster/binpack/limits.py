@@ -111,14 +111,27 @@ def _replaced(node: PackNode, known: NodeType | None, is_checked: bool) -> Remov
 
 
 def _cap_types(groups: Groups, types: Mapping[str, NodeType], removals: list[Removal]) -> None:
-    for name, group in groups.items():
+    for name in groups:
         known = types.get(name)
+        if known is not None and known.existing is not None:
+            groups[name] = _without_wishes(groups[name], known, removals)
+        group = groups[name]
         if known is None or len(group) <= known.max_nodes:  # an unknown type here is the head's: it stays
             continue
         details = f"{len(group)} nodes of type {name}, at most {known.max_nodes} allowed"
         victims, survivors = _choose(group, len(group) - known.max_nodes)
         removals.extend(removal(node, StopCause.MAX_NODES_PER_TYPE, details) for node in victims)
         groups[name] = survivors
+
+
+def _without_wishes(group: list[PackNode], known: NodeType, removals: list[Removal]) -> list[PackNode]:
+    """Removes what nothing was asked for yet, where more are wished for than machines of the type exist."""
+    queued = [node for node in group if node.state is InstanceState.QUEUED]
+    excess = queued[: max(0, len(group) - known.most_nodes)]
+    details = f"{len(group)} nodes of type {known.name}, and {known.existing} machines of it exist"
+    removals.extend(removal(node, StopCause.MAX_NODES_PER_TYPE, details) for node in excess)
+    gone = {node.key for node in excess}
+    return [node for node in group if node.key not in gone]
 
 
 def _cap_cluster(groups: Groups, max_nodes: int | None, removals: list[Removal]) -> list[PackNode] | None:

@@ -287,6 +287,7 @@ class SpendAddsUp:
             return
         nodes = {node.node_id for node in live}
         alive = {record.cloud_id for record in cluster.store.live.values() if record.node_id in nodes}
+        alive |= {node.cloud_id for node in live}  # a node that names the machine, whoever follows it
         for machine in cluster.cloud.machines.values():
             if not machine.exists and machine.cloud_id not in listed and machine.cloud_id not in alive:
                 self._missed.setdefault(machine.cloud_id, now)
