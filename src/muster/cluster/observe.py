@@ -212,7 +212,7 @@ class Observer:
         return tuple(
             replace(
                 notice,
-                at=notice.at + shift_s,
+                at=None if notice.at is None else notice.at + shift_s,
                 deadline=None if notice.deadline is None else notice.deadline + shift_s,
             )
             for notice in usable_notices(report.notices, self._note)

@@ -76,7 +76,7 @@ def _is_over(draft: Draft, owner: Instance, notice: Notice) -> bool:
 
     A machine that was stopped and started again, or whose runtime was restarted, has a newer record.
     """
-    if owner.history and owner.history[0].at - notice.at > SKEW_S:
+    if notice.at is not None and owner.history and owner.history[0].at - notice.at > SKEW_S:
         return True
     if notice.deadline is None:
         return False

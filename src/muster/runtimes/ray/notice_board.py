@@ -44,7 +44,7 @@ class GcsNoticeBoard:
             if notice.cloud_id != name:
                 text = f"it names {shortened(notice.cloud_id, 60)}: ignored"
                 damaged.append(Quarantined(source=f"notice {shortened(name, 60)}", message=text))
-            elif self._clock.now() - max(notice.deadline or 0.0, notice.at) > KEPT_S:
+            elif self._clock.now() - max(notice.deadline or 0.0, notice.at or 0.0) > KEPT_S:
                 self._client.kv_delete(key, SPACE)
             else:
                 notices.append(notice)

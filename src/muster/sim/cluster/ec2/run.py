@@ -187,7 +187,7 @@ def nodes_under_notice_do_not_serve(cluster: SimulatedCluster) -> Iterator[str]:
         return
     plan, policy = cluster.store.committed, cluster.spec.spec.notices
     due = {
-        notice.cloud_id: cluster.world.now() - notice.at
+        notice.cloud_id: cluster.world.now() - (notice.at or 0.0)
         for notice in cluster.notices.read_last or ()
         if notice.kind is NoticeKind.INTERRUPTION and not notice.is_cancelled and notice.deadline is not None
         if 0 < notice.deadline - cluster.world.now() <= policy.ahead_s
