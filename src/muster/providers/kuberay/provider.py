@@ -99,7 +99,7 @@ class ScaleQueue:
         self.lock = threading.Lock()
         self.launches: dict[RequestId, dict[str, int]] = {}
         self.ends: dict[RequestId, list[CloudId]] = {}
-        self._done: dict[RequestId, None] = {}  # launches that were patched, oldest first
+        self._done: dict[RequestId, None] = {}  # what was patched, oldest first: it is not asked for again
         self._launch_failures: list[LaunchFailure] = []
         self._terminate_failures: list[TerminateFailure] = []
 
@@ -112,7 +112,7 @@ class ScaleQueue:
     def end(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         """Takes pods to end; a later request for a pod stands for the earlier ones."""
         with self.lock:
-            if request_id in self.ends:
+            if request_id in self.ends or request_id in self._done:
                 return
             kept = {r: [one for one in ids if one not in cloud_ids] for r, ids in self.ends.items()}
             self.ends = {r: ids for r, ids in kept.items() if ids}
@@ -145,6 +145,7 @@ class ScaleQueue:
                     self.ends[request_id] = left
                 else:
                     del self.ends[request_id]
+                    self._done[request_id] = None
             while len(self._done) > _MAX_DONE:
                 del self._done[next(iter(self._done))]
 
