@@ -368,7 +368,7 @@ class SizesAreSafe:
     """SizesAreSafe checks that sizes stay within limits, and that no node counts what its machine lacks."""
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._seen = self._restores = 0
         # By record: a machine whose node starts anew may get another one, and is tried once more then.
         self._failed: dict[InstanceId, float] = {}
 
@@ -399,7 +399,8 @@ class SizesAreSafe:
 
     def _records(self, cluster: SimulatedCluster) -> Iterator[str]:
         """A head that starts from an older ledger may have forgotten a failure."""
-        if cluster.restored_at and cluster.restored_at[-1] == cluster.world.time:
+        if len(cluster.restored_at) > self._restores:
+            self._restores = len(cluster.restored_at)
             self._failed.clear()
         plan = cluster.store.committed
         for record in cluster.store.live.values():
