@@ -43,4 +43,13 @@ def test_an_absent_figure_is_missed_in_a_full_run_and_forgiven_in_a_partial_one(
 
 
 def test_every_benchmark_has_floors():
-    assert sorted(FLOORS) == ["planner", "reconcile", "scaleup", "schedulers", "tune", "tune-ray", "up"]
+    assert sorted(FLOORS) == [
+        "page",
+        "planner",
+        "reconcile",
+        "scaleup",
+        "schedulers",
+        "tune",
+        "tune-ray",
+        "up",
+    ]
