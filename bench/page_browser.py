@@ -39,8 +39,16 @@ BRUSH = """async () => {
   for (let step = 1; step <= 40; step++) {
     await new Promise((done) => setTimeout(done, 30));
     const before = performance.now();
+    const drawn = new Promise((done) => { // when the canvas was drawn, and what is drawn with it
+      canvas.getContext("2d").clearRect = function (...box) {
+        delete this.clearRect;
+        this.clearRect(...box);
+        setTimeout(done, 0);
+      };
+      setTimeout(done, 2000);
+    });
     send("pointermove", 40 + step * 5);
-    await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+    await drawn;
     taken.push(performance.now() - before);
   }
   send("pointerup", 240);

@@ -57,6 +57,7 @@ def test_run_config_has_the_reference_fields_and_ours_last():
             "local_dir": None,
             "engine": "auto",
             "trial_time_limit_s": None,
+            "page": False,
         }
     )
 

@@ -81,10 +81,13 @@ def serve(
     until: ProcessMark | None = None,
 ) -> None:
     """Serves until Ctrl-C; calls `opened` with the one-time link once the page can be reached."""
+    import gc
+
     import uvicorn
 
     from muster.page.app import PageApp
 
+    gc.set_threshold(50_000, 20, 20)  # trials are many small objects without cycles: a fifth of a first look
     listening = bind(address)
     page = PageApp(catalog, monotonic=clock.monotonic)
     guard = Guard(page.starlette(), token=load_token(token_file()), hosts=(address.host, *address.names))

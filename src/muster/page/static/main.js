@@ -163,7 +163,7 @@ function Trials({ state, view, change, cluster, span }) {
   const place = summary.goals.indexOf(metricKey.slice(7)), mode = place >= 0 ? summary.modes[place] || summary.mode : summary.mode;
   const ranges = JSON.stringify(view.r), times = view.t ? view.t.join() : "";
   const mask = useMemo(() => maskOf(table, view), [table, version, view.q, view.st, ranges, times]);
-  const laterMask = useLater(mask, 150), count = countOf(mask), isFiltered = count < table.rows;
+  const soonMask = useLater(mask, 50), laterMask = useLater(mask, 150), count = countOf(mask), isFiltered = count < table.rows;
   const setRange = (key, range) => { const next = { ...view.r }; if (range) next[key] = range; else delete next[key]; change({ r: next }); };
   const setRanges = (given) => { const next = { ...view.r }; for (const [key, range] of Object.entries(given)) { if (range) next[key] = range; else delete next[key]; } change({ r: next }); };
   const openTrial = (row) => change({ open: table.ids[row] }, true);
@@ -180,10 +180,10 @@ function Trials({ state, view, change, cluster, span }) {
         <${CurvePlot} source=${source} experiment=${view.e} table=${table} metric=${metricKey.slice(7)} mask=${mask} marked=${marked} curveChange=${table.curveChange} filterKey=${isFiltered ? `${view.q}|${view.st}|${ranges}|${times}` : ""} isFiltered=${isFiltered} /></div>
       <div class="panel"><div class="panel-head"><h3>Scatter</h3><${ColumnChoice} table=${table} value=${xKey} label="x" change=${(key) => change({ x: key })} /><${ColumnChoice} table=${table} value=${yKey} label="y" change=${(key) => change({ y: key })} />
           <label><input type="checkbox" checked=${view.pareto} onChange=${() => change({ pareto: !view.pareto, ...(otherGoal && !view.pareto ? { x: otherGoal, y: goal } : {}) })} /> Pareto front</label></div>
-        <${ScatterPlot} table=${table} mask=${mask} xKey=${xKey} yKey=${yKey} setRanges=${setRanges} version=${version} pareto=${view.pareto} goals=${{ x: up(xKey), y: up(yKey) }} openTrial=${openTrial} /></div>
+        <${ScatterPlot} table=${table} mask=${soonMask} xKey=${xKey} yKey=${yKey} setRanges=${setRanges} version=${version} pareto=${view.pareto} goals=${{ x: up(xKey), y: up(yKey) }} openTrial=${openTrial} /></div>
       <div class="panel wide"><h3>Parallel coordinates <small>drag along an axis to filter, click it to clear; bright is ${mode === "min" ? "low" : "high"}</small></h3>
         <${ParallelPlot} table=${table} mask=${mask} metricKey=${metricKey} mode=${mode} ranges=${view.r} setRange=${setRange} version=${version} hovered=${hovered} /></div>
-      <div class="panel wide table-panel"><${TrialsTable} table=${table} mask=${mask} view=${view} change=${change} openTrial=${openTrial} metricKey=${metricKey} version=${version} hover=${setHovered} /></div>
+      <div class="panel wide table-panel"><${TrialsTable} table=${table} mask=${soonMask} view=${view} change=${change} openTrial=${openTrial} metricKey=${metricKey} version=${version} hover=${setHovered} /></div>
       <div class="panel"><h3>Importance <small>how much of ${metricKey.slice(7)} each parameter explains</small></h3><${ImportanceBars} table=${table} mask=${laterMask} metricKey=${metricKey} /></div>
       <div class="panel"><h3>Trials by machine <small>drag to choose a time</small></h3><${TrialTimeline} table=${table} mask=${laterMask} span=${span} chosen=${view.t} setTime=${(t) => change({ t })} version=${version} openTrial=${openTrial} /></div>
       ${copies.length ? html`<div class="panel wide"><h3>Lineage <small>${copies.length} copies of the population</small></h3><${LineagePlot} copies=${copies} table=${table} openTrial=${openTrial} /></div>` : null}
