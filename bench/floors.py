@@ -59,7 +59,7 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("check.problems", at_most=0),
     ),
     "kuberay": (
-        Floor("tick_cpu_s.1000", at_most=0.05),
+        Floor("tick_cpu_ms.1000", at_most=50),
         Floor("sidecar_mb.1000", at_most=250),
         Floor("requests_per_tick.1000", at_most=1.2),
         Floor("requests_to_grow.1000", at_most=12),

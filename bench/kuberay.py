@@ -44,7 +44,7 @@ def run(options: Options) -> dict[str, float]:
                 figures |= peer_figures(api, max(5, ticks // 4), prefix, figures)
     limits = f"{LIMIT_MIB} MiB, {LIMIT_CPU:g} CPU" if is_limited else "no limits: no cgroups to write to"
     rows = [
-        ("CPU of a steady tick, all threads", table.seconds(figures[f"tick_cpu_s{SUFFIX}"])),
+        ("CPU of a steady tick, all threads", table.seconds(figures[f"tick_cpu_ms{SUFFIX}"] / 1000)),
         ("CPU of a tick that asks for 100 pods", table.seconds(figures[f"growing_cpu_s{SUFFIX}"])),
         ("peak memory of the sidecar, Ray loaded", f"{figures[f'sidecar_mb{SUFFIX}']:.0f} MB"),
         ("requests per steady tick", f"{figures[f'requests_per_tick{SUFFIX}']:.2f}"),
@@ -70,7 +70,7 @@ def measured(api: KubeApi, token: str, ticks: int, prefix: list[str]) -> dict[st
     steady, growing = counts[1] - counts[0], counts[3] - counts[2]
     return {
         f"listing_cpu_s{SUFFIX}": seen["listing_s"],
-        f"tick_cpu_s{SUFFIX}": seen["steady_s"],
+        f"tick_cpu_ms{SUFFIX}": seen["steady_s"] * 1000,
         f"growing_cpu_s{SUFFIX}": seen["growing_s"],
         f"sidecar_mb{SUFFIX}": seen["peak_mb"],
         f"requests_per_tick{SUFFIX}": steady / ticks,
