@@ -15,7 +15,7 @@ from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import Demand, NodeReport, NodeStatus, RuntimeReport
-from muster.cluster.ports import Ports
+from muster.cluster.ports import NoticeReport, Ports
 from muster.config.document import Document
 from muster.config.load import parse_config
 from muster.config.node_launch import node_launches
@@ -109,6 +109,16 @@ class _Drainer:
         return ()
 
 
+class _Notices:
+    """What the watchers on the machines have read."""
+
+    def __init__(self) -> None:
+        self.given = ()
+
+    def read(self):
+        return NoticeReport(notices=self.given)
+
+
 class _Spec:
     def __init__(self, spec) -> None:
         self.spec = spec
@@ -128,7 +138,7 @@ class ClusterOnEc2:
         self.ids = CountingIds()
         self.store = MemoryInstanceStore(clock=self.clock)
         self.settings = {**self.config.provider.settings(), **provider}
-        self.runtime, self.drainer = _Runtime(self), _Drainer()
+        self.runtime, self.drainer, self.notices = _Runtime(self), _Drainer(), _Notices()
         self.restart()
 
     def restart(self) -> None:
@@ -144,6 +154,7 @@ class ClusterOnEc2:
             installer=None,
             store=self.store,
             spec=_Spec(self.spec),
+            notices=self.notices,
         )
         self.controller = ClusterController(ports, Ambient(clock=self.clock, ids=self.ids, seed=Seed(1)))
 

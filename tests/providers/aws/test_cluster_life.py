@@ -9,6 +9,7 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.launch.unowned import MachineEnder, unowned, without_record
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
+from muster.cluster.model import Notice, NoticeKind
 from muster.cluster.states import InstanceState
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -170,6 +171,20 @@ def test_a_spot_machine_that_is_taken_without_a_notice_is_replaced_elsewhere(clu
     cluster.provider.calls.client("ec2").terminate_instances(InstanceIds=[taken])
     faults.stock = {"m5.xlarge us-east-1a spot": 0}
     cluster.tick(3)
+    assert cluster.workers() == [SPOT_B]
+
+
+def test_a_spot_machine_with_a_notice_is_drained_and_replaced_elsewhere_in_the_same_tick(cluster, faults):
+    cluster.ask(1)
+    cluster.tick(3)
+    taken = next(n for n, one in cluster.provider.machines.living().items() if one.is_spot)
+    now, kind = cluster.clock.now(), NoticeKind.INTERRUPTION
+    cluster.notices.given = (Notice(cloud_id=taken, kind=kind, at=now, deadline=now + 120.0),)
+    cluster.tick()
+    assert cluster.drainer.drained == {f"n-{taken}"}
+    assert cluster.workers() == [SPOT_A, SPOT_B]  # the pool that gave the notice is left alone
+    cluster.provider.calls.client("ec2").terminate_instances(InstanceIds=[taken])
+    cluster.tick(4)
     assert cluster.workers() == [SPOT_B]
 
 
