@@ -298,11 +298,11 @@ class KubeRayCloud(SimCloud):
 
 
 def draw_kuberay_options(seed: Seed) -> RunOptions:
-    """Draws the options of this seed: no rack, no offers, and no limit but those of the groups."""
+    """Draws the options of this seed: no rack, no offers, no resizes, no limit but those of the groups."""
     options = draw_options(seed)
     options.catalogue.hosts = {}
     options.catalogue.quota = None
-    types = tuple(replace(known, offers=()) for known in options.spec.node_types)
+    types = tuple(replace(known, offers=(), resize=None) for known in options.spec.node_types)
     options.spec = replace(options.spec, node_types=types, max_nodes=None, check_launch_hash=False)
     options.shown |= {"hosts": None, "cloud": "kuberay"}
     return options
