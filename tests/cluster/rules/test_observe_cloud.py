@@ -292,6 +292,31 @@ def test_a_machine_that_came_while_its_request_waits_to_be_repeated_is_not_bough
         assert plan.actions == ()
 
 
+def test_a_node_that_was_taken_for_another_machines_answers_the_request_to_be_repeated():
+    """Two machines for two requests; the node of the one came first, the list shows the other first."""
+    taken = record("taken", S.RAY_RUNNING, launch_request_id="r-2", provisional=True, missing_since=NOW - 20)
+    seen = world(
+        [taken, record("late", S.QUEUED, launch_request_id="r-1")],
+        machines=[machine("y", request_id="r-2")],
+        nodes=[node("taken")],
+    )
+    states, plan = tick(seen)
+    end = after(seen, plan)
+    assert states["late"] == "TERMINATED"
+    assert end["taken"].launch_request_id == "r-1"
+    assert [one.launch_request_id for one in end.values() if one.cloud_id == "c-y"] == ["r-2"]
+
+
+def test_a_node_that_restarts_on_a_machine_which_no_list_has_shown_answers_the_next_request():
+    gone = record("gone", S.RAY_STOPPED, launch_request_id="r-1", provisional=True, missing_since=0.0)
+    seen = world([gone, record("next", S.REQUESTED, launch_request_id="r-2")], machines=[])
+    states, plan = tick(seen)
+    assert states["gone"] == "TERMINATED"
+    seen = replace(following(seen, plan), runtime=world([], nodes=[node("new", cloud_id="c-gone")]).runtime)
+    states, plan = tick(seen)
+    assert (states["next"], after(seen, plan)["next"].cloud_id) == ("RAY_RUNNING", "c-gone")
+
+
 def test_the_head_is_waited_for_as_long_as_its_node_lives():
     old = replace(HEAD, missing_since=0.0)
     seen = world([old], machines=[], nodes=[HEAD_NODE], head=False)

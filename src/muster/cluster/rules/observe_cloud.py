@@ -238,7 +238,7 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
         lives = None in alive or instance.node_id in alive or instance.cloud_id in alive
         if _is_gone(draft, instance, lives):
             draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
-            if instance.cloud_id and (instance.state in _GIVEN_BACK or (instance.provisional and not lives)):
+            if instance.cloud_id and instance.state in _GIVEN_BACK:
                 draft.ended_machines[instance.cloud_id] = draft.now
         elif instance.missing_since is None:
             draft.amend(instance, missing_since=draft.now)
@@ -398,6 +398,18 @@ def _claim(draft: Draft, claims: list[Instance], machine: CloudInstance) -> Inst
         if record.state is _S.QUEUED:
             draft.move(record, _S.TERMINATED, _CAME_LATE)
         else:
-            draft.amend(record, launch_request_id=None)
+            _answer_another(draft, claims, record)
         return record
     return None
+
+
+def _answer_another(draft: Draft, claims: list[Instance], record: Instance) -> None:
+    """The node that was taken for a machine's is on another: it came for the next request to be repeated."""
+    asked = (i for i in claims if i.state is _S.QUEUED and i.node_type == record.node_type)
+    repeated = next(asked, None)
+    if repeated is None:
+        draft.amend(record, launch_request_id=None)
+        return
+    claims.remove(repeated)
+    draft.move(repeated, _S.TERMINATED, _CAME_LATE)
+    draft.amend(record, **fields_of_request(repeated, record))

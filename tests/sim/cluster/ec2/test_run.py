@@ -21,6 +21,7 @@ FOUND = {
     2084: "a drain under notice was ended before the deadline that the cloud had given",
     2101: "the same",
     2113: "a refused drain under notice was not repeated at once; a terminate never sent was believed",
+    51265: "a node that restarted on a machine which no list had shown answered no request any more",
     2234: "a stopped machine of an older launch config was started and ended as outdated, for ever",
     7026: "the notice of an earlier life of a machine drained it again after every start",
     7037: "a cancelled notice brought a node back beside its replacement, above the maximum",
