@@ -9,7 +9,7 @@ from muster.base.clock import ManualClock
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import BATCH_DELAY_S, TrialController
 from muster.trials.events import TrialReported
-from muster.trials.model import CheckpointPolicy, CheckpointRef
+from muster.trials.model import CheckpointRef
 
 
 class Journal:
@@ -104,35 +104,6 @@ def test_a_fact_waits_no_longer_than_it_may_and_a_poll_does_not_outlast_it():
     assert journal.waits == [0.0, 1.0, pytest.approx(0.001), 0.0]
     journal.controller.step(1.0)
     assert journal.waits[-1] == 1.0
-
-
-def test_a_result_is_stored_together_with_the_checkpoint_that_was_due():
-    journal = Journal(steps(2), batch_delay_s=BATCH_DELAY_S)
-    journal.controller.step()
-    journal.stage.state.index.order[0].checkpoint_policy = CheckpointPolicy(frequency=1)
-    journal.controller.step()
-    journal.controller.step()
-    assert journal.did[-1] == "SaveTrial"
-    (saved,) = journal.stage.engine.events
-    journal.stage.engine.events.clear()  # the save takes its time
-    journal.clock.advance(10 * BATCH_DELAY_S)
-    journal.controller.step(1.0)
-    assert (journal.did[-1], journal.waits[-1]) == ("SaveTrial", 1.0)
-    journal.stage.engine.events.append(saved)
-    journal.controller.step(1.0)
-    assert journal.did[-2:] == ["ContinueTrial", ["TrialStarted", "TrialReported", "CheckpointSaved"]]
-
-
-def test_results_of_others_do_not_wait_for_a_checkpoint():
-    journal = Journal(steps(2), count=2, batch_delay_s=BATCH_DELAY_S)
-    journal.stage.state.index.resize({"CPU": 2}, is_bounded=True)
-    journal.controller.step()
-    journal.stage.state.index.order[0].checkpoint_policy = CheckpointPolicy(frequency=1)
-    while "SaveTrial" not in journal.did:
-        journal.controller.step()
-    journal.clock.advance(BATCH_DELAY_S)
-    journal.controller.step()
-    assert "TrialReported" in journal.did[-1]
 
 
 def test_a_decision_is_carried_out_after_all_results_before_it_are_durable():

@@ -1,9 +1,9 @@
 """Runs an experiment step by step: poll events, handle them, store the facts, submit the commands.
 
-The controller decides nothing. A trial that may continue, or has to save, gets its command before its
-result is durable: its process ends with this one, so after a crash it repeats the step. Every other command
-is submitted only after the facts that led to it are durable. Facts that led to no other command may
-therefore wait a moment and be written together, such as a result and the checkpoint that was due with it.
+The controller decides nothing. A trial that may continue gets its command before its result is durable: its
+process ends with this one, so after a crash it repeats the step. Every other command is submitted only after
+the facts that led to it are durable. Facts that led to no other command may therefore wait a moment and be
+written together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from muster.base.clock import Clock
 from muster.trials.checkpoints import deletable
-from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial
+from muster.trials.commands import ContinueTrial, EngineCommand, StartTrial
 from muster.trials.events import Fact
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef
@@ -46,7 +46,7 @@ class TrialController:
         self._saver = saver
         self._files = files
         self._durable = self._noted = 0  # facts, of those ever noted
-        # How long facts may wait for others when nothing but ContinueTrial or SaveTrial follows from them.
+        # How long facts may wait for others when nothing but ContinueTrial follows from them.
         self.batch_delay_s = 0.0
         self._is_filling = True  # trials are being started, and more may follow; also before the first
         self._buffered: list[Fact] = []  # of completed steps; not durable yet
@@ -81,7 +81,7 @@ class TrialController:
         fire("on_step_end", iteration=plugins.iteration, trials=trials)
         if facts.checkpoints_to_delete:
             self._discard_checkpoints()
-        if continues and self._saver is not None and self._saver.is_due() and not self._only_saves():
+        if continues and self._saver is not None and self._saver.is_due():
             self.save()
         return continues
 
@@ -90,7 +90,7 @@ class TrialController:
         later: list[EngineCommand] = []
         for event in self._engine.poll(self._poll_timeout(timeout_s)):
             for command in state.handle(event):
-                if isinstance(command, (ContinueTrial, SaveTrial)):
+                if isinstance(command, ContinueTrial):
                     self._engine.submit(command)
                 else:
                     later.append(command)
@@ -138,17 +138,7 @@ class TrialController:
 
     def _flush_is_due(self) -> bool:
         count = len(self._buffered)
-        if count == 0 or count >= _MAX_BUFFERED:
-            return count > 0
-        return self._clock.monotonic() >= self._flush_at and not self._only_saves()
-
-    def _only_saves(self) -> bool:
-        """Returns whether nothing happens but that trials save: then facts wait for their checkpoints.
-
-        A restore between the two would have a scheduler that has seen a result, and a trial that has to make
-        that step again, later than it did: the experiment would not end as it would have.
-        """
-        return 0 < self._state.index.with_process == len(self._state.lifecycle.after_save)
+        return count > 0 and (count >= _MAX_BUFFERED or self._clock.monotonic() >= self._flush_at)
 
     def _poll_timeout(self, timeout_s: float) -> float:
         """Returns how long to wait for events: not beyond the moment when facts have to be written.
@@ -157,7 +147,7 @@ class TrialController:
         """
         if self._is_filling:
             return 0.0
-        if not self._buffered or self._only_saves():
+        if not self._buffered:
             return timeout_s
         return min(timeout_s, max(0.0, self._flush_at - self._clock.monotonic()))
 
