@@ -103,6 +103,7 @@ def test_a_dry_run_shows_plan_price_and_pre_flight_and_touches_nothing(rack):
         "          1 head    head   $0.50/h each\n"
         "     1 to 2 workers big   $2.00/h each\n"
         "  $2.50/h at first, at most $4.50/h\n"
+        "  a month of that: $1,825.00, at most $3,285.00\n"
     )
     assert "warning: 10.231.7.77: " in done.stderr
     assert rack.left() == {}
