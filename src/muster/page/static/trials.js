@@ -43,7 +43,8 @@ export function TrialsTable({ table, mask, view, change, openTrial, metricKey, v
     setFocused(next);
     const y = next * ROW, node = box.current;
     if (y < node.scrollTop) node.scrollTop = y; else if (y + ROW * 2 > node.scrollTop + room) node.scrollTop = y + ROW * 2 - room;
-    requestAnimationFrame(() => { const found = node.querySelector(`tr[data-place="${next}"]`); if (found) found.focus({ preventScroll: true }); });
+    const focus = () => { const found = node.querySelector(`tr[data-place="${next}"]`); if (found) found.focus({ preventScroll: true }); return found; };
+    if (!focus()) requestAnimationFrame(focus); // at once where the row is there: the next key is for it
   };
   const keys = (event, place) => {
     const page = Math.floor(room / ROW) - 2, moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page };
