@@ -36,6 +36,8 @@ class GcsNoticeBoard:
             name = key.removeprefix(PREFIX)
             try:
                 notice = msgspec.json.decode(value, type=Notice)
+                if notice.at is None:
+                    raise ValueError("it has no time")
             except (msgspec.DecodeError, ValueError) as error:
                 damaged.append(
                     Quarantined(source=f"notice {shortened(name, 60)}", message=f"{error}: ignored")
