@@ -18,7 +18,7 @@ from muster.config.load import parse_config
 from muster.config.node_launch import node_launches
 from muster.errors import ConfigError, ProviderMisconfigured
 from muster.providers.bootstrap import completed
-from muster.providers.compat.clouds import class_of_ray
+from muster.providers.compat.clouds import CLOUDS, class_of_ray
 from muster.providers.compat.guard import CallTimedOut, GuardedObject, is_not_found
 from muster.providers.registry import ProviderContext, build_provider, check_provider
 
@@ -263,6 +263,19 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(monkeypatch):
     config = config_of(GCP.replace(f", module: {STYLES}.GcpLike", ""))
     with pytest.raises(ConfigError, match=r"provider\.type.*pip install google-api-python-client"):
         check_provider(config, "cluster.yaml")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CLOUDS)
+def test_the_installed_ray_has_the_class_or_names_the_library_it_lacks(kind):
+    pytest.importorskip("ray", reason="Ray is not installed")
+    try:
+        found = class_of_ray(kind)
+    except ConfigError as error:
+        assert f"Ray's provider '{kind}' cannot be loaded (" in str(error)
+        assert CLOUDS[kind].packages in str(error)
+    else:
+        assert callable(found.non_terminated_nodes)
 
 
 def test_the_class_completes_the_file_as_under_ray(monkeypatch):
