@@ -73,6 +73,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
     ended_machines: Mapping[str, float] = field(default_factory=dict)
+    # When a list was last read that lacked a machine which may be gone: nobody has looked since.
+    listed_at: float | None = None
     # Types whose machines could not grow lately: new ones are planned as they are bought. Value: until when.
     ungrowing: Mapping[str, float] = field(default_factory=dict)
     without_drivers: WithoutDrivers = WithoutDrivers()

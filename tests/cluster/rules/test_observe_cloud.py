@@ -18,6 +18,7 @@ from tests.cluster.worlds import (
     record,
     spec,
     tick,
+    trail,
     unchanged,
     world,
 )
@@ -180,7 +181,55 @@ def test_the_wait_for_a_booting_machine_ends_strictly_after_the_grace(state):
     waiting = record("a", state, missing_since=NOW - 30.0)
     assert tick(world([waiting], machines=[]))[0] == {"a": state.name}
     waiting = replace(waiting, missing_since=NOW - 30.1)
-    assert tick(world([waiting], machines=[]))[0] == {"a": "TERMINATED"}
+    assert tick(world([waiting], machines=[]))[0] == {"a": "TERMINATING"}
+
+
+@pytest.mark.parametrize("state", [S.ALLOCATED, S.RAY_INSTALLING])
+def test_no_record_of_a_booting_machine_ends_without_a_terminate(state):
+    """Only the lists may be wrong: then the machine would run on beside the one that replaces it."""
+    seen = world([record("a", state, missing_since=0.0)], machines=[])
+    _, plan = tick(seen)
+    assert trail(seen, plan, "a") == ["RAY_STOPPED", "TERMINATING"]
+    assert [action.cloud_ids for action in plan.actions] == [("c-a",)]
+    assert after(seen, plan)["a"].loss.details == "the cloud no longer lists its machine"
+    assert tick(following(seen, plan))[0] == {"a": "TERMINATED"}
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        record("a", S.ALLOCATED),
+        record("a", S.RAY_INSTALLING),
+        record("a", S.TERMINATING),
+        record("a", S.RAY_RUNNING, provisional=True, missing_since=NOW),
+    ],
+)
+def test_time_in_which_nobody_looked_is_not_time_in_which_a_machine_was_missing(waiting):
+    """Lists lacked it, the controller was down for a while, and the first list after that lacks it again.
+
+    The terminate of the third was written down before the controller ended, and is sent after this tick.
+    """
+    seen = world([waiting], machines=[], nodes=[], unheard_terminates=frozenset({"a"}))
+    for seconds in (5.0, 600.0, 5.0):
+        states, plan = tick(seen)
+        assert states["a"] not in ("TERMINATED", *([] if waiting.state is S.TERMINATING else ["TERMINATING"]))
+        seen = following(seen, plan, seconds=seconds)
+    assert tick(seen)[0]["a"] in ("TERMINATED", "TERMINATING")
+    assert seen.memory.listed_at == seen.now - 5.0
+
+
+def test_a_node_that_came_for_a_request_is_not_let_go_because_the_clock_was_set():
+    """Its machine is listed late; after a restart the clock is far ahead, and all waits seem long."""
+    taken = record("a", S.RAY_RUNNING, launch_request_id="r-1", provisional=True, missing_since=NOW)
+    seen = world([taken], machines=[], nodes=[node("a")])
+    later = following(seen, reconcile(seen), seconds=86400.0)
+    assert tick(later)[0] == {"a": "RAY_RUNNING"}
+
+
+def test_a_machine_that_lists_lack_while_its_node_lives_is_written_down_once():
+    seen = world([record("a", S.RAY_RUNNING)], machines=[], nodes=[node("a")])
+    assert unchanged(reconcile(following(seen, reconcile(seen))))
+    assert reconcile(seen).memory.listed_at is None
 
 
 @pytest.mark.parametrize("status", [NodeStatus.RUNNING, NodeStatus.IDLE, NodeStatus.DRAINING])
@@ -198,7 +247,7 @@ def test_a_node_that_has_just_come_shows_that_its_missing_machine_exists():
 def test_without_grace_a_missing_machine_is_gone_at_once():
     hasty = spec(timeouts=Timeouts(listing_grace_s=0.0))
     seen = world([record("a", S.ALLOCATED)], machines=[], spec=hasty)
-    assert tick(seen)[0] == {"a": "TERMINATED"}
+    assert tick(seen)[0] == {"a": "TERMINATING"}
 
 
 @pytest.mark.parametrize("nodes", [[], [node("a", NodeStatus.DEAD)]])
@@ -336,9 +385,10 @@ def test_a_machine_is_not_gone_by_a_terminate_that_the_provider_has_not_heard():
     seen = world([record("a", S.TERMINATING)], machines=[], unheard_terminates=frozenset({"a"}))
     states, plan = tick(seen)
     assert (states, after(seen, plan)["a"].missing_since) == ({"a": "TERMINATING"}, NOW)
-    missing = record("a", S.TERMINATING, missing_since=NOW - 60.0)
-    later = world([missing], machines=[], unheard_terminates=frozenset({"a"}))
-    assert tick(later)[0] == {"a": "TERMINATED"}  # a provider that cannot be called is not waited for
+    for since, state in ((NOW - 60.0, "TERMINATED"), (NOW - 5.0, "TERMINATING")):
+        missing = record("a", S.TERMINATING, since=since, missing_since=NOW - 60.0)
+        later = world([missing], machines=[], unheard_terminates=frozenset({"a"}))
+        assert tick(later)[0] == {"a": state}  # a provider that cannot be called is not waited for
 
 
 def test_requests_and_wishes_are_not_ended_by_a_list():

@@ -58,6 +58,7 @@ class Draft:
         self.ungrowing: dict[str, float] = {
             name: until for name, until in snapshot.memory.ungrowing.items() if until > snapshot.now
         }
+        self.listed_at = snapshot.memory.listed_at
         self.without_drivers = snapshot.memory.without_drivers
         self.noticed: Mapping[str, NoticeKind] = snapshot.memory.noticed
         self.pack_request: PackRequest | None = None
@@ -238,6 +239,7 @@ class Draft:
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 ended_machines=self.ended_machines,
+                listed_at=self.listed_at,
                 ungrowing=self.ungrowing,
                 without_drivers=self.without_drivers,
                 noticed=self.noticed,

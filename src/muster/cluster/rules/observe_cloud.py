@@ -234,14 +234,50 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
     """
     missing = [i for i in unusual if i.cloud_id not in cloud]
     alive = _alive(draft) if missing else set()
-    for instance in missing:
+    looked_at = draft.listed_at
+    for known in missing:
+        instance = known
         lives = None in alive or instance.node_id in alive or instance.cloud_id in alive
-        if _is_gone(draft, instance, lives):
+        if instance.provisional or instance.state in _WAITED_FOR or not lives:
+            instance = _without_blind_time(draft, instance, looked_at, _patience_s(draft, instance, lives))
+            draft.listed_at = draft.now
+        if not _is_gone(draft, instance, lives):
+            if instance.missing_since is None:
+                draft.amend(instance, missing_since=draft.now)
+        elif instance.state in _BOOTING and _may_be_ended(draft, instance):
+            draft.move(instance, _S.RAY_STOPPED, "the cloud no longer lists its machine")
+        else:
             draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
             if instance.cloud_id and instance.state in _GIVEN_BACK:
                 draft.ended_machines[instance.cloud_id] = draft.now
-        elif instance.missing_since is None:
-            draft.amend(instance, missing_since=draft.now)
+
+
+def _without_blind_time(
+    draft: Draft, instance: Instance, looked_at: float | None, limit_s: float
+) -> Instance:
+    """Time in which nobody looked is not time in which lists lacked a machine, and the clock may be wrong.
+
+    Of the time between two lists at most the grace counts. It never brings the end of the wait by itself:
+    after a controller was down, or could not read the list, it takes one more list than that.
+    """
+    since = instance.missing_since
+    if since is None or looked_at is None:
+        return instance
+    waited_s, grace_s = max(since, looked_at) - since, draft.spec.timeouts.listing_grace_s
+    if draft.now - since - waited_s <= grace_s:
+        return instance
+    counted_s = waited_s + grace_s
+    if waited_s < limit_s:
+        counted_s = min(counted_s, limit_s)
+    return draft.amend(instance, missing_since=draft.now - counted_s)
+
+
+def _may_be_ended(draft: Draft, instance: Instance) -> bool:
+    """Returns whether a machine that cannot be seen is ours to terminate; then no record ends without that.
+
+    A terminate is idempotent, and right also when only the lists were wrong.
+    """
+    return not (instance.provisional or is_head(instance) or draft.seen.traits.read_only)
 
 
 def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
@@ -273,6 +309,7 @@ _CAME_LATE = "its machine came late, and has a record of its own"
 _ON_CLOUD_ORDERED = tuple(state for state in InstanceState if state in ON_CLOUD)
 _GIVEN_BACK = frozenset({_S.TERMINATING, _S.TERMINATION_FAILED})
 _BOOTING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING})
+_WAITED_FOR = _BOOTING | _GIVEN_BACK  # the record of a missing machine ends after a while
 
 
 def _alive(draft: Draft) -> set[str | None]:
@@ -288,24 +325,28 @@ def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:
     """Returns whether a machine that the list lacks is gone for good; `lives` is about its node.
 
     One whose node lives exists, whatever the list shows; without a report any node may live. One whose node
-    is gone too is terminated first: that is idempotent, and right also when only the list was wrong. One
-    that was given back is gone, and still known if it is listed again; before the provider has heard that it
-    goes, a list without it shows nothing. The rest gets its grace; a live node that came for a request, as
-    long as a machine may take to come up.
+    is gone too is terminated by the rules for that. One that was given back is gone, and still known if it
+    is listed again; before the provider has heard that it goes, a list without it shows nothing. The rest
+    gets its grace; a live node that came for a request, as long as a machine may take to come up.
     """
-    limits = draft.spec.timeouts
+    grace_s = draft.spec.timeouts.listing_grace_s
     if instance.state in _GIVEN_BACK:
         is_unheard = instance.instance_id in draft.seen.unheard_terminates
-        is_missed = not is_unheard or _waited(draft, instance, limits.listing_grace_s)
-        return is_missed and (not lives or draft.seen.runtime is None)
+        is_missed = draft.now - instance.since > grace_s and _waited(draft, instance, grace_s)
+        return (is_missed or not is_unheard) and (not lives or draft.seen.runtime is None)
     if instance.provisional:
-        longest_s = max(limits.request_s, limits.allocate_s)  # it serves meanwhile: there is no hurry
-        came_for_it = lives and instance.launch_request_id is not None
-        return _waited(draft, instance, longest_s if came_for_it else limits.listing_grace_s)
-    is_terminated_first = instance.state not in _BOOTING and not is_head(instance)
-    if lives or (is_terminated_first and not draft.seen.traits.read_only):
+        return _waited(draft, instance, _patience_s(draft, instance, lives))
+    if lives or (instance.state not in _BOOTING and _may_be_ended(draft, instance)):
         return False
-    return _waited(draft, instance, limits.listing_grace_s) and not draft.may_work_unseen(instance)
+    return _waited(draft, instance, grace_s) and not draft.may_work_unseen(instance)
+
+
+def _patience_s(draft: Draft, instance: Instance, lives: bool) -> float:
+    """Returns for how long lists may lack a machine."""
+    limits = draft.spec.timeouts
+    if instance.provisional and instance.launch_request_id is not None and lives:
+        return max(limits.request_s, limits.allocate_s)  # it serves meanwhile: there is no hurry
+    return limits.listing_grace_s
 
 
 def _waited(draft: Draft, instance: Instance, limit_s: float) -> bool:

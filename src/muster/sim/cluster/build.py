@@ -107,7 +107,20 @@ class SimStore:
                 self.live[record.instance_id] = record
 
 
-LONGEST_TIMEOUT_S = 200.0
+@dataclass(frozen=True)
+class ClockChange:
+    """A ClockChange is a controller whose time differs from that of the one before by more than what passed.
+
+    Time inside a controller is steady; only a start takes the wall clock anew, or stands still behind the
+    ledger. What began before such a start may seem longer or shorter than it was; what began later is exact.
+    """
+
+    at: float  # true time of its first decision
+    plan_at: float  # the same in its own time
+    ahead_s: float  # by how much more than true time its own has moved; negative: it stood still
+
+
+CLOCK_PRECISION_S = 1e-3  # times are sums of floats near 1.8e9
 KEPT_COPIES = 12  # ticks that the ledger of a new head is behind at most
 LedgerAtTick = tuple[MemoryInstanceStore, dict[InstanceId, Instance]]  # with its pruned records
 # Called for every new controller: a file is opened again, memory is kept.
@@ -147,8 +160,8 @@ class SimulatedCluster:
         self.plan: Plan | None = None  # of this tick; None when the controller died in it or is down
         self.problem = ""  # an exception that reached the simulator
         self.joined_by_hand: list[CloudMachine] = []  # never in the cloud's list, and not ours
-        self._anchor = self.world.wall_shift  # the wall clock as the running controller took it
-        self._time_set_until = 0.0
+        self.clock_changes: list[ClockChange] = []
+        self._lead_s: float | None = None  # of the newest controller's time over true time
         self._connect()
 
     def _connect(self) -> None:
@@ -218,21 +231,30 @@ class SimulatedCluster:
             self.controller = None
         finally:
             self.crash_points.kill_after = None
+            self._note_clock()
 
-    @property
-    def clock_was_set(self) -> bool:
-        """Returns whether a controller was started lately after a clock change: its timeouts may be off."""
-        return self.world.time < self._time_set_until
+    def _note_clock(self) -> None:
+        plan = self.store.committed
+        if plan is None:
+            return
+        before, self._lead_s = self._lead_s, plan.at - self.world.time
+        ahead_s = 0.0 if before is None else self._lead_s - before
+        if abs(ahead_s) > CLOCK_PRECISION_S:
+            self.clock_changes.append(ClockChange(self.world.time, plan.at, ahead_s))
+
+    def ran_ahead_s(self, since_plan: float) -> float:
+        """Returns by how much too long the time since then, by the controllers' clock, may seem to them."""
+        return sum(max(0.0, c.ahead_s) for c in self.clock_changes if c.plan_at > since_plan)
+
+    def stood_still_s(self, since: float) -> float:
+        """Returns for how much of the true time since then the controllers' clock stood still."""
+        return sum(max(0.0, -c.ahead_s) for c in self.clock_changes if c.at > since)
 
     def _start_controller(self) -> ClusterController:
         self.lives += 1
         self.cloud.reconnect()
         if self.lives > 1:
             self.store.inner = self._open_store()
-        # A clock that is behind the ledger stands still while no controller runs, whenever it was set.
-        is_behind = self.world.now() < self.store.inner.load().newest_at
-        if self.world.wall_shift != self._anchor or is_behind:
-            self._anchor, self._time_set_until = self.world.wall_shift, self.world.time + LONGEST_TIMEOUT_S
         return ClusterController(self.ports(), Ambient(self.world, CountingIds(epoch=self.lives), self.seed))
 
     def ports(self) -> Ports:

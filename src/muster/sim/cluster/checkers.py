@@ -37,7 +37,7 @@ class NoHotLoop:
         self._calls = self._reported = self._heads = 0
         self._offers: dict[RequestId, str] = {}  # of launch calls
         self._new_refusals: set[str] = set()  # types and offers refused, not yet part of a decision
-        self._refused_at: dict[str, list[float]] = {}
+        self._refused_at: dict[str, list[tuple[float, float]]] = {}  # true time, and that of the decision
 
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
         if len(cluster.restored_at) != self._heads:  # what calls raised was lost with the head that made them
@@ -55,15 +55,14 @@ class NoHotLoop:
         self._record_calls(cluster)
 
     def _decided(self, cluster: SimulatedCluster) -> Iterator[str]:
-        now = cluster.world.time
+        now, plan = cluster.world.time, cluster.store.committed
         for name in sorted(self._new_refusals):
-            times = [at for at in self._refused_at.get(name, ()) if now - at < WINDOW_S]
-            self._refused_at[name] = [*times, now]
+            times = [times for times in self._refused_at.get(name, ()) if now - times[0] < WINDOW_S]
+            self._refused_at[name] = [*times, (now, plan.at if plan else 0.0)]
             if len(times) >= MOST_REFUSALS:
                 yield f"{name} was asked for and refused {len(times) + 1} times within {WINDOW_S:g} s"
         self._new_refusals.clear()
-        if not cluster.clock_was_set:
-            yield from self._asked_too_soon(cluster)
+        yield from self._asked_too_soon(cluster)
 
     def _asked_too_soon(self, cluster: SimulatedCluster) -> Iterator[str]:
         plan, pause_s = cluster.store.committed, cluster.spec.spec.backoff.base_s
@@ -72,8 +71,9 @@ class NoHotLoop:
         requested = {name for a in new for name in a.shape}
         requested |= {health_key(name, a.offer.name) for a in new if a.offer for name in a.shape}
         for name in sorted(requested):
-            since = cluster.world.time - self._refused_at.get(name, [float("-inf")])[-1]
-            if since < pause_s:
+            at, known_at = self._refused_at.get(name, [_NEVER])[-1]
+            since = cluster.world.time - at
+            if since + cluster.ran_ahead_s(known_at) < pause_s:
                 yield f"{name} was asked for {since:g} s after a refusal was known"
 
     def _record_calls(self, cluster: SimulatedCluster) -> None:
@@ -97,6 +97,7 @@ class NoHotLoop:
                     self._refused_at.pop(health_key(record.node_type, record.offer_name), None)
 
 
+_NEVER = (float("-inf"), float("-inf"))
 _OF_ONE_OFFER = frozenset({FailureKind.CAPACITY, FailureKind.UNKNOWN})
 
 
@@ -190,13 +191,13 @@ def busy_nodes_are_drained_first(cluster: SimulatedCluster) -> Iterator[str]:
     Checked when the decision is written: it cannot be taken back when a node restarts on the machine later.
     The controller cannot know a node that no report showed, unless it did not read the report.
     """
-    if cluster.clock_was_set:
-        return
     for commit in cluster.store.commits:
         for record in commit.plan.writes:
             before = commit.before[record.instance_id]
             if not record.entered(_S.TERMINATING) or (before is not None and before.entered(_S.TERMINATING)):
                 continue
+            if before is not None and cluster.ran_ahead_s(before.since) > 0:
+                continue  # by the controller's clock the wait was as long as it may be
             machine = cluster.cloud.machines.get(record.cloud_id) if record.cloud_id else None
             node = cluster.runtime.node_on(machine) if machine and machine.exists else None
             if (
@@ -414,9 +415,10 @@ class SizesAreSafe:
                 self._failed.setdefault(record.instance_id, cluster.world.time)
             known = cluster.spec.spec.node_type(record.node_type)
             limit_s = known.resize.timeout_s if known and known.resize else float("inf")
-            is_late = change.since is not None and plan.at - change.since > limit_s + AGAIN_S + RESIZE_SLACK_S
-            if is_late and record.state.name == "RAY_RUNNING" and not cluster.clock_was_set:
-                yield f"{record.cloud_id} is being resized for {plan.at - (change.since or 0.0):g} s"
+            since = plan.at if change.since is None else change.since
+            took_s = plan.at - since - cluster.ran_ahead_s(since)
+            if took_s > limit_s + AGAIN_S + RESIZE_SLACK_S and record.state is _S.RAY_RUNNING:
+                yield f"{record.cloud_id} is being resized for {took_s:g} s"
 
 
 def _more(one: Resources, other: Resources) -> dict[str, int]:

@@ -91,8 +91,8 @@ class PurchasesAreExplained:
 
     Every record that was requested wants one machine. A repeated request is explained when no machine of
     that request was known and free; a record that ends, when its machine was given back, is owned by another
-    record, or was missing for longer than the grace. What is paid for and stays is within the limits, not
-    counting machines that came after their request had been given up.
+    record, or was never listed for longer than the grace. What is paid for and stays is within the limits,
+    not counting machines that came after their request had been given up.
     """
 
     def __init__(self) -> None:
@@ -148,10 +148,9 @@ class PurchasesAreExplained:
         if owned or machine.cloud_id in remembered:
             return
         self._let_go.add(machine.cloud_id)
-        if cluster.clock_was_set:  # only the controller's clock knows for how long it was missing
-            return
         since = before.missing_since if before and before.missing_since is not None else commit.plan.at
-        if commit.plan.at - since <= cluster.spec.spec.timeouts.listing_grace_s:
+        is_ours = not after.provisional  # a list has shown it: then it is terminated first, whatever is missing
+        if is_ours or commit.plan.at - since <= cluster.spec.spec.timeouts.listing_grace_s:
             yield f"{machine.cloud_id} exists, and its record ended without a call: {after.details}"
 
     def _limits(self, cluster: SimulatedCluster, given_back: set[CloudId]) -> Iterator[str]:
@@ -240,6 +239,12 @@ def _is_leaving(record: Instance) -> bool:
 
 
 CENT_FRACTION = 1e-5
+ENOUGH_LISTINGS = 4  # two however far apart, one more to be sure, and one after the terminate
+Life = tuple[CloudId, float]  # a machine that was stopped and started again has two under one id
+
+
+def _life(machine: CloudMachine) -> Life:
+    return machine.cloud_id, machine.created_at
 
 
 class SpendAddsUp:
@@ -247,7 +252,7 @@ class SpendAddsUp:
 
     def __init__(self) -> None:
         self._first_seen: dict[CloudId, float] = {}
-        self._missed: dict[CloudId, float] = {}  # ended machines: the first listing and report without them
+        self._missed: dict[Life, list[float]] = {}  # ended machines: listings and reports without them
         self._last_listing = 0.0  # the time of the committed listing and report before these
         self._heads = 0
 
@@ -277,7 +282,9 @@ class SpendAddsUp:
         now, listed = cluster.world.time, cluster.cloud.listed or {}
         for cloud_id in listed:
             self._first_seen.setdefault(cloud_id, now)
-            self._missed.pop(cloud_id, None)
+            machine = cluster.cloud.machines.get(cloud_id)
+            if machine is not None:
+                self._missed.pop(_life(machine), None)
         report = cluster.runtime.report_read
         if report is None:
             return  # its node may live: without a report no machine is taken for gone
@@ -290,7 +297,7 @@ class SpendAddsUp:
         alive |= {node.cloud_id for node in live}  # a node that names the machine, whoever follows it
         for machine in cluster.cloud.machines.values():
             if not machine.exists and machine.cloud_id not in listed and machine.cloud_id not in alive:
-                self._missed.setdefault(machine.cloud_id, now)
+                self._missed.setdefault(_life(machine), []).append(now)
 
     def _began_in_time(
         self, cluster: SimulatedCluster, before: Instance | None, after: Instance, machine: CloudMachine
@@ -309,13 +316,13 @@ class SpendAddsUp:
     def _ended_in_time(
         self, cluster: SimulatedCluster, record: Instance, machine: CloudMachine
     ) -> Iterator[str]:
-        missed = self._missed.get(machine.cloud_id)
-        if missed is None or record.state is not InstanceState.TERMINATED:
+        missed = self._missed.get(_life(machine))
+        if not missed or record.state is not InstanceState.TERMINATED:
             return
-        if cluster.clock_was_set:  # the grace is counted by the controller's clock, which stood still
-            return
-        due = missed + cluster.spec.spec.timeouts.listing_grace_s + cluster.options.tick_s
-        if self._last_listing > due:  # an earlier listing already had to close it
+        due = missed[0] + cluster.spec.spec.timeouts.listing_grace_s + cluster.options.tick_s
+        due += cluster.stood_still_s(missed[0])  # the grace is counted by the controller's clock
+        # An earlier listing already had to close it: the next one after those that show that it is gone.
+        if self._last_listing > due and len(missed) > ENOUGH_LISTINGS:
             yield f"{machine.cloud_id}: closed {cluster.world.time - due:g} s too late after its end"
 
 

@@ -181,7 +181,7 @@ def nodes_under_notice_do_not_serve(cluster: SimulatedCluster) -> Iterator[str]:
 
     One that no list has shown is left alone, and one that is newer than the notice: it may be another life.
     """
-    if not isinstance(cluster, Ec2Cluster) or cluster.store.committed is None or cluster.clock_was_set:
+    if not isinstance(cluster, Ec2Cluster) or cluster.store.committed is None:
         return
     if cluster.runtime.report_read is None:
         return
