@@ -332,7 +332,8 @@ def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:
     grace_s = draft.spec.timeouts.listing_grace_s
     if instance.state in _GIVEN_BACK:
         is_unheard = instance.instance_id in draft.seen.unheard_terminates
-        is_missed = draft.now - instance.since > grace_s and _waited(draft, instance, grace_s)
+        asked_at = min(instance.entered(_S.TERMINATING), default=instance.since)
+        is_missed = draft.now - asked_at > grace_s and _waited(draft, instance, grace_s)
         return (is_missed or not is_unheard) and (not lives or draft.seen.runtime is None)
     if instance.provisional:
         return _waited(draft, instance, _patience_s(draft, instance, lives))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from muster.base.ids import CloudId, RequestId
+from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.model import Instance, NodeStatus, Offer, StopCause, health_key
 from muster.cluster.plan import Launch, Plan, base_id
 from muster.cluster.spend import spend_so_far
@@ -186,10 +186,10 @@ class PurchasesAreExplained:
         self._most[name] = max(self._most.get(name, 0), limit)
 
     def _late(self, cluster: SimulatedCluster) -> set[CloudId]:
-        """Returns the machines that came when their request no longer waited for as many."""
+        """Returns the machines that came when their request no longer waited for as many, or was called back."""
         waiting: Counter[tuple[RequestId | None, str]] = Counter()
         for record in cluster.store.live.values():
-            if record.state is _S.REQUESTED:
+            if record.state is _S.REQUESTED and not record.cancelled:  # else it is ended when it comes
                 waiting[record.launch_request_id, record.node_type] += 1
         late = set()
         for machine in _unheld(cluster):
@@ -239,7 +239,7 @@ def _is_leaving(record: Instance) -> bool:
 
 
 CENT_FRACTION = 1e-5
-ENOUGH_LISTINGS = 4  # two however far apart, one more to be sure, and one after the terminate
+MOST_OVERDUE = 1  # listings after the grace: of two that are far apart, the second shows too little
 Life = tuple[CloudId, float]  # a machine that was stopped and started again has two under one id
 
 
@@ -253,7 +253,7 @@ class SpendAddsUp:
     def __init__(self) -> None:
         self._first_seen: dict[CloudId, float] = {}
         self._missed: dict[Life, list[float]] = {}  # ended machines: listings and reports without them
-        self._last_listing = 0.0  # the time of the committed listing and report before these
+        self._given_back: dict[InstanceId, float] = {}
         self._heads = 0
 
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
@@ -261,7 +261,7 @@ class SpendAddsUp:
             self._heads = len(cluster.restored_at)
             self._first_seen.clear()
             self._missed.clear()
-            self._last_listing = cluster.world.time
+            self._given_back.clear()
         has_listing = cluster.store.committed is not None and cluster.cloud.listed is not None
         if has_listing:
             self._record_listing(cluster)
@@ -275,8 +275,6 @@ class SpendAddsUp:
                     yield from self._ended_in_time(cluster, record, machine)
         if cluster.store.committed is not None:
             yield from _total(cluster)
-        if has_listing and cluster.runtime.report_read is not None:
-            self._last_listing = cluster.world.time
 
     def _record_listing(self, cluster: SimulatedCluster) -> None:
         now, listed = cluster.world.time, cluster.cloud.listed or {}
@@ -316,14 +314,20 @@ class SpendAddsUp:
     def _ended_in_time(
         self, cluster: SimulatedCluster, record: Instance, machine: CloudMachine
     ) -> Iterator[str]:
-        missed = self._missed.get(_life(machine))
-        if not missed or record.state is not InstanceState.TERMINATED:
+        """A machine that is gone is given back, or its record ends, after the grace; then its record ends."""
+        now, missed = cluster.world.time, self._missed.get(_life(machine), [])
+        is_known = record.instance_id in self._given_back
+        if record.entered(_S.TERMINATING):
+            self._given_back.setdefault(record.instance_id, now)
+        elif record.state is not _S.TERMINATED:
             return
-        due = missed[0] + cluster.spec.spec.timeouts.listing_grace_s + cluster.options.tick_s
-        due += cluster.stood_still_s(missed[0])  # the grace is counted by the controller's clock
-        # An earlier listing already had to close it: the next one after those that show that it is gone.
-        if self._last_listing > due and len(missed) > ENOUGH_LISTINGS:
-            yield f"{machine.cloud_id}: closed {cluster.world.time - due:g} s too late after its end"
+        if not missed or (is_known and record.state is not _S.TERMINATED):
+            return
+        since = max(missed[0], self._given_back[record.instance_id]) if is_known else missed[0]
+        due = since + cluster.spec.spec.timeouts.listing_grace_s
+        due += cluster.stood_still_s(since)  # the grace is counted by the controller's clock
+        if sum(due < at < now for at in missed) > MOST_OVERDUE:
+            yield f"{machine.cloud_id}: closed {now - due:g} s too late after its end"
 
 
 def _total(cluster: SimulatedCluster) -> Iterator[str]:
