@@ -137,6 +137,27 @@ def test_machines_that_are_paid_for_above_a_limit_are_found(over):
     assert list(check(cluster)) == []
 
 
+@pytest.mark.parametrize("is_called_back", [True, False])
+def test_a_machine_that_comes_for_a_request_which_was_called_back_is_not_above_a_limit(is_called_back):
+    """It is ended as soon as it is listed; until then nothing can be done about it."""
+    cluster = SeedRun(0).cluster
+    cluster.spec.spec, check = _one_type(cluster.spec.spec, most=1), PurchasesAreExplained()
+    name = cluster.spec.spec.node_types[1].name
+    for number in (1, 2):
+        machine = cluster.cloud.create(name, request=f"r-{number}")
+        asked = instance(f"i-{number}", S.REQUESTED, node_type=name, launch_request_id=f"r-{number}")
+        held = replace(asked, state=S.ALLOCATED, cloud_id=machine.cloud_id)
+        record = held if number == 1 else replace(asked, cancelled=is_called_back)
+        cluster.store.live[record.instance_id] = record
+        cluster.store.commits.append(CommittedPlan({record.instance_id: None}, _plan(record), 0, 1))
+    assert (list(check(cluster)) == []) is is_called_back
+
+
+def test_a_record_of_a_machine_that_is_gone_and_stays_for_long_is_found(monkeypatch):
+    monkeypatch.setattr(observe_cloud, "_waited", lambda draft, record, limit_s: False)
+    assert is_found("too late after its end", 20)
+
+
 def test_what_a_new_head_has_forgotten_is_not_bought_and_may_not_grow():
     cluster = SeedRun(0).cluster
     cluster.spec.spec, check = _one_type(cluster.spec.spec, most=1), PurchasesAreExplained()

@@ -149,7 +149,9 @@ class PurchasesAreExplained:
             return
         self._let_go.add(machine.cloud_id)
         since = before.missing_since if before and before.missing_since is not None else commit.plan.at
-        is_ours = not after.provisional  # a list has shown it: then it is terminated first, whatever is missing
+        is_ours = (
+            not after.provisional
+        )  # a list has shown it: then it is terminated first, whatever is missing
         if is_ours or commit.plan.at - since <= cluster.spec.spec.timeouts.listing_grace_s:
             yield f"{machine.cloud_id} exists, and its record ended without a call: {after.details}"
 

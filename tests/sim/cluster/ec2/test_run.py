@@ -27,6 +27,7 @@ FOUND = {
     7037: "a cancelled notice brought a node back beside its replacement, above the maximum",
     7288: "a stopped machine that was started for a request of the same tick was not taken for its answer",
     9275: "a new head set up a machine of an old request, on which a node without an id was busy",
+    53392: "(the checker) the end of a machine's first life was taken for the end of its second",
     5051: "what was leaving when the head was lost counted against the limits beside its replacement",
 }
 
