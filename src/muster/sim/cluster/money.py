@@ -188,7 +188,7 @@ class PurchasesAreExplained:
         self._most[name] = max(self._most.get(name, 0), limit)
 
     def _late(self, cluster: SimulatedCluster) -> set[CloudId]:
-        """Returns the machines that came when their request no longer waited for as many, or was called back."""
+        """Returns the machines of requests that no longer waited for as many, or were called back."""
         waiting: Counter[tuple[RequestId | None, str]] = Counter()
         for record in cluster.store.live.values():
             if record.state is _S.REQUESTED and not record.cancelled:  # else it is ended when it comes
