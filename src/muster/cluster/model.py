@@ -411,7 +411,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     kind: NoticeKind
     deadline: float | None = None  # seconds since the epoch
     source: str = ""  # for users: where it was read
-    at: float | None = None  # when it was read first, by the machine's clock; None: it is of this machine
+    at: float | None = None  # when it was read, by the machine's clock; None: it is of this machine
     is_cancelled: bool = False  # the cloud took it back
 
 

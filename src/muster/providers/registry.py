@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ from muster.providers.batching import submitting
 from muster.providers.compat.clouds import CLOUDS
 from muster.providers.v1.adapter import ReadOnlyRefusal
 from muster.providers.v1.failures import provider_call
+from muster.remote.notices import notices_line
 
 NEEDED = (
     "create_node",
@@ -191,7 +193,8 @@ Build = Callable[[ClusterConfig, Launches, ProviderContext], ManagedProvider]
 def _process(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     from muster.providers.process.provider import ProcessNodeProvider
 
-    made = ProcessNodeProvider(config.provider.settings(), context.cluster_name, context)
+    watcher = notices_line(config, address=context.address, ray=str(Path(sys.executable).with_name("ray")))
+    made = ProcessNodeProvider(config.provider.settings(), context.cluster_name, context, watcher=watcher)
     return _adapted(config, made, launches, context)
 
 
