@@ -32,8 +32,7 @@ KUBERAY_1_7: Role = (
 )
 # What deploy/kuberay/role.yaml adds where an administrator wants it.
 EXTRA: Role = (
-    Rule(("ray.io",), ("rayclusters",), ("list", "watch", "delete")),
-    Rule(("",), ("events",), ("list", "watch")),
+    Rule(("ray.io",), ("rayclusters",), ("watch", "delete")),
 )
 NOBODY: Role = ()
 ROLES = {
