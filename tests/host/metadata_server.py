@@ -87,7 +87,8 @@ def metadata_service() -> Iterator[MetadataService]:
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
             is_right = (
-                within(self.path) == "/latest/api/token" and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+                within(self.path) == "/latest/api/token"
+                and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
             )
             self._send(200 if is_right else 400, service.token)
 

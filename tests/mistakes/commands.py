@@ -106,7 +106,12 @@ COMMANDS = [
     _of("ray_no_kubeconfig", "up HERE/ray.yaml -y", ".kube/config cannot be read", "set KUBECONFIG"),
     _of("ray_down_no_kubeconfig", "down HERE/ray.yaml -y", ".kube/config cannot be read", "set KUBECONFIG"),
     _of("ray_status_no_kubeconfig", "status HERE/ray.yaml", ".kube/config cannot be read", "set KUBECONFIG"),
-    _of("ray_quantity", "up HERE/ray_quantity.yaml -y", "(small).limits.memory: '4Gigs'", "such as m, k, M, Gi"),
+    _of(
+        "ray_quantity",
+        "up HERE/ray_quantity.yaml -y",
+        "(small).limits.memory: '4Gigs'",
+        "such as m, k, M, Gi",
+    ),
     _of("ray_no_cpu", "up HERE/ray_no_cpu.yaml -y", "(small): has no CPUs", "set resources.limits.cpu"),
     _of("ray_min_above_max", "up HERE/ray_min.yaml -y", "minReplicas 9 is above maxReplicas 4", "mend one"),
     _of("ray_no_name", "up HERE/ray_no_name.yaml -y", "workerGroupSpecs[0]", "give it one of its own"),

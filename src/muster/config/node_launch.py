@@ -263,7 +263,7 @@ def table_only(provider: Mapping[str, Any], machine_types: Sequence[str]) -> Map
 
 
 def any_size(provider: Mapping[str, Any], machine_types: Sequence[str]) -> Mapping[str, MachineSize]:
-    """The SizeSource of those who need other keys only: what EC2 is asked for elsewhere is no mistake here."""
+    """The SizeSource of those who need other keys only: what EC2 would be asked for is no mistake here."""
     unknown = [name for name in machine_types if size_of("aws", name) is None]
     return dict.fromkeys(unknown, MachineSize(0, 0)) if provider["type"] == "aws" else _NO_SIZES
 

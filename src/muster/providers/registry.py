@@ -191,10 +191,12 @@ Build = Callable[[ClusterConfig, Launches, ProviderContext], ManagedProvider]
 
 
 def _process(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
+    from muster.providers.process.program import ray_worker
     from muster.providers.process.provider import ProcessNodeProvider
 
     watcher = notices_line(config, address=context.address, ray=str(Path(sys.executable).with_name("ray")))
-    made = ProcessNodeProvider(config.provider.settings(), context.cluster_name, context, watcher=watcher)
+    program = ray_worker(context.address, watcher)
+    made = ProcessNodeProvider(config.provider.settings(), context.cluster_name, context, program=program)
     return _adapted(config, made, launches, context)
 
 

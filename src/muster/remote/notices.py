@@ -11,9 +11,7 @@ from muster.host import node_notices
 from muster.remote.lease import GCS_PORT, watcher_line
 
 
-def notices_line(
-    config: ClusterConfig, *, port: int = GCS_PORT, ray: str = "ray", address: str = ""
-) -> str:
+def notices_line(config: ClusterConfig, *, port: int = GCS_PORT, ray: str = "ray", address: str = "") -> str:
     """Returns the line; "" where no cloud announces anything. `ray` is the command that starts Ray.
 
     `address` is the GCS's, where the machine has no RAY_HEAD_IP.

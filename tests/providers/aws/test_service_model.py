@@ -140,7 +140,10 @@ def reservation(**changes):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (reservation(EndDate="2026-12-01T11:30:00Z"), "has 1 machines left for up to 4, it ends at 2026-12-01"),
+        (
+            reservation(EndDate="2026-12-01T11:30:00Z"),
+            "has 1 machines left for up to 4, it ends at 2026-12-01",
+        ),
         (reservation(State="payment-pending"), "is payment-pending"),
         (reservation(AvailableInstanceCount=4), ""),
     ],

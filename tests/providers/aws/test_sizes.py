@@ -130,7 +130,9 @@ def test_a_command_that_plans_nothing_reads_such_a_file(tmp_path):
     assert config.available_node_types["worker"].resources == {"CPU": 0, "memory": 0}
     with pytest.raises(ConfigError, match="'resources' is missing"):
         parse_config(
-            Document("provider: {type: gcp}\navailable_node_types: {w: {node_config: {machineType: x}}}", "c"),
+            Document(
+                "provider: {type: gcp}\navailable_node_types: {w: {node_config: {machineType: x}}}", "c"
+            ),
             {},
             any_size,
         )
@@ -150,7 +152,15 @@ def test_an_answer_that_does_not_come_leaves_the_table_in_force():
 @pytest.mark.filterwarnings("ignore")
 class TestOnTheServer:
     def test_the_answers_of_ec2_and_the_table_agree_on_what_both_know(self, ec2):
-        names = ["m5.large", "c5.4xlarge", "g4dn.12xlarge", "g5.12xlarge", "r5.24xlarge", "no.such", "t3.micro"]
+        names = [
+            "m5.large",
+            "c5.4xlarge",
+            "g4dn.12xlarge",
+            "g5.12xlarge",
+            "r5.24xlarge",
+            "no.such",
+            "t3.micro",
+        ]
         said = []
         found = InstanceSizes(SystemClock(), said.append)(AWS, names)
         assert found == {name: size_of("aws", name) for name in names if name != "no.such"}
@@ -173,7 +183,9 @@ class TestOnTheServer:
         assert line.startswith("the sizes of machine types are those of muster's own table: ")
         assert '"Action": "ec2:DescribeInstanceTypes"' in line
 
-    def test_the_monitor_asks_when_it_starts_and_after_an_edit_with_a_new_type(self, ec2, tmp_path, monkeypatch):
+    def test_the_monitor_asks_when_it_starts_and_after_an_edit_with_a_new_type(
+        self, ec2, tmp_path, monkeypatch
+    ):
         monkeypatch.setattr(sizes, "read_size", lambda answer, table: MachineSize(40, 1024))
         file = tmp_path / "c.yaml"
         file.write_text(FILE.replace("MACHINE", "m5.xlarge"))

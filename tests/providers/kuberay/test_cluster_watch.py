@@ -73,7 +73,7 @@ def test_with_the_stock_roles_it_is_asked_once_whether_it_may_watch_and_then_rea
         provider.list_instances()
         until(lambda: not provider.scaler._wake.is_set())
         before += 1
-        until(lambda: reads(api, token) >= before)
+        until(lambda most=before: reads(api, token) >= most)
     assert not provider.scaler.watch.is_current()
     assert watches(api, token) == 1
 

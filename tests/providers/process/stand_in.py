@@ -36,20 +36,17 @@ def shell(script: str, **more: Any) -> NodeProgram:
 
 
 def make_provider(
-    home: Path, program: NodeProgram, clock: Clock = CLOCK, grace_s: float = 0.5, **more: Any
+    home: Path, program: NodeProgram, clock: Clock = CLOCK, grace_s: float = 0.5, **inherited: str
 ) -> ProcessNodeProvider:
-    """`environment` is what nodes inherit beside PATH; what else there is goes to the provider."""
     surroundings = ProviderContext(
         cluster_name="c",
         home=home,
         address="",
         clock=clock,
         ids=RandomIds(),
-        environment={"PATH": "/usr/bin:/bin", **more.pop("environment", {})},
+        environment={"PATH": "/usr/bin:/bin", **inherited},
     )
-    return ProcessNodeProvider(
-        {}, "c", surroundings, program=program, grace_s=grace_s, at_a_time=AT_A_TIME, **more
-    )
+    return ProcessNodeProvider({}, "c", surroundings, program=program, grace_s=grace_s, at_a_time=AT_A_TIME)
 
 
 def create(provider: ProcessNodeProvider, count: int = 1, **resources: float) -> list[str]:

@@ -274,7 +274,9 @@ def with_told_sizes(data: Mapping[str, Any], config: ClusterConfig) -> dict[str,
         and entry.get("resources") is None
         and size_of("aws", machine_type("aws", entry.get("node_config") or {})) is None
     }
-    return {**data, "available_node_types": {**data["available_node_types"], **types}} if types else dict(data)
+    return (
+        {**data, "available_node_types": {**data["available_node_types"], **types}} if types else dict(data)
+    )
 
 
 def open_session(

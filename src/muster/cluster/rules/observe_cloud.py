@@ -162,7 +162,7 @@ def _bind(
 
 
 def _forgive(draft: Draft, instance: Instance, offer: Offer) -> None:
-    """A machine that came from an offer shows that it sells again, unless a refusal is newer than its request."""
+    """A machine that came shows that its offer sells again, unless a refusal is newer than its request."""
     key = health_key(instance.node_type, offer.name)
     health = draft.health.get(key)
     asked = max(instance.entered(_S.REQUESTED), default=float("-inf"))

@@ -1,6 +1,6 @@
 """InstanceSizes asks EC2 what its machine types have; what it may not ask is left to the shipped table.
 
-The SizeSource of those who have an account: `muster up`, and the monitor when it starts or its file is edited.
+The SizeSource of those who have an account: `muster up`, and the monitor at its start and after an edit.
 """
 
 from __future__ import annotations
@@ -86,13 +86,17 @@ class InstanceSizes:
         if errors:
             raise errors[0]
         if not answers:
-            raise MusterError(f"EC2 has not described them within {self._limit_s:g} s; is it reached from here?")
+            raise MusterError(
+                f"EC2 has not described them within {self._limit_s:g} s; is it reached from here?"
+            )
         return answers[0]
 
     def _compare(self, name: str, told: MachineSize) -> None:
         table = size_of("aws", name)
         if table is not None and table != told:
-            self._say(f"{name} has {shown(told)}, as EC2 says, and not {shown(table)} as in muster's own table")
+            self._say(
+                f"{name} has {shown(told)}, as EC2 says, and not {shown(table)} as in muster's own table"
+            )
 
     def _say(self, line: str) -> None:
         if line not in self._said:
@@ -125,7 +129,9 @@ def read_size(described: Mapping[str, Any], table: MachineSize | None) -> Machin
 def _accelerators(described: Mapping[str, Any]) -> tuple[str, int, str]:
     """Returns resource, count and type, as Ray's nodes report them; a part of a GPU is none."""
     neurons = (described.get("NeuronInfo") or {}).get("NeuronDevices") or ()
-    cores = sum(int(one.get("Count") or 0) * int(one.get("CoreInfo", {}).get("Count") or 0) for one in neurons)
+    cores = sum(
+        int(one.get("Count") or 0) * int(one.get("CoreInfo", {}).get("Count") or 0) for one in neurons
+    )
     if cores:
         return "neuron_cores", cores, "aws-neuron-core"
     gpus = [one for one in (described.get("GpuInfo") or {}).get("Gpus") or () if _is_whole(one)]

@@ -1,8 +1,8 @@
 """KubeRayProvider is the cloud of a RayCluster: pods are machines, and one patch at a time asks for changes.
 
 The loop's thread never waits for the API server: the pods are watched by a thread, and another one reads the
-RayCluster and patches it. Each patch is built from a read that is newer than the patch before. Where the rights
-are there the RayCluster is watched, too, and read before a patch only.
+RayCluster and patches it. Each patch is built from a read that is newer than the patch before. Where the
+rights are there the RayCluster is watched, too, and read before a patch only.
 """
 
 from __future__ import annotations

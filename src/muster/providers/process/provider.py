@@ -52,7 +52,6 @@ class LaunchSettings:
     environment: Mapping[str, str]
     auth: Mapping[str, str]
     at_a_time: int = 0  # 0: as many as the computer's load allows
-    watcher: str = ""  # the line of bash that watches for notices about a node; "": none
 
     @property
     def limit(self) -> int:
@@ -122,11 +121,15 @@ class LaunchQueue:
     def _watch(self, record: NodeRecord) -> None:
         """Starts the watcher of a node's notices; it ends with the node, whose name is in its environment."""
         shared = self._launching
-        if shared.watcher:
-            environment = shared.program.environment_of(record, shared.environment, shared.auth)
-            subprocess.run(
-                ["bash", "-c", shared.watcher], env=environment, stdin=subprocess.DEVNULL, timeout=START_S, check=False
-            )
+        if not shared.program.watcher:
+            return
+        subprocess.run(
+            ["bash", "-c", shared.program.watcher],
+            env=shared.program.environment_of(record, shared.environment, shared.auth),
+            stdin=subprocess.DEVNULL,
+            timeout=START_S,
+            check=False,
+        )
 
     def _write_agent_port(self, record: NodeRecord, ports: NodePorts) -> None:
         """Writes the agent's port into the head's session; without a head here the node joins later."""
@@ -237,12 +240,8 @@ class ProcessNodeProvider(NodeProvider):
         program: NodeProgram | None = None,
         grace_s: float = GRACE_S,
         at_a_time: int = 0,
-        watcher: str = "",
     ) -> None:
-        """Takes how many nodes start together, `at_a_time`; 0 lets the computer's load decide.
-
-        `watcher` is the line of bash that watches for notices of a cloud, where nodes are to have one.
-        """
+        """Takes how many nodes start together, `at_a_time`; 0 lets the computer's load decide."""
         super().__init__(provider_config, cluster_name)
         self._clock, self._ids = surroundings.clock, surroundings.ids
         self._program = program or ray_worker(surroundings.address)
@@ -256,7 +255,7 @@ class ProcessNodeProvider(NodeProvider):
             self._program.preload, inherited, self._directory.path / "fork_server.log"
         )
         launching = LaunchSettings(
-            self._program, surroundings.environment, surroundings.auth, at_a_time=at_a_time, watcher=watcher
+            self._program, surroundings.environment, surroundings.auth, at_a_time=at_a_time
         )
         self._queue = LaunchQueue(self._directory, self._fork_server, launching, self._clock)
         if self._program.preload and surroundings.address:
