@@ -107,6 +107,7 @@ class ProviderError(MusterError):
 
     kind: ClassVar[str] = "unknown"
     offers: tuple[str, ...] = ()  # the offers that it is about, by name; (): not known
+    pause_s: float | None = None  # how long nothing is bought there at first; None: as after any failure
 
 
 class CapacityExhausted(ProviderError):

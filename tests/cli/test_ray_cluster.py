@@ -129,7 +129,7 @@ def test_the_files_to_deploy_can_be_used(name):
     assert manifest["spec"]["autoscalerOptions"]["image"] == "my-ray-with-muster"
 
 
-def test_the_optional_role_gives_one_verb_more_and_nothing_else():
+def test_the_optional_role_gives_two_verbs_more_and_nothing_else():
     role, binding = yaml.safe_load_all((ROOT / "deploy" / "kuberay" / "role.yaml").read_text())
-    assert [rule["verbs"] for rule in role["rules"]] == [["delete"]]
+    assert [rule["verbs"] for rule in role["rules"]] == [["watch", "delete"]]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]

@@ -6,6 +6,7 @@ import pytest
 
 from muster.cluster.backoff import (
     after_failure,
+    after_success,
     availabilities,
     decayed_failures,
     is_blocked,
@@ -48,6 +49,34 @@ def test_pauses_double_up_to_the_maximum(kind):
 @pytest.mark.parametrize("kind", [FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG])
 def test_what_needs_a_person_is_asked_less_often(kind):
     assert fail_again_and_again(kind, 6) == [60, 120, 240, 480, 600, 600]
+
+
+def sold_out(times, start=0.0, policy=POLICY):
+    health, now, told = TypeHealth(), start, []
+    for _ in range(times):
+        health = after_failure(health, FailureKind.CAPACITY, "none", now, policy, 180.0)
+        told.append((round(health.blocked_until - now), health.message))
+        now = health.blocked_until
+    return told
+
+
+def test_an_empty_stock_is_left_alone_for_minutes_and_longer_each_time_up_to_half_an_hour():
+    assert [pause for pause, _ in sold_out(6)] == [180, 360, 720, 1440, 1800, 1800]
+    assert [said for _, said in sold_out(3)] == [
+        "none",
+        "none (refused 2 times in a row)",
+        "none (refused 3 times in a row)",
+    ]
+    assert sold_out(5, policy=Backoff(sold_out_max_s=400.0))[-1][0] == 600  # never below max_s
+
+
+def test_a_machine_that_came_halves_the_refusals_until_they_are_forgotten():
+    health = TypeHealth(failures=4.0, failed_at=10.0, blocked_until=20.0)
+    half = after_success(health, 20.0, POLICY)
+    assert half == TypeHealth(failures=2.0, failed_at=10.0, blocked_until=20.0)
+    assert after_success(after_success(half, 20.0, POLICY), 20.0, POLICY) is None
+    paused = TypeHealth(failures=1.0, failed_at=10.0, blocked_until=90.0)
+    assert after_success(paused, 20.0, POLICY).blocked_until == 90.0
 
 
 def test_quiet_time_halves_the_count():

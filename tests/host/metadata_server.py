@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +19,15 @@ EVENTS = "/metadata/scheduledevents"
 NAME = "/metadata/instance/compute/name"
 
 
+_ROOTS = re.compile(r"/(latest|computeMetadata|metadata)/")
+
+
 class MetadataService:
-    """A MetadataService answers a path with a text, a status, or 404; as the real ones it wants headers."""
+    """A MetadataService answers a path with a text, a status, or 404; as the real ones it wants headers.
+
+    One service can be that of many machines: `address_of_each` has {id} for the machine's name, and answers
+    of one machine are put with `machine`.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, str | int] = {}
@@ -28,8 +36,13 @@ class MetadataService:
         self.changed = threading.Condition()
         self.address = ""
 
-    def put(self, path: str, answer: object) -> None:
+    @property
+    def address_of_each(self) -> str:
+        return f"{self.address}/{{id}}"
+
+    def put(self, path: str, answer: object, machine: str = "") -> None:
         """Sets an answer: a text, a status, plain data; None removes it. Those who wait get it at once."""
+        path = f"/{machine}{path}" if machine else path
         with self.changed:
             if answer is None:
                 self.answers.pop(path, None)
@@ -40,7 +53,7 @@ class MetadataService:
     def answer(self, path: str, headers: dict[str, str], query: dict[str, list[str]]) -> tuple[int, str]:
         self.asked.append(path)
         if not self._is_allowed(path, headers):
-            return (401, "") if path.startswith("/latest/") else (403, "")
+            return (401, "") if within(path).startswith("/latest/") else (403, "")
         if "wait_for_change" in query:
             with self.changed:
                 etag = query["last_etag"][0]
@@ -52,12 +65,19 @@ class MetadataService:
         return str(abs(hash(self.answers.get(path))))
 
     def _is_allowed(self, path: str, headers: dict[str, str]) -> bool:
+        path = within(path)
         if path.startswith("/latest/"):
             return headers.get("x-aws-ec2-metadata-token") == self.token
         wanted = (
             ("metadata-flavor", "google") if path.startswith("/computeMetadata") else ("metadata", "true")
         )
         return headers.get(wanted[0], "").lower() == wanted[1]
+
+
+def within(path: str) -> str:
+    """Returns a path without the name of the machine that it is for."""
+    found = _ROOTS.search(path)
+    return path[found.start() :] if found else path
 
 
 @contextmanager
@@ -67,7 +87,8 @@ def metadata_service() -> Iterator[MetadataService]:
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
             is_right = (
-                self.path == "/latest/api/token" and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+                within(self.path) == "/latest/api/token"
+                and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
             )
             self._send(200 if is_right else 400, service.token)
 

@@ -211,6 +211,29 @@ def test_a_notice_is_reported_once_and_taken_back_when_the_cloud_does(service, t
     assert (back["is_cancelled"], back["deadline"]) == (True, AT)
 
 
+def test_a_notice_that_holds_is_reported_again_because_the_head_may_be_a_new_one(service, told, monkeypatch):
+    watch = NoticeWatch(given(service, told))
+    service.put(SPOT, TERMINATE)
+    watch.look()
+    watch.look()
+    assert len(told()) == 1
+    monkeypatch.setattr(node_notices, "REPEAT_S", 0.0)
+    watch.look()
+    (_, first), (_, again) = told()
+    assert again["at"] >= first["at"]
+    assert {**first, "at": 0} == {**again, "at": 0}
+
+
+def test_a_variable_names_another_service_with_a_path_for_each_machine(service, told, monkeypatch):
+    monkeypatch.setenv(node_notices.ADDRESS_VARIABLE, service.address_of_each)
+    words = ["--cloud", "aws", "--head", "h:1", "--ray", told.ray]
+    watches = [NoticeWatch(node_notices.parser().parse_args([*words, "--id", one])) for one in ("n-1", "n-2")]
+    service.put(SPOT, TERMINATE, machine="n-2")
+    for watch in watches:
+        watch.look()
+    assert [where for where, _ in told()] == ["h:1 notice/n-2"]
+
+
 def test_a_report_that_fails_is_repeated(service, told, tmp_path):
     watch = NoticeWatch(given(service, told))
     service.put(SPOT, TERMINATE)

@@ -186,6 +186,9 @@ class KubeApi:
         name = call.query.get("fieldSelector", "").partition("metadata.name=")[2]
         ends, begun, shown = time.monotonic() + limit_s, self._stops, at
         bookmark = time.monotonic()
+        if not at:  # what is there comes first
+            at = shown = self.store.version
+            yield from ({"type": "ADDED", "object": one} for one in self._list(call)["items"])
         while True:
             with self.store.changed:
                 if at < self.store.oldest:

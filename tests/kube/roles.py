@@ -31,10 +31,7 @@ KUBERAY_1_7: Role = (
     Rule(("ray.io",), ("rayclusters",), ("get", "patch")),
 )
 # What deploy/kuberay/role.yaml adds where an administrator wants it.
-EXTRA: Role = (
-    Rule(("ray.io",), ("rayclusters",), ("list", "watch", "delete")),
-    Rule(("",), ("events",), ("list", "watch")),
-)
+EXTRA: Role = (Rule(("ray.io",), ("rayclusters",), ("watch", "delete")),)
 NOBODY: Role = ()
 ROLES = {
     "kuberay-1.3": KUBERAY_1_3,

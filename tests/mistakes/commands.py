@@ -17,6 +17,21 @@ available_node_types:
     resources: {CPU: 4}
     max_workers: 4
 """
+RAY_CLUSTER = """\
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: demo, namespace: research}
+spec:
+  headGroupSpec:
+    rayStartParams: {}
+    template: {spec: {containers: [{name: ray-head, resources: {limits: {cpu: "1", memory: 2Gi}}}]}}
+  workerGroupSpecs:
+    - groupName: small
+      minReplicas: 0
+      maxReplicas: 4
+      rayStartParams: {}
+      template: {spec: {containers: [{name: ray-worker, resources: {limits: {cpu: "2", memory: 4Gi}}}]}}
+"""
 DEMAND = "demands:\n  - {resources: {CPU: 1}, count: 3}\n"
 FILES = {
     "good.yaml": CLUSTER,
@@ -38,6 +53,14 @@ FILES = {
     "aws_secret.yaml": CLUSTER.replace(
         "type: process", "type: aws, region: us-east-1, aws_credentials: {aws_secret_access_key: hidden}"
     ),
+    "ray.yaml": RAY_CLUSTER,
+    "ray_quantity.yaml": RAY_CLUSTER.replace("4Gi", "4Gigs"),
+    "ray_no_cpu.yaml": RAY_CLUSTER.replace('cpu: "2", ', ""),
+    "ray_min.yaml": RAY_CLUSTER.replace("minReplicas: 0", "minReplicas: 9"),
+    "ray_no_name.yaml": RAY_CLUSTER.replace("groupName", "groupNam"),
+    "ray_ippr.yaml": RAY_CLUSTER.replace("{name: demo", "{annotations: {ray.io/ippr: grow}, name: demo"),
+    "ray_two.yaml": f"{RAY_CLUSTER}---\n{RAY_CLUSTER}",
+    "kubeconfig": "clusters: [",
     "external.yaml": CLUSTER.replace("{type: process}", "{type: external, module: nosuch.module.Class}"),
     "indent.yaml": CLUSTER.replace("  small:", "   small:"),
     "market_typo.yaml": CLUSTER + "    offers: [{zone: a, market: spto, price_per_hour: 1.0}]\n",
@@ -80,6 +103,35 @@ COMMANDS = [
     _of("up_aws_secret", "up HERE/aws_secret.yaml -y", "aws_credentials", "profile"),
     _of("prices_no_aws", "provider prices --config HERE/good.yaml", "good.yaml", "only 'aws' has"),
     _of("up_missing_module", "up HERE/external.yaml -y", "external.yaml", "'nosuch'", "PYTHONPATH"),
+    _of("ray_no_kubeconfig", "up HERE/ray.yaml -y", ".kube/config cannot be read", "set KUBECONFIG"),
+    _of("ray_down_no_kubeconfig", "down HERE/ray.yaml -y", ".kube/config cannot be read", "set KUBECONFIG"),
+    _of("ray_status_no_kubeconfig", "status HERE/ray.yaml", ".kube/config cannot be read", "set KUBECONFIG"),
+    _of(
+        "ray_quantity",
+        "up HERE/ray_quantity.yaml -y",
+        "(small).limits.memory: '4Gigs'",
+        "such as m, k, M, Gi",
+    ),
+    _of("ray_no_cpu", "up HERE/ray_no_cpu.yaml -y", "(small): has no CPUs", "set resources.limits.cpu"),
+    _of("ray_min_above_max", "up HERE/ray_min.yaml -y", "minReplicas 9 is above maxReplicas 4", "mend one"),
+    _of("ray_no_name", "up HERE/ray_no_name.yaml -y", "workerGroupSpecs[0]", "give it one of its own"),
+    _of("ray_ippr", "up HERE/ray_ippr.yaml -y", "ray_ippr.yaml", "annotation ray.io/ippr", "mend it"),
+    _of("ray_two", "up HERE/ray_two.yaml -y", "more than one RayCluster", "keep one"),
+    _of("ray_port", "up HERE/ray.yaml -y --port 1", "--port: not for a RayCluster", "edit"),
+    _of("ray_plan", "plan HERE/ray.yaml --demand HERE/demand.yaml", "ray.yaml:1", "of kind RayCluster"),
+    _of("sidecar_no_name", "kuberay-autoscaler", "missing option '--cluster-name'"),
+    _of(
+        "sidecar_not_in_a_pod",
+        "kuberay-autoscaler --cluster-name demo --cluster-namespace research",
+        "this is not a pod of a Kubernetes cluster",
+        "--kubeconfig",
+    ),
+    _of(
+        "sidecar_kubeconfig",
+        "kuberay-autoscaler --cluster-name demo --cluster-namespace r --kubeconfig HERE/kubeconfig",
+        "kubeconfig is not YAML",
+        "give the kubeconfig of your cluster",
+    ),
     _of("up_key", "up HERE/rack.yaml -y", "no_key", "no such file", "ssh_private_key"),
     _of(
         "up_host_twice",

@@ -40,12 +40,13 @@ from muster.base.ids import IdSource, RandomIds
 from muster.base.rng import Seed
 from muster.cluster.controller import ClusterController
 from muster.cluster.ports import Installer, Ports
-from muster.config.node_launch import node_launches
+from muster.config.node_launch import node_launches, table_only
 from muster.config.schema import ClusterConfig, NodeTypeConfig
 from muster.config.source import FileSpecSource
 from muster.config.to_spec import retention_of
 from muster.errors import EngineUnreachable
 from muster.host.processes import mark_of
+from muster.providers.aws.sizes import InstanceSizes
 from muster.providers.bootstrap import completed
 from muster.providers.registry import ManagedProvider, ProviderContext, build_provider, check_provider
 from muster.providers.v1.adapter import V1Adapter
@@ -122,7 +123,8 @@ class _Parts:
         self._given = CommandLineOverrides(interval_s=options.interval_s, metrics_port=options.metrics_port)
         self._events = EventLog()
         self._mounts: TickListener | None = None  # where muster sets workers up
-        self._source = options.source or FileSpecSource(options.config, environment)
+        sizes = table_only if options.shadow else InstanceSizes(clock)  # a shadow asks no provider
+        self._source = options.source or FileSpecSource(options.config, environment, sizes)
         if not options.shadow:  # which asks no provider
             check_provider(self._source.config, str(options.config))
         options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -12,6 +12,7 @@ from muster.autoscaler.home import DEFAULT_ROOT, ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, PublishedStatus, read_record, read_status
 from muster.base.text import short_duration
 from muster.config.load import NAME_RULE, is_cluster_name, load_config
+from muster.config.node_launch import any_size
 from muster.errors import ClusterError, ConfigError
 from muster.host.processes import lives
 from muster.providers.process.head import running_head
@@ -33,7 +34,9 @@ class KnownCluster:
     def node_types(self) -> tuple[str, ...]:
         """Returns the node types of its file; () when the cluster is down or the file cannot be used."""
         try:
-            return tuple(load_config(Path(self.record.config)).available_node_types) if self.record else ()
+            if self.record is None:
+                return ()
+            return tuple(load_config(Path(self.record.config), sizes=any_size).available_node_types)
         except ConfigError:
             return ()
 
@@ -116,7 +119,7 @@ def cluster_name(word: str) -> str:
     """Returns the name of the cluster; a word that names a file stands for the cluster of that file."""
     path = cluster_file(word)
     if path is not None:
-        return load_config(path).cluster_name
+        return load_config(path, sizes=any_size).cluster_name
     if not is_cluster_name(word):
         raise ClusterError(f"{word!r} is neither a file nor the name of a cluster; {NAME_RULE}")
     return word

@@ -89,10 +89,11 @@ def _cluster(word: str | None) -> tuple[ClusterHome, ClusterConfig]:
     from muster.autoscaler.launch.session import read_launch
     from muster.autoscaler.status_files import read_record
     from muster.config.load import is_cluster_name, load_config
+    from muster.config.node_launch import any_size
 
     root, file = clusters_root(os.environ), None if word is None else cluster_file(word)
     if file is not None:
-        config = load_config(file, os.environ)
+        config = load_config(file, os.environ, any_size)
         return ClusterHome.of(config.cluster_name, root), config
     is_launched = word is not None and is_cluster_name(word) and read_launch(ClusterHome.of(word, root))
     home = ClusterHome.of(str(word), root) if is_launched else find_cluster(word, root).home
@@ -101,7 +102,7 @@ def _cluster(word: str | None) -> tuple[ClusterHome, ClusterConfig]:
     try:
         if not path:
             raise ConfigError("it was ended, so its file is not known here")
-        return home, load_config(Path(path), os.environ)
+        return home, load_config(Path(path), os.environ, any_size)
     except ConfigError as error:
         raise ClusterError(f"{home.path.name}: {error}; name its file: `{program()} gc FILE`") from error
 

@@ -91,13 +91,16 @@ def monitor(
     from muster.autoscaler.known_clusters import clusters_root
     from muster.autoscaler.shadow import HOME_SUFFIX
     from muster.config.load import load_config
+    from muster.config.node_launch import any_size
 
     log_to_stderr()
     logger = logging.getLogger("muster.monitor")
     environment = dict(os.environ)  # nodes inherit it as it is before Ray's client is set up
     where = ClusterHome(home) if home is not None else None
     suffix = HOME_SUFFIX if given["shadow"] else ""
-    where = where or ClusterHome.of(load_config(config).cluster_name + suffix, clusters_root(environment))
+    if where is None:
+        name = load_config(config, sizes=any_size).cluster_name
+        where = ClusterHome.of(name + suffix, clusters_root(environment))
     stop = stop_on_signals()
     options = MonitorOptions(
         config=config,

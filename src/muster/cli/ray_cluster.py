@@ -52,6 +52,7 @@ def up_ray_cluster(
 ) -> None:
     """Applies the file, after its configuration was checked."""
     from muster.cli.up_down import confirm
+    from muster.providers.kuberay.pod_resize import resize_limits
     from muster.providers.kuberay.ray_cluster import cluster_config
 
     unfit = [
@@ -60,6 +61,9 @@ def up_ray_cluster(
     if unfit:
         raise ClusterError(f"{', '.join(unfit)}: not for a RayCluster; edit {path} instead")
     config = cluster_config(manifest)
+    problems = resize_limits(manifest)[1]
+    if problems:  # of an object that is there already they are warnings
+        raise ConfigError(f"RayCluster: {problems[0]}; mend it, or remove the annotation", file=str(path))
     manager, where = _manager(manifest)
     for name, kind in config.available_node_types.items():
         if name != config.head_type:

@@ -74,12 +74,13 @@ def up(ctx: click.Context, /, config: Path, yes: bool, port: int | None, **given
     """
     from muster.cli.ray_cluster import manifest_of, up_ray_cluster
     from muster.config.load import load_config
+    from muster.config.node_launch import any_size
 
     manifest = manifest_of(config)
     if manifest is not None:
         up_ray_cluster(config, manifest, yes=yes, port=port, **given)
         return
-    loaded = load_config(config, os.environ)
+    loaded = load_config(config, os.environ, any_size)
     if loaded.provider.type != "process":
         from muster.cli.cluster.up_down import up_elsewhere
 

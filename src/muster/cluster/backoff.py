@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from muster.cluster.model import NEEDS_USER_ACTION, Backoff, FailureKind
 from muster.cluster.snapshot import TypeHealth
 
@@ -17,12 +19,25 @@ def decayed_failures(health: TypeHealth, now: float, policy: Backoff) -> float:
 
 
 def after_failure(
-    health: TypeHealth, kind: FailureKind, message: str, now: float, policy: Backoff
+    health: TypeHealth,
+    kind: FailureKind,
+    message: str,
+    now: float,
+    policy: Backoff,
+    first_s: float | None = None,
 ) -> TypeHealth:
-    """Returns the health after one more failure: the type is blocked for twice as long as last time."""
+    """Returns the health after one more failure: the type is blocked for twice as long as last time.
+
+    `first_s` is the provider's own first pause, for a stock that is empty for minutes.
+    """
     failures = decayed_failures(health, now, policy) + 1.0
     base = policy.user_action_base_s if kind in NEEDS_USER_ACTION else policy.base_s
-    pause = min(policy.max_s, base * 2.0 ** min(failures - 1.0, _MAX_DOUBLINGS))
+    longest = policy.max_s
+    if first_s is not None:
+        base, longest = max(base, first_s), max(longest, policy.sold_out_max_s)
+        in_a_row = round(failures)
+        message = f"{message} (refused {in_a_row} times in a row)" if in_a_row > 1 else message
+    pause = min(longest, base * 2.0 ** min(failures - 1.0, _MAX_DOUBLINGS))
     return TypeHealth(
         failures=failures,
         failed_at=now,
@@ -31,6 +46,14 @@ def after_failure(
         message=message,
         timed_out_at=health.timed_out_at,
     )
+
+
+def after_success(health: TypeHealth, now: float, policy: Backoff) -> TypeHealth | None:
+    """Returns the health after a machine came that was asked for later: half of the failures; None: none."""
+    failures = decayed_failures(health, now, policy) / 2
+    if failures < 1.0 and not is_blocked(health, now) and health.timed_out_at is None:
+        return None
+    return replace(health, failures=failures)
 
 
 def is_blocked(health: TypeHealth | None, now: float) -> bool:

@@ -125,6 +125,7 @@ class Backoff(Struct, frozen=True, kw_only=True):
     base_s: float = 5.0
     max_s: float = 600.0
     user_action_base_s: float = 60.0  # quota, permission, config: the user must act, so retry less often
+    sold_out_max_s: float = 1800.0  # instead of max_s, where the provider says how long stocks stay empty
     decay_s: float = 300.0
     recovery_s: float = 600.0  # Ray's availability recovery window
 
@@ -410,7 +411,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     kind: NoticeKind
     deadline: float | None = None  # seconds since the epoch
     source: str = ""  # for users: where it was read
-    at: float | None = None  # when it was read first, by the machine's clock; None: it is of this machine
+    at: float | None = None  # when it was read, by the machine's clock; None: it is of this machine
     is_cancelled: bool = False  # the cloud took it back
 
 
@@ -437,6 +438,7 @@ class LaunchFailure(Struct, frozen=True, kw_only=True):
     message: str = ""
     offer: str = ""  # the offer's name, when the provider knows that only this one is concerned
     also: tuple[str, ...] = ()  # other offers of the type that the same call has found to be the same
+    pause_s: float | None = None  # the first pause, as the provider knows it; None: as after any failure
 
 
 class TerminateFailure(Struct, frozen=True, kw_only=True):

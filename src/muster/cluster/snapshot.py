@@ -80,6 +80,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     without_drivers: WithoutDrivers = WithoutDrivers()
     # Notices that are known: machine -> what was announced. An entry stays as long as its notice.
     noticed: Mapping[str, NoticeKind] = field(default_factory=dict)
+    # Until when nodes under notice were told to be empty: machine -> time.
+    drained_until: Mapping[str, float] = field(default_factory=dict)
     # Since when each verdict holds: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 

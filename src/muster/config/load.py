@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, structs
 from muster.cluster.model import Backoff, Timeouts
 from muster.config.check import checked, nearest, shortened
 from muster.config.document import Document, Path_, kubernetes_kind, not_kubernetes
-from muster.config.node_launch import with_sizes
+from muster.config.node_launch import SizeSource, table_only, with_sizes
 from muster.config.prices import check_offers
 from muster.config.rack import check_rack, with_local_type
 from muster.config.schema import (
@@ -126,7 +126,7 @@ LEGACY_HEAD = "ray-legacy-head-node-type"
 LEGACY_WORKER = "ray-legacy-worker-node-type"
 
 
-def prepare(document: Document, written: Mapping[str, Any]) -> Plain:
+def prepare(document: Document, written: Mapping[str, Any], sizes: SizeSource = table_only) -> Plain:
     """Returns the document's data made complete; its own top-level keys win over every default."""
     data: Plain = with_provider_keys(written)
     provider = data["provider"]["type"]
@@ -136,7 +136,7 @@ def prepare(document: Document, written: Mapping[str, Any]) -> Plain:
         data = with_local_type(document, data)
     defaults = DEFAULTS.get(provider, {})
     data = over_defaults(with_legacy_types(data, defaults), defaults)
-    return with_sizes(document, with_merged_commands(without_legacy_keys(data)))
+    return with_sizes(document, with_merged_commands(without_legacy_keys(data)), sizes)
 
 
 def with_provider_keys(data: Mapping[str, Any]) -> Plain:
@@ -428,12 +428,16 @@ def _switch(variable: Variable, text: str) -> bool:
 _NO_VARIABLES: Mapping[str, str] = {}
 
 
-def load_config(path: Path, environment: Mapping[str, str] = _NO_VARIABLES) -> ClusterConfig:
+def load_config(
+    path: Path, environment: Mapping[str, str] = _NO_VARIABLES, sizes: SizeSource = table_only
+) -> ClusterConfig:
     """Returns the file as typed data; ConfigError names file, line, key and fix."""
-    return parse_config(Document.load(path), environment)
+    return parse_config(Document.load(path), environment, sizes)
 
 
-def parse_config(document: Document, environment: Mapping[str, str] = _NO_VARIABLES) -> ClusterConfig:
+def parse_config(
+    document: Document, environment: Mapping[str, str] = _NO_VARIABLES, sizes: SizeSource = table_only
+) -> ClusterConfig:
     """Returns typed data of a document already read; `environment` gives settings that the file does not."""
     if document.data is None:
         raise document.error((), "is empty; it needs cluster_name, provider and available_node_types")
@@ -443,7 +447,7 @@ def parse_config(document: Document, environment: Mapping[str, str] = _NO_VARIAB
     if isinstance(written, dict) and written.get("head_node_type") == {}:  # in an example of Ray's
         written = {key: value for key, value in written.items() if key != "head_node_type"}
     check_written(document, checked(document, (), written, ClusterConfig))
-    data = with_environment(prepare(document, written), environment)
+    data = with_environment(prepare(document, written, sizes), environment)
     config = checked(document, (), data, ClusterConfig)
     check_prepared(document, config)
     return config

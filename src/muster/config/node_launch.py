@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -252,9 +252,31 @@ def _known_sizes() -> dict[tuple[str, str], MachineSize]:
     return sizes
 
 
-def machine_resources(provider: str, node_config: Mapping[str, Any]) -> dict[str, int]:
-    """Returns what Ray finds on a machine of this config; {} when its type is not known."""
-    size = size_of(provider, machine_type(provider, node_config))
+# Takes the section `provider` and machine types; returns those that the cloud itself describes.
+SizeSource = Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, MachineSize]]
+_NO_SIZES: Mapping[str, MachineSize] = {}
+
+
+def table_only(provider: Mapping[str, Any], machine_types: Sequence[str]) -> Mapping[str, MachineSize]:
+    """The SizeSource of those who have no account, such as `muster plan`: the shipped table stands."""
+    return _NO_SIZES
+
+
+def any_size(provider: Mapping[str, Any], machine_types: Sequence[str]) -> Mapping[str, MachineSize]:
+    """The SizeSource of those who need other keys only: what EC2 would be asked for is no mistake here."""
+    unknown = [name for name in machine_types if size_of("aws", name) is None]
+    return dict.fromkeys(unknown, MachineSize(0, 0)) if provider["type"] == "aws" else _NO_SIZES
+
+
+def machine_resources(
+    provider: str, node_config: Mapping[str, Any], told: Mapping[str, MachineSize] = _NO_SIZES
+) -> dict[str, int]:
+    """Returns what Ray finds on a machine of this config; {} when its type is not known.
+
+    What the cloud itself says (`told`) is newer than the table.
+    """
+    name = machine_type(provider, node_config)
+    size = told.get(name) or size_of(provider, name)
     if size is None:
         return {}
     found = {"CPU": size.cpus, "memory": int(size.memory_mib * 2**20 * _MEMORY_SHARE)}
@@ -280,7 +302,9 @@ def _added(node_config: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
             yield "GPU", count, name.rpartition("/")[2].removeprefix("nvidia-").removeprefix("tesla-").upper()
 
 
-def with_sizes(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
+def with_sizes(
+    document: Document, data: Mapping[str, Any], source: SizeSource = table_only
+) -> dict[str, Any]:
     """Adds the resources of machines of known types, where the file does not give them.
 
     As in Ray, what an entry for aws gives is completed, and the memory of the head is left to the head. The
@@ -289,8 +313,12 @@ def with_sizes(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
     provider, types = data["provider"]["type"], data.get("available_node_types", {})
     head = data.get("head_node_type") or next(iter(types), "")
     sized: dict[str, Any] = {}
+    machines = (machine_type(provider, entry.get("node_config") or {}) for entry in types.values())
+    named = [name for name in dict.fromkeys(machines) if name]
+    told = source(data["provider"], named) if named else _NO_SIZES
     for name, entry in types.items():
-        given, known = entry.get("resources"), machine_resources(provider, entry.get("node_config") or {})
+        given = entry.get("resources")
+        known = machine_resources(provider, entry.get("node_config") or {}, told)
         if given is None and not known:
             machine = machine_type(provider, entry.get("node_config") or {})
             unknown = f", and the size of {machine} is not known" if machine else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from muster.cluster.model import ClusterSpec
 from muster.config.document import Document
 from muster.config.load import parse_config
+from muster.config.node_launch import SizeSource, table_only
 from muster.config.prices import parse_prices, price_file
 from muster.config.schema import ClusterConfig
 from muster.config.to_spec import to_spec
@@ -24,9 +25,11 @@ class FileSpecSource:
     file is treated alike, but an edit of it counts at the next read, unless its last line seems cut off.
     """
 
-    def __init__(self, path: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: Path, environment: Mapping[str, str] | None = None, sizes: SizeSource = table_only
+    ) -> None:
         """Raises ConfigError when there is no good spec to begin with."""
-        self._path = path
+        self._path, self._sizes = path, sizes
         self._environment = dict(environment or {})
         self._complete: Callable[[ClusterConfig], ClusterConfig] = lambda config: config
         self._problem = self._price_problem = ""
@@ -65,7 +68,8 @@ class FileSpecSource:
         return _text_of(self._path, "the cluster YAML")
 
     def _parse(self, text: str) -> tuple[ClusterConfig, ClusterSpec]:
-        config = self._complete(parse_config(Document(text, str(self._path)), self._environment))
+        document = Document(text, str(self._path))
+        config = self._complete(parse_config(document, self._environment, self._sizes))
         path = price_file(config, self._path)
         if path is None:
             return config, to_spec(config)

@@ -29,11 +29,13 @@ from email.utils import parsedate_to_datetime
 MARK = "RAY_CLOUD_INSTANCE_ID"  # the machine's name in the cluster
 SPACE, PREFIX = "__muster", "notice/"  # where the monitor looks
 ADDRESS = "http://169.254.169.254"  # of the metadata service, in all three clouds
+ADDRESS_VARIABLE = "MUSTER_NOTICES_ADDRESS"  # another one; {id} in it is the machine's name
 PAUSE_S = 5.0
 LONGEST_PAUSE_S = 60.0  # while the service does not answer
 CALL_S = 5.0
 FIRST_CALL_S = 150.0  # Azure starts its service for a machine with the first call
 REPORT_S = 60.0
+REPEAT_S = 60.0  # the head may be a new one, which does not know the notice
 GCP_LEAD_S = 30.0  # from the notice to the end; it names no time
 GCP_WAIT_S = 5
 TOKEN_S = 21_600
@@ -280,8 +282,9 @@ class NoticeWatch:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
-        self._cloud = CLOUDS[given.cloud](Metadata(given.address or ADDRESS))
+        self._cloud = CLOUDS[given.cloud](Metadata((given.address or ADDRESS).replace("{id}", given.id)))
         self._reported: dict[str, object] | None = None
+        self._reported_at = 0.0
         self._said = ""
 
     def run(self) -> int:
@@ -301,11 +304,12 @@ class NoticeWatch:
             time.sleep(pause_s)  # noqa: TID251
 
     def look(self) -> None:
-        """Reads once, and reports what is new; raises what went wrong."""
+        """Reads once, and reports what is new, or was reported a while ago; raises what went wrong."""
         found = most_urgent(self._cloud.read())
-        if found is not None and not same(found, self._reported):
+        is_old = time.monotonic() - self._reported_at > REPEAT_S  # noqa: TID251
+        if found is not None and (is_old or not same(found, self._reported)):
             self._report({**found, "is_cancelled": False})
-            self._reported = found
+            self._reported, self._reported_at = found, time.monotonic()  # noqa: TID251
         elif found is None and self._reported is not None:
             self._report({**self._reported, "is_cancelled": True})
             self._reported = None
@@ -362,7 +366,8 @@ def parser() -> argparse.ArgumentParser:
     shown = argparse.ArgumentParser(prog="node_notices", description=__doc__)
     shown.add_argument("--cloud", choices=sorted(CLOUDS), required=True)
     shown.add_argument("--head", required=True, metavar="HOST:PORT", help="of the GCS")
-    shown.add_argument("--address", default="", help=f"of the metadata service; default: {ADDRESS}")
+    address = os.environ.get(ADDRESS_VARIABLE, "")  # noqa: TID251
+    shown.add_argument("--address", default=address, help=f"default: {ADDRESS_VARIABLE}, or {ADDRESS}")
     shown.add_argument("--id", default=os.environ.get(MARK, ""), help=f"default: {MARK}")  # noqa: TID251
     shown.add_argument("--ray", default="ray", help="the command that starts Ray: its Python tells the head")
     shown.add_argument("--pause-s", type=float, default=PAUSE_S)

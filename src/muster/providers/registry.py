@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ from muster.providers.batching import submitting
 from muster.providers.compat.clouds import CLOUDS
 from muster.providers.v1.adapter import ReadOnlyRefusal
 from muster.providers.v1.failures import provider_call
+from muster.remote.notices import notices_line
 
 NEEDED = (
     "create_node",
@@ -189,9 +191,12 @@ Build = Callable[[ClusterConfig, Launches, ProviderContext], ManagedProvider]
 
 
 def _process(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
+    from muster.providers.process.program import ray_worker
     from muster.providers.process.provider import ProcessNodeProvider
 
-    made = ProcessNodeProvider(config.provider.settings(), context.cluster_name, context)
+    watcher = notices_line(config, address=context.address, ray=str(Path(sys.executable).with_name("ray")))
+    program = ray_worker(context.address, watcher)
+    made = ProcessNodeProvider(config.provider.settings(), context.cluster_name, context, program=program)
     return _adapted(config, made, launches, context)
 
 

@@ -32,11 +32,11 @@ def lease_line(config: ClusterConfig, *, port: int = GCS_PORT, lock: str = "") -
         return ""
     words = ["--lease-s", f"{60 * minutes:g}", "--drain-s", f"{config.muster.timeouts.drain_deadline_s:g}"]
     words += ["--lock", lock] if lock else ["--power-off"]
-    return watcher_line(node_lease, words, port)
+    return watcher_line(node_lease, words, f"$RAY_HEAD_IP:{port}")
 
 
-def watcher_line(program: ModuleType, words: Sequence[str], port: int) -> str:
+def watcher_line(program: ModuleType, words: Sequence[str], head: str) -> str:
     """Returns the line that starts a program of one file, which is in the line, beside Ray on a worker."""
     packed = base64.b64encode(zlib.compress(inspect.getsource(program).encode(), 9)).decode()
-    start = f'python3 -c {shlex.quote(_RUN)} {packed} --head "$RAY_HEAD_IP:{port}" '
+    start = f'python3 -c {shlex.quote(_RUN)} {packed} --head "{head}" '
     return f"setsid nohup {start}{' '.join(map(shlex.quote, words))} > /dev/null 2>&1 < /dev/null &"

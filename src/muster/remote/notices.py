@@ -11,14 +11,17 @@ from muster.host import node_notices
 from muster.remote.lease import GCS_PORT, watcher_line
 
 
-def notices_line(config: ClusterConfig, *, port: int = GCS_PORT, ray: str = "ray") -> str:
-    """Returns the line; "" where no cloud announces anything. `ray` is the command that starts Ray."""
+def notices_line(config: ClusterConfig, *, port: int = GCS_PORT, ray: str = "ray", address: str = "") -> str:
+    """Returns the line; "" where no cloud announces anything. `ray` is the command that starts Ray.
+
+    `address` is the GCS's, where the machine has no RAY_HEAD_IP.
+    """
     cloud = source_of(config)
     if not cloud:
         return ""
     words = ["--cloud", cloud, "--ray", ray]
     words += ["--address", config.muster.notices.address] if config.muster.notices.address else []
-    return watcher_line(node_notices, words, port)
+    return watcher_line(node_notices, words, address or f"$RAY_HEAD_IP:{port}")
 
 
 def source_of(config: ClusterConfig) -> str:

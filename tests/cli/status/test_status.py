@@ -362,3 +362,24 @@ def test_offers_are_shown_with_their_machines_and_why_they_are_not_bought_from()
 def test_the_json_of_a_machine_has_zone_and_market():
     row = json.loads(encode_plain(offered()))["nodes"][1]
     assert (row["zone"], row["market"]) == ("a", "spot")
+
+
+@pytest.mark.parametrize("reason", [Reason.RESIZE_FAILED, Reason.STUCK])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_is_wrong_with_a_machine_is_not_hidden_by_why_it_is_kept(reason, is_first):
+    base = published()
+    machine = base.instances[-1].instance_id
+    wrong = Verdict(subject=Subject.NODE, subject_id=machine, reason=reason, detail="the pod is deferred")
+    kept = replace(wrong, reason=Reason.KEPT_BUSY, detail="")
+    both = (wrong, kept) if is_first else (kept, wrong)
+    report = build_report(replace(base, status=replace(base.status, verdicts=both)), now=AT)
+    assert any(f"{reason.value}: the pod is deferred" in line for line in page(report, width=200))
+
+
+def test_a_machine_that_is_removed_after_all_shows_why_it_goes():
+    base = published()
+    machine = base.instances[-1].instance_id
+    wrong = Verdict(subject=Subject.NODE, subject_id=machine, reason=Reason.STUCK, detail="it is slow")
+    gone = replace(wrong, reason=Reason.REMOVED_IDLE, detail="idle for 10 min")
+    report = build_report(replace(base, status=replace(base.status, verdicts=(wrong, gone))), now=AT)
+    assert any("removed-idle: idle for 10 min" in line for line in page(report, width=200))

@@ -250,3 +250,57 @@ def test_nothing_is_drained_for_a_provider_that_is_only_watched():
 def test_no_new_records_without_work_or_demand():
     seen = given(notice(), nodes=[busy(used=0.0)], demands=[demand({"CPU": 4})])
     assert len(created(seen, reconcile(seen))) == 1
+
+
+def leaving(state=S.RAY_STOPPING, cause=StopCause.NOTICE):
+    return record(
+        "a", state, node_type="gpu", offer=SPOT_A, price_per_hour=1.0, stop_cause=cause, node_id="n-a"
+    )
+
+
+def told(until, **changes):
+    memory = Memory(noticed={"c-a": NoticeKind.INTERRUPTION}, drained_until={"c-a": until})
+    return {"memory": memory, "nodes": [busy("a", NodeStatus.DRAINING)], **changes}
+
+
+@pytest.mark.parametrize("state", [S.RAY_STOP_REQUESTED, S.RAY_STOPPING])
+def test_a_deadline_that_comes_nearer_is_passed_on_to_the_drain_that_runs(state):
+    seen = given(notice(deadline=NOW + 30.0), records=[leaving(state)], **told(SOON))
+    plan = reconcile(seen)
+    (drain,) = drains(plan)
+    assert (drain.node_id, drain.deadline_s, drain.cause) == ("n-a", 30.0, StopCause.NOTICE)
+    assert plan.memory.drained_until == {"c-a": NOW + 30.0}
+    assert drains(reconcile(following(seen, plan, seconds=1.0))) == []
+
+
+@pytest.mark.parametrize("deadline", [SOON, SOON - 0.5, SOON + 60.0])
+def test_a_deadline_that_is_the_same_or_later_changes_nothing(deadline):
+    seen = given(notice(deadline=deadline), records=[leaving()], **told(SOON))
+    assert drains(reconcile(seen)) == []
+
+
+def test_a_recommendation_that_becomes_a_notice_shortens_the_drain():
+    seen = given(notice(kind=NoticeKind.REBALANCE, deadline=None))
+    plan = reconcile(seen)
+    assert drains(plan)[0].deadline_s == 600.0
+    later = following(seen, plan, seconds=5.0)
+    seen = replace(later, notices=(notice(deadline=later.now + 120.0),))
+    assert [drain.deadline_s for drain in drains(reconcile(seen))] == [120.0]
+
+
+@pytest.mark.parametrize(("cause", "asked"), [(StopCause.OUTDATED, [5.0]), (StopCause.IDLE, []), (None, [])])
+def test_a_drain_for_another_reason_is_shortened_unless_nothing_runs_or_it_is_not_ours(cause, asked):
+    seen = given(notice(deadline=NOW + 5.0), records=[leaving(cause=cause)], nodes=[busy()])
+    assert [drain.deadline_s for drain in drains(reconcile(seen))] == asked
+
+
+def test_what_was_told_is_forgotten_with_the_machine():
+    memory = Memory(drained_until={"c-gone": SOON})
+    assert reconcile(given(records=[], memory=memory)).memory.drained_until == {}
+
+
+def test_a_notice_that_came_while_no_monitor_ran_is_acted_on_if_it_still_holds():
+    """The ledger knows nothing of it, and it was read a while before this monitor started."""
+    waiting = notice(at=NOW - 60.0, deadline=NOW + 60.0)
+    seen = given(waiting, records=[serving(since=NOW - 500.0)])
+    assert [drain.deadline_s for drain in drains(reconcile(seen))] == [60.0]

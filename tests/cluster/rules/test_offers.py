@@ -10,6 +10,7 @@ from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, Offer
 from muster.cluster.plan import Launch
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth
+from muster.cluster.status import offer_statuses
 from muster.testing.builders import NOW, demand, node_type
 
 CHEAP = Offer(zone="a", market="spot", price_per_hour=1.0, billing_minimum_s=60.0)
@@ -73,6 +74,35 @@ def test_a_stock_out_of_an_offer_buys_from_the_next_in_the_same_tick(kind):
     assert [name for name, health in plan.memory.health.items() if health.blocked_until > NOW] == [
         "gpu a/spot"
     ]
+
+
+def empty(message="none"):
+    return (
+        LaunchFailure(
+            request_id="r-1", node_type="gpu", kind=FailureKind.CAPACITY, message=message, pause_s=180.0
+        ),
+    )
+
+
+def test_a_stock_that_is_empty_again_is_left_alone_for_longer_and_why_says_so():
+    health = TypeHealth(failures=2.0, failed_at=NOW - 400.0, blocked_until=NOW, kind=FailureKind.CAPACITY)
+    seen = offered([asked()], launch_failures=empty(), memory=Memory(health={"gpu a/spot": health}))
+    plan = reconcile(seen)
+    known = plan.memory.health["gpu a/spot"]
+    assert (known.failures, known.blocked_until) == (3.0, NOW + 720.0)
+    rows = {row.zone: row for row in offer_statuses((GPU,), (), plan.memory, NOW) if row.market == "spot"}
+    assert (rows["a"].message, rows["a"].blocked_until) == ("none (refused 3 times in a row)", NOW + 720.0)
+    assert rows["b"].blocked_until is None
+
+
+@pytest.mark.parametrize(
+    ("failed_at", "left"), [(NOW - 500.0, 2.0), (NOW + 1.0, 4.0)], ids=["asked later", "asked before"]
+)
+def test_a_machine_that_was_asked_for_after_the_refusal_halves_what_is_remembered(failed_at, left):
+    health = TypeHealth(failures=4.0, failed_at=failed_at, blocked_until=NOW, kind=FailureKind.CAPACITY)
+    came = machine("a", node_type="gpu", request_id="r-1", zone="a", market="spot")
+    seen = offered([asked()], wanted=0, machines=[came], memory=Memory(health={"gpu a/spot": health}))
+    assert reconcile(seen).memory.health["gpu a/spot"].failures == left
 
 
 def test_offer_after_offer_is_tried_until_one_sells():

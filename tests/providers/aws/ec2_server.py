@@ -8,6 +8,7 @@ counts.
 from __future__ import annotations
 
 import io
+import json
 import re
 import threading
 from collections import Counter
@@ -50,6 +51,7 @@ class Ec2Faults:
         self.fresh_profile = 0  # launches until the instance profile is known
         self.is_pending = False  # new machines stay pending
         self.unlisted: set[str] = set()  # instances that the list lacks
+        self.prices: dict[str, float] = {}  # machine type -> $ per hour, on demand
         self.calls: Counter[str] = Counter()
         self.bodies: list[dict[str, str]] = []  # of calls that buy
         self.tokens: dict[tuple[str, str], tuple[str, Answer]] = {}
@@ -77,10 +79,13 @@ class Ec2Middleware:
     def __call__(self, environ, start_response):
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         fields = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        action = fields.get("Action", "")
+        target = environ.get("HTTP_X_AMZ_TARGET", "")  # services that speak JSON name their action here
+        action = fields.get("Action", "") or target.rpartition(".")[2]
         with self.lock:
             self.faults.calls[action or environ["PATH_INFO"]] += 1
             status, answer = self.answer(environ, action, fields, body)
+        if target and answer[:1] == b"<":
+            answer = _as_json(answer)
         reason = {200: "OK", 503: "Service Unavailable"}.get(status, "Bad Request")
         kind = "application/x-amz-json-1.1" if answer[:1] == b"{" else "text/xml"
         start_response(f"{status} {reason}", [("Content-Type", kind), ("Content-Length", str(len(answer)))])
@@ -122,6 +127,8 @@ class Ec2Middleware:
             return self.fleet(environ, fields)
         if action == "RunInstances":
             return self.run(environ, fields)
+        if action == "GetProducts":
+            return 200, self.products(json.loads(body))
         status, answer = self.moto(environ, body)
         if action == "DescribeInstances":
             answer = self.listed(answer)
@@ -194,6 +201,15 @@ class Ec2Middleware:
 
     # -- looking ----------------------------------------------------------------------------------
 
+    def products(self, asked) -> bytes:
+        """moto has no Price List: answers with a product of each machine type that has a price."""
+        wanted = {one["Field"]: one["Value"] for one in asked["Filters"]}
+        price = self.faults.prices.get(wanted["instanceType"])
+        dimension = {"unit": "Hrs", "pricePerUnit": {"USD": f"{price or 0:.10f}"}}
+        terms = {"OnDemand": {"A.B": {"priceDimensions": {"A.B.C": dimension}}}}
+        found = [json.dumps({"product": {"attributes": wanted}, "terms": terms})] if price else []
+        return json.dumps({"FormatVersion": "aws_v1", "PriceList": found}).encode()
+
     def listed(self, answer: bytes) -> bytes:
         text = answer.decode()
         if self.faults.is_pending:
@@ -219,6 +235,13 @@ class Ec2Middleware:
         if hasattr(parts, "close"):
             parts.close()
         return int(seen[0].split()[0]), answer
+
+
+def _as_json(answer: bytes) -> bytes:
+    """Returns an error as services that speak JSON say it."""
+    code, message = (re.search(f"<{tag}>(.*?)</{tag}>", answer.decode()) for tag in ("Code", "Message"))
+    said = {"__type": code[1] if code else "InternalFailure", "message": message[1] if message else ""}
+    return json.dumps(said).encode()
 
 
 def error(code: str, message: str, status: int = 400) -> Answer:

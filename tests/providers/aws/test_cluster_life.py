@@ -112,6 +112,23 @@ def test_and_from_there_to_the_next_type_and_no_sold_out_place_is_asked_again(cl
     assert faults.calls["CreateFleet"] <= 7  # a minute later only what is tried again after some minutes
 
 
+def test_a_place_that_stays_sold_out_is_asked_less_and_less_also_by_another_process(cluster, faults):
+    faults.stock = {"m5.xlarge *": 0, "m6i.xlarge *": 0}
+    cluster.ask(1)
+    pauses = []
+    for _ in range(4):
+        cluster.tick(6)
+        health = cluster.store.load().memory.health["other us-east-1a/on-demand"]
+        pauses.append(round(health.blocked_until - health.failed_at))
+        cluster.restart()
+        cluster.clock.advance(health.blocked_until - cluster.clock.now())
+    assert pauses == [pytest.approx(pause, rel=0.05) for pause in (180, 360, 720, 1440)]
+    assert "refused 4 times in a row" in health.message
+    faults.stock = {}
+    cluster.tick(6)
+    assert cluster.workers() == [SPOT_A]
+
+
 def test_units_that_nobody_has_fail_with_the_reason_and_the_others_stay(cluster, faults):
     faults.stock = {"m5.xlarge us-east-1a spot": 1, "m5.xlarge us-east-1b spot": 1, "* on-demand": 0}
     cluster.ask(4)

@@ -36,7 +36,7 @@ def shell(script: str, **more: Any) -> NodeProgram:
 
 
 def make_provider(
-    home: Path, program: NodeProgram, clock: Clock = CLOCK, grace_s: float = 0.5
+    home: Path, program: NodeProgram, clock: Clock = CLOCK, grace_s: float = 0.5, **inherited: str
 ) -> ProcessNodeProvider:
     surroundings = ProviderContext(
         cluster_name="c",
@@ -44,7 +44,7 @@ def make_provider(
         address="",
         clock=clock,
         ids=RandomIds(),
-        environment={"PATH": "/usr/bin:/bin"},
+        environment={"PATH": "/usr/bin:/bin", **inherited},
     )
     return ProcessNodeProvider({}, "c", surroundings, program=program, grace_s=grace_s, at_a_time=AT_A_TIME)
 

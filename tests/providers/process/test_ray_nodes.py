@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.host.metadata_server import SPOT, MetadataService, metadata_service
 from tests.providers.process.stand_in import CLOCK, until
 
 from muster.base.ids import RandomIds
+from muster.config.schema import ClusterConfig, MusterConfig, NoticesConfig, ProviderConfig
+from muster.host.node_notices import ADDRESS_VARIABLE, PREFIX, SPACE
 from muster.host.processes import ProcessMark, find, lives, mark_of, table, was_started_with
 from muster.providers.process.head import stop_everything, token_file
+from muster.providers.process.program import ray_worker
 from muster.providers.process.provider import ProcessNodeProvider
 from muster.providers.process.records import NodeDirectory
 from muster.providers.registry import ProviderContext
+from muster.remote.notices import notices_line
 from muster.runtimes.ray.native import set_up
 from muster.testing.ray_cluster import AUTH
 
@@ -60,6 +67,7 @@ class Cluster:
     nodes: tuple[str, ...]
     before: dict[str, ProcessMark | None]  # their processes when their owner was killed
     provider: ProcessNodeProvider
+    metadata: MetadataService  # of all nodes, at the address that a variable gives
 
     @property
     def directory(self) -> NodeDirectory:
@@ -84,7 +92,11 @@ def provider_of(home: Path, address: str) -> ProcessNodeProvider:
         auth=auth_of(home),
         environment=dict(os.environ),
     )
-    return ProcessNodeProvider({}, "c", surroundings)
+    config = ClusterConfig(
+        provider=ProviderConfig(type="process"), muster=MusterConfig(notices=NoticesConfig(source="aws"))
+    )
+    watcher = notices_line(config, address=address, ray=str(Path(sys.executable).with_name("ray")))
+    return ProcessNodeProvider({}, "c", surroundings, program=ray_worker(address, watcher))
 
 
 def create_worker(provider: ProcessNodeProvider) -> None:
@@ -114,14 +126,18 @@ def cluster(plain_head, tmp_path_factory):
     (home / "auth_token").write_text(AUTH["RAY_AUTH_TOKEN"])  # Ray keeps the first token of a process
     before = dict(os.environ)
     os.environ.update(AUTH)
+    services = ExitStack()
+    metadata = services.enter_context(metadata_service())
+    os.environ[ADDRESS_VARIABLE] = metadata.address_of_each
     try:
         nodes = joined_and_abandoned(home, plain_head.address)
         marks = {one: NodeDirectory(home / "nodes").find(one).process for one in nodes}
         provider = provider_of(home, plain_head.address)
-        yield Cluster(home, plain_head.address, nodes, marks, provider)
+        yield Cluster(home, plain_head.address, nodes, marks, provider, metadata)
         provider.close()
     finally:
         stop_everything(home / "nodes", CLOCK)
+        services.close()
         os.environ.clear()
         os.environ.update(before)
 
@@ -161,6 +177,21 @@ def test_workers_outlive_a_killed_owner_and_are_taken_over(cluster) -> None:
     assert (set(cluster.nodes) <= listed, now) == (True, cluster.before)
     assert all(cluster.provider.is_running(node) for node in cluster.nodes)
     assert {find(mark.pid).parent for mark in now.values()} != {os.getpid()}
+
+
+def test_what_the_cloud_announces_about_a_node_reaches_the_head_also_after_its_owner_died(cluster) -> None:
+    """The watcher reads the service at the variable's address, and tells the GCS with Ray and its token."""
+    node = cluster.nodes[1]
+    cluster.metadata.put(SPOT, {"action": "terminate", "time": "2017-09-18T08:22:00Z"}, machine=node)
+    key = f"{PREFIX}{node}".encode()
+    found = lambda: client(cluster.address).internal_kv_get(key, SPACE.encode(), timeout=60)  # noqa: E731
+    try:
+        assert until(found, 100.0, pause_s=0.2)
+        notice = json.loads(found())
+        assert (notice["cloud_id"], notice["source"]) == (node, "aws: spot terminate")
+    finally:
+        cluster.metadata.put(SPOT, None, machine=node)
+        client(cluster.address).internal_kv_del(key, False, SPACE.encode(), timeout=60)
 
 
 def test_a_node_whose_raylet_is_killed_is_missed_and_cleaned_up(cluster) -> None:

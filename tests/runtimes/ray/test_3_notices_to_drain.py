@@ -94,8 +94,16 @@ def controller(link: GcsClient, provider: FakeProvider, drainer: GcsDrainer) -> 
     return ClusterController(ports, Ambient(clock=clock, ids=CountingIds(), seed=Seed(1)))
 
 
+def terminated_at(deadline: float) -> dict[str, str]:
+    return {"action": "terminate", "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(deadline))}
+
+
+def drained_until(link: GcsClient, node_id: str) -> float:
+    return link.call("get_draining_nodes")[node_id] / 1000
+
+
 @pytest.mark.usefixtures("watched")
-def test_a_notice_drains_the_node_until_the_deadline_and_replaces_it_in_the_same_tick(
+def test_a_notice_drains_the_node_until_the_newest_deadline_and_replaces_it_in_the_same_tick(
     cluster: RayCluster,
     link: GcsClient,
     source: GcsNodeSource,
@@ -116,8 +124,7 @@ def test_a_notice_drains_the_node_until_the_deadline_and_replaces_it_in_the_same
         wait_for(lambda: node_of(source, "w-notice"), lambda node: node.status is NodeStatus.RUNNING)
         loop.tick()
         deadline = time.time() + 120
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(deadline))
-        services["aws"].put(SPOT, {"action": "terminate", "time": stamp})
+        services["aws"].put(SPOT, terminated_at(deadline))
         services["gcp"].put(PREEMPTED, "TRUE")
         services["azure"].put(NAME, "vm")
         preempt = {"EventId": "1", "EventType": "Preempt", "Resources": ["vm"], "NotBefore": ""}
@@ -132,8 +139,14 @@ def test_a_notice_drains_the_node_until_the_deadline_and_replaces_it_in_the_same
         unknown = {n.source for n in result.plan.quarantined if n.source.startswith("notice ")}
         assert unknown == {"notice not-ours-gcp", "notice not-ours-azure"}
         node = wait_for(lambda: node_of(source, "w-notice"), lambda node: node.status is NodeStatus.DRAINING)
-        (until_ms,) = [at for name, at in link.call("get_draining_nodes").items() if name == node.node_id]
-        assert abs(until_ms / 1000 - deadline) < 30
+        assert abs(drained_until(link, node.node_id) - deadline) < 30
+        nearer = time.time() + 60
+        services["aws"].put(SPOT, terminated_at(nearer))
+        own = {notice.cloud_id: notice for notice in read}["w-notice"]
+        wait_for(lambda: board.read().notices, lambda now: own not in now)
+        loop.tick()
+        wait_for(lambda: drained_until(link, node.node_id), lambda at: abs(at - nearer) < 20)
+        assert node_of(source, "w-notice").status is NodeStatus.DRAINING
         assert drainer.poll() == ()
     finally:
         drainer.close()

@@ -30,7 +30,7 @@ from muster.base.ids import IdSource
 from muster.cluster.ports import CloudProvider
 from muster.config.document import Document
 from muster.config.load import load_config, parse_config
-from muster.config.node_launch import node_launches
+from muster.config.node_launch import SizeSource, any_size, machine_type, node_launches, size_of
 from muster.config.prices import load_prices, price_file
 from muster.config.rack import rack_hosts
 from muster.config.schema import ClusterConfig
@@ -98,10 +98,19 @@ def read_launch(home: ClusterHome) -> LaunchRecord | None:
 class ClusterSession:
     """A ClusterSession is one cluster while a command works on it; use it in a `with` statement."""
 
-    def __init__(self, context: LaunchContext, file: Path, overrides: Overrides = NO_OVERRIDES) -> None:
-        """Raises ConfigError or ClusterError for a file that cannot be launched; no provider is asked yet."""
+    def __init__(
+        self,
+        context: LaunchContext,
+        file: Path,
+        overrides: Overrides = NO_OVERRIDES,
+        sizes: SizeSource = any_size,
+    ) -> None:
+        """Raises ConfigError or ClusterError for a file that cannot be launched.
+
+        No provider is asked yet, unless `sizes` does: that of `up`, which needs to know what machines have.
+        """
         self.context, self.file = context, file.expanduser().resolve()
-        written = load_config(file, context.environment)
+        written = load_config(file, context.environment, any_size)
         check_launchable(written, file)
         load_prices(written, self.file)  # a mistake in it is one before anything is started
         self.data: dict[str, Any] = with_overrides(Document.load(file).data, overrides)
@@ -111,7 +120,9 @@ class ClusterSession:
         if prices is not None:
             self.data["muster"] = {**self.data["muster"], "prices": str(prices)}
         text = yaml.safe_dump(self.data, sort_keys=False, allow_unicode=True)
-        self.config = parse_config(Document(text, str(file)), context.environment)
+        self.config = parse_config(Document(text, str(file)), context.environment, sizes)
+        if sizes is not any_size:
+            self.data = with_told_sizes(self.data, self.config)
         self.home = ClusterHome.of(self.config.cluster_name, context.root)
         self.filled: dict[str, Any] | None = None
         self._port: CloudProvider | None = None
@@ -251,7 +262,29 @@ def check_launchable(config: ClusterConfig, file: Path) -> None:
         raise ClusterError(f"a cluster of provider type {kind!r} is {where}; this command is for others")
 
 
-def open_session(word: str, context: LaunchContext, overrides: Overrides = NO_OVERRIDES) -> ClusterSession:
+def with_told_sizes(data: Mapping[str, Any], config: ClusterConfig) -> dict[str, Any]:
+    """Returns the file's data with the resources of machine types that only the cloud knows.
+
+    They go to the head: it may not be allowed to ask.
+    """
+    types = {
+        name: {**entry, "resources": dict(config.available_node_types[name].resources)}
+        for name, entry in (data.get("available_node_types") or {}).items()
+        if config.provider.type == "aws"
+        and entry.get("resources") is None
+        and size_of("aws", machine_type("aws", entry.get("node_config") or {})) is None
+    }
+    return (
+        {**data, "available_node_types": {**data["available_node_types"], **types}} if types else dict(data)
+    )
+
+
+def open_session(
+    word: str,
+    context: LaunchContext,
+    overrides: Overrides = NO_OVERRIDES,
+    sizes: SizeSource = any_size,
+) -> ClusterSession:
     """Opens the cluster of a file, or of a name that was launched from here."""
     file = cluster_file(word)
     if file is None:
@@ -259,4 +292,4 @@ def open_session(word: str, context: LaunchContext, overrides: Overrides = NO_OV
         if record is None:
             raise ClusterError(f"no cluster {word!r} was launched from here; name its file instead")
         file = Path(record.config)
-    return ClusterSession(context, file, overrides)
+    return ClusterSession(context, file, overrides, sizes)

@@ -82,7 +82,7 @@ def exec_(ctx: click.Context, /, cluster: str, command: str, **given: Any) -> No
 
     RAY_ADDRESS and Ray's token are set for it.
     """
-    with cluster_session(cluster, is_quiet=not given["start"]) as session:
+    with cluster_session(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
         ctx.exit(_execute(session, command, **given))
 
 
@@ -105,7 +105,7 @@ def submit(
 
     Options of this command stand before FILE; what stands after SCRIPT is the script's.
     """
-    with cluster_session(cluster, is_quiet=not given["start"]) as session:
+    with cluster_session(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
         head = _started_head(session, is_started=given.pop("start"))
         target = f"~/{script.name}"
         asyncio.run(session.runner(head.node_id).sync_up(str(script), target))
@@ -123,7 +123,7 @@ def submit(
 @click.pass_context
 def attach(ctx: click.Context, /, cluster: str, is_new: bool, node_ip: str | None, **given: Any) -> None:  # noqa: ANN401
     """Open a terminal on the head, or on one of the workers."""
-    with cluster_session(cluster, is_quiet=not given["start"]) as session:
+    with cluster_session(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
         kind, _ = session_kind(tmux=given["tmux"], screen=given["screen"]), forwarded(given["ports"])
         if node_ip is None:
             machine, settings = _started_head(session, is_started=given["start"]), _environment(session)

@@ -27,9 +27,11 @@ from muster.cli.cluster.plan import price_range, show_plan
 from muster.cli.console import GOOD, HEADING, complain, emit, remark, show
 from muster.cli.up_down import confirm
 from muster.config.load import is_cluster_name, load_config
+from muster.config.node_launch import any_size
 from muster.config.prices import load_prices
 from muster.errors import ClusterError, ConfigError
 from muster.host.machine import program
+from muster.providers.aws.sizes import InstanceSizes
 
 
 def is_elsewhere(word: str) -> bool:
@@ -37,7 +39,7 @@ def is_elsewhere(word: str) -> bool:
     file = cluster_file(word)
     if file is not None:
         try:
-            config = load_config(file, os.environ)
+            config = load_config(file, os.environ, any_size)
         except ConfigError:
             return False  # told where the file is needed
         if config.provider.type in ("aws", "local"):
@@ -48,21 +50,26 @@ def is_elsewhere(word: str) -> bool:
 
 @contextmanager
 def cluster_session(
-    cluster: str | Path, overrides: Overrides | None = None, *, is_quiet: bool = False
+    cluster: str | Path, overrides: Overrides | None = None, *, is_quiet: bool = False, starts: bool = False
 ) -> Iterator[ClusterSession]:
-    """Opens a cluster; each step of each node is a line on the error stream."""
+    """Opens a cluster; each step of each node is a line on the error stream.
+
+    A command that `starts` machines asks the cloud what they have; any other needs no account for that.
+    """
 
     def report(node: str, step: str) -> None:
         remark(f"[{node}] {step}" if node else step)
 
+    clock = SystemClock()
     context = LaunchContext(
         root=clusters_root(os.environ),
         environment=dict(os.environ),
-        clock=SystemClock(),
+        clock=clock,
         ids=RandomIds(),
         report=(lambda node, step: None) if is_quiet else report,
     )
-    with open_session(str(cluster), context, overrides or Overrides()) as session:
+    sizes = InstanceSizes(clock, lambda line: remark(f"note: {line}")) if starts else any_size
+    with open_session(str(cluster), context, overrides or Overrides(), sizes) as session:
         yield session
 
 
@@ -70,7 +77,7 @@ def up_elsewhere(file: Path, *, yes: bool, dry_run: bool, no_check: bool, **give
     """Returns whether all is there that was waited for."""
     names = ("cluster_name", "min_workers", "max_workers")
     overrides = Overrides(**{name: given[name] for name in names})
-    with cluster_session(file, overrides) as session:
+    with cluster_session(file, overrides, starts=True) as session:
         prices_of_file = load_prices(session.config, session.file)
         if dry_run:
             show_plan(session.config, prices_of_file)

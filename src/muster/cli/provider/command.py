@@ -119,9 +119,10 @@ def check(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - clic
 
 def _live(options: Mapping[str, Any]) -> LiveProvider:
     from muster.config.load import load_config
+    from muster.config.node_launch import any_size
     from muster.providers.contract.live import live_provider
 
-    config = load_config(options["config"], os.environ)
+    config = load_config(options["config"], os.environ, any_size)
     with _named_in(options["config"]):
         return live_provider(config, options["module"], options.get("node_type"))
 
@@ -229,8 +230,9 @@ def prices(config: Path) -> None:
     from muster.base.clock import SystemClock
     from muster.cli.console import emit
     from muster.config.load import load_config
+    from muster.config.node_launch import any_size
 
-    loaded = load_config(config, os.environ)
+    loaded = load_config(config, os.environ, any_size)
     if loaded.provider.type != "aws":
         raise ConfigError(
             "only 'aws' has lists of prices that are asked", path="provider.type", file=str(config)

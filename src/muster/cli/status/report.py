@@ -254,7 +254,7 @@ def shown_resources(resources: Resources) -> dict[str, float]:
 
 def _nodes(published: PublishedStatus, age_s: float) -> list[NodeRow]:
     reports = {node.node_id: node for node in published.runtime.nodes} if published.runtime else {}
-    why = {v.subject_id: v for v in published.status.verdicts if v.subject is Subject.NODE}
+    why = _node_verdicts(published.status.verdicts)
     rows = []
     for instance in published.instances:
         report = reports.pop(instance.node_id, None) if instance.node_id else None
@@ -262,6 +262,23 @@ def _nodes(published: PublishedStatus, age_s: float) -> list[NodeRow]:
         rows.append(replace(facts, **_of_node(report), **_state(instance, report, published.at, age_s)))
     rows += [_without_record(node) for node in reports.values() if node.status is not NodeStatus.DEAD]
     return sorted(rows, key=lambda row: (not row.is_head, _ORDER.get(row.state, 9), row.node_type))
+
+
+# What is wrong with a machine is not hidden by why it is kept.
+_TROUBLES = frozenset({Reason.RESIZE_FAILED, Reason.STUCK})
+_KEPT = frozenset(reason for reason in Reason if reason.name.startswith("KEPT_"))
+
+
+def _node_verdicts(verdicts: Iterable[Verdict]) -> dict[str, Verdict]:
+    """Returns the verdict that is shown of each machine: the newest, unless an earlier one is a trouble."""
+    shown: dict[str, Verdict] = {}
+    for verdict in verdicts:
+        if verdict.subject is not Subject.NODE:
+            continue
+        before = shown.get(verdict.subject_id)
+        if before is None or before.reason not in _TROUBLES or verdict.reason not in _KEPT:
+            shown[verdict.subject_id] = verdict
+    return shown
 
 
 def _of_record(instance: Instance, verdict: Verdict | None) -> NodeRow:

@@ -61,6 +61,7 @@ class Draft:
         self.listed_at = snapshot.memory.listed_at
         self.without_drivers = snapshot.memory.without_drivers
         self.noticed: Mapping[str, NoticeKind] = snapshot.memory.noticed
+        self.drained_until: Mapping[str, float] = snapshot.memory.drained_until
         self.pack_request: PackRequest | None = None
         self.packing: Packing | None = None
         self.announced: list[Verdict] = []  # of nodes under notice that still serve
@@ -243,6 +244,7 @@ class Draft:
                 ungrowing=self.ungrowing,
                 without_drivers=self.without_drivers,
                 noticed=self.noticed,
+                drained_until=self.drained_until,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
         )

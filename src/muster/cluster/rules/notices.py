@@ -27,7 +27,9 @@ from muster.cluster.states import ON_CLOUD, InstanceState
 
 _S = InstanceState
 SKEW_S = 30.0  # between the clocks of machines, and until a node that runs is seen
+NEARER_S = 1.0  # times of one notice that is read twice differ by less
 OVER_S = 3600.0  # a machine that lives so long after its deadline was not taken
+_LEAVING = (_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
 _SAID = {
     NoticeKind.INTERRUPTION: "the cloud takes its machine",
     NoticeKind.MAINTENANCE: "the cloud stops its machine for maintenance",
@@ -38,7 +40,8 @@ _SAID = {
 def notices(draft: Draft) -> None:
     """Acts on every notice once; one that is repeated changes nothing, one that was cancelled is undone."""
     given = draft.seen.notices
-    if draft.seen.runtime is None or draft.seen.traits.read_only or not (given or draft.noticed):
+    known = draft.noticed or draft.drained_until
+    if draft.seen.runtime is None or draft.seen.traits.read_only or not (given or known):
         return
     if given is None:
         _drain_refused(draft)
@@ -57,6 +60,7 @@ def notices(draft: Draft) -> None:
             noticed[notice.cloud_id] = notice.kind
             _act(draft, owner, notice)
     draft.noticed = noticed
+    draft.drained_until = {name: at for name, at in draft.drained_until.items() if name in owners}
 
 
 def _drain_refused(draft: Draft) -> None:
@@ -111,6 +115,8 @@ def _act(draft: Draft, owner: Instance, notice: Notice) -> None:
     left_s = _left_s(draft, notice)
     if draft.noticed.get(notice.cloud_id) is not notice.kind and notice.kind is not NoticeKind.MAINTENANCE:
         _pause_pool(draft, owner, notice)
+    if owner.state in _LEAVING and left_s is not None:
+        _hurry(draft, owner, notice, max(0.0, left_s))
     if owner.state is not _S.RAY_RUNNING:
         return  # it leaves already, or nothing runs there yet
     is_due = left_s is not None and left_s <= draft.spec.notices.ahead_s
@@ -132,10 +138,26 @@ def _left_s(draft: Draft, notice: Notice) -> float | None:
 
 def _drain(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
     """A drain that was refused or got lost is repeated in the same tick: its replacement may have come."""
-    text = text_of(notice)
-    if draft.move(owner, _S.RAY_STOP_REQUESTED, text, stop_cause=StopCause.NOTICE) is None:
+    if draft.move(owner, _S.RAY_STOP_REQUESTED, text_of(notice), stop_cause=StopCause.NOTICE) is not None:
+        _ask(draft, owner, notice, left_s)
+
+
+def _hurry(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
+    """A drain that is under way gets a deadline that has come nearer; the runtime takes the newest one.
+
+    A node that is drained because it is idle has nothing to finish, and drains of others are theirs.
+    """
+    if owner.stop_cause in (None, StopCause.IDLE) or not owner.node_id or is_head(owner):
         return
+    asked = max(owner.entered(_S.RAY_STOP_REQUESTED), default=draft.now)
+    told = draft.drained_until.get(notice.cloud_id, asked + draft.spec.timeouts.drain_deadline_s)
+    if draft.now + left_s <= told - NEARER_S:
+        _ask(draft, owner, notice, left_s)
+
+
+def _ask(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
     assert owner.node_id is not None
+    draft.drained_until = {**draft.drained_until, notice.cloud_id: draft.now + left_s}
     draft.act(
         Drain(
             request_id=RequestId(draft.fresh("d")),
@@ -143,7 +165,7 @@ def _drain(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None
             node_id=owner.node_id,
             cause=StopCause.NOTICE,
             deadline_s=left_s,
-            message=text,
+            message=text_of(notice),
         )
     )
 

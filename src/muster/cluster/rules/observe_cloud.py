@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.backoff import after_failure
+from muster.cluster.backoff import after_failure, after_success
 from muster.cluster.model import (
     CloudInstance,
     FailureKind,
@@ -146,7 +146,7 @@ def _bind(
     draft: Draft, instance: Instance, machine: CloudInstance, unowned: dict[CloudId, CloudInstance]
 ) -> None:
     del unowned[machine.cloud_id]
-    draft.move(
+    moved = draft.move(
         instance,
         _S.ALLOCATED,
         "the machine arrived",
@@ -157,6 +157,22 @@ def _bind(
         external_ip=machine.external_ip,
         **_reported_terms(draft, machine, instance.offer),
     )
+    if moved is not None and moved.offer is not None:
+        _forgive(draft, moved, moved.offer)
+
+
+def _forgive(draft: Draft, instance: Instance, offer: Offer) -> None:
+    """A machine that came shows that its offer sells again, unless a refusal is newer than its request."""
+    key = health_key(instance.node_type, offer.name)
+    health = draft.health.get(key)
+    asked = max(instance.entered(_S.REQUESTED), default=float("-inf"))
+    if health is None or asked < health.failed_at:
+        return
+    left = after_success(health, draft.now, draft.spec.backoff)
+    if left is None:
+        del draft.health[key]
+    else:
+        draft.health[key] = left
 
 
 def _reported_terms(draft: Draft, machine: CloudInstance, asked: Offer | None) -> dict[str, Any]:
@@ -185,8 +201,9 @@ def _fail_refused(draft: Draft) -> None:
         return
     for name, failure in _newest_failures(draft).items():
         health = draft.health.get(name, TypeHealth())
+        policy = draft.spec.backoff
         draft.health[name] = after_failure(
-            health, failure.kind, failure.message, draft.now, draft.spec.backoff
+            health, failure.kind, failure.message, draft.now, policy, failure.pause_s
         )
     for instance in sorted(draft.in_state(_S.REQUESTED), key=lambda i: i.entered(_S.REQUESTED)):
         asked = len(instance.entered(_S.REQUESTED))

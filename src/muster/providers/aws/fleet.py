@@ -22,7 +22,7 @@ from muster.errors import CapacityExhausted, ProviderDenied, ProviderError, Prov
 from muster.providers.aws.calls import AwsCalls, code_of
 from muster.providers.aws.errors import CLASSES, MISMATCH, is_fresh_profile, kind_of_code, refusal_text
 from muster.providers.aws.machine_config import TAGGED, MachineConfig, encoded, template_data
-from muster.providers.aws.places import Place, SoldOut
+from muster.providers.aws.places import SOLD_OUT_S, Place, SoldOut
 from muster.providers.aws.tags import TAG_MADE_BY, tagged
 
 logger = logging.getLogger(__name__)
@@ -246,6 +246,7 @@ def units_refused(order: Order, done: Bought) -> list[ProviderError]:
 def _unit(kind: FailureKind, text: str, offers: Sequence[str]) -> ProviderError:
     made = CLASSES[kind](text)
     made.offers = tuple(offers)
+    made.pause_s = SOLD_OUT_S if kind is FailureKind.CAPACITY else None
     return made
 
 
@@ -256,6 +257,7 @@ def all_sold_out(places: Iterable[Place], sold_out: SoldOut) -> ProviderError:
     names = ", ".join(dict.fromkeys(one.stock for one in listed))
     error = CapacityExhausted(f"sold out a moment ago, tried again in {wait_s:.0f} s: {names}")
     error.offers = tuple(dict.fromkeys(one.offer for one in listed if one.offer))
+    error.pause_s = SOLD_OUT_S
     return error
 
 

@@ -13,7 +13,9 @@ from muster.errors import ProviderMisconfigured
 from muster.providers.aws.calls import AwsCalls
 
 FRESH_S = 300.0
-SOLD_OUT_S = 180.0  # EC2 has machines again within minutes; an hour, as others wait, is too long
+# EC2 has machines again within minutes; an hour, as others wait, is too long. Where it has none again and
+# again, the planner doubles this and remembers it in the ledger.
+SOLD_OUT_S = 180.0
 
 
 class Subnet(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """KubeRayProvider is the cloud of a RayCluster: pods are machines, and one patch at a time asks for changes.
 
 The loop's thread never waits for the API server: the pods are watched by a thread, and another one reads the
-RayCluster and patches it. Each patch is built from a read that is newer than the patch before.
+RayCluster and patches it. Each patch is built from a read that is newer than the patch before. Where the
+rights are there the RayCluster is watched, too, and read before a patch only.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from muster.cluster.model import (
 from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
+from muster.providers.kuberay.cluster_object import ClusterObject, ClusterWatch
 from muster.providers.kuberay.effects import KubeEffects
 from muster.providers.kuberay.pod_resize import resize_limits
 from muster.providers.kuberay.pod_watch import PodsNotKnown, PodWatch
@@ -61,35 +63,6 @@ _KINDS = {
     429: FailureKind.THROTTLED,
 }
 _MAX_DONE = 10_000
-
-
-class ClusterObject:
-    """A ClusterObject is the RayCluster as it was last read, and when that was."""
-
-    def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock) -> None:
-        self._client, self._paths, self._clock = client, paths, clock
-        self._found: dict[str, Any] | None = None
-        self._read_at = float("-inf")
-        self.problem: KubeError | None = None
-        self.version = 0  # grows with every read
-
-    def read(self) -> dict[str, Any]:
-        """Reads the object anew."""
-        try:
-            found = self._client.get(self._paths.ray_cluster)
-        except KubeError as error:
-            self.problem = error
-            raise
-        self._found, self._read_at, self.problem = found, self._clock.monotonic(), None
-        self.version += 1
-        return found
-
-    def last(self) -> dict[str, Any] | None:
-        """Returns the newest answer; None before the first."""
-        return self._found
-
-    def age_s(self) -> float:
-        return self._clock.monotonic() - self._read_at
 
 
 class ScaleQueue:
@@ -227,6 +200,7 @@ class Scaler:
         self._client, self._paths, self._pods = client, paths, pods
         self._clock = clock or SystemClock()
         self.cluster = ClusterObject(client, paths, self._clock)
+        self.watch = ClusterWatch(client, paths, self.cluster)
         self.queue = ScaleQueue()
         self._spare = SparePods()
         self._ended_names: dict[str, None] = {}  # pods that a patch has named, newest last
@@ -238,6 +212,7 @@ class Scaler:
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="kuberay-scale", daemon=True)
         self._thread.start()
+        self.watch.start()
 
     def wake(self) -> None:
         """Asks for a read of the cluster, and for a patch when something waits."""
@@ -246,6 +221,7 @@ class Scaler:
     def close(self) -> None:
         self._closed.set()
         self._wake.set()
+        self.watch.close()
         if self._thread is not None:
             self._thread.join(5.0)
 
@@ -270,7 +246,14 @@ class Scaler:
                 self._wake.set()
 
     def step(self) -> None:
-        """Reads the cluster, and patches it when something waits. Raises KubeError to be called again."""
+        """Reads the cluster, and patches it when something waits. Raises KubeError to be called again.
+
+        Nothing is read where nothing waits and changes come by themselves.
+        """
+        if self.queue.waiting() is None and self.watch.is_current():
+            with contextlib.suppress(PodsNotKnown):
+                self._note_pods()
+            return
         try:
             cluster = self.cluster.read()
         except KubeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -115,6 +116,20 @@ class LaunchQueue:
         self._write_agent_port(record, record.ports)
         if self._fork_server.start(self._order(record, record.ports), lambda pid: self._admit(cloud_id, pid)):
             self._starting[cloud_id] = self._clock.monotonic()
+            self._watch(record)
+
+    def _watch(self, record: NodeRecord) -> None:
+        """Starts the watcher of a node's notices; it ends with the node, whose name is in its environment."""
+        shared = self._launching
+        if not shared.program.watcher:
+            return
+        subprocess.run(
+            ["bash", "-c", shared.program.watcher],
+            env=shared.program.environment_of(record, shared.environment, shared.auth),
+            stdin=subprocess.DEVNULL,
+            timeout=START_S,
+            check=False,
+        )
 
     def _write_agent_port(self, record: NodeRecord, ports: NodePorts) -> None:
         """Writes the agent's port into the head's session; without a head here the node joins later."""

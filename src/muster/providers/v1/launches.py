@@ -178,6 +178,7 @@ class V1LaunchQueue:
                 message=message_of(error),
                 offer=next(iter(_offers_of(error)), ""),
                 also=_offers_of(error)[1:],
+                pause_s=error.pause_s if isinstance(error, ProviderError) else None,
             )
             self.requests.fail(order.request_id, failure)
         self.requests.job_done(order.request_id)

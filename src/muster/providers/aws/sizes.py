@@ -1,0 +1,148 @@
+"""InstanceSizes asks EC2 what its machine types have; what it may not ask is left to the shipped table.
+
+The SizeSource of those who have an account: `muster up`, and the monitor at its start and after an edit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from muster.base.clock import Clock
+from muster.base.foreign import message_text
+from muster.config.node_launch import MachineSize, size_of
+from muster.errors import MusterError, ProviderDenied
+from muster.providers.aws.calls import AwsCalls, check_region
+
+logger = logging.getLogger(__name__)
+
+LIMIT_S = 20.0  # an edit of the file must not keep the loop waiting for a network that is gone
+AT_ONCE = 100  # types of one call
+Report = Callable[[str], None]
+
+
+class InstanceSizes:
+    """An InstanceSizes asks once for each type; threads do not share it."""
+
+    def __init__(self, clock: Clock, report: Report = logger.warning, limit_s: float = LIMIT_S) -> None:
+        self._clock, self._report, self._limit_s = clock, report, limit_s
+        self._known: dict[tuple[str, str], MachineSize] = {}
+        self._asked: set[tuple[str, str]] = set()  # also what EC2 does not describe, or not to us
+        self._said: set[str] = set()
+
+    def __call__(self, provider: Mapping[str, Any], machine_types: Sequence[str]) -> dict[str, MachineSize]:
+        """Returns what EC2 describes of these types; {} for a provider that is not EC2."""
+        if provider.get("type") != "aws":
+            return {}
+        region = str(provider.get("region") or "")
+        fresh = [name for name in machine_types if (region, name) not in self._asked]
+        if fresh:
+            self._ask(region, provider.get("profile"), fresh)
+        return {name: self._known[region, name] for name in machine_types if (region, name) in self._known}
+
+    def _ask(self, region: str, profile: str | None, names: Sequence[str]) -> None:
+        try:
+            found = self._within_limit(lambda: self._described(region, profile, names))
+        except ProviderDenied as denied:  # it will not be allowed a moment later
+            self._asked.update((region, name) for name in names)
+            self._say(f"the sizes of machine types are those of muster's own table: {message_text(denied)}")
+            return
+        except MusterError as error:
+            self._say(f"the sizes of machine types are those of muster's own table: {message_text(error)}")
+            return
+        self._asked.update((region, name) for name in names)
+        for name, described in found.items():
+            told = read_size(described, size_of("aws", name))
+            if told is not None:
+                self._known[region, name] = told
+                self._compare(name, told)
+
+    def _described(self, region: str, profile: str | None, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        calls = AwsCalls(check_region(region), self._clock, profile)
+        found: dict[str, dict[str, Any]] = {}
+        for start in range(0, len(names), AT_ONCE):
+            # By filter: one name that EC2 does not know would refuse the whole call.
+            filters = [{"Name": "instance-type", "Values": list(names[start : start + AT_ONCE])}]
+            items = calls.pages("describe_instance_types", "InstanceTypes", Filters=filters)
+            found.update((one["InstanceType"], one) for one in items)
+        return found
+
+    def _within_limit(self, ask: Callable[[], dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+        """Returns the answer; raises what the call raises, and MusterError when there is none in time."""
+        answers: list[dict[str, dict[str, Any]]] = []
+        errors: list[MusterError] = []
+
+        def run() -> None:
+            try:
+                answers.append(ask())
+            except MusterError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run, name="muster-aws-sizes", daemon=True)
+        thread.start()
+        thread.join(self._limit_s)
+        if errors:
+            raise errors[0]
+        if not answers:
+            raise MusterError(
+                f"EC2 has not described them within {self._limit_s:g} s; is it reached from here?"
+            )
+        return answers[0]
+
+    def _compare(self, name: str, told: MachineSize) -> None:
+        table = size_of("aws", name)
+        if table is not None and table != told:
+            self._say(
+                f"{name} has {shown(told)}, as EC2 says, and not {shown(table)} as in muster's own table"
+            )
+
+    def _say(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._report(line)
+
+
+def shown(size: MachineSize) -> str:
+    """Returns a size in words."""
+    more = f" and {size.accelerators} {size.resource} ({size.accelerator_type})" if size.accelerators else ""
+    return f"{size.cpus} CPUs, {size.memory_mib} MiB{more}"
+
+
+def read_size(described: Mapping[str, Any], table: MachineSize | None) -> MachineSize | None:
+    """Returns the size in an answer of DescribeInstanceTypes; None where it has no CPUs or no memory.
+
+    What the answer does not have is taken from the table: older regions describe no accelerators of some
+    types. So is the name of an accelerator that both have, because nodes report it by that name.
+    """
+    cpus = int((described.get("VCpuInfo") or {}).get("DefaultVCpus") or 0)
+    memory_mib = int((described.get("MemoryInfo") or {}).get("SizeInMiB") or 0)
+    if not cpus or not memory_mib:
+        return None
+    resource, count, kind = _accelerators(described)
+    if table is not None and (not count or (resource, count) == (table.resource, table.accelerators)):
+        resource, count, kind = table.resource, table.accelerators, table.accelerator_type
+    return MachineSize(cpus, memory_mib, resource, count, kind)
+
+
+def _accelerators(described: Mapping[str, Any]) -> tuple[str, int, str]:
+    """Returns resource, count and type, as Ray's nodes report them; a part of a GPU is none."""
+    neurons = (described.get("NeuronInfo") or {}).get("NeuronDevices") or ()
+    cores = sum(
+        int(one.get("Count") or 0) * int(one.get("CoreInfo", {}).get("Count") or 0) for one in neurons
+    )
+    if cores:
+        return "neuron_cores", cores, "aws-neuron-core"
+    gpus = [one for one in (described.get("GpuInfo") or {}).get("Gpus") or () if _is_whole(one)]
+    count = sum(int(one.get("Count") or 0) for one in gpus)
+    if not count:
+        return "", 0, ""
+    if gpus[0].get("Manufacturer") == "Habana":
+        return "HPU", count, "Intel-GAUDI"
+    return "GPU", count, "-".join(str(gpus[0].get("Name", "")).split())
+
+
+def _is_whole(gpu: Mapping[str, Any]) -> bool:
+    logical = gpu.get("LogicalGpuCount")
+    return logical is None or float(logical) >= 1.0
