@@ -149,9 +149,7 @@ class Lifecycle:
     def _submit_start(self, trial: Trial, at: float, *, repeats: bool = False) -> None:
         settings = self._settings
         changed = trial.placement_group_factory.saved() if trial.has_new_resources else None
-        self._facts.note(
-            TrialAdmitted(trial_id=trial.trial_id, at=at, resources=changed, repeats=repeats)
-        )
+        self._facts.note(TrialAdmitted(trial_id=trial.trial_id, at=at, resources=changed, repeats=repeats))
         if trial.checkpoint is not None:
             self.restoring.add(trial.trial_id)
         self._commands.append(
