@@ -18,6 +18,7 @@ import pytest
 from muster.testing.builders import START, created, exited, failed, reported, saved, started
 from muster.trials.events import (
     ExperimentEnded,
+    ExperimentResumed,
     Fact,
     SearchExhausted,
     TrialAdmitted,
@@ -66,8 +67,11 @@ def every_kind(root: str) -> tuple[Fact, ...]:
         failed("t"),
         TrialAdmitted(trial_id="t", at=9.5),
         TrialAdmitted(trial_id="t", at=9.75, resources=[[{}, {"GPU": 0.5}], "PACK", [], {}]),
+        TrialAdmitted(trial_id="t", at=9.8, repeats=True),
+        TrialAdmitted(trial_id="t", at=9.9, resources=[[{}, {"GPU": 0.5}], "PACK", [], {}], repeats=True),
         SearchExhausted(at=10.0),
         ExperimentEnded(at=11.0),
+        ExperimentResumed(at=12.0),
     )
 
 

@@ -102,7 +102,8 @@ class TrialController:
                 if self._files is not None and isinstance(command, StartTrial):
                     command = self._files.check(command)  # noqa: PLW2901
                 self._engine.submit(command)
-        self._is_filling = state.takes_more and any(isinstance(command, StartTrial) for command in later)
+        started = bool(later) and any(isinstance(command, StartTrial) for command in later)
+        self._is_filling = started and state.takes_more
 
     def save(self, *, is_last: bool = False) -> None:
         """Writes a snapshot that includes everything handled so far."""
@@ -149,7 +150,8 @@ class TrialController:
             return 0.0
         if not self._buffered:
             return timeout_s
-        return min(timeout_s, max(0.0, self._flush_at - self._clock.monotonic()))
+        left_s = self._flush_at - self._clock.monotonic()
+        return 0.0 if left_s < 0 else left_s if left_s < timeout_s else timeout_s
 
     def _discard_checkpoints(self) -> None:
         superfluous = self.take_deletable()

@@ -113,10 +113,17 @@ class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
     trial_id: str
     at: float
     resources: Sequence[Any] | None = None  # where a scheduler changed those it was created with
+    repeats: bool = False  # nobody chose it: it makes the checkpoint that was due when the last driver ended
 
 
 class ExperimentEnded(Struct, frozen=True, kw_only=True, tag="ended"):
     """ExperimentEnded: all trials were stopped, by a stopper, by fail_fast or by the user."""
+
+    at: float
+
+
+class ExperimentResumed(Struct, frozen=True, kw_only=True, tag="resumed"):
+    """ExperimentResumed: a new driver took over; the processes that trials had are gone."""
 
     at: float
 
@@ -136,4 +143,5 @@ Fact = (
     | TrialExited
     | SearchExhausted
     | ExperimentEnded
+    | ExperimentResumed
 )

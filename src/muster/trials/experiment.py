@@ -98,9 +98,14 @@ class ExperimentState:
         trial = self.index.trials.get(event.trial_id)
         if trial is None or trial.state in FINISHED:
             return []
-        if trial.state is not TrialState.RUNNING and self.lifecycle.is_to_stop(trial):
-            self._drop(trial, event)
-            return []
+        if trial.state is not TrialState.RUNNING:
+            if trial.trial_id in self.lifecycle.repeating:
+                self.facts.note(event)
+                self.lifecycle.repeated(trial, event)
+                return self.take_commands()
+            if self.lifecycle.is_to_stop(trial):
+                self._drop(trial, event)
+                return []
         self.facts.note(event)
         decided = decide(self.plugins, self.settings, trial, event)
         self.lifecycle.apply(trial, decided, event.at)
@@ -108,10 +113,15 @@ class ExperimentState:
 
     def advance(self, at: float, *, admits: bool = True) -> list[EngineCommand]:
         """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
-        lifecycle = self.lifecycle
+        lifecycle, index = self.lifecycle, self.index
+        is_idle = self.is_exhausted and not (index.pending or index.paused or lifecycle.first_failure)
+        if is_idle and self.plugins.stopper is None:
+            return self.take_commands()  # nearly every step: nothing waits that could be started
         if not lifecycle.is_stopping and self._should_end():
             self.end(at)
         if admits and not lifecycle.is_stopping:
+            if lifecycle.owed:
+                self._start_owing(at)
             self._take_suggestions(at)
             self._admit(at)
         return self.take_commands()
@@ -126,6 +136,10 @@ class ExperimentState:
 
     def admit_again(self, fact: TrialAdmitted) -> None:
         """Repeats an admission during a restore, so that the scheduler records the same choice again."""
+        if fact.repeats and fact.trial_id in self.lifecycle.owed:
+            self.lifecycle.start_owing(self.index.trials[fact.trial_id], fact.at)
+            return
+        self.lifecycle.owed.clear()  # there was no room for them
         scheduler = self.plugins.scheduler
         chosen = scheduler.choose_trial_to_run(self.plugins.view)
         if not fact.trial_id:
@@ -204,6 +218,18 @@ class ExperimentState:
                 f"the searcher returned trial id {trial.trial_id!r} twice: give each trial its own id"
             )
         self.lifecycle.add(trial, at)
+
+    def _start_owing(self, at: float) -> None:
+        """Starts the trials that owe a checkpoint since before the restore, before anything is chosen.
+
+        One that finds no room, because the experiment is now on a smaller machine, waits like the others.
+        """
+        lifecycle = self.lifecycle
+        for trial_id in tuple(lifecycle.owed):
+            trial = self.index.trials[trial_id]
+            if trial.state is TrialState.PENDING and self._has_room(trial):
+                lifecycle.start_owing(trial, at)
+        lifecycle.owed.clear()
 
     def _admit(self, at: float) -> None:
         """Starts the choices of the scheduler as long as they fit; a choice that does not fit waits."""

@@ -19,6 +19,7 @@ from muster.trials.events import (
     TrialExited,
     TrialFailure,
     TrialFailureKind,
+    TrialReported,
     TrialStarted,
 )
 from muster.trials.metrics import flatten
@@ -102,6 +103,10 @@ class Lifecycle:
         self.first_failure: Trial | None = None
         self.after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is saved
         self.restoring: set[str] = set()  # started from a checkpoint, no report since
+        # Of trials whose driver ended before the checkpoint that was due with a result: their rows then, and
+        # what follows the checkpoint.
+        self.owed: dict[str, tuple[int, str]] = {}
+        self.repeating: dict[str, int] = {}  # trials that run again up to there: so many rows
         self._freeing: dict[str, PlacementGroupFactory] = {}  # trials whose process will be free in a moment
 
     def add(self, trial: Trial, at: float) -> None:
@@ -126,12 +131,25 @@ class Lifecycle:
 
     def start(self, trial: Trial, at: float) -> None:
         """Hands a trial to the engine, from its newest checkpoint when it has one."""
-        settings, index = self._settings, self._index
-        changed = trial.placement_group_factory.saved() if trial.has_new_resources else None
-        self._facts.note(TrialAdmitted(trial_id=trial.trial_id, at=at, resources=changed))
         if trial.state is _S.PAUSED:
-            index.move(trial, _S.PENDING)
-        index.move(trial, _S.STARTING)
+            self._index.move(trial, _S.PENDING)
+        self._index.move(trial, _S.STARTING)
+        self._submit_start(trial, at)
+
+    def start_owing(self, trial: Trial, at: float) -> None:
+        """Hands a trial to the engine again whose checkpoint was due when the last driver ended.
+
+        The trial repeats the results since its newest checkpoint, which nothing decides on again, and saves;
+        then follows what was decided before. Plug-ins see a trial that is saving, as they did then.
+        """
+        self.repeating[trial.trial_id], self.after_save[trial.trial_id] = self.owed.pop(trial.trial_id)
+        self._index.move(trial, _S.SAVING)
+        self._submit_start(trial, at, repeats=True)
+
+    def _submit_start(self, trial: Trial, at: float, *, repeats: bool = False) -> None:
+        settings = self._settings
+        changed = trial.placement_group_factory.saved() if trial.has_new_resources else None
+        self._facts.note(TrialAdmitted(trial_id=trial.trial_id, at=at, resources=changed, repeats=repeats))
         if trial.checkpoint is not None:
             self.restoring.add(trial.trial_id)
         self._commands.append(
@@ -172,15 +190,36 @@ class Lifecycle:
         self._fail(trial, failure, at)
 
     def started(self, trial: Trial, event: TrialStarted) -> None:
-        if trial.state is not _S.STARTING:
+        is_repeating = trial.trial_id in self.repeating
+        if trial.state is not _S.STARTING and not is_repeating:
             return
         trial.location = event.location
         if trial.start_time is None:
             trial.start_time = event.at
-        self._index.move(trial, _S.RUNNING)
         self.restoring.discard(trial.trial_id)
-        _rewind_to_checkpoint(trial)
+        trial.num_rows = _rows_at_checkpoint(trial)
+        if not is_repeating:
+            self._index.move(trial, _S.RUNNING)
+            _rewind_to_checkpoint(trial)
         self._plugins.fire("on_trial_start", trial=trial)
+
+    def repeated(self, trial: Trial, event: TrialReported) -> None:
+        """Handles a result that was handled before a restore: it is logged again, and decided nothing on."""
+        result = event.result.copy()
+        result["trial_id"] = trial.trial_id
+        is_last = trial.num_rows + 1 >= self.repeating[trial.trial_id]
+        if is_last and self.after_save.get(trial.trial_id) == STOP:
+            result["done"] = True
+        self._plugins.fire("on_trial_result", trial=trial, result=result)
+        trial.num_rows += 1
+        if event.checkpoint is not None:
+            self._keep(trial, event.checkpoint)
+        if not is_last:
+            self._commands.append(ContinueTrial(trial_id=trial.trial_id))
+            return
+        trial.last_result = result
+        del self.repeating[trial.trial_id]
+        self._commands.append(SaveTrial(trial_id=trial.trial_id))
 
     def apply(self, trial: Trial, decided: TrialDecision, at: float) -> None:
         """Carries out the decision on a report, after the checkpoint that is due."""
@@ -242,6 +281,7 @@ class Lifecycle:
     def exited(self, trial: Trial, event: TrialExited) -> None:
         """Handles the end of a process, or its release for another trial."""
         self.after_save.pop(trial.trial_id, None)
+        self.repeating.pop(trial.trial_id, None)
         self._freeing.pop(trial.trial_id, None)
         if trial.state is _S.STOPPING:
             self._index.move(trial, trial.intent)
@@ -255,7 +295,10 @@ class Lifecycle:
 
     def abandon(self, trial: Trial) -> None:
         """Handles a process that ended with its driver: the trial waits again, or ends if it was stopping."""
-        self.after_save.pop(trial.trial_id, None)
+        decision = self.after_save.pop(trial.trial_id, None)
+        rows = self.repeating.pop(trial.trial_id, trial.num_rows)
+        if trial.state is _S.SAVING and decision is not None and rows > _rows_at_checkpoint(trial):
+            self.owed[trial.trial_id] = (rows, decision)
         self._freeing.pop(trial.trial_id, None)
         self.restoring.discard(trial.trial_id)
         ends = trial.state is _S.STOPPING
@@ -315,6 +358,7 @@ class Lifecycle:
                 self._index.move(trial, intent)
             return
         self.after_save.pop(trial.trial_id, None)
+        self.repeating.pop(trial.trial_id, None)
         trial.intent = intent
         if trial.state is not _S.STOPPING:
             self._index.move(trial, _S.STOPPING)
@@ -355,10 +399,13 @@ class Lifecycle:
 
 def _rewind_to_checkpoint(trial: Trial) -> None:
     """Drops the results reported after the checkpoint the trial resumes from: they may be reported again."""
-    trial.num_rows = 0 if trial.checkpoint is None else trial.checkpoint.rows
     metrics = {} if trial.checkpoint is None else trial.checkpoint.metrics
     if metrics.get("training_iteration", math.inf) < trial.last_result.get("training_iteration", 0):
         trial.last_result = dict(metrics)
+
+
+def _rows_at_checkpoint(trial: Trial) -> int:
+    return 0 if trial.checkpoint is None else trial.checkpoint.rows
 
 
 def _buffering(settings: Settings, policy: CheckpointPolicy) -> tuple[int, float, int]:

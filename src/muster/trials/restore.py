@@ -18,6 +18,7 @@ from muster.base.resources import Resources
 from muster.trials.events import (
     CheckpointSaved,
     ExperimentEnded,
+    ExperimentResumed,
     Fact,
     SearchExhausted,
     TrialAdmitted,
@@ -73,6 +74,8 @@ def snapshot(state: ExperimentState, *, with_ended: bool = True) -> dict[str, An
         "paused": list(state.index.paused),
         "after_save": dict(state.lifecycle.after_save),
         "restoring": sorted(state.lifecycle.restoring),
+        "owed": {name: list(owed) for name, owed in state.lifecycle.owed.items()},
+        "repeating": dict(state.lifecycle.repeating),
         "capacity": state.index.capacity.to_floats(),
     }
 
@@ -122,12 +125,17 @@ def replay(
 
 
 def finish_restore(state: ExperimentState) -> None:
-    """Queues the trials that ran before those that had not started: no process outlives its driver."""
+    """Queues the trials that ran before those that had not started: no process outlives its driver.
+
+    A trial that was about to save makes its checkpoint first: see `Lifecycle.start_owing`.
+    """
     pending = state.index.pending
     behind = tuple(pending)
-    for trial in tuple(state.index.live.values()):
-        if trial.state in HAS_PROCESS:
-            state.lifecycle.abandon(trial)
+    interrupted = [trial for trial in state.index.live.values() if trial.state in HAS_PROCESS]
+    for trial in interrupted:
+        state.lifecycle.abandon(trial)
+    if interrupted:  # a second crash may come before the next snapshot
+        state.facts.note(ExperimentResumed(at=max(0.0, *(trial.last_result_time for trial in interrupted))))
     for trial_id in behind:
         pending[trial_id] = pending.pop(trial_id)
 
@@ -190,6 +198,8 @@ def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial
     state.index.capacity = Resources.of(seen["capacity"])
     state.lifecycle.after_save = dict(seen["after_save"])
     state.lifecycle.restoring = set(seen["restoring"])
+    state.lifecycle.owed = {name: (rows, decision) for name, (rows, decision) in seen.get("owed", {}).items()}
+    state.lifecycle.repeating = dict(seen.get("repeating", {}))
     waiting = {*seen["pending"], *seen["paused"]}
     by_id = {}
     # A trial that ran again after it had ended was saved more than once: the last record is valid.
@@ -246,6 +256,8 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
             state.exhaust_again(fact)
         case ExperimentEnded():
             state.end(fact.at)
+        case ExperimentResumed():  # this driver could not save a snapshot before it began
+            finish_restore(state)
         case _:
             assert_never(fact)
     state.take_commands()
@@ -333,6 +345,7 @@ def apply_resume_rules(
 def reset_trial(state: ExperimentState, trial: Trial) -> None:
     """Resets a trial as if it had never run: it keeps id and directory, and loses results and checkpoints."""
     state.facts.schedule_deletion(trial.checkpoints)
+    state.lifecycle.owed.pop(trial.trial_id, None)
     trial.checkpoints = ()
     trial.adopted = None
     trial.restore_path = None

@@ -29,6 +29,7 @@ TRIAL_MACHINE: StateMachine[TrialState] = StateMachine(
     {
         _S.PENDING: (
             _S.STARTING,  # resources were found
+            _S.SAVING,  # restored between a result and its checkpoint: it runs again up to there
             _S.TERMINATED,  # stopped before it began
             _S.ERROR,  # it can never start: its trainable or resources are impossible
         ),

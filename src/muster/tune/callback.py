@@ -35,6 +35,7 @@ RAY_HOOKS = (
     "set_state",
 )
 _FIRED = (*(name for name in RAY_HOOKS if name.startswith("on_")), "on_trial_failure")
+_STEPS = frozenset({"on_step_begin", "on_step_end"})
 _CHANGED = frozenset({"on_trial_start", "on_checkpoint", "on_experiment_end"})  # fired with other arguments
 _Served = tuple[object, Callable[..., Any]]
 
@@ -168,6 +169,13 @@ class CallbackList:
             for callback, handler in self._served[hook]:
                 try:
                     handler(iteration=iteration, trials=trials, trial=trial, result=result)
+                except Exception as error:
+                    raise _failed(callback, hook, error) from error
+            return
+        if hook in _STEPS:  # so does every step
+            for callback, handler in self._served[hook]:
+                try:
+                    handler(iteration=iteration, trials=trials)
                 except Exception as error:
                     raise _failed(callback, hook, error) from error
             return

@@ -17,6 +17,7 @@ from muster.stores.experiment import values
 from muster.trials.events import (
     CheckpointSaved,
     ExperimentEnded,
+    ExperimentResumed,
     Fact,
     SearchExhausted,
     TrialAdmitted,
@@ -37,9 +38,10 @@ FAILED = 9  # an exit with a failure
 ADMITTED, ENDED = 10, 11
 RESIZED = 12  # an admission with resources that a scheduler changed
 _REPORTS = 13  # several reports; only in batches
+RESUMED = 14
 _FEW, _TWICE = 8, 2  # fewer reports, or fewer of each trial, are stored one by one: that is cheaper
 _ONE, _EACH, _SHARED = range(3)  # forms of a column: a constant, a value per report, objects and their places
-_OF_NUMBERS = frozenset({EXITED, ADMITTED, EXHAUSTED, ENDED})  # nothing of the user's in them
+_OF_NUMBERS = frozenset({EXITED, ADMITTED, EXHAUSTED, ENDED, RESUMED})  # nothing of the user's in them
 _ENCODER = msgspec.msgpack.Encoder()
 _BATCH = msgspec.msgpack.Decoder(list[tuple[int, str, Raw]])
 
@@ -260,11 +262,18 @@ def _exhausted(fact: SearchExhausted, _: ExperimentLocation) -> tuple[int, list[
 
 
 def _admitted(fact: TrialAdmitted, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return (ADMITTED, [fact.at]) if fact.resources is None else (RESIZED, [fact.at, fact.resources])
+    kind = ADMITTED if fact.resources is None else RESIZED
+    if fact.repeats:
+        return kind, [fact.at, fact.resources, True]
+    return kind, [fact.at] if fact.resources is None else [fact.at, fact.resources]
 
 
 def _ended(fact: ExperimentEnded, _: ExperimentLocation) -> tuple[int, list[Any]]:
     return ENDED, [fact.at]
+
+
+def _resumed(fact: ExperimentResumed, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return RESUMED, [fact.at]
 
 
 _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]]]] = {
@@ -276,6 +285,7 @@ _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]
     SearchExhausted: _exhausted,
     TrialAdmitted: _admitted,
     ExperimentEnded: _ended,
+    ExperimentResumed: _resumed,
 }
 
 
@@ -322,11 +332,16 @@ def _read_exhausted(_: str, body: list[Any], __: ExperimentLocation) -> SearchEx
 
 
 def _read_admitted(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialAdmitted:
-    return TrialAdmitted(trial_id=trial_id, at=body[0], resources=body[1] if len(body) > 1 else None)
+    at, resources, repeats = (*body, *(None, False)[len(body) - 1 :])
+    return TrialAdmitted(trial_id=trial_id, at=at, resources=resources, repeats=repeats)
 
 
 def _read_ended(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentEnded:
     return ExperimentEnded(at=body[0])
+
+
+def _read_resumed(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentResumed:
+    return ExperimentResumed(at=body[0])
 
 
 _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] = {
@@ -342,4 +357,5 @@ _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] =
     ADMITTED: _read_admitted,
     RESIZED: _read_admitted,
     ENDED: _read_ended,
+    RESUMED: _read_resumed,
 }

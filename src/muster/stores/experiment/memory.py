@@ -25,11 +25,12 @@ class MemoryTrialStore:
         self._plugins: Mapping[str, bytes] = {}
         self._ended: tuple[bytes, ...] = ()
         self._batches: list[PackedBatch] = []
-        self.appended = 0
+        self.appended = self.commits = 0
 
     def append(self, facts: Sequence[Fact]) -> None:
         self._batches.append(pack_batch(facts, self._place)._replace(stored=[]))
         self.appended += len(facts)
+        self.commits += 1
 
     def snapshot(
         self,

@@ -159,7 +159,7 @@ class Digest:
             reported_at=reported[0],
             ended_at=exited[0],
             made_at=self.made_at,
-            resources=self._body(RESIZED, 2)[1] or (made[6] if len(made) > 6 else None),
+            resources=self._body(RESIZED, 2, 3)[1] or (made[6] if len(made) > 6 else None),
         )
 
     def _result(self, last: Mapping[str, Any], at: float | None) -> Mapping[str, Any]:

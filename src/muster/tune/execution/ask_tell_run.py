@@ -119,6 +119,7 @@ class AskTellRun:
         if wanted.resume is not None:
             restorer = Restorer(wanted.resume, wanted.place, self._clock)
             restorer.restore(saver, state, self._store.load(), self._template.make)
+            state.lifecycle.owed.clear()  # only the user's loop can repeat steps
             restorer.repair_logs(self._writer, self._hooks)
             if self._uploads is not None:
                 self._uploads.note(state.index.order)
