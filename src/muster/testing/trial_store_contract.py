@@ -15,6 +15,7 @@ from typing import Any, Protocol, get_args
 
 import pytest
 
+from muster.session.preemption import PreemptionInfo
 from muster.testing.builders import START, created, exited, failed, reported, saved, started
 from muster.trials.events import (
     ExperimentEnded,
@@ -23,6 +24,8 @@ from muster.trials.events import (
     TrialAdmitted,
     TrialCreated,
     TrialExited,
+    TrialMoved,
+    TrialNoticed,
     TrialReported,
     TrialStarted,
 )
@@ -66,6 +69,9 @@ def every_kind(root: str) -> tuple[Fact, ...]:
         failed("t"),
         TrialAdmitted(trial_id="t", at=9.5),
         TrialAdmitted(trial_id="t", at=9.75, resources=[[{}, {"GPU": 0.5}], "PACK", [], {}]),
+        TrialNoticed(trial_id="t", at=9.8, info=PreemptionInfo(129.5, "interruption", "aws", "ab")),
+        TrialNoticed(trial_id="t", at=9.85),
+        TrialMoved(trial_id="t", at=9.9),
         SearchExhausted(at=10.0),
         ExperimentEnded(at=11.0),
     )

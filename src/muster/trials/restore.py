@@ -23,6 +23,8 @@ from muster.trials.events import (
     TrialAdmitted,
     TrialCreated,
     TrialExited,
+    TrialMoved,
+    TrialNoticed,
     TrialReported,
     TrialStarted,
 )
@@ -73,6 +75,7 @@ def snapshot(state: ExperimentState, *, with_ended: bool = True) -> dict[str, An
         "paused": list(state.index.paused),
         "after_save": dict(state.lifecycle.after_save),
         "restoring": sorted(state.lifecycle.restoring),
+        "preemptions": state.lifecycle.preemptions.saved(),
         "capacity": state.index.capacity.to_floats(),
     }
 
@@ -159,6 +162,8 @@ def _trial_record(trial: Trial) -> dict[str, Any]:
     root = f"{trial.experiment_dir}/"  # what lies inside is stored by its inner name: directories are moved
     if trial.adopted is not None:
         record["adopted"] = _saved_ref(trial.adopted, root)
+    if trial.save_s is not None:
+        record["save_s"] = trial.save_s
     if trial.has_new_resources:
         record["resources"] = trial.placement_group_factory.described()
     return {
@@ -190,6 +195,7 @@ def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial
     state.index.capacity = Resources.of(seen["capacity"])
     state.lifecycle.after_save = dict(seen["after_save"])
     state.lifecycle.restoring = set(seen["restoring"])
+    state.lifecycle.preemptions.load(seen.get("preemptions", {}))
     waiting = {*seen["pending"], *seen["paused"]}
     by_id = {}
     # A trial that ran again after it had ended was saved more than once: the last record is valid.
@@ -209,6 +215,7 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> 
         setattr(trial, name, record[name])
     trial.state, trial.intent = TrialState(record["state"]), TrialState(record["intent"])
     trial.statistics = Statistics(record["statistics"])
+    trial.save_s = record.get("save_s")
     if "resources" in record:
         bundles, strategy = record["resources"]
         own = trial.placement_group_factory  # the script's: label selectors are not saved
@@ -240,8 +247,10 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
             state.add(_asked_again(state, fact, make_trial), fact.at)
         case TrialAdmitted():
             state.admit_again(fact)
-        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited():
+        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited() | TrialNoticed():
             state.handle(fact)
+        case TrialMoved():
+            state.move_again(fact)
         case SearchExhausted():
             state.exhaust_again(fact)
         case ExperimentEnded():
