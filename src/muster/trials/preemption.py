@@ -60,7 +60,9 @@ class Preemptions:
         if info is None or trial.trial_id in self._told or self.may_save(trial, at):
             return None
         self._told.add(trial.trial_id)
-        where = f"trial {trial.trial_id}: its machine {info.node_id or '?'} is taken in {info.left_s(at):.0f} s"
+        where = (
+            f"trial {trial.trial_id}: its machine {info.node_id or '?'} is taken in {info.left_s(at):.0f} s"
+        )
         if trial.trial_id in self.unsavable:
             return f"{where}, and it saves only what it reports: report a checkpoint when should_checkpoint()"
         return (

@@ -11,7 +11,7 @@ from tests.series import step
 from muster.sim.tune import crash_matrix as crash
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled, make_searcher
 from muster.sim.tune.curve import FunctionCurve
-from muster.sim.tune.engine import Costs
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.trials.model import CheckpointPolicy

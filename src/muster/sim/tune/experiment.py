@@ -16,7 +16,8 @@ from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.errors import StoreError, TuneError
 from muster.sim.tune.curve import Curve, Report
-from muster.sim.tune.engine import Costs, SimulatedEngine
+from muster.sim.tune.costs import Costs
+from muster.sim.tune.engine import SimulatedEngine
 from muster.sim.tune.faults import FaultPlan
 from muster.sim.tune.history import ImprovementHistory
 from muster.trials.controller import TrialController
