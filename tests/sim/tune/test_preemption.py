@@ -126,14 +126,14 @@ def one_trial(script, *, steps=6, seconds=60.0, **costs):
     return trial, facts
 
 
-def told_once(at, info):
-    """Announces `info` to the only trial, at the first event after `at`."""
-    done = []
+def told_once(at, *infos):
+    """Announces each of `infos` to the only trial, and to an unknown one, at the first event after `at`."""
+    left = list(infos)
 
     def script(engine, now):
-        if not done and now >= at:
-            done.append(now)
-            engine.notice("sim_00000", info)
+        while left and now >= at:
+            engine.notice("unknown", left[0])
+            engine.notice("sim_00000", left.pop(0))
 
     return script
 
@@ -175,26 +175,19 @@ def test_a_trial_whose_time_is_over_is_moved_by_a_fact():
 def test_no_checkpoint_is_begun_that_cannot_end_in_time():
     """The first save, of a duration unknown before, took too long; the second is not tried."""
 
-    left_s = {60.0: 940.0, 380.0: 50.0}
+    left_s = {60.0: 940.0, 300.0: 50.0}
 
     def script(engine, now):
         if now in left_s:
             engine.notice("sim_00000", info(now + left_s[now]))
 
-    trial, facts = one_trial(script, save_s=200.0, steps=12)
+    trial, facts = one_trial(script, save_s=200.0, seconds=20.0, steps=100)
     saved_at = [at for name, at in facts if name == CheckpointSaved.__name__]
     moved_at = [at for name, at in facts if name == TrialMoved.__name__]
-    assert (saved_at, moved_at, trial.save_s) == ([320.0], [432.0], 200.0)
-    assert (trial.num_rows, trial.num_failures) == (12, 0)
+    assert (saved_at, moved_at, trial.save_s) == ([280.0], [352.0], 200.0)
+    assert (trial.num_rows, trial.num_failures) == (100, 0)
 
 
 def test_a_notice_that_is_taken_back_changes_nothing():
-    def script(engine, now):
-        if now == 60.0:
-            engine.notice("sim_00000", info(300.0))
-            engine.notice("sim_00000", info(300.0))  # repeated
-            engine.notice("sim_00000", None)
-        engine.notice("unknown", info(300.0))
-
-    _, facts = one_trial(script)
+    _, facts = one_trial(told_once(60.0, info(300.0), info(300.0), None))
     assert names(facts)[3:] == ["Started", "Reported", "Noticed", "Noticed", *["Reported"] * 5, "Exited"]
