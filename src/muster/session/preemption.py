@@ -36,7 +36,7 @@ class PreemptionInfo(NamedTuple):
 
     @property
     def preempted_node_to_ranks(self) -> dict[str, list[int]]:
-        return {node_id: self.preempted_ranks for node_id in self.preempted_node_ids}
+        return dict.fromkeys(self.preempted_node_ids, self.preempted_ranks)
 
     def left_s(self, now: float) -> float:
         """Returns the seconds until the deadline; infinity when none was named."""

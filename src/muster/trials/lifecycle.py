@@ -63,6 +63,7 @@ class FactLog:
         self.warnings: list[str] = []  # the controller logs them and clears the list
         # Checkpoints whose directories may be deleted once the facts noted before them are durable.
         self.checkpoints_to_delete: list[CheckpointToDelete] = []
+        self.repeats = False  # facts are handled again: what was told then is not told twice
         self._facts: list[Fact] = []
 
     def note(self, fact: Fact) -> None:
@@ -76,6 +77,11 @@ class FactLog:
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
+
+    def warn_once(self, text: str) -> None:
+        """Warns of what follows from a fact; not again when a restore handles the fact again."""
+        if not self.repeats:
+            self.warnings.append(text)
 
     def schedule_deletion(self, checkpoints: Sequence[CheckpointRef]) -> None:
         """Marks checkpoints as superfluous; their directories stay until a crash cannot bring them back."""
@@ -235,7 +241,7 @@ class Lifecycle:
             return False
         loss = preemptions.loss_of(trial, at)
         if loss is not None:
-            self._facts.warn(loss)
+            self._facts.warn_once(loss)
         return preemptions.may_save(trial, at)
 
     def saved(self, trial: Trial, event: CheckpointSaved) -> None:

@@ -111,7 +111,7 @@ def replay(
     The capacity is that of the earlier run meanwhile: schedulers that read it must decide as they did.
     """
     hooks, state.plugins.hooks = state.plugins.hooks, observer or _NullHooks()
-    capacity = state.index.capacity
+    capacity, state.facts.repeats = state.index.capacity, True
     try:
         if seen is not None:
             _load(state, seen, make_trial)
@@ -121,7 +121,7 @@ def replay(
         state.facts.take()
     finally:
         state.plugins.hooks = hooks
-        state.index.capacity = capacity
+        state.index.capacity, state.facts.repeats = capacity, False
 
 
 def finish_restore(state: ExperimentState) -> None:

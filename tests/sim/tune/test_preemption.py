@@ -99,7 +99,7 @@ def test_no_step_that_fitted_is_lost_and_no_trial_counts_as_failed():
         problems += [f"seed {seed}: {text}" for text in witness.problems]
         problems += [f"seed {seed}: {t} {t.status}" for t in trials if t.num_failures or t.status == "ERROR"]
         rows = {str(t): (t.num_rows, t.last_result.get("training_iteration", 0)) for t in trials}
-        problems += [f"seed {seed}: rows of {name}: {pair}" for name, pair in rows.items() if len({*pair}) > 1]
+        problems += [f"seed {seed}: {name}: {pair} rows" for name, pair in rows.items() if len({*pair}) > 1]
     assert problems == []
     assert min(counts[name] for name in ("noticed", "cancelled", "fitted")) > 20
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from muster.base.rng import Seed, Stream
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings
-from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.costs import Costs
+from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.trials.model import CheckpointPolicy
