@@ -98,7 +98,7 @@ def test_machines_that_will_be_taken_are_restored_as_exactly(name, is_function):
     )
     commits = crash.recorded(asked, save_every=7)
     facts = [type(fact).__name__ for commit in commits for fact in commit.store.load().facts]
-    assert facts.count("TrialNoticed") > 20
+    assert facts.count("TrialNoticed") > 5
     assert "TrialMoved" in facts or name != "fifo"
     assert [told for commit in commits[:: step(2)] for told in crash.differences(asked, commit)] == []
     for life in crash.resumed_runs(asked, commits[:: 40 * step(2)]):
