@@ -29,7 +29,7 @@ def take(step, folder):
     while step == WAITS_AT and tune.get_preemption_info() is None and time.monotonic() < give_up:
         time.sleep(0.05)
     info = train.get_preemption_info()
-    told = None if info is None else [info.kind, info.node_id, info.deadline_ms is not None]
+    told = "-" if info is None else f"{info.kind} by {info.source}, {info.left_s(time.time()) > 0}"
     return {"step": step, "node": node_id(), "told": told, "done": step == STEPS - 1}
 
 
@@ -72,8 +72,8 @@ def main(kind, folder):
     run = tune.RunConfig(name="moved", storage_path=folder, verbose=0, engine="ray")
     grid = tune.Tuner(trainable, param_space={"folder": folder}, run_config=run).fit()
     (result,) = grid
-    rows = result.metrics_dataframe[["training_iteration", "step", "node"]].values.tolist()
-    print(json.dumps({"errors": list(map(str, grid.errors)), "rows": rows, "told": result.metrics["told"]}))
+    rows = result.metrics_dataframe[["training_iteration", "step", "node", "told"]].values.tolist()
+    print(json.dumps({"errors": list(map(str, grid.errors)), "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.ray_clusters import clear, join, living, wait_for
 from tests.tune.preempted_driver import STEPS, WAITS_AT
 
+from muster.host.node_notices import PREFIX, SPACE
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.testing.ray_cluster import AUTH
@@ -46,6 +48,12 @@ def drain(cluster, node_id, seconds):
     subprocess.run(command, env={**os.environ, **cluster.environment()}, check=True, capture_output=True)
 
 
+def announce(link, cloud_id):
+    """As the watcher on the machine does."""
+    notice = {"cloud_id": cloud_id, "kind": "interruption", "source": "a cloud", "at": time.time()}
+    link.kv_put(f"{PREFIX}{cloud_id}", json.dumps(notice).encode(), SPACE)
+
+
 def outcome(driver):
     out, log = driver.communicate(timeout=300)
     assert driver.returncode == 0, log[-3000:]
@@ -54,7 +62,8 @@ def outcome(driver):
 
 def test_a_function_and_a_class_leave_a_drained_node_without_losing_a_step(plain_head, tmp_path):
     clear(plain_head)
-    source = GcsNodeSource(GcsClient(plain_head.address, AUTH))
+    link = GcsClient(plain_head.address, AUTH)
+    source = GcsNodeSource(link)
     join(plain_head, "moves-1", {"CPU": 2, "moves": 2})
     old = living(source)["moves-1"].node_id
     drivers = [start(kind, tmp_path / kind, plain_head) for kind in KINDS]
@@ -63,16 +72,19 @@ def test_a_function_and_a_class_leave_a_drained_node_without_losing_a_step(plain
             wait_for(lambda kind=kind: len(taken(tmp_path / kind)), lambda count: count > WAITS_AT)
         join(plain_head, "moves-2", {"CPU": 2, "moves": 2})
         new = living(source)["moves-2"].node_id
+        announce(link, "moves-1")
         drain(plain_head, old, 120)
         ends = [outcome(driver) for driver in drivers]
     finally:
         for driver in drivers:
             driver.kill()
+        link.kv_delete(f"{PREFIX}moves-1", SPACE)
+    told = ["-"] * WAITS_AT + ["interruption by a cloud, True"] + ["-"] * (STEPS - WAITS_AT - 1)
     where = [old] * (WAITS_AT + 1) + [new] * (STEPS - WAITS_AT - 1)
     for kind, (end, log) in zip(KINDS, ends, strict=True):
         assert end["errors"] == []
-        assert end["rows"] == [[step + 1, step, node] for step, node in enumerate(where)], kind
+        rows = [[step + 1, step, node, told[step]] for step, node in enumerate(where)]
+        assert end["rows"] == rows, kind
         assert taken(tmp_path / kind) == [[str(step), node] for step, node in enumerate(where)], kind
-        assert end["told"] is None  # about the new node
         assert f"node {old[:8]} will be taken in" in log
     clear(plain_head)
