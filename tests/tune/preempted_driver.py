@@ -73,7 +73,7 @@ def main(kind, folder):
     grid = tune.Tuner(trainable, param_space={"folder": folder}, run_config=run).fit()
     (result,) = grid
     rows = result.metrics_dataframe[["training_iteration", "step", "node", "told"]].values.tolist()
-    print(json.dumps({"errors": list(map(str, grid.errors)), "rows": rows}))
+    sys.stdout.write(json.dumps({"errors": list(map(str, grid.errors)), "rows": rows}) + "\n")
 
 
 if __name__ == "__main__":
