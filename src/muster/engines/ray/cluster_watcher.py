@@ -57,16 +57,16 @@ def _total(nodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
     """Returns what each living node has, without Ray's own markers."""
-    return [
-        {name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN_MARKS)}
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+    return [_size(node) for node in ray.nodes() if node["Alive"]]
+
+
+def _size(node: Mapping[str, Any]) -> dict[str, float]:
+    return {name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN_MARKS)}
 
 
 def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
     """Returns what the cluster reports now."""
-    nodes = nodes_of(ray)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
     from muster.runtimes.ray.publish import max_resources
     from muster.runtimes.ray.verdict_board import read_board
 
@@ -78,10 +78,10 @@ def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN
         if is_ours and verdict.reason in _UNPLACEABLE
     }
     has_autoscaler = limit is not None or is_ours or _grows(client.kv_get(_LEGACY_STATUS))
-    alive = frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
+    sizes, alive = [_size(node) for node in nodes], frozenset(node["NodeID"] for node in nodes)
     draining = read_draining(client)
     groups = groups_on(ray, draining) if draining else {}
-    return ClusterView(nodes, limit, has_autoscaler, unplaceable, draining, alive, groups)
+    return ClusterView(sizes, limit, has_autoscaler, unplaceable, draining, alive, groups)
 
 
 def read_draining(client: Any) -> dict[str, PreemptionInfo]:  # noqa: ANN401 - a GcsClient
