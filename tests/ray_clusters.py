@@ -59,6 +59,7 @@ ORDER = (
     "tests/contracts/test_ray_engine.py",
     "tests/engines/ray/test_on_a_cluster.py",
     "tests/tune/test_on_ray_example.py",
+    "tests/tune/test_preemption_on_ray.py",
     "tests/tune/integration/test_ray_train.py",
     "tests/bench/test_tune_ray_bench.py",
     "tests/parity/test_ray_sdk.py",

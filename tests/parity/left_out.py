@@ -53,14 +53,15 @@ NAMES = {
         f"ray.train:{name}": _TRAIN
         for name in (
             *("BackendConfig", "CheckpointConsistencyMode", "CheckpointUploadMode", "ControllerError"),
-            *("DataConfig", "LoggingConfig", "NCCLHangError", "PreemptionError", "PreemptionInfo"),
+            *("DataConfig", "LoggingConfig", "NCCLHangError", "PreemptionError"),
             *("ReportedCheckpoint", "ReportedCheckpointStatus", "ScalingConfig", "TRAIN_DATASET_KEY"),
             *("TrainingFailedError", "UserCallback", "ValidationConfig", "ValidationFn"),
             *("ValidationTaskConfig", "WorkerGroupError", "get_all_reported_checkpoints"),
-            *("get_dataset_shard", "get_preemption_info"),
+            "get_dataset_shard",
         )
     },
     **{f"ray.train:{name}": _TUNES for name in ("CheckpointConfig", "FailureConfig", "Result", "RunConfig")},
+    "ray.train:PreemptionInfo": "made by muster only, which also knows kind and source",
     "ray.train:report": "a trial's checkpoint is copied before the call returns; there is nothing to choose",
     "ray.tune.search.bohb:BOHB": "hpbandster's class, not Ray's: import it from there",
     "ray.tune.search.hebo:HEBOSearch": "HEBO needs numpy below 1.25; its import says so",

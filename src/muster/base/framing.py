@@ -37,6 +37,7 @@ class FrameKind:
     CONTINUE = 11
     SAVE = 12
     STOP = 13  # end this trial; the payload is whether the process stays
+    NOTICE = 15  # to workers: what is announced about the machine; None: it stays
     QUIT = 14  # to idle workers: clean up and leave
     STARTED = 20  # from workers: up, restored, about to train
     REPORT = 21

@@ -152,6 +152,30 @@ class NoticePolicy(Struct, frozen=True, kw_only=True):
     pool_pause_s: float = 180.0  # how long nothing is bought from the offer that the machine came from
 
 
+class Budget(Struct, frozen=True, kw_only=True):
+    """A Budget is what a cluster may cost; nothing is bought that could exceed it."""
+
+    per_hour: float | None = None  # $ per hour of all machines at once
+    total: float | None = None  # $ in all, or within each period
+    period_s: float | None = None  # None: one budget for ever; else it begins anew so often
+
+
+class Consolidation(Enum):
+    """A Consolidation is whether nodes with trials that can be moved are emptied to save money."""
+
+    OFF = "off"
+    CONSERVATIVE = "conservative"  # when the saving is more than twice the cost of the moves
+    EAGER = "eager"  # when the saving is more than the cost of the moves
+
+
+class ForecastPolicy(Struct, frozen=True, kw_only=True):
+    """A ForecastPolicy is what tuners' forecasts are used for."""
+
+    is_used: bool = True
+    boot_s: float = 150.0  # from the request to a serving node, before any was measured
+    least_probability: float = 0.5  # work less likely than this is not bought for
+
+
 class ClusterSpec(Struct, frozen=True, kw_only=True):
     """A ClusterSpec is what the user asked for in the cluster file."""
 
@@ -169,6 +193,9 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     limits: LaunchLimits = LaunchLimits()
     backoff: Backoff = Backoff()
     notices: NoticePolicy = NoticePolicy()
+    budget: Budget | None = None
+    consolidation: Consolidation = Consolidation.CONSERVATIVE
+    forecasts: ForecastPolicy = ForecastPolicy()
 
     def node_type(self, name: str) -> NodeType | None:
         return next((t for t in self.node_types if t.name == name), None)
@@ -183,6 +210,8 @@ class StopCause(Enum):
     MAX_NODES = 3
     OUTDATED = 4
     NOTICE = 100  # the cloud announced that it will take the machine
+    CONSOLIDATION = 101  # its trials go on elsewhere for less
+    BUDGET = 102  # the budget does not allow for it any longer
 
 
 class StatusChange(Struct, frozen=True, array_like=True):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
+from muster.base.forecast import Forecast, fault_of
 from muster.base.foreign import error_text, shielded, shown
 from muster.base.ids import CloudId
 from muster.cluster.model import (
@@ -24,7 +25,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.plan import Terminate
-from muster.cluster.ports import Ledger, NoticeReport, PortErrors, Ports, ReportsResizes
+from muster.cluster.ports import ForecastReport, Ledger, NoticeReport, PortErrors, Ports, ReportsResizes
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
 from muster.cluster.validate import is_sound_machine, listed, usable_notices, usable_report
 
@@ -111,6 +112,7 @@ class Observer:
             install_failures=self._inbox.of(InstallFailure),
             resize_failures=self._inbox.of(ResizeFailure),
             notices=self._read_notices(now),
+            forecasts=self._read_forecasts(now),
             traits=self._read_traits(),
             memory=ledger.memory,
             recent_failures=ledger.recent_failures,
@@ -218,6 +220,25 @@ class Observer:
             for notice in usable_notices(report.notices, self._note)
         )
 
+    def _read_forecasts(self, now: float) -> tuple[Forecast, ...]:
+        """Forecasts that are stale, damaged or of the future are reported and left out: no money for them."""
+        source = self._ports.forecasts
+        report: object = None if source is None else self._ask("forecasts", source.read)
+        if not isinstance(report, ForecastReport):
+            if report is not None:
+                self._note("forecasts", f"not a report: {shown(report)}")
+            return ()
+        self._notes.extend(report.damaged)
+        usable: dict[str, Forecast] = {}
+        wall = self._ambient.clock.now()
+        for forecast in report.forecasts:
+            fault = fault_of(forecast) or _untimely(forecast, wall)
+            if fault:
+                self._note(f"forecast {forecast.experiment}", f"{fault}: ignored")
+            else:
+                usable[forecast.experiment] = _in_time_of(forecast, now - wall)
+        return tuple(usable.values())
+
     def _poll_failures(self) -> None:
         ports = self._ports
         polls: list[tuple[str, Callable[[], Iterable[Failure]]]] = [
@@ -247,3 +268,28 @@ class Observer:
             terminate=sum(isinstance(failure, TerminateFailure) for failure in polled),
             drain=sum(isinstance(failure, DrainFailure) for failure in polled),
         )
+
+
+MOST_SKEW_S = 30.0  # by which the clocks of tuner and head may differ
+
+
+def _untimely(forecast: Forecast, now: float) -> str:
+    age_s = now - forecast.at
+    if age_s > forecast.valid_s:
+        return f"it is {age_s:.0f} s old and was good for {forecast.valid_s:.0f} s"
+    if age_s < -MOST_SKEW_S:
+        return f"it was written {-age_s:.0f} s in the future; set the clocks of its machine and of the head"
+    return ""
+
+
+def _in_time_of(forecast: Forecast, shift_s: float) -> Forecast:
+    """Returns the forecast in the snapshot's time, which is steady where the wall clock is not."""
+    return replace(
+        forecast,
+        at=forecast.at + shift_s,
+        deadline=None if forecast.deadline is None else forecast.deadline + shift_s,
+        trials=tuple(
+            trial if trial.moved_at is None else replace(trial, moved_at=trial.moved_at + shift_s)
+            for trial in forecast.trials
+        ),
+    )

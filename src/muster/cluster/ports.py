@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from muster.base.forecast import Forecast
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.model import (
     CloudInstance,
@@ -168,6 +169,19 @@ class NoticeSource(Protocol):
     def read(self) -> NoticeReport: ...
 
 
+class ForecastReport(Struct, frozen=True, kw_only=True):
+    """A ForecastReport is every forecast that is there now, and what cannot be read of them."""
+
+    forecasts: tuple[Forecast, ...] = ()  # at most one for each experiment; stale ones are left out later
+    damaged: tuple[Quarantined, ...] = ()
+
+
+class ForecastSource(Protocol):
+    """A ForecastSource has what tuners said about their trials and about what is still to come."""
+
+    def read(self) -> ForecastReport: ...
+
+
 class SpecSource(Protocol):
     """A SpecSource holds the current cluster file; it is read every tick."""
 
@@ -234,7 +248,7 @@ class Ports:
     """Ports are everything a controller is connected to.
 
     Without an installer, machines bring the runtime; without a resizer, none changes its size; without
-    a source of notices, none are announced.
+    a source of notices, none are announced; without one of forecasts, nothing is known of what will come.
     """
 
     provider: CloudProvider
@@ -245,3 +259,4 @@ class Ports:
     spec: SpecSource
     resizer: NodeResizer | None = None
     notices: NoticeSource | None = None
+    forecasts: ForecastSource | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from muster.base.forecast import Forecast
 from muster.base.ids import CloudId, InstanceId
 from muster.cluster.model import (
     CloudInstance,
@@ -113,6 +114,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     install_failures: tuple[InstallFailure, ...] = ()
     notices: tuple[Notice, ...] | None = ()  # None: they could not be read this time
     resize_failures: tuple[ResizeFailure, ...] = ()
+    forecasts: tuple[Forecast, ...] = ()  # of tuners, in the snapshot's time; only those that hold now
     traits: ProviderTraits = ProviderTraits()
     memory: Memory = Memory()
     recent_failures: tuple[FailedLaunch, ...] = ()

@@ -24,6 +24,7 @@ from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.engines.worker.poller import Poller, SpinThenWait
 from muster.engines.worker.protocol import ExitReport, StartOrder
+from muster.session.preemption import PreemptionInfo
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name
 from muster.trials.commands import EngineCommand, SaveTrial, StartTrial, StopTrial
@@ -32,6 +33,7 @@ from muster.trials.events import (
     EngineEvent,
     TrialExited,
     TrialFailure,
+    TrialNoticed,
     TrialReported,
     TrialStarted,
 )
@@ -260,6 +262,14 @@ class ProcessEngine:
             run.limit_at = self._clock.monotonic() + run.command.time_limit_s
             self.wake_at(run.limit_at)
         self._pool.send(worker, order)
+
+    def notify(self, run: TrialRun, info: PreemptionInfo | None) -> None:
+        """Tells a trial, and the core, what is announced about its machine; nothing twice."""
+        if run.worker is None or run.stopping or run.info == info:
+            return
+        run.info = info
+        self._pool.send(run.worker, frame(FrameKind.NOTICE, pack(None if info is None else tuple(info))))
+        self._events.append(TrialNoticed(trial_id=run.command.trial_id, at=self._clock.now(), info=info))
 
     # Stopping
 

@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
-from muster.session.report import get_checkpoint, get_context, report
+from muster.session.preemption import PreemptionInfo
+from muster.session.report import (
+    get_checkpoint,
+    get_context,
+    get_preemption_info,
+    report,
+    should_checkpoint,
+)
 
-__all__ = ["Checkpoint", "TuneContext", "get_checkpoint", "get_context", "report"]
+__all__ = [
+    "Checkpoint",
+    "PreemptionInfo",
+    "TuneContext",
+    "get_checkpoint",
+    "get_context",
+    "get_preemption_info",
+    "report",
+    "should_checkpoint",
+]

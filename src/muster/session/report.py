@@ -1,4 +1,7 @@
-"""Defines report(), get_checkpoint() and get_context() for training code; an engine implements them."""
+"""Defines the functions that training code calls: report(), get_checkpoint(), should_checkpoint() and others.
+
+An engine implements them; outside of a trial they do nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from muster.session.session import current
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
+    from muster.session.preemption import PreemptionInfo
 
 _warned: set[str] = set()
 
@@ -54,6 +58,31 @@ def get_checkpoint() -> Checkpoint | None:
         _warn_once("get_checkpoint")
         return None
     return session.get_checkpoint()
+
+
+def get_preemption_info() -> PreemptionInfo | None:
+    """Returns what is announced about the machine of this trial: its deadline, kind and source.
+
+    None as long as nothing is announced, when a notice was taken back, and outside of a trial. Asking is
+    cheap: training code may do so in every step.
+    """
+    session = current()
+    return None if session is None else session.get_preemption_info()
+
+
+def should_checkpoint() -> bool:
+    """Returns whether to report a checkpoint now: the machine will be taken, and none was reported since.
+
+    The trial is then ended on that machine and goes on elsewhere, from this checkpoint.
+
+    Example:
+        >>> def train(config):
+        ...     for step in range(10):
+        ...         checkpoint = save(step) if step % 5 == 0 or should_checkpoint() else None
+        ...         report({"loss": config["lr"] * step}, checkpoint=checkpoint)
+    """
+    session = current()
+    return session is not None and session.should_checkpoint()
 
 
 def get_context() -> TuneContext:

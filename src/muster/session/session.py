@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.session.context import TuneContext
+    from muster.session.preemption import PreemptionInfo
     from muster.session.progress import Progress
 
 
@@ -34,6 +35,14 @@ class Session(Protocol):
 
     def get_checkpoint(self) -> Checkpoint | None:
         """Returns the newest checkpoint of this trial: made by it, or the one it continues from."""
+        ...
+
+    def get_preemption_info(self) -> PreemptionInfo | None:
+        """Returns what is announced about the machine of the trial; None: nothing."""
+        ...
+
+    def should_checkpoint(self) -> bool:
+        """Returns whether the trial should report a checkpoint, because its machine will be taken."""
         ...
 
 

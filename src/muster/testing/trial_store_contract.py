@@ -15,6 +15,7 @@ from typing import Any, Protocol, get_args
 
 import pytest
 
+from muster.session.preemption import PreemptionInfo
 from muster.testing.builders import START, created, exited, failed, reported, saved, started
 from muster.trials.events import (
     ExperimentEnded,
@@ -24,6 +25,8 @@ from muster.trials.events import (
     TrialAdmitted,
     TrialCreated,
     TrialExited,
+    TrialMoved,
+    TrialNoticed,
     TrialReported,
     TrialStarted,
 )
@@ -69,6 +72,9 @@ def every_kind(root: str) -> tuple[Fact, ...]:
         TrialAdmitted(trial_id="t", at=9.75, resources=[[{}, {"GPU": 0.5}], "PACK", [], {}]),
         TrialAdmitted(trial_id="t", at=9.8, repeats=True),
         TrialAdmitted(trial_id="t", at=9.9, resources=[[{}, {"GPU": 0.5}], "PACK", [], {}], repeats=True),
+        TrialNoticed(trial_id="t", at=9.8, info=PreemptionInfo(129.5, "interruption", "aws", "ab")),
+        TrialNoticed(trial_id="t", at=9.85),
+        TrialMoved(trial_id="t", at=9.9),
         SearchExhausted(at=10.0),
         ExperimentEnded(at=11.0),
         ExperimentResumed(at=12.0),

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from muster.session.preemption import PreemptionInfo
 from muster.trials.model import CheckpointRef
 
 
@@ -73,6 +74,14 @@ class TrialExited(Struct, frozen=True, kw_only=True):
     reusable: bool = False  # the process waits for another StartTrial
 
 
+class TrialNoticed(Struct, frozen=True, kw_only=True):
+    """TrialNoticed: the machine of a trial will be taken; without `info` it stays after all."""
+
+    trial_id: str
+    at: float
+    info: PreemptionInfo | None = None
+
+
 class CapacityChanged(Struct, frozen=True, kw_only=True):
     """CapacityChanged carries what all trials together may use from now on."""
 
@@ -87,7 +96,7 @@ class Woke(Struct, frozen=True, kw_only=True, gc=False):
     at: float
 
 
-EngineEvent = TrialStarted | TrialReported | CheckpointSaved | TrialExited | CapacityChanged
+EngineEvent = TrialStarted | TrialReported | CheckpointSaved | TrialExited | TrialNoticed | CapacityChanged
 Event = EngineEvent | Woke
 
 
@@ -116,6 +125,13 @@ class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
     repeats: bool = False  # nobody chose it: it makes the checkpoint that was due when the last driver ended
 
 
+class TrialMoved(Struct, frozen=True, kw_only=True, tag="moved"):
+    """TrialMoved: the time of a machine was over, and its trial goes on elsewhere from its checkpoint."""
+
+    trial_id: str
+    at: float
+
+
 class ExperimentEnded(Struct, frozen=True, kw_only=True, tag="ended"):
     """ExperimentEnded: all trials were stopped, by a stopper, by fail_fast or by the user."""
 
@@ -141,6 +157,8 @@ Fact = (
     | TrialReported
     | CheckpointSaved
     | TrialExited
+    | TrialNoticed
+    | TrialMoved
     | SearchExhausted
     | ExperimentEnded
     | ExperimentResumed

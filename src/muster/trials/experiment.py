@@ -20,6 +20,8 @@ from muster.trials.events import (
     SearchExhausted,
     TrialAdmitted,
     TrialExited,
+    TrialMoved,
+    TrialNoticed,
     TrialReported,
     TrialStarted,
     Woke,
@@ -79,7 +81,7 @@ class ExperimentState:
         if isinstance(event, TrialReported):  # nearly every event
             return self._handle_report(event)
         match event:
-            case TrialStarted() | TrialExited() | CheckpointSaved():
+            case TrialStarted() | TrialExited() | CheckpointSaved() | TrialNoticed():
                 trial = self.index.trials.get(event.trial_id)
                 if trial is None or trial.state in FINISHED:
                     return []
@@ -119,6 +121,8 @@ class ExperimentState:
             return self.take_commands()  # nearly every step: nothing waits that could be started
         if not lifecycle.is_stopping and self._should_end():
             self.end(at)
+        if lifecycle.preemptions.announced:
+            self._move_overdue(at)
         if admits and not lifecycle.is_stopping:
             if lifecycle.owed:
                 self._start_owing(at)
@@ -134,6 +138,23 @@ class ExperimentState:
         for trial in tuple(self.index.live.values()):
             self.lifecycle.stop(trial, at)
 
+    def _move_overdue(self, at: float) -> None:
+        """Moves the trials whose machine should be gone; a save that is under way may still end."""
+        for trial_id, info in self.lifecycle.preemptions.overdue(at):
+            trial = self.index.trials[trial_id]
+            if trial.state in (TrialState.STARTING, TrialState.RUNNING):
+                self.facts.note(TrialMoved(trial_id=trial_id, at=at))
+                self.facts.warn(
+                    f"trial {trial_id}: the time of its machine {info.node_id or '?'} is over; it goes on "
+                    f"elsewhere from {_place_of(trial)}"
+                )
+                self.lifecycle.move_away(trial)
+
+    def move_again(self, fact: TrialMoved) -> None:
+        """Repeats a move during a restore."""
+        self.facts.note(fact)
+        self.lifecycle.move_away(self.index.trials[fact.trial_id])
+
     def admit_again(self, fact: TrialAdmitted) -> None:
         """Repeats an admission during a restore, so that the scheduler records the same choice again."""
         if fact.repeats and fact.trial_id in self.lifecycle.owed:
@@ -147,7 +168,7 @@ class ExperimentState:
             self.lifecycle.apply_plugin_requests(fact.at)
             return
         trial = self.index.trials[fact.trial_id]
-        if chosen is not trial and (chosen is None or chosen.state is not TrialState.STARTING):
+        if chosen is not trial and (chosen is None or not _only_looks_pending(chosen)):
             self.facts.warn(f"the scheduler {type(scheduler).__name__} chose {chosen}, recorded is {trial}")
         if trial.state in (TrialState.PENDING, TrialState.PAUSED):
             self.lifecycle.start(trial, fact.at)
@@ -176,8 +197,12 @@ class ExperimentState:
             trial.checkpoint_index = max(trial.checkpoint_index, event.checkpoint.index)
             self.facts.schedule_deletion([event.checkpoint])
 
-    def _dispatch(self, trial: Trial, event: TrialStarted | CheckpointSaved | TrialExited) -> None:
+    def _dispatch(
+        self, trial: Trial, event: TrialStarted | CheckpointSaved | TrialExited | TrialNoticed
+    ) -> None:
         match event:
+            case TrialNoticed():
+                self.lifecycle.noticed(trial, event)
             case TrialStarted():
                 self.lifecycle.started(trial, event)
             case CheckpointSaved():
@@ -238,8 +263,9 @@ class ExperimentState:
             if self.plugins.view.requests:
                 self.facts.note(TrialAdmitted(trial_id="", at=at))
                 self.lifecycle.apply_plugin_requests(at)
-            if trial is not None and trial.state is TrialState.STARTING:
-                # A scheduler that reads `status` cannot see that its choice is starting: take the next one.
+            if trial is not None and _only_looks_pending(trial):
+                # A scheduler that reads `status` cannot see that its choice is starting, or still on a
+                # machine that it leaves: take the next one.
                 trial = next(iter(self.index.pending.values()), None)
             if trial is None or trial.state not in (TrialState.PENDING, TrialState.PAUSED):
                 return
@@ -264,3 +290,15 @@ class ExperimentState:
     def takes_more(self) -> bool:
         """Whether every suggested trial has been started, so that one more may start as well."""
         return not (self.index.pending or self.is_exhausted or self.is_stopping)
+
+
+def _only_looks_pending(trial: Trial) -> bool:
+    is_leaving = trial.state is TrialState.STOPPING and trial.intent is TrialState.PENDING
+    return is_leaving or trial.state is TrialState.STARTING
+
+
+def _place_of(trial: Trial) -> str:
+    """Returns where a trial continues, for people."""
+    if trial.checkpoint is None:
+        return "its beginning, as it has no checkpoint"
+    return f"iteration {trial.checkpoint.metrics.get('training_iteration', '?')}, its newest checkpoint"

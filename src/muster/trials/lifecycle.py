@@ -19,6 +19,7 @@ from muster.trials.events import (
     TrialExited,
     TrialFailure,
     TrialFailureKind,
+    TrialNoticed,
     TrialReported,
     TrialStarted,
 )
@@ -26,6 +27,7 @@ from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointPolicy, CheckpointRef, FailurePolicy, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
+from muster.trials.preemption import Preemptions
 from muster.trials.states import TrialState
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
@@ -62,6 +64,7 @@ class FactLog:
         self.warnings: list[str] = []  # the controller logs them and clears the list
         # Checkpoints whose directories may be deleted once the facts noted before them are durable.
         self.checkpoints_to_delete: list[CheckpointToDelete] = []
+        self.repeats = False  # facts are handled again: what was told then is not told twice
         self._facts: list[Fact] = []
 
     def note(self, fact: Fact) -> None:
@@ -75,6 +78,11 @@ class FactLog:
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
+
+    def warn_once(self, text: str) -> None:
+        """Warns of what follows from a fact; not again when a restore handles the fact again."""
+        if not self.repeats:
+            self.warnings.append(text)
 
     def schedule_deletion(self, checkpoints: Sequence[CheckpointRef]) -> None:
         """Marks checkpoints as superfluous; their directories stay until a crash cannot bring them back."""
@@ -102,6 +110,7 @@ class Lifecycle:
         self.is_stopping = False  # no new trials; the running ones are being ended
         self.first_failure: Trial | None = None
         self.after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is saved
+        self.preemptions = Preemptions()
         self.restoring: set[str] = set()  # started from a checkpoint, no report since
         # Of trials whose driver ended before the checkpoint that was due with a result: their rows then, and
         # what follows the checkpoint.
@@ -221,11 +230,21 @@ class Lifecycle:
         del self.repeating[trial.trial_id]
         self._commands.append(SaveTrial(trial_id=trial.trial_id))
 
+    def noticed(self, trial: Trial, event: TrialNoticed) -> None:
+        """Takes what is announced for the machine of a trial; one that leaves it anyway is left alone."""
+        if trial.state in (_S.STARTING, _S.RUNNING, _S.SAVING):
+            self.preemptions.note(trial.trial_id, event.info)
+
+    def move_away(self, trial: Trial) -> None:
+        """Ends a trial on a machine that will be taken; it then waits for room on another one."""
+        self._leave(trial, _S.PENDING)
+
     def apply(self, trial: Trial, decided: TrialDecision, at: float) -> None:
         """Carries out the decision on a report, after the checkpoint that is due."""
         decision, saves, checkpoint = decided
         is_plain = decision == CONTINUE and trial.state is _S.RUNNING and checkpoint is None and not saves
-        if is_plain and not self._plugins.view.requests:  # nearly every report
+        is_usual = not (self._plugins.view.requests or self.preemptions.announced)
+        if is_plain and is_usual:  # nearly every report
             self._commands.append(ContinueTrial(trial_id=trial.trial_id))
             return
         if decided.checkpoint is not None:
@@ -236,32 +255,51 @@ class Lifecycle:
             )  # the result was sent together with the one that saves
         if trial.state is not _S.RUNNING:
             return  # another command was submitted before the report arrived
-        if self._must_save(trial, decided):
+        if self._must_save(trial, decided, at):
             view = self._plugins.view
             careful = decided.decision == PAUSE and view.withdraw(trial, PluginRequest.KEEP_STEPS)
             self._save_then(trial, _PAUSE_IF_SAVED if careful else decided.decision)
+        elif decision == CONTINUE and checkpoint is not None and self.preemptions.leaves(trial, at):
+            self.move_away(trial)
         else:
             self._carry_out(trial, decided.decision, at)
         self.apply_plugin_requests(at)
 
-    def _must_save(self, trial: Trial, decided: TrialDecision) -> bool:
+    def _must_save(self, trial: Trial, decided: TrialDecision, at: float) -> bool:
         """Returns whether a save comes before the decision; a save that a plug-in requested is done here."""
         view, decision = self._plugins.view, decided.decision
-        is_wanted = decision == PAUSE
+        is_wanted = decision == PAUSE or (decision == CONTINUE and self._saves_to_leave(trial, at))
         if decision != NOOP and view.requests:
             is_wanted |= view.withdraw_save(trial)
         return decided.save or (is_wanted and decided.checkpoint is None)
 
+    def _saves_to_leave(self, trial: Trial, at: float) -> bool:
+        """Returns whether the trial is to be saved because its machine will be taken."""
+        preemptions = self.preemptions
+        if not preemptions.announced or not preemptions.leaves(trial, at):
+            return False
+        loss = preemptions.loss_of(trial, at)
+        if loss is not None:
+            self._facts.warn_once(loss)
+        return preemptions.may_save(trial, at)
+
     def saved(self, trial: Trial, event: CheckpointSaved) -> None:
+        is_made = event.checkpoint is not None
         if event.checkpoint is not None:
+            trial.save_s = max(0.0, event.at - trial.last_result_time)
             self._keep(trial, event.checkpoint)
             self._plugins.fire("on_trial_save", trial=trial)
+        elif not event.message and trial.trial_id in self.preemptions.announced:
+            self.preemptions.unsavable.add(trial.trial_id)
         decision = self.after_save.pop(trial.trial_id, CONTINUE)
         if decision == _PAUSE_IF_SAVED:
-            decision = CONTINUE if event.checkpoint is None else PAUSE
+            decision = PAUSE if is_made else CONTINUE
         if trial.state is _S.SAVING:
             self._index.move(trial, _S.RUNNING)
-            self._carry_out(trial, decision, event.at)
+            if decision == CONTINUE and is_made and self.preemptions.leaves(trial, event.at):
+                self.move_away(trial)
+            else:
+                self._carry_out(trial, decision, event.at)
             self.apply_plugin_requests(event.at)
 
     def stop(self, trial: Trial, at: float) -> None:
@@ -283,7 +321,9 @@ class Lifecycle:
         self.after_save.pop(trial.trial_id, None)
         self.repeating.pop(trial.trial_id, None)
         self._freeing.pop(trial.trial_id, None)
-        if trial.state is _S.STOPPING:
+        if trial.state is _S.STOPPING and trial.intent is _S.PENDING:
+            self._moved(trial, event)
+        elif trial.state is _S.STOPPING:
             self._index.move(trial, trial.intent)
         elif event.failure is not None:
             self._fail(trial, event.failure, event.at)
@@ -291,7 +331,24 @@ class Lifecycle:
             self._complete(trial)
             self._index.move(trial, _S.TERMINATED)
         self.restoring.discard(trial.trial_id)
+        self.preemptions.forget(trial.trial_id)
         self.apply_plugin_requests(event.at)
+
+    def _moved(self, trial: Trial, event: TrialExited) -> None:
+        """Queues a trial that left its machine in front of the others; one that has returned is complete."""
+        if event.is_done:
+            self._complete(trial)
+            self._index.move(trial, _S.TERMINATED)
+            return
+        # Steps that no checkpoint holds are repeated: the scheduler must not take them for new ones.
+        scheduler, view = self._plugins.scheduler, self._plugins.view
+        repeats = trial.num_rows > (0 if trial.checkpoint is None else trial.checkpoint.rows)
+        if repeats:
+            scheduler.on_trial_error(view, trial)
+        self._index.move(trial, _S.PENDING)
+        self._index.pending.move_to_end(trial.trial_id, last=False)
+        if repeats:
+            scheduler.on_trial_add(view, trial)
 
     def abandon(self, trial: Trial) -> None:
         """Handles a process that ended with its driver: the trial waits again, or ends if it was stopping."""
@@ -301,6 +358,7 @@ class Lifecycle:
             self.owed[trial.trial_id] = (rows, decision)
         self._freeing.pop(trial.trial_id, None)
         self.restoring.discard(trial.trial_id)
+        self.preemptions.forget(trial.trial_id)
         ends = trial.state is _S.STOPPING
         self._index.move(trial, trial.intent if ends else _S.PENDING)
 
@@ -362,7 +420,8 @@ class Lifecycle:
         trial.intent = intent
         if trial.state is not _S.STOPPING:
             self._index.move(trial, _S.STOPPING)
-            keep, grace_s = self._settings.reuse_actors, self._settings.stop_grace_s
+            keep = self._settings.reuse_actors and intent is not _S.PENDING
+            grace_s = self._settings.stop_grace_s
             self._commands.append(StopTrial(trial_id=trial.trial_id, keep_process=keep, grace_s=grace_s))
 
     def _keep(self, trial: Trial, checkpoint: CheckpointRef) -> None:
@@ -378,6 +437,7 @@ class Lifecycle:
 
     def _fail(self, trial: Trial, failure: TrialFailure, at: float) -> None:
         plugins = self._plugins
+        failure = self.preemptions.explained(trial, failure, at)
         restoring = trial.trial_id in self.restoring
         if counts(trial, failure, self._settings.failure, restoring):
             trial.num_failures += 1

@@ -173,6 +173,7 @@ class Trial(TrialReading):
         "placement_group_factory",
         "relative_logdir",
         "restore_path",
+        "save_s",
         "start_time",
         "state",
         "statistics",
@@ -226,6 +227,7 @@ class Trial(TrialReading):
         self.last_result_time = float("-inf")
         self.statistics = Statistics()
         self.checkpoints: tuple[CheckpointRef, ...] = ()  # retained ones, worst first; kept by checkpoints.py
+        self.save_s: float | None = None  # how long its last save took, of those that were asked for
         self.checkpoint_index = -1  # of the newest checkpoint ever made
         self.adopted: CheckpointRef | None = None  # of another trial: where it starts until it makes its own
         for name, value in policies.items():

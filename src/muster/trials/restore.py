@@ -24,6 +24,8 @@ from muster.trials.events import (
     TrialAdmitted,
     TrialCreated,
     TrialExited,
+    TrialMoved,
+    TrialNoticed,
     TrialReported,
     TrialStarted,
 )
@@ -76,6 +78,7 @@ def snapshot(state: ExperimentState, *, with_ended: bool = True) -> dict[str, An
         "restoring": sorted(state.lifecycle.restoring),
         "owed": {name: list(owed) for name, owed in state.lifecycle.owed.items()},
         "repeating": dict(state.lifecycle.repeating),
+        "preemptions": state.lifecycle.preemptions.saved(),
         "capacity": state.index.capacity.to_floats(),
     }
 
@@ -111,7 +114,7 @@ def replay(
     The capacity is that of the earlier run meanwhile: schedulers that read it must decide as they did.
     """
     hooks, state.plugins.hooks = state.plugins.hooks, observer or _NullHooks()
-    capacity = state.index.capacity
+    capacity, state.facts.repeats = state.index.capacity, True
     try:
         if seen is not None:
             _load(state, seen, make_trial)
@@ -121,7 +124,7 @@ def replay(
         state.facts.take()
     finally:
         state.plugins.hooks = hooks
-        state.index.capacity = capacity
+        state.index.capacity, state.facts.repeats = capacity, False
 
 
 def finish_restore(state: ExperimentState) -> None:
@@ -167,6 +170,8 @@ def _trial_record(trial: Trial) -> dict[str, Any]:
     root = f"{trial.experiment_dir}/"  # what lies inside is stored by its inner name: directories are moved
     if trial.adopted is not None:
         record["adopted"] = _saved_ref(trial.adopted, root)
+    if trial.save_s is not None:
+        record["save_s"] = trial.save_s
     if trial.has_new_resources:
         record["resources"] = trial.placement_group_factory.described()
     return {
@@ -200,6 +205,7 @@ def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial
     state.lifecycle.restoring = set(seen["restoring"])
     state.lifecycle.owed = {name: (rows, decision) for name, (rows, decision) in seen.get("owed", {}).items()}
     state.lifecycle.repeating = dict(seen.get("repeating", {}))
+    state.lifecycle.preemptions.load(seen.get("preemptions", {}))
     waiting = {*seen["pending"], *seen["paused"]}
     by_id = {}
     # A trial that ran again after it had ended was saved more than once: the last record is valid.
@@ -219,6 +225,7 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> 
         setattr(trial, name, record[name])
     trial.state, trial.intent = TrialState(record["state"]), TrialState(record["intent"])
     trial.statistics = Statistics(record["statistics"])
+    trial.save_s = record.get("save_s")
     if "resources" in record:
         bundles, strategy = record["resources"]
         own = trial.placement_group_factory  # the script's: label selectors are not saved
@@ -250,8 +257,10 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
             state.add(_asked_again(state, fact, make_trial), fact.at)
         case TrialAdmitted():
             state.admit_again(fact)
-        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited():
+        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited() | TrialNoticed():
             state.handle(fact)
+        case TrialMoved():
+            state.move_again(fact)
         case SearchExhausted():
             state.exhaust_again(fact)
         case ExperimentEnded():

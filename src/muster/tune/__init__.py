@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from muster.session.context import TuneContext as TuneContext
     from muster.session.report import get_checkpoint as get_checkpoint
     from muster.session.report import get_context as get_context
+    from muster.session.report import get_preemption_info as get_preemption_info
     from muster.session.report import report as report
+    from muster.session.report import should_checkpoint as should_checkpoint
     from muster.trials.placement_group import PlacementGroupFactory as PlacementGroupFactory
     from muster.tune.analysis import ExperimentAnalysis as ExperimentAnalysis
     from muster.tune.ask_tell import AskedTrial as AskedTrial
@@ -63,7 +65,13 @@ else:
             "muster.errors": ["TuneError"],
             "muster.session.checkpoint": ["Checkpoint"],
             "muster.session.context": ["TuneContext"],
-            "muster.session.report": ["get_checkpoint", "get_context", "report"],
+            "muster.session.report": [
+                "get_checkpoint",
+                "get_context",
+                "get_preemption_info",
+                "report",
+                "should_checkpoint",
+            ],
             "muster.trials.placement_group": ["PlacementGroupFactory"],
             ".analysis": ["ExperimentAnalysis"],
             ".ask_tell": ["AskedTrial"],

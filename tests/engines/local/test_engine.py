@@ -12,12 +12,13 @@ import pytest
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.engines.local.worker_pool import LocalOptions
-from muster.session import get_context, report
+from muster.session import get_context, get_preemption_info, report, should_checkpoint
+from muster.session.preemption import PreemptionInfo
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.trainables import TRAINABLES, Steps, counts, forks, waits
 from muster.trials.commands import StopTrial
-from muster.trials.events import TrialExited, TrialFailureKind, TrialReported, TrialStarted
+from muster.trials.events import TrialExited, TrialFailureKind, TrialNoticed, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,28 @@ def opened(tmp_path):
 def where_am_i(config):
     names = ("TUNE_ORIG_WORKING_DIR", "CUDA_VISIBLE_DEVICES", "EXTRA")
     report({"cwd": os.getcwd(), **{name: os.environ.get(name) for name in names}})
+
+
+def waits_for_notice(config):
+    for wanted in (True, False):
+        while (get_preemption_info() is not None) is not wanted:
+            time.sleep(0.01)
+        report({"asked": should_checkpoint()})
+
+
+def test_a_trial_sees_in_the_middle_of_a_step_what_is_announced_about_its_machine(opened):
+    driver = opened(waits_for_notice)
+    driver.start("a", "waits_for_notice")
+    driver.to_start("a")
+    run, info = driver.engine._trials["a"], PreemptionInfo(time.time() + 600.0, "interruption")
+    driver.engine.notify(run, info)
+    driver.engine.notify(run, info)  # repeated
+    driver.to_report("a")
+    driver.engine.notify(run, None)
+    driver.go_on("a")
+    assert driver.to_exit("a").is_done
+    assert [event.info for event in driver.of("a", TrialNoticed)] == [info, None]
+    assert driver.results("a", "asked") == [True, False]
 
 
 @pytest.mark.conformance("C-103")

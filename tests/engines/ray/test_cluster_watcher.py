@@ -8,13 +8,17 @@ import pytest
 from muster.engines.ray.cluster_watcher import (
     CapacityHistory,
     ClusterCapacity,
+    ClusterView,
+    DrainingNodes,
     Growth,
     expected_starts,
     late_ones,
     read_cluster,
+    read_draining,
     typical,
     why_unplaceable,
 )
+from muster.session.preemption import PreemptionInfo
 from muster.trials.placement_group import PlacementGroupFactory
 
 ONE = PlacementGroupFactory([{"CPU": 1}])
@@ -31,15 +35,86 @@ class QuietGcs:
     def kv_get(self, key, namespace=None):
         return None
 
-    def draining_nodes(self):
-        return frozenset({"ab"})
+    def drain_deadlines(self):
+        return {"ab": 1200.0}
+
+    def cloud_ids(self):
+        return {"ab": "i-1"}
+
+
+class NoticedGcs(QuietGcs):
+    """Has a notice of the cloud about the machine, damaged or not."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def kv_get(self, key, namespace=None):
+        return self.text if key == "notice/i-1" else None
 
 
 def test_a_view_has_the_nodes_that_are_to_go():
     node = {"NodeID": "ab", "Alive": True, "Resources": {"CPU": 2.0, "node:1.2.3.4": 1.0}}
-    ray = SimpleNamespace(nodes=lambda: [node, {"NodeID": "cd", "Alive": False, "Resources": {}}])
+    groups = {"p1": {"bundles_to_node_id": {0: "ab", 1: "ef"}}, "p2": {"bundles_to_node_id": {0: "ef"}}}
+    ray = SimpleNamespace(
+        nodes=lambda: [node, {"NodeID": "cd", "Alive": False, "Resources": {}}],
+        util=SimpleNamespace(placement_group_table=lambda: groups),
+    )
     view = read_cluster(ray, QuietGcs(), now=1000.0)
-    assert (view.nodes, view.draining, view.has_autoscaler) == ([{"CPU": 2.0}], {"ab"}, False)
+    by_hand = PreemptionInfo(1200.0, "drain", "Ray drains the node", "ab")
+    assert (view.nodes, view.has_autoscaler) == ([{"CPU": 2.0}], False)
+    assert (view.draining, view.alive, view.groups) == ({"ab": by_hand}, {"ab"}, {"p1": ["ab"]})
+
+
+NOTICE = {"cloud_id": "i-1", "kind": "interruption", "deadline": 1205.0, "source": "AWS", "at": 1000.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "source"),
+    [
+        (json.dumps(NOTICE), "interruption", "AWS"),
+        (json.dumps({**NOTICE, "is_cancelled": True}), "drain", "Ray drains the node"),
+        ("{", "drain", "Ray drains the node"),
+    ],
+)
+def test_the_notice_of_a_cloud_explains_a_drain(text, kind, source):
+    expected = {"ab": PreemptionInfo(1200.0, kind, source, "ab")}
+    assert read_draining(NoticedGcs(text.encode())) == expected
+
+
+def draining(*infos, alive=("ab", "cd")):
+    return ClusterView([], draining={info.node_id: info for info in infos}, alive=frozenset(alive))
+
+
+SOON, LATER = PreemptionInfo(1060.0, node_id="ab"), PreemptionInfo(1200.0, node_id="cd")
+
+
+def test_every_drain_is_told_once_and_the_first_node_to_go_counts():
+    nodes = DrainingNodes()
+    (line,) = nodes.update(draining(SOON), 1000.0)
+    assert line == "node ab will be taken in 60 s (drain: )"
+    assert len(nodes.update(draining(SOON, LATER), 1000.0)) == 1
+    assert nodes.update(draining(LATER, SOON), 1001.0) == []
+    assert (nodes.earliest(["cd", "ab"]), nodes.earliest(["cd"]), nodes.earliest(["ef"])) == (
+        SOON,
+        LATER,
+        None,
+    )
+
+
+def test_a_drain_that_is_over_while_its_node_lives_is_taken_back():
+    nodes = DrainingNodes()
+    nodes.update(draining(SOON, LATER), 1000.0)
+    lines = nodes.update(draining(alive=["ab"]), 1001.0)  # cd is dead: it was taken
+    assert lines == ["node ab stays: what was announced is taken back"]
+    assert (nodes.earliest(["ab"]), nodes.earliest(["cd"])) == (None, LATER)
+
+
+def test_a_deadline_that_has_passed_when_it_comes_is_none():
+    """Clocks may differ: a trial is saved as soon as possible, and not ended at once."""
+    nodes = DrainingNodes()
+    (line,) = nodes.update(draining(SOON), 1100.0)
+    assert line.startswith("node ab will be taken and should have been 40 s ago: clocks may differ")
+    assert nodes.earliest(["ab"]) == SOON._replace(deadline=None)
 
 
 def status(mapping):
@@ -59,7 +134,8 @@ def status(mapping):
 def test_a_reporter_that_only_watches_is_no_autoscaler(written, grows):
     gcs = QuietGcs()
     gcs.kv_get = lambda key, namespace=None: written if key == "__autoscaling_status" else None
-    assert read_cluster(SimpleNamespace(nodes=list), gcs, now=1000.0).has_autoscaler is grows
+    ray = SimpleNamespace(nodes=list, util=SimpleNamespace(placement_group_table=dict))
+    assert read_cluster(ray, gcs, now=1000.0).has_autoscaler is grows
 
 
 def test_what_is_taken_is_counted_exactly():

@@ -26,7 +26,8 @@ from muster.testing.engine_contract.fixture import Driver
 from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.ray_cluster import AUTH
 from muster.testing.trainables import TRAINABLES
-from muster.trials.events import TrialFailureKind, TrialReported, TrialStarted
+from muster.trials.commands import StopTrial
+from muster.trials.events import TrialFailureKind, TrialNoticed, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
 
 pytestmark = pytest.mark.ray
@@ -303,18 +304,27 @@ def test_a_label_selector_chooses_the_node_and_a_lost_node_is_not_the_trials_fau
 
 
 def test_a_node_that_is_taken_back_is_told_apart(cluster, tmp_path):
-    """Also once Ray knows that the node is dead, and has forgotten that it was to be taken back."""
+    """Also once Ray knows that the node is dead, and has forgotten that it was to be taken back.
+
+    Its trials are told, and nothing there is kept for another trial.
+    """
     join(cluster, "spot-1", "spot")
     ray = import_ray()
     (node,) = [each["NodeID"] for each in ray.nodes() if each["Resources"].get("spot")]
     with opened() as engine:
         driver = Driver(engine, tmp_path)
-        driver.start("a", "waits", resources={"spot": 1})
-        driver.to_report("a")
+        for name in ("a", "b"):
+            driver.start(name, "waits", resources={"spot": 0.5}, may_reuse=True)
+            driver.to_report(name)
         deadline_ms = int((time.time() + 60) * 1000)
         link = GcsClient(cluster.address)
         assert link.drain_node(node, PREEMPTION, "the spot market", deadline_ms) == (True, "")
-        driver.poll_until(lambda: node in engine._pool.draining)
+        driver.poll_until(lambda: bool(driver.of("a", TrialNoticed) and driver.of("b", TrialNoticed)))
+        (told,) = [event.info for event in driver.of("a", TrialNoticed)]
+        assert (told.deadline_ms, told.kind, told.node_id) == (deadline_ms, "drain", node)
+        engine.submit(StopTrial(trial_id="b", keep_process=True))
+        assert driver.to_exit("b").failure is None
+        assert (engine._pool.idle, engine._vacant) == ([], [])
         cluster.nodes["spot-1"].kill()
         kind, message = failure(driver, "a")
     assert kind is TrialFailureKind.PREEMPTED, message

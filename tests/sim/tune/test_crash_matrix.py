@@ -10,8 +10,8 @@ from tests.series import step
 
 from muster.sim.tune import crash_matrix as crash
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled, make_searcher
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import FunctionCurve
-from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.trials.model import CheckpointPolicy
@@ -81,6 +81,28 @@ def test_whenever_it_was_killed_it_resumes_to_the_end_with_all_its_trials(name, 
         assert life.state.is_finished
         assert len(life.state.trials) == asked.num_samples
         assert {trial.status for trial in life.state.trials.values()} <= {"TERMINATED", "ERROR"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "is_function"),
+    [("fifo", True), ("fifo", False), ("asha_promotion", False), ("hyperband", True), ("pbt", False)],
+)
+def test_machines_that_will_be_taken_are_restored_as_exactly(name, is_function):
+    rates = FaultRates(crashes_per_h=1.0, notices_per_h=15.0, longest_lead_s=240.0, cancelled_notices=0.2)
+    asked = experiment(
+        lambda: SCHEDULERS[name].make(TERMS),
+        costs=Costs(start_s=5.0, save_s=20.0, restore_s=1.0, stop_s=3.0, is_function=is_function),
+        faults=FaultPlan(rates, 7),
+        max_failures=9,
+    )
+    commits = crash.recorded(asked, save_every=7)
+    facts = [type(fact).__name__ for commit in commits for fact in commit.store.load().facts]
+    assert facts.count("TrialNoticed") > 5
+    assert "TrialMoved" in facts or name != "fifo"
+    assert [told for commit in commits[:: step(2)] for told in crash.differences(asked, commit)] == []
+    for life in crash.resumed_runs(asked, commits[:: 40 * step(2)]):
+        assert {trial.status for trial in life.state.trials.values()} == {"TERMINATED"}
 
 
 def test_two_recordings_of_one_experiment_are_equal():

@@ -8,8 +8,9 @@ import pytest
 
 from muster.base.clock import ManualClock
 from muster.sim.cluster.world import World
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Curve, FunctionCurve
-from muster.sim.tune.engine import Costs, SimulatedEngine
+from muster.sim.tune.engine import SimulatedEngine
 from muster.sim.tune.faults import FaultPlan, FaultRates, ProcessFaults
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (

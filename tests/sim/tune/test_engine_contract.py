@@ -7,8 +7,9 @@ import math
 import pytest
 
 from muster.base.clock import ManualClock
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Curve, FunctionCurve
-from muster.sim.tune.engine import Costs, SimulatedEngine
+from muster.sim.tune.engine import SimulatedEngine
 from muster.testing.engine_contract import EngineContract, EngineFixture
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.engine_contract.lockstep import LockstepPromises

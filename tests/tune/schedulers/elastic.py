@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.base.resources import Resources
-from muster.sim.tune.engine import Costs
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.trials.placement_group import PlacementGroupFactory as Pgf

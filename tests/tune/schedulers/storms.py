@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from muster.sim.tune.engine import Costs
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.tune.search.space import uniform

@@ -15,8 +15,8 @@ pytest.importorskip(
 
 from muster import tune
 from muster.sim.tune import crash_matrix
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import FunctionCurve
-from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.tune.schedulers import HyperBandForBOHB

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from muster.base.resources import SCALE, Resources
 from muster.engines.process_engine import units_of
+from muster.session.preemption import PreemptionInfo
 from muster.trials.placement_group import PlacementGroupFactory
 
 _log = logging.getLogger(__name__)
@@ -37,7 +38,9 @@ class ClusterView(NamedTuple):
     limit: Mapping[str, float] | None = None  # what the cluster may become; None: unknown
     has_autoscaler: bool = False
     unplaceable: Mapping[str, str] = {}  # why, by hex id of a placement group that can never be placed
-    draining: frozenset[str] = frozenset()  # hex ids of nodes that live, and are to go
+    draining: Mapping[str, PreemptionInfo] = {}  # by hex id, nodes that live, and are to go
+    alive: frozenset[str] = frozenset()  # hex ids of all nodes that live
+    groups: Mapping[str, Sequence[str]] = {}  # the draining nodes that a placement group is on, by its hex id
 
     @property
     def present(self) -> dict[str, float]:
@@ -54,16 +57,16 @@ def _total(nodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
     """Returns what each living node has, without Ray's own markers."""
-    return [
-        {name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN_MARKS)}
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+    return [_size(node) for node in ray.nodes() if node["Alive"]]
+
+
+def _size(node: Mapping[str, Any]) -> dict[str, float]:
+    return {name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN_MARKS)}
 
 
 def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
     """Returns what the cluster reports now."""
-    nodes = nodes_of(ray)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
     from muster.runtimes.ray.publish import max_resources
     from muster.runtimes.ray.verdict_board import read_board
 
@@ -75,7 +78,37 @@ def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN
         if is_ours and verdict.reason in _UNPLACEABLE
     }
     has_autoscaler = limit is not None or is_ours or _grows(client.kv_get(_LEGACY_STATUS))
-    return ClusterView(nodes, limit, has_autoscaler, unplaceable, client.draining_nodes())
+    sizes, alive = [_size(node) for node in nodes], frozenset(node["NodeID"] for node in nodes)
+    draining = read_draining(client)
+    groups = groups_on(ray, draining) if draining else {}
+    return ClusterView(sizes, limit, has_autoscaler, unplaceable, draining, alive, groups)
+
+
+def read_draining(client: Any) -> dict[str, PreemptionInfo]:  # noqa: ANN401 - a GcsClient
+    """Returns the nodes that are to go, whoever drains them, with the reason where a cloud gave one."""
+    deadlines = client.drain_deadlines()
+    if not deadlines:
+        return {}
+    from muster.runtimes.ray.notice_board import notices_of
+
+    notices, found = notices_of(client, deadlines), {}
+    for node_id, deadline in deadlines.items():
+        notice = notices.get(node_id)
+        if notice is None or notice.is_cancelled:
+            found[node_id] = PreemptionInfo(deadline, "drain", "Ray drains the node", node_id)
+        else:
+            found[node_id] = PreemptionInfo(deadline, notice.kind.value, notice.source, node_id)
+    return found
+
+
+def groups_on(ray: Any, nodes: Iterable[str]) -> dict[str, list[str]]:  # noqa: ANN401 - a module
+    """Returns which of these nodes each placement group uses."""
+    wanted, found = set(nodes), {}
+    for group_id, row in ray.util.placement_group_table().items():
+        used = sorted(wanted.intersection(row["bundles_to_node_id"].values()))
+        if used:
+            found[group_id] = used
+    return found
 
 
 def _grows(status: bytes | None) -> bool:
@@ -143,6 +176,41 @@ class ClusterWatcher:
     def close(self) -> None:
         self._ends.set()
         self._thread.join(timeout=10.0)
+
+
+class DrainingNodes:
+    """A DrainingNodes keeps what is announced about nodes, and says what is new."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, PreemptionInfo] = {}
+        self._valid: dict[str, PreemptionInfo] = {}  # without deadlines that had passed when they came
+
+    def update(self, view: ClusterView, now: float) -> list[str]:
+        """Takes a view of the cluster; returns a line per news. A node that died stays announced."""
+        lines = []
+        for node_id, info in view.draining.items():
+            if self._seen.get(node_id) == info:
+                continue
+            self._seen[node_id], left_s = info, info.left_s(now)
+            self._valid[node_id] = info if left_s > 0 else info._replace(deadline=None)
+            lines.append(f"node {node_id[:8]} will be taken {_when(left_s)} ({info.kind}: {info.source})")
+        for node_id in [each for each in self._seen if each in view.alive and each not in view.draining]:
+            del self._seen[node_id], self._valid[node_id]
+            lines.append(f"node {node_id[:8]} stays: what was announced is taken back")
+        return lines
+
+    def earliest(self, node_ids: Iterable[str]) -> PreemptionInfo | None:
+        """Returns what is announced about the first of these nodes to go; None: they all stay."""
+        found = [self._valid[node_id] for node_id in node_ids if node_id in self._valid]
+        return min(found, key=lambda info: (info.left_s(0.0), info.node_id), default=None)
+
+
+def _when(left_s: float) -> str:
+    if left_s == math.inf:
+        return "at a time that nobody named"
+    if left_s > 0:
+        return f"in {left_s:.0f} s"
+    return f"and should have been {-left_s:.0f} s ago: clocks may differ, so its trials are saved at once"
 
 
 _FAR_AHEAD = 1000  # more waiting trials than these do not change the answer

@@ -26,6 +26,7 @@ from muster.engines.ray.cluster_watcher import (
     ClusterCapacity,
     ClusterView,
     ClusterWatcher,
+    DrainingNodes,
     Growth,
     why_unplaceable,
 )
@@ -36,6 +37,7 @@ from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun
 from muster.engines.worker.protocol import write_order
 from muster.host import machine
+from muster.session.preemption import PreemptionInfo
 from muster.stores.checkpoints import CheckpointStore, delete_directory
 from muster.stores.storage import Storage
 from muster.trials.commands import StartTrial
@@ -101,6 +103,7 @@ class RayEngine(ProcessEngine, ActorListener):
         self._capacity = ClusterCapacity({})
         self._growth, self._history = Growth(), CapacityHistory()
         self._view = view
+        self._draining = DrainingNodes()
         self._has_warned = False
         key = secrets.token_bytes(32)
         self._placement_of: dict[str, ActorPlacement] = {}  # of trials that have one
@@ -205,6 +208,7 @@ class RayEngine(ProcessEngine, ActorListener):
             _delete_leftovers(run.command)
         worker.placement.assigned_at = self._clock.monotonic()
         self._send_order(run, worker, self._orders.pop(run.command.trial_id))
+        self.notify(run, self._info_of(worker.placement))
 
     def _find_capacity(self, run: TrialRun) -> bool:
         """Returns whether a new placement group may be requested; unused actors and groups end first."""
@@ -262,9 +266,15 @@ class RayEngine(ProcessEngine, ActorListener):
         placement = self._placement_of.pop(trial_id, None)
         if placement is not None and run.worker is not None:
             self._growth.ended(self._clock.monotonic() - placement.assigned_at)
+        is_leaving = placement is not None and self._info_of(placement) is not None
         if placement is None or (placement.worker is not None and placement.worker in self._pool.idle):
+            if is_leaving and placement is not None:
+                self._clear(placement)
             return
         placement.run, placement.free_since = None, self._clock.monotonic()
+        if is_leaving:  # Ray starts nothing more on a node that is drained
+            self._release_placement(placement)
+            return
         self._vacant.append(placement)
         self.wake_at(placement.free_since + self._options.linger_s)
 
@@ -294,7 +304,8 @@ class RayEngine(ProcessEngine, ActorListener):
         self._events.append(CapacityChanged(at=at, capacity=self.capacity(), is_bounded=bounded))
 
     def _on_view(self, view: ClusterView) -> None:
-        self._pool.draining |= view.draining
+        self._pool.draining |= view.draining.keys()
+        self._on_draining(view)
         if self._measure(view):
             self._report_capacity()
         now = self._clock.monotonic()
@@ -302,6 +313,24 @@ class RayEngine(ProcessEngine, ActorListener):
             if placement.run is not None and now >= placement.asked_at + _JUDGE_AFTER_S:
                 self._check_placeable(placement, placement.run, now)
         self._start_waiting()
+
+    def _on_draining(self, view: ClusterView) -> None:
+        """Tells the trials on nodes that are drained, and gives up what waits there for another trial."""
+        for line in self._draining.update(view, self._clock.now()):
+            _log.warning("%s", line)
+        self._view = view
+        for trial_id, placement in list(self._placement_of.items()):
+            if trial_id in self._trials:
+                self.notify(self._trials[trial_id], self._info_of(placement))
+        for placement in [*self._vacant, *(worker.placement for worker in self._pool.idle)]:
+            if self._info_of(placement) is not None:
+                self._clear(placement)
+
+    def _info_of(self, placement: ActorPlacement) -> PreemptionInfo | None:
+        """Returns what is announced about the nodes that a trial uses; None: nothing."""
+        node_ids = self._view.groups.get(placement.group.id.hex(), ())
+        own = () if placement.worker is None else (placement.worker.node_id,)
+        return self._draining.earliest((*own, *node_ids))
 
     def _check_placeable(self, placement: ActorPlacement, run: TrialRun, now: float) -> None:
         """Ends a trial that can never be placed, and warns about one that has waited long."""

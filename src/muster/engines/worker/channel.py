@@ -82,6 +82,14 @@ class WorkerChannel:
             self._frames.extend(self._reader.feed(data))
         return any(known == kind for known, _ in self._frames)
 
+    def take(self, kind: int) -> list[bytes]:
+        """Returns the payloads of the frames of this kind that have arrived, and does not wait."""
+        if not self.has_received(kind):
+            return []
+        found = [payload for known, payload in self._frames if known == kind]
+        self._frames = deque(each for each in self._frames if each[0] != kind)
+        return found
+
     def watch(self) -> None:
         """Starts the thread that sends heartbeats, and ends this process when the driver has ended.
 

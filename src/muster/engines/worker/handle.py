@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from muster.base.framing import Frame, FrameReader
 from muster.engines.worker.protocol import ExitReport
 from muster.host.machine import process_activity
+from muster.session.preemption import PreemptionInfo
 from muster.session.progress import Signature
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
@@ -119,4 +120,5 @@ class TrialRun:
         self.due_at: float | None = None  # when the grace period of a stop ends
         self.kill_at: float | None = None
         self.limit_at: float | None = None
+        self.info: PreemptionInfo | None = None  # what was announced to it about its machine
         self.has_warned = False  # that its process is stopped

@@ -15,6 +15,7 @@ from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.protocol import StartOrder
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
+from muster.session.preemption import PreemptionInfo
 from muster.session.progress import Progress, Stamp
 from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
 from muster.session.session import TrialStopped
@@ -119,6 +120,9 @@ class TrialSession:
         self.on_save: Callable[[], Saved] = lambda: (self._last_report_saved, "")
         self.on_result: Callable[[Mapping[str, Any], Stamp, float], None] | None = None
         self._last_report_saved: int | None = None
+        self._info: PreemptionInfo | None = None  # what is announced about this machine
+        self._has_answered = False  # by a checkpoint
+        self._publish_s = 0.0  # how long the last checkpoint took
         self._usage: UsageMonitor | None = None
         self._buffer = ReportBuffer(Buffering(*order.buffering)) if order.buffering[0] > 1 else None
         self._checkpoint = Checkpoint(order.checkpoint_path) if order.checkpoint_path else None
@@ -140,6 +144,32 @@ class TrialSession:
 
     def get_checkpoint(self) -> Checkpoint | None:
         return self._checkpoint
+
+    def get_preemption_info(self) -> PreemptionInfo | None:
+        # A thread that reports has the turn, and takes notices itself; a fork must not read the channel.
+        if _forks[0] == self._forks and self._turn.acquire(blocking=False):
+            try:
+                self._take_notices()
+            finally:
+                self._turn.release()
+        return self._info
+
+    def should_checkpoint(self) -> bool:
+        info = self.get_preemption_info()
+        if info is None or self._has_answered:
+            return False
+        return self._publish_s <= info.left_s(self._clock.now())
+
+    def _take_notices(self) -> None:
+        for payload in self._channel.take(FrameKind.NOTICE):
+            self._note(payload)
+
+    def _note(self, payload: bytes) -> None:
+        """Notes what is announced; a notice that is only repeated stays answered."""
+        told = unpack(payload)
+        info = None if told is None else PreemptionInfo(*told)
+        if info != self._info:
+            self._info, self._has_answered = info, False
 
     def watch_usage(self) -> None:
         """Adds to every result how busy the machine is."""
@@ -172,6 +202,7 @@ class TrialSession:
             if self.on_result is not None:
                 self.on_result(metrics, stamp, now)
             self._last_report_saved = index
+            self._has_answered |= index is not None
             report = frame(FrameKind.REPORT, pack((body, index, now, stamp)))
             if len(report) > MAX_RESULT_BYTES:
                 raise UnsendableResult(_large_message(len(report)))
@@ -196,7 +227,8 @@ class TrialSession:
         self, buffer: ReportBuffer, report: bytes, metrics: Mapping[str, Any], index: int | None
     ) -> bytes:
         is_news = index is not None or bool(metrics.get("done") or metrics.get("should_checkpoint"))
-        is_urgent = is_news or self._channel.has_received(FrameKind.STOP)
+        self._take_notices()
+        is_urgent = is_news or self._info is not None or self._channel.has_received(FrameKind.STOP)
         now = self._clock.monotonic()
         return buffer.add(report, iteration=self.progress.iteration, now=now, is_urgent=is_urgent)
 
@@ -219,8 +251,12 @@ class TrialSession:
                 self.stopped = True
                 self.stays_when_stopped = unpack(payload)
                 raise TrialStopped
-            if kind == FrameKind.SAVE:
-                self._channel.send(frame(FrameKind.SAVED, pack(self.on_save())))
+            if kind == FrameKind.NOTICE:
+                self._note(payload)
+            elif kind == FrameKind.SAVE:
+                saved = self.on_save()
+                self._has_answered |= saved[0] is not None
+                self._channel.send(frame(FrameKind.SAVED, pack(saved)))
 
     def _publish(self, checkpoint: Checkpoint) -> int:
         if not isinstance(checkpoint, Checkpoint):
@@ -229,13 +265,16 @@ class TrialSession:
             )
         if self._channel.has_received(FrameKind.STOP):
             self._wait()  # the driver would ignore it; raises
+        began = self._clock.monotonic()
         index, name = self.next_checkpoint()
         trial_dir = self._order.trial_dir
         if checkpoint._is_local:
             target = publish_copy(checkpoint.path, trial_dir, name)
         else:
             target = publish_staged(checkpoint.to_directory(staging_path(trial_dir, name)), trial_dir, name)
-        return self.note_checkpoint(index, target)
+        self.note_checkpoint(index, target)
+        self._publish_s = self._clock.monotonic() - began
+        return index
 
     def next_checkpoint(self) -> tuple[int, str]:
         """Returns number and name of the checkpoint that is about to be made."""

@@ -34,6 +34,7 @@ _READS = frozenset(
         "internal_kv_multi_get",
     }
 )
+_LATEST_MS = 4e15  # what Ray names as the deadline where there is none is later
 _DRAINING = 4  # the number of the status in Ray's messages
 _CODES_OF_DENIAL = frozenset({7, 16})  # gRPC: PERMISSION_DENIED, UNAUTHENTICATED
 
@@ -102,12 +103,17 @@ class GcsClient:
 
     def draining_nodes(self) -> frozenset[str]:
         """Returns the hex ids of the nodes that are being drained; a dead node is not among them."""
+        return frozenset(self.drain_deadlines())
+
+    def drain_deadlines(self) -> dict[str, float | None]:
+        """Returns until when each of them has time, in seconds since the epoch; None: that is not known."""
         if parameters_of("get_draining_nodes"):
-            return frozenset(self.call("get_draining_nodes", timeout=self._timeout_s))
+            found = self.call("get_draining_nodes", timeout=self._timeout_s)
+            return {name: at / 1000 if 0 < at < _LATEST_MS else None for name, at in found.items()}
         from ray.core.generated import autoscaler_pb2 as pb
 
         state = pb.GetClusterResourceStateReply.FromString(self.resource_state()).cluster_resource_state
-        return frozenset(node.node_id.hex() for node in state.node_states if node.status == _DRAINING)
+        return {node.node_id.hex(): None for node in state.node_states if node.status == _DRAINING}
 
     def resize_node(self, node_id: str, size: Mapping[str, float]) -> dict[str, float]:
         """Lets a node count another size; returns what it counts then, more where running work needs it."""
@@ -132,6 +138,11 @@ class GcsClient:
         """Returns the labels that each node was started with, by hex id."""
         nodes = self.call("get_all_node_info", timeout=self._timeout_s)
         return {node_id.hex(): dict(info.labels) for node_id, info in nodes.items()}
+
+    def cloud_ids(self) -> dict[str, str]:
+        """Returns the cloud's name of the machine of each node, by hex id."""
+        nodes = self.call("get_all_node_info", timeout=self._timeout_s)
+        return {node_id.hex(): str(info.instance_id) for node_id, info in nodes.items()}
 
     def request_constraint(
         self, sizes: list[dict[str, float]], labels: list[dict[str, str]], counts: list[int]

@@ -1,9 +1,13 @@
 """Reads what clouds announce about machines from the cluster's key-value store; `host.node_notices` writes.
 
 A GcsNoticeBoard is the NoticeSource of a monitor. It removes notices that are long over, and nothing else.
+A tuner asks with `notices_of` why nodes are drained.
 """
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -63,3 +67,15 @@ class GcsNoticeBoard:
 
     def _note(self, values: dict[str, bytes]) -> None:
         self._looked_at, self._stamp = self._clock.monotonic(), frozenset(values.items())
+
+
+def notices_of(client: GcsClient, node_ids: Iterable[str]) -> dict[str, Notice]:
+    """Returns what the clouds announce about the machines of these nodes; damaged notices are left out."""
+    cloud_ids, found = client.cloud_ids(), {}
+    for node_id in node_ids:
+        cloud_id = cloud_ids.get(node_id)
+        text = client.kv_get(f"{PREFIX}{cloud_id}", SPACE) if cloud_id else None
+        if text is not None:
+            with contextlib.suppress(msgspec.DecodeError):
+                found[node_id] = msgspec.json.decode(text, type=Notice)
+    return found

@@ -10,8 +10,8 @@ from typing import Any
 
 from muster.base.rng import Seed, Stream
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Config, Curve, Metrics
-from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.trials.model import CheckpointPolicy
@@ -63,7 +63,7 @@ def random_experiment(scheduler: str, seed: int) -> SimulatedExperiment:
         max_concurrent=stream.choice([1, 2, 4]) if limited else 0,
         reuse_actors=stream.random() < 0.3 and scheduler != "resource_changing",  # which refuses that
         checkpoint_policy=_policy(stream),
-        costs=_costs(stream),
+        costs=_costs(stream, is_function=Seed(seed).derive("sim.tune.chaos.function").random() < 0.3),
         faults=FaultPlan(FaultRates.swarm(seed, hour_s=max_t * MOST_S), seed),
         seed=seed,
         ahead=stream.choice([1, 4, 200]),
@@ -115,9 +115,9 @@ def _policy(stream: Stream) -> CheckpointPolicy:
     )
 
 
-def _costs(stream: Stream) -> Costs:
+def _costs(stream: Stream, *, is_function: bool) -> Costs:
     if stream.random() < 0.3:
-        return Costs()
+        return Costs(is_function=is_function)
     return Costs(
         start_s=stream.uniform(0.0, 20.0),
         reuse_s=stream.uniform(0.0, 1.0),
@@ -125,4 +125,5 @@ def _costs(stream: Stream) -> Costs:
         save_s=stream.choice([0.0, 5.0, 100.0]),
         stop_s=stream.choice([0.0, 3.0]),
         checkpoint_every=stream.choice([0, 0, 1]),
+        is_function=is_function,
     )

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
 from typing_extensions import assert_never
 
-from muster.base.resources import Resources
+from muster.session.preemption import PreemptionInfo
 from muster.session.progress import Progress, Signature, fill_result
 from muster.sim.event_queue import GONE, EventQueue, HasTurns, MovableClock
+from muster.sim.tune.costs import Costs, WorkerCapacity
 from muster.sim.tune.curve import Curve, Report, as_curve
 from muster.sim.tune.faults import FaultPlan, FaultRates, ProcessFaults, happens
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
@@ -25,11 +25,13 @@ from muster.trials.events import (
     TrialExited,
     TrialFailure,
     TrialFailureKind,
+    TrialNoticed,
     TrialReported,
     TrialStarted,
 )
 from muster.trials.model import CheckpointRef
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.preemption import AFTER_S
 
 MEMORY_KEY = "sim_memory"  # in a checkpoint's metrics: what a curve with a past resumes from
 HOSTNAME, ADDRESS = "simulated", "127.0.0.1"
@@ -49,6 +51,8 @@ class SimulatedProcess(HasTurns):
         "command",
         "curve",
         "faults",
+        "has_answered",
+        "info",
         "is_lost",
         "is_waiting",
         "last",
@@ -65,6 +69,8 @@ class SimulatedProcess(HasTurns):
         self.turn = 0
         self.is_waiting = False  # for the answer to a report
         self.is_lost = False
+        self.info: PreemptionInfo | None = None  # what is announced about its machine
+        self.has_answered = False  # it has reported a checkpoint since
         self.saves = 0
         self.checkpoint_index = command.checkpoint_index
         self.memory: Any = None
@@ -154,70 +160,6 @@ def failure_of(error: Exception) -> TrialFailure:
         traceback=report.traceback,
         exception=report.exception,
     )
-
-
-class WorkerCapacity:
-    """A WorkerCapacity counts resources exactly; `busy_s` is the integral of the share in use."""
-
-    def __init__(self, capacity: Mapping[str, float], monotonic: Callable[[], float]) -> None:
-        self.whole = Resources.of(capacity)
-        self._free = self.whole
-        self._monotonic = monotonic
-        self._sizes: dict[PlacementGroupFactory, tuple[Resources, float]] = {}
-        self._share = 0.0
-        self._counted_s = 0.0
-        self._counted_at = monotonic()
-
-    @property
-    def busy_s(self) -> float:
-        """Returns the seconds of the whole capacity that trials have held so far."""
-        return self._counted_s + self._share * (self._monotonic() - self._counted_at)
-
-    @property
-    def is_empty(self) -> bool:
-        return self._free == self.whole
-
-    def needs(self, resources: PlacementGroupFactory) -> Resources:
-        return self._size(resources)[0]
-
-    def fits(self, resources: PlacementGroupFactory) -> bool:
-        return self._free.holds(self.needs(resources))
-
-    def can_ever_fit(self, resources: PlacementGroupFactory) -> bool:
-        return self.whole.holds(self.needs(resources))
-
-    def take(self, resources: PlacementGroupFactory) -> None:
-        needs, share = self._size(resources)
-        self._free = self._free.minus(needs)
-        self._use(share)
-
-    def give_back(self, resources: PlacementGroupFactory) -> None:
-        needs, share = self._size(resources)
-        self._free = self._free.plus(needs)
-        self._use(-share)
-
-    def _use(self, share: float) -> None:
-        self._counted_s, self._counted_at = self.busy_s, self._monotonic()
-        self._share += share
-
-    def _size(self, resources: PlacementGroupFactory) -> tuple[Resources, float]:
-        """Returns the needed resources, and their largest share of the capacity."""
-        if resources not in self._sizes:
-            needs = Resources.of(resources.required_resources)
-            shares = [units / total for name, units in needs.items() if (total := self.whole.units(name))]
-            self._sizes[resources] = (needs, max(shares, default=0.0))
-        return self._sizes[resources]
-
-
-class Costs(Struct, frozen=True, kw_only=True):
-    """Costs are the seconds that trials spend on something else than iterations."""
-
-    start_s: float = 0.0  # a new process
-    reuse_s: float = 0.0  # a process that served another trial
-    restore_s: float = 0.0  # loading a checkpoint, besides the start
-    save_s: float = 0.0
-    stop_s: float = 0.0
-    checkpoint_every: int = 0  # a report carries a checkpoint at so many iterations; 0: only when asked
 
 
 class SimulatedEngine:
@@ -359,6 +301,7 @@ class SimulatedEngine:
         faults, limit_s = process.faults, process.command.time_limit_s
         self.timeline.plan_anyway(faults.crash_after_s, process, lambda: self._crash(process))
         self.timeline.plan_anyway(faults.loss_after_s, process, lambda: self._lose(process))
+        self.timeline.plan_anyway(faults.machine.notice_after_s, process, lambda: self._announce(process))
         if limit_s is not None:
             message = f"ran longer than its limit of {limit_s:g} s"
             failure = TrialFailure(kind=TrialFailureKind.TIME_LIMIT, message=message)
@@ -380,6 +323,15 @@ class SimulatedEngine:
         self.timeline.plan(seconds, process, lambda: self._reported(process, seconds))
 
     def _reported(self, process: SimulatedProcess, seconds: float) -> None:
+        now, info, save_s = self._clock.now(), process.info, self._costs.save_s
+        saves = info is not None and not process.has_answered and self._costs.is_function
+        if saves and info is not None and save_s <= info.left_s(now):
+            process.has_answered = True
+            self.timeline.plan(save_s, process, lambda: self._report(process, seconds, saves=True))
+        else:
+            self._report(process, seconds)
+
+    def _report(self, process: SimulatedProcess, seconds: float, *, saves: bool = False) -> None:
         now = self._clock.now()
         try:
             result = process.report(seconds, now)
@@ -388,18 +340,51 @@ class SimulatedEngine:
             return
         process.is_waiting = True
         every = self._costs.checkpoint_every
-        ref = process.checkpoint() if every and process.iteration % every == 0 else None
+        saves |= every > 0 and process.iteration % every == 0
+        ref = process.checkpoint() if saves else None
         if ref is not None:
             result["checkpoint_dir_name"] = ref.path.rpartition("/")[2]
         self._ready.append(TrialReported(trial_id=process.trial_id, at=now, result=result, checkpoint=ref))
 
     def _saved(self, process: SimulatedProcess) -> None:
-        ref = process.checkpoint()
-        self._ready.append(CheckpointSaved(trial_id=process.trial_id, at=self._clock.now(), checkpoint=ref))
+        ref = None if self._costs.is_function else process.checkpoint()
+        message = "" if ref is not None or self._costs.is_function else "the save was lost, simulated"
+        at = self._clock.now()
+        self._ready.append(CheckpointSaved(trial_id=process.trial_id, at=at, checkpoint=ref, message=message))
 
     def _waiting(self, trial_id: str) -> SimulatedProcess | None:
         process = self._processes.get(trial_id)
         return process if process is not None and process.is_waiting and not process.is_lost else None
+
+    # Machines that will be taken.
+
+    def notice(self, trial_id: str, info: PreemptionInfo | None) -> None:
+        """Announces that the machine of a trial will be taken, or, without `info`, that it stays."""
+        process = self._processes.get(trial_id)
+        if process is None or process.info == info:
+            return
+        process.info, process.has_answered = info, False
+        self._ready.append(TrialNoticed(trial_id=trial_id, at=self._clock.now(), info=info))
+        if info is not None:  # the controller looks at the clock then, whatever else happens
+            left_s = info.left_s(self._clock.now())
+            self.timeline.plan_anyway(left_s + AFTER_S, process, lambda: None)
+
+    def take(self, trial_id: str) -> None:
+        """Takes the machine of a trial away."""
+        process = self._processes.get(trial_id)
+        if process is not None:
+            message = "its machine was taken, simulated"
+            failure = TrialFailure(kind=TrialFailureKind.PREEMPTED, message=message)
+            self._exit(process, failure=failure)
+
+    def _announce(self, process: SimulatedProcess) -> None:
+        machine, trial_id = process.faults.machine, process.trial_id
+        self.notice(trial_id, machine.announced(self._clock.now(), process.pid))
+        if machine.is_cancelled:
+            self.timeline.plan_anyway(machine.lead_s / 2, process, lambda: self.notice(trial_id, None))
+        else:
+            end_s = machine.lead_s + machine.late_s
+            self.timeline.plan_anyway(end_s, process, lambda: self.take(trial_id))
 
     # Ending.
 

@@ -15,8 +15,9 @@ from typing import Any
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.errors import StoreError, TuneError
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Curve, Report
-from muster.sim.tune.engine import Costs, SimulatedEngine
+from muster.sim.tune.engine import SimulatedEngine
 from muster.sim.tune.faults import FaultPlan
 from muster.sim.tune.history import ImprovementHistory
 from muster.trials.controller import TrialController

@@ -10,6 +10,23 @@ from math import inf
 from msgspec import Struct
 
 from muster.base.rng import Seed
+from muster.session.preemption import PreemptionInfo
+
+
+class MachineFaults(Struct, frozen=True):
+    """MachineFaults are what is announced about the machine of one process, and what comes of it."""
+
+    notice_after_s: float = inf  # after the start of the process
+    lead_s: float = 0.0  # from the notice to its deadline
+    late_s: float = 0.0  # from the deadline to the moment at which the machine really goes
+    is_cancelled: bool = False  # half-way to the deadline
+
+    def announced(self, now: float, pid: int) -> PreemptionInfo:
+        """Returns the notice that is given now."""
+        return PreemptionInfo(now + self.lead_s, "interruption", "simulated", f"machine-{pid}")
+
+
+STAYS = MachineFaults()
 
 
 class ProcessFaults(Struct, frozen=True):
@@ -23,6 +40,7 @@ class ProcessFaults(Struct, frozen=True):
     odd_reports: float = 0.0  # the share of reports with NaN or infinity
     lost_saves: float = 0.0  # the share of saves without a checkpoint
     draws: int = 0  # seeds what is drawn later, per report and per save
+    machine: MachineFaults = STAYS
 
 
 NO_FAULTS = ProcessFaults()
@@ -38,6 +56,9 @@ class FaultRates(Struct, frozen=True, kw_only=True):
     stragglers: float = 0.0  # the share of processes at a third of the pace
     odd_reports: float = 0.0
     lost_saves: float = 0.0
+    notices_per_h: float = 0.0  # "this machine will be taken"
+    longest_lead_s: float = 120.0  # from the notice to its deadline
+    cancelled_notices: float = 0.0  # the share of notices that are taken back
 
     @staticmethod
     def swarm(seed: int, hour_s: float = 3600.0) -> FaultRates:
@@ -57,6 +78,9 @@ class FaultRates(Struct, frozen=True, kw_only=True):
             stragglers=maybe(0.5),
             odd_reports=maybe(0.4),
             lost_saves=maybe(0.4),
+            notices_per_h=maybe(2.0) * per_h,
+            longest_lead_s=stream.choice([0.01, 0.05, 0.3]) * hour_s,
+            cancelled_notices=maybe(0.4),
         )
 
 
@@ -84,6 +108,21 @@ class FaultPlan:
             odd_reports=rates.odd_reports,
             lost_saves=rates.lost_saves,
             draws=stream.getrandbits(62),
+            machine=self._machine(trial_id, attempt),
+        )
+
+    def _machine(self, trial_id: str, attempt: int) -> MachineFaults:
+        """From a stream of its own: the other faults of a seed stay as they are."""
+        rates = self.rates
+        if not rates.notices_per_h:
+            return STAYS
+        stream = self._seed.derive(f"sim.tune.machine/{trial_id}/{attempt}")
+        after, lead = stream.expovariate(1.0), stream.random()
+        return MachineFaults(
+            notice_after_s=after * 3600.0 / rates.notices_per_h,
+            lead_s=lead * rates.longest_lead_s,
+            late_s=stream.choice([0.0, 0.0, 30.0]),
+            is_cancelled=stream.random() < rates.cancelled_notices,
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from muster.session.preemption import PreemptionInfo
 from muster.stores.experiment import values
 from muster.trials.events import (
     CheckpointSaved,
@@ -25,6 +26,8 @@ from muster.trials.events import (
     TrialExited,
     TrialFailure,
     TrialFailureKind,
+    TrialMoved,
+    TrialNoticed,
     TrialReported,
     TrialStarted,
 )
@@ -39,9 +42,10 @@ ADMITTED, ENDED = 10, 11
 RESIZED = 12  # an admission with resources that a scheduler changed
 _REPORTS = 13  # several reports; only in batches
 RESUMED = 14
+NOTICED, MOVED = 15, 16  # the machine of a trial will be taken; its trial was moved when that time was over
 _FEW, _TWICE = 8, 2  # fewer reports, or fewer of each trial, are stored one by one: that is cheaper
 _ONE, _EACH, _SHARED = range(3)  # forms of a column: a constant, a value per report, objects and their places
-_OF_NUMBERS = frozenset({EXITED, ADMITTED, EXHAUSTED, ENDED, RESUMED})  # nothing of the user's in them
+_OF_NUMBERS = frozenset({EXITED, ADMITTED, EXHAUSTED, ENDED, RESUMED, MOVED})  # nothing of the user's in them
 _ENCODER = msgspec.msgpack.Encoder()
 _BATCH = msgspec.msgpack.Decoder(list[tuple[int, str, Raw]])
 
@@ -268,6 +272,14 @@ def _admitted(fact: TrialAdmitted, _: ExperimentLocation) -> tuple[int, list[Any
     return kind, [fact.at] if fact.resources is None else [fact.at, fact.resources]
 
 
+def _noticed(fact: TrialNoticed, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return NOTICED, [fact.at, None if fact.info is None else list(fact.info)]
+
+
+def _moved(fact: TrialMoved, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return MOVED, [fact.at]
+
+
 def _ended(fact: ExperimentEnded, _: ExperimentLocation) -> tuple[int, list[Any]]:
     return ENDED, [fact.at]
 
@@ -286,6 +298,8 @@ _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]
     TrialAdmitted: _admitted,
     ExperimentEnded: _ended,
     ExperimentResumed: _resumed,
+    TrialNoticed: _noticed,
+    TrialMoved: _moved,
 }
 
 
@@ -336,6 +350,15 @@ def _read_admitted(trial_id: str, body: list[Any], _: ExperimentLocation) -> Tri
     return TrialAdmitted(trial_id=trial_id, at=at, resources=resources, repeats=repeats)
 
 
+def _read_noticed(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialNoticed:
+    at, info = body
+    return TrialNoticed(trial_id=trial_id, at=at, info=None if info is None else PreemptionInfo(*info))
+
+
+def _read_moved(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialMoved:
+    return TrialMoved(trial_id=trial_id, at=body[0])
+
+
 def _read_ended(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentEnded:
     return ExperimentEnded(at=body[0])
 
@@ -358,4 +381,6 @@ _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] =
     RESIZED: _read_admitted,
     ENDED: _read_ended,
     RESUMED: _read_resumed,
+    NOTICED: _read_noticed,
+    MOVED: _read_moved,
 }

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 from muster.engines.worker.run_trainable import report_output
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
+from muster.session.preemption import PreemptionInfo
 from muster.session.progress import Progress
-from muster.session.session import TrialStopped, install
+from muster.session.session import TrialStopped, current, install
 from muster.tune.trainable.function_trainable import checked_function, trainable_name
 from muster.tune.trainable.trainable import Trainable
 
@@ -29,6 +30,7 @@ class FunctionTrainable(Trainable):
         self._outbox: SimpleQueue[dict[str, Any] | BaseException | None] = SimpleQueue()
         self._turn = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
+        self._outer = current()  # of the trial, when it runs in one
         self._is_stopped = False
         self._newest: Checkpoint | None = None
         self._last: dict[str, Any] = {}
@@ -79,6 +81,12 @@ class FunctionTrainable(Trainable):
 
     def get_checkpoint(self) -> Checkpoint | None:
         return self._newest
+
+    def get_preemption_info(self) -> PreemptionInfo | None:
+        return None if self._outer is None else self._outer.get_preemption_info()
+
+    def should_checkpoint(self) -> bool:
+        return self._outer is not None and self._outer.should_checkpoint()
 
     def save_checkpoint(self, checkpoint_dir: str = "") -> None:
         """Copies the newest checkpoint that the function reported."""

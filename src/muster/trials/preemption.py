@@ -1,0 +1,131 @@
+"""Decides what a trial still does on a machine that will be taken: finish, save and move, or only move.
+
+Pure. Called by Lifecycle and ExperimentState with the times of events, so that a restore decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from muster.session.preemption import PreemptionInfo
+from muster.trials.events import TrialFailure, TrialFailureKind
+from muster.trials.model import Trial
+
+AFTER_S = 2.0  # after the deadline a trial is moved: what it sent before the deadline has arrived by then
+MARGIN = 1.25  # a step may take so much longer than the slowest one so far
+# The machine is gone, or does not answer: that is what was announced.
+_GONE = frozenset({TrialFailureKind.NODE_LOST, TrialFailureKind.SILENT})
+# So do processes end when their machine is shut down; before the deadline there may be another reason.
+_ENDED = frozenset({TrialFailureKind.KILLED, TrialFailureKind.EXITED})
+_EARLY_S = 5.0  # clocks of two machines, and a machine that goes a little too early
+
+
+class Preemptions:
+    """A Preemptions holds what is announced about the machines of running trials."""
+
+    def __init__(self) -> None:
+        self.announced: dict[str, PreemptionInfo] = {}  # by trial
+        self.unsavable: set[str] = set()  # trials that had nothing to save when they were asked
+        self._told: set[str] = set()  # trials of which a loss was reported
+
+    def note(self, trial_id: str, info: PreemptionInfo | None) -> None:
+        """Takes what is announced for the machine of a trial; None: it stays after all."""
+        if info is None:
+            self.forget(trial_id)
+        else:
+            self.announced[trial_id] = info
+
+    def forget(self, trial_id: str) -> None:
+        """Forgets a trial whose process has ended, or whose machine stays."""
+        if self.announced.pop(trial_id, None) is not None:
+            self.unsavable.discard(trial_id)
+            self._told.discard(trial_id)
+
+    def leaves(self, trial: Trial, at: float) -> bool:
+        """Returns whether the trial should go on elsewhere: it cannot finish before its machine is taken."""
+        info = self.announced.get(trial.trial_id)
+        return info is not None and not can_finish(trial, info.left_s(at))
+
+    def may_save(self, trial: Trial, at: float) -> bool:
+        """Returns whether a checkpoint fits into what is left; one that was never made is tried."""
+        info = self.announced.get(trial.trial_id)
+        if info is None or trial.trial_id in self.unsavable:
+            return False
+        return trial.save_s is None or trial.save_s <= info.left_s(at)
+
+    def loss_of(self, trial: Trial, at: float) -> str | None:
+        """Returns, once per announcement, why a trial under notice is not saved; None when it can be."""
+        info = self.announced.get(trial.trial_id)
+        if info is None or trial.trial_id in self._told or self.may_save(trial, at):
+            return None
+        self._told.add(trial.trial_id)
+        where = (
+            f"trial {trial.trial_id}: its machine {info.node_id or '?'} is taken in {info.left_s(at):.0f} s"
+        )
+        if trial.trial_id in self.unsavable:
+            return f"{where}, and it saves only what it reports: report a checkpoint when should_checkpoint()"
+        return (
+            f"{where}, and its last checkpoint took {trial.save_s:.1f} s: no further one is made there; save "
+            "less, or more often"
+        )
+
+    def overdue(self, at: float) -> Iterator[tuple[str, PreemptionInfo]]:
+        """Yields the trials whose machine should be gone by now."""
+        for trial_id, info in tuple(self.announced.items()):
+            if info.left_s(at) <= -AFTER_S:
+                yield trial_id, info
+
+    def explained(self, trial: Trial, failure: TrialFailure, at: float) -> TrialFailure:
+        """Returns the failure, as a preemption where that is what was announced."""
+        info = self.announced.get(trial.trial_id)
+        if info is None:
+            return failure
+        is_ended = failure.kind in _ENDED and info.left_s(at) <= _EARLY_S
+        if failure.kind not in _GONE and not is_ended:
+            return failure
+        message = f"its machine was taken, as announced ({info.kind}): {failure.message}"
+        return TrialFailure(kind=TrialFailureKind.PREEMPTED, message=message, traceback=failure.traceback)
+
+    def saved(self) -> dict[str, Any]:
+        """Returns everything as plain data, for the snapshot."""
+        return {
+            "announced": {trial_id: list(info) for trial_id, info in self.announced.items()},
+            "unsavable": sorted(self.unsavable),
+            "told": sorted(self._told),
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Takes what `saved` returned; an older snapshot has nothing."""
+        announced: Mapping[str, Sequence[Any]] = saved.get("announced", {})
+        self.announced = {trial_id: PreemptionInfo(*values) for trial_id, values in announced.items()}
+        self.unsavable, self._told = set(saved.get("unsavable", ())), set(saved.get("told", ()))
+
+
+def can_finish(trial: Trial, left_s: float) -> bool:
+    """Returns whether the trial ends by its own criterion within this time, at its slowest pace so far.
+
+    Without a deadline it cannot be known, and a trial that has not reported yet says nothing.
+    """
+    rest_s = rest_of(trial)
+    if rest_s is None or left_s == float("inf"):
+        return False
+    return rest_s * MARGIN + (trial.save_s or 0.0) <= left_s
+
+
+def rest_of(trial: Trial) -> float | None:
+    """Returns the seconds until the trial reaches a criterion of time or iterations; None: unknown."""
+    last, criterion = trial.last_result, trial.stopping_criterion
+    known: list[float] = []
+    most_s, total_s = criterion.get("time_total_s"), last.get("time_total_s")
+    if _is_number(most_s) and _is_number(total_s):
+        known.append(most_s - total_s)
+    most, done = criterion.get("training_iteration"), last.get("training_iteration")
+    slowest_s = trial.metric_analysis.get("time_this_iter_s", {}).get("max")
+    if _is_number(most) and _is_number(done) and _is_number(slowest_s):
+        known.append((most - done) * slowest_s)
+    return max(0.0, min(known)) if known else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
