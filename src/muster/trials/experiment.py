@@ -116,8 +116,8 @@ class ExperimentState:
     def advance(self, at: float, *, admits: bool = True) -> list[EngineCommand]:
         """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
         lifecycle, index = self.lifecycle, self.index
-        is_idle = self.is_exhausted and not (index.pending or index.paused or lifecycle.first_failure)
-        if is_idle and self.plugins.stopper is None:
+        waits = index.pending or index.paused or lifecycle.first_failure or lifecycle.preemptions.announced
+        if self.is_exhausted and not waits and self.plugins.stopper is None:
             return self.take_commands()  # nearly every step: nothing waits that could be started
         if not lifecycle.is_stopping and self._should_end():
             self.end(at)

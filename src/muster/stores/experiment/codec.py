@@ -346,8 +346,8 @@ def _read_exhausted(_: str, body: list[Any], __: ExperimentLocation) -> SearchEx
 
 
 def _read_admitted(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialAdmitted:
-    at, resources, repeats = (*body, *(None, False)[len(body) - 1 :])
-    return TrialAdmitted(trial_id=trial_id, at=at, resources=resources, repeats=repeats)
+    resources, repeats = body[1] if len(body) > 1 else None, len(body) > 2 and body[2]
+    return TrialAdmitted(trial_id=trial_id, at=body[0], resources=resources, repeats=repeats)
 
 
 def _read_noticed(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialNoticed:
