@@ -22,6 +22,7 @@ from muster.trials.events import (
     SearchExhausted,
     TrialAdmitted,
     TrialCreated,
+    TrialDecided,
     TrialExited,
     TrialReported,
     TrialStarted,
@@ -66,6 +67,7 @@ def every_kind(root: str) -> tuple[Fact, ...]:
         failed("t"),
         TrialAdmitted(trial_id="t", at=9.5),
         TrialAdmitted(trial_id="t", at=9.75, resources=[[{}, {"GPU": 0.5}], "PACK", [], {}]),
+        TrialDecided(trial_id="t", at=9.875, decision="stopped", reason="at rung 9: loss = 0.5 is worse"),
         SearchExhausted(at=10.0),
         ExperimentEnded(at=11.0),
     )

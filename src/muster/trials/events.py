@@ -115,6 +115,18 @@ class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
     resources: Sequence[Any] | None = None  # where a scheduler changed those it was created with
 
 
+class TrialDecided(Struct, frozen=True, kw_only=True, tag="decided", gc=False):
+    """TrialDecided: a plug-in or a rule stopped, paused, promoted or changed a trial; for readers only.
+
+    A restore asks the plug-ins again and does not need it.
+    """
+
+    trial_id: str
+    at: float
+    decision: str  # one of `controller_view.DECIDED`
+    reason: str  # in words
+
+
 class ExperimentEnded(Struct, frozen=True, kw_only=True, tag="ended"):
     """ExperimentEnded: all trials were stopped, by a stopper, by fail_fast or by the user."""
 
@@ -134,6 +146,7 @@ Fact = (
     | TrialReported
     | CheckpointSaved
     | TrialExited
+    | TrialDecided
     | SearchExhausted
     | ExperimentEnded
 )

@@ -11,6 +11,7 @@ from typing_extensions import assert_never
 
 from muster.errors import TuneError
 from muster.trials.commands import EngineCommand
+from muster.trials.controller_view import STOPPED
 from muster.trials.decide import PluginCalls, decide
 from muster.trials.events import (
     CapacityChanged,
@@ -109,24 +110,28 @@ class ExperimentState:
     def advance(self, at: float, *, admits: bool = True) -> list[EngineCommand]:
         """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
         lifecycle = self.lifecycle
-        if not lifecycle.is_stopping and self._should_end():
-            self.end(at)
+        if not lifecycle.is_stopping and (why := self._why_to_end()):
+            self.end(at, why)
         if admits and not lifecycle.is_stopping:
             self._take_suggestions(at)
             self._admit(at)
+            self.plugins.view.reasons.clear()  # of a choice that found no room
         return self.take_commands()
 
-    def end(self, at: float) -> None:
+    def end(self, at: float, why: str = "the experiment was ended") -> None:
         """Stops all trials in the ordinary way, so that searcher, scheduler and loggers are notified."""
         self.lifecycle.is_stopping = True
         self.facts.note(ExperimentEnded(at=at))
         self.plugins.search.set_finished()
         for trial in tuple(self.index.live.values()):
+            if not trial.is_finished():
+                self.plugins.view.explain(trial.trial_id, STOPPED, why)
             self.lifecycle.stop(trial, at)
 
     def admit_again(self, fact: TrialAdmitted) -> None:
         """Repeats an admission during a restore, so that the scheduler records the same choice again."""
         scheduler = self.plugins.scheduler
+        self.plugins.view.reasons.clear()
         chosen = scheduler.choose_trial_to_run(self.plugins.view)
         if not fact.trial_id:
             self.facts.note(fact)
@@ -171,9 +176,12 @@ class ExperimentState:
             case TrialExited():
                 self.lifecycle.exited(trial, event)
 
-    def _should_end(self) -> bool:
-        failed = self.settings.failure.fail_fast and self.lifecycle.first_failure is not None
-        return failed or self.plugins.stops_all()
+    def _why_to_end(self) -> str:
+        """Returns why the experiment ends now, in words; "" while it does not."""
+        failed = self.lifecycle.first_failure
+        if self.settings.failure.fail_fast and failed is not None:
+            return f"the experiment ended, because trial {failed.trial_id} failed and fail_fast is set"
+        return f"the experiment ended: {self.plugins.why_all()}" if self.plugins.stops_all() else ""
 
     def _take_suggestions(self, at: float) -> None:
         """Asks the searcher for trials while there is room in the queue.

@@ -16,6 +16,7 @@ from muster.trials.events import (
     Fact,
     TrialAdmitted,
     TrialCreated,
+    TrialDecided,
     TrialExited,
     TrialFailure,
     TrialFailureKind,
@@ -127,6 +128,7 @@ class Lifecycle:
     def start(self, trial: Trial, at: float) -> None:
         """Hands a trial to the engine, from its newest checkpoint when it has one."""
         settings, index = self._settings, self._index
+        self.note_reasons(at)
         changed = trial.placement_group_factory.saved() if trial.has_new_resources else None
         self._facts.note(TrialAdmitted(trial_id=trial.trial_id, at=at, resources=changed))
         if trial.state is _S.PAUSED:
@@ -185,6 +187,8 @@ class Lifecycle:
     def apply(self, trial: Trial, decided: TrialDecision, at: float) -> None:
         """Carries out the decision on a report, after the checkpoint that is due."""
         decision, saves, checkpoint = decided
+        if self._plugins.view.reasons:
+            self.note_reasons(at)
         is_plain = decision == CONTINUE and trial.state is _S.RUNNING and checkpoint is None and not saves
         if is_plain and not self._plugins.view.requests:  # nearly every report
             self._commands.append(ContinueTrial(trial_id=trial.trial_id))
@@ -264,6 +268,8 @@ class Lifecycle:
     def apply_plugin_requests(self, at: float) -> None:
         """Carries out what plug-ins requested through the view during their hooks."""
         view = self._plugins.view
+        if view.reasons:
+            self.note_reasons(at)
         for request, trial in view.take() if view.requests else ():
             if trial.is_finished():
                 continue
@@ -275,6 +281,13 @@ class Lifecycle:
                 self._leave(trial, _S.PAUSED)
             elif request is PluginRequest.SAVE and trial.state is _S.RUNNING:
                 self._save_then(trial, CONTINUE)
+
+    def note_reasons(self, at: float) -> None:
+        """Notes what the plug-ins explained during their last hook, before it is carried out."""
+        reasons = self._plugins.view.reasons
+        for trial_id, (decision, reason) in reasons.items():
+            self._facts.note(TrialDecided(trial_id=trial_id, at=at, decision=decision, reason=reason))
+        reasons.clear()
 
     def _complete(self, trial: Trial) -> None:
         """Notifies scheduler, searcher and callbacks of the last result."""

@@ -22,6 +22,7 @@ from muster.trials.events import (
     SearchExhausted,
     TrialAdmitted,
     TrialCreated,
+    TrialDecided,
     TrialExited,
     TrialReported,
     TrialStarted,
@@ -242,6 +243,8 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
             state.admit_again(fact)
         case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited():
             state.handle(fact)
+        case TrialDecided():
+            pass  # the fact before it was handled again, and whoever decided then has explained it again
         case SearchExhausted():
             state.exhaust_again(fact)
         case ExperimentEnded():

@@ -21,6 +21,7 @@ from muster.trials.events import (
     SearchExhausted,
     TrialAdmitted,
     TrialCreated,
+    TrialDecided,
     TrialExited,
     TrialFailure,
     TrialFailureKind,
@@ -37,6 +38,7 @@ FAILED = 9  # an exit with a failure
 ADMITTED, ENDED = 10, 11
 RESIZED = 12  # an admission with resources that a scheduler changed
 _REPORTS = 13  # several reports; only in batches
+DECIDED = 14
 _FEW, _TWICE = 8, 2  # fewer reports, or fewer of each trial, are stored one by one: that is cheaper
 _ONE, _EACH, _SHARED = range(3)  # forms of a column: a constant, a value per report, objects and their places
 _OF_NUMBERS = frozenset({EXITED, ADMITTED, EXHAUSTED, ENDED})  # nothing of the user's in them
@@ -263,6 +265,10 @@ def _admitted(fact: TrialAdmitted, _: ExperimentLocation) -> tuple[int, list[Any
     return (ADMITTED, [fact.at]) if fact.resources is None else (RESIZED, [fact.at, fact.resources])
 
 
+def _decided(fact: TrialDecided, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return DECIDED, [fact.at, fact.decision, fact.reason]
+
+
 def _ended(fact: ExperimentEnded, _: ExperimentLocation) -> tuple[int, list[Any]]:
     return ENDED, [fact.at]
 
@@ -275,6 +281,7 @@ _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]
     TrialExited: _exited,
     SearchExhausted: _exhausted,
     TrialAdmitted: _admitted,
+    TrialDecided: _decided,
     ExperimentEnded: _ended,
 }
 
@@ -325,6 +332,10 @@ def _read_admitted(trial_id: str, body: list[Any], _: ExperimentLocation) -> Tri
     return TrialAdmitted(trial_id=trial_id, at=body[0], resources=body[1] if len(body) > 1 else None)
 
 
+def _read_decided(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialDecided:
+    return TrialDecided(trial_id=trial_id, at=body[0], decision=body[1], reason=body[2])
+
+
 def _read_ended(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentEnded:
     return ExperimentEnded(at=body[0])
 
@@ -341,5 +352,6 @@ _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] =
     EXHAUSTED: _read_exhausted,
     ADMITTED: _read_admitted,
     RESIZED: _read_admitted,
+    DECIDED: _read_decided,
     ENDED: _read_ended,
 }
