@@ -70,18 +70,8 @@ def why(trial: TrialSummary) -> str:
     failure, reports = trial.failure, f"{trial.reports:,} result{'' if trial.reports == 1 else 's'}"
     reason = f"{', ' if trial.reason.startswith(_LINKED) else ': '}{cut(trial.reason, MAX_TEXT)}."
     decided = f" It was {trial.decision}{reason}" if trial.reason else ""
-    if trial.status == "PENDING":
-        again = f" It ran {trial.starts} time(s) before.{decided}" if trial.starts else ""
-        return f"It waits for room: the scheduler has not started it yet.{again}"
-    if trial.status == "PAUSED":
-        if trial.decision == PAUSED:
-            return f"The scheduler paused it after {reports}{reason}"
-        return f"The scheduler paused it after {reports}; it continues when it is promoted."
-    if trial.status in ("RUNNING", "INTERRUPTED"):
-        if trial.status == "INTERRUPTED":
-            return f"It ran when the experiment's process went away, after {reports}.{decided}"
-        again = f" This is its start number {trial.starts}.{decided}" if trial.starts > 1 else decided
-        return f"It runs and has reported {reports}.{again}"
+    if trial.status in ("PENDING", "PAUSED", "RUNNING", "INTERRUPTED"):
+        return _why_not_over(trial, reports, reason, decided)
     if failure is not None:
         first = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
         return f"It failed after {reports}, because {_KINDS[failure.kind]}: {cut(first, 300)}".rstrip(": ")
@@ -89,9 +79,20 @@ def why(trial: TrialSummary) -> str:
         return f"It ended after {reports}: its code returned.{decided}"
     if trial.decision == STOPPED:
         return f"It was stopped after {reports}{reason}"
-    return (
-        f"It was stopped after {reports}, by the scheduler, a stopper or the end of the experiment.{decided}"
-    )
+    return f"It was stopped after {reports}, by the scheduler, a stopper or the end of the experiment."
+
+
+def _why_not_over(trial: TrialSummary, reports: str, reason: str, decided: str) -> str:
+    if trial.status == "PENDING":
+        again = f" It ran {trial.starts} time(s) before.{decided}" if trial.starts else ""
+        return f"It waits for room: the scheduler has not started it yet.{again}"
+    if trial.status == "PAUSED":
+        is_explained = trial.decision == PAUSED
+        return f"It was paused after {reports}{reason if is_explained else ', until it is promoted.'}"
+    if trial.status == "INTERRUPTED":
+        return f"It ran when the experiment's process went away, after {reports}.{decided}"
+    again = f" This is its start number {trial.starts}." if trial.starts > 1 else ""
+    return f"It runs and has reported {reports}.{again}{decided}"
 
 
 def pairs(values: Mapping[str, Any]) -> list[list[str]]:

@@ -155,7 +155,7 @@ class ControllerView:
             self._index.move(trial, TrialState.PENDING)
 
     def explain(self, trial_id: str, decision: str, reason: str) -> None:
-        """Records why this hook stops, pauses, promotes or changes a trial: a part of a sentence, for users."""
+        """Records why this hook stops, pauses, promotes or changes a trial: words that end a sentence."""
         self.reasons[trial_id] = (decision, reason)
 
     def take(self) -> list[RecordedRequest]:

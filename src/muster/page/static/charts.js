@@ -77,7 +77,7 @@ function curvePlot(box, found, table) {
 
 /** Any column against any other; drag a rectangle to filter by both. */
 export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, pareto, goals, openTrial }) {
-  const canvas = useRef(null), held = useRef({}), height = 300, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 38;
+  const canvas = useRef(null), held = useRef(/** @type {any} */ ({})), height = 300, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 38;
   const draw = () => {
     if (!canvas.current) return;
     const { context, width } = prepared(canvas.current, height), colours = themeColours(), xs = table.column(xKey), ys = table.column(yKey);

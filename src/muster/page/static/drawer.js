@@ -5,7 +5,7 @@ import { STATUS_COLOURS, STATUS_SIGNS, STATUS_WORDS, clockTime, money, shortDura
 export function Drawer({ title, close, children }) {
   const box = useRef(null);
   useEffect(() => {
-    const before = document.activeElement;
+    const before = /** @type {HTMLElement | null} */ (document.activeElement);
     if (box.current) box.current.querySelector("button").focus();
     return () => { if (before && before.focus) before.focus({ preventScroll: true }); };
   }, []);

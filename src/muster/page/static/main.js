@@ -12,6 +12,7 @@ import { ClusterBand, WhyBand } from "./cluster.js";
 
 const source = openSource();
 
+/** @returns {[import("./selection.js").View, (part: Partial<import("./selection.js").View>, isStep?: boolean) => void]} */
 function useView() {
   const [view, setView] = useState(viewOf(location.hash));
   const current = useRef(view), timer = useRef(0);

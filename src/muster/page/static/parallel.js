@@ -24,7 +24,7 @@ function scaleFor(column, rows, height) {
 }
 
 export function ParallelPlot({ table, mask, metricKey, mode, ranges, setRange, version, hovered }) {
-  const canvas = useRef(null), held = useRef({});
+  const canvas = useRef(null), held = useRef(/** @type {any} */ ({}));
   const height = 300;
   const draw = (isDragging) => {
     if (!canvas.current) return;

@@ -21,7 +21,7 @@ function timeAxis(context, [from, until], width, height, colours) {
 
 /** A canvas over time: `paint` draws, dragging chooses a part of the time, a click picks what is there. */
 function TimeCanvas({ paint, span, chosen, setTime, height, label, name, deps, pick }) {
-  const canvas = useRef(null), held = useRef({});
+  const canvas = useRef(null), held = useRef(/** @type {any} */ ({}));
   const draw = () => {
     if (!canvas.current) return;
     const made = prepared(canvas.current, height), colours = themeColours();
