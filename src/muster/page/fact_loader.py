@@ -1,0 +1,194 @@
+"""Fills the trial table from what the store holds: whole trials many at a time, then facts one by one.
+
+For one experiment; the session that owns it holds the lock. What is damaged is counted and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from muster.page.trial_arrays import TrialArrays
+from muster.stores.experiment import values
+from muster.stores.experiment.codec import (
+    ADMITTED,
+    CREATED,
+    DECIDED,
+    ENDED,
+    EXHAUSTED,
+    EXITED,
+    FAILED,
+    REPORTED,
+    REPORTED_SAVED,
+    RESIZED,
+    STARTED,
+    StoredFact,
+)
+from muster.stores.experiment.summary import Digest
+from muster.trials.controller_view import PAUSED
+from muster.trials.metrics import flatten
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+
+_AUTO = frozenset(AUTO_RESULT_KEYS)
+_OWN = ("training_iteration", "time_total_s")
+_NUMBERS = ("starts", "reports", "failures")
+_DECODE = values.decode
+
+
+class _Trial(NamedTuple):
+    """A _Trial is what one digest says, decoded."""
+
+    row: int
+    digest: Digest
+    status: str
+    created: list[Any] | None
+    started: list[Any] | None
+    reported: list[Any] | None
+    ended_at: float | None
+    params: dict[str, Any]  # flat
+    metrics: dict[str, Any]  # flat
+
+
+class FactLoader:
+    """A FactLoader knows where each trial's files are; `want` is called with rows that have new results."""
+
+    def __init__(self, table: TrialArrays, want: Callable[[int, str], None]) -> None:
+        self._table = table
+        self._want = want
+        self.folders: list[str] = []  # by row
+        self.tags: list[str] = []
+        self.unreadable = 0
+        self.is_exhausted = False
+        self._paused: set[int] = set()  # rows whose last decision was to pause
+
+    def row_of(self, trial_id: str) -> int:
+        """Returns the row of a trial, which may be new; it counts as changed."""
+        row = self._table.row_of(trial_id)
+        while len(self.folders) <= row:
+            self.folders.append("")
+            self.tags.append("")
+        return row
+
+    def take_digests(self, digests: Sequence[Digest], is_running: bool) -> None:
+        """Takes whole trials; those with the same names of parameters and metrics together, as columns."""
+        trials = [trial for digest in digests if (trial := self._decoded(digest, is_running)) is not None]
+        rows = [trial.row for trial in trials]
+        self._take_times(rows, trials)
+        table = self._table
+        table.set_column(rows, "status", [trial.status for trial in trials])
+        for name in _NUMBERS:
+            table.set_column(rows, name, [getattr(trial.digest, name) for trial in trials])
+        for group, place in (("config", -2), ("metric", -1)):
+            for keys, part in groupby(trials, key=lambda trial: tuple(trial[place])):
+                members = list(part)
+                if keys:
+                    columns = list(zip(*(trial[place].values() for trial in members), strict=True))
+                    table.set_block([trial.row for trial in members], group, keys, columns)
+        for trial in trials:
+            if trial.digest.reports:
+                self._wanted(trial.row)
+
+    def _decoded(self, digest: Digest, is_running: bool) -> _Trial | None:
+        row, kept = self.row_of(digest.trial_id), digest.kept
+        try:
+            created, started, reported, exited = (
+                _DECODE(*kept[kind]) if kind in kept else None
+                for kind in (CREATED, STARTED, REPORTED, EXITED)
+            )
+            params = {} if created is None else self._identified(row, created)
+            result = {} if reported is None else reported[1]
+            own = {key: value for key, value in result.items() if key not in _AUTO}
+        except (ValueError, TypeError, AttributeError, IndexError):
+            self.unreadable += 1
+            return None
+        status = digest.status or "PENDING"
+        status = "INTERRUPTED" if status == "RUNNING" and not is_running else status
+        ended_at = exited[0] if exited else None
+        return _Trial(row, digest, status, created, started, reported, ended_at, params, flatten(own))
+
+    def _take_times(self, rows: list[int], trials: list[_Trial]) -> None:
+        table = self._table
+        for name, place in (("created", 3), ("started", 4), ("reported", 5)):
+            table.set_times(rows, name, [trial[place][0] if trial[place] else None for trial in trials])  # type: ignore[index]
+        table.set_times(rows, "ended", [trial.ended_at for trial in trials])
+        table.set_column(rows, "machine", [_machine(trial.started) for trial in trials])
+        for name in _OWN:
+            found = (trial.reported[1].get(name) if trial.reported else None for trial in trials)
+            table.set_column(rows, name, [v if isinstance(v, int | float) else None for v in found])
+
+    def take_status(self, trial_id: str, status: str) -> None:
+        row = self._table.rows.get(trial_id)
+        words = self._table.columns["trial/status"].words
+        if row is not None and self._table.get(row, "status") != words.get(status):
+            self._table.set(self.row_of(trial_id), "status", status)
+
+    def take_fact(self, fact: StoredFact) -> None:
+        if fact.kind in (EXHAUSTED, ENDED):
+            self.is_exhausted = True
+        if not fact.trial_id:
+            return
+        try:
+            self._apply(self.row_of(fact.trial_id), fact.kind, _DECODE(fact.body, fact.pickles))
+        except (ValueError, TypeError, IndexError, KeyError, AttributeError):
+            self.unreadable += 1
+
+    def _apply(self, row: int, kind: int, body: list[Any]) -> None:
+        table = self._table
+        if kind == CREATED:
+            table.set_many(row, "config", self._identified(row, body))
+            table.set_time(row, "created", body[0])
+        if kind in (CREATED, ADMITTED, RESIZED):
+            table.set(row, "status", "PENDING")
+            table.set(row, "ended", None)
+        elif kind == STARTED:
+            self._paused.discard(row)
+            table.set_time(row, "started", body[0])
+            table.set(row, "machine", _machine(body))
+            table.set(row, "status", "RUNNING")
+            table.set(row, "ended", None)
+            table.set(row, "starts", table.get(row, "starts") + 1)
+        elif kind in (REPORTED, REPORTED_SAVED):
+            self._reported(row, body)
+        elif kind == DECIDED and body[1] == PAUSED:
+            self._paused.add(row)
+        elif kind == DECIDED:
+            self._paused.discard(row)
+        elif kind in (EXITED, FAILED):
+            self._ended(row, kind, body)
+
+    def _reported(self, row: int, body: list[Any]) -> None:
+        table, (at, result, _) = self._table, body
+        table.set_time(row, "reported", at)
+        for name in _OWN:
+            value = result.get(name)
+            table.set(row, name, value if isinstance(value, int | float) else None)
+        own = {key: value for key, value in result.items() if key not in _AUTO}
+        table.set_many(row, "metric", flatten(own))
+        table.set(row, "reports", table.get(row, "reports") + 1)
+        self._wanted(row)
+
+    def _ended(self, row: int, kind: int, body: list[Any]) -> None:
+        table = self._table
+        is_paused = row in self._paused and not body[2]
+        table.set(row, "status", "ERROR" if kind == FAILED else "PAUSED" if is_paused else "TERMINATED")
+        table.set_time(row, "ended", body[0])
+        table.set(row, "failures", table.get(row, "failures") + (kind == FAILED))
+        self._wanted(row)
+
+    def _identified(self, row: int, created: list[Any]) -> dict[str, Any]:
+        """Notes where a trial's files are; returns what was searched, or all of a config of constants."""
+        _, config, params, tag, _, folder, *_ = created
+        self.folders[row] = str(folder or "")
+        self.tags[row] = str(tag or "").partition("@perturbed[")[0]
+        return flatten(dict(params or config or {}))
+
+    def _wanted(self, row: int) -> None:
+        if self.folders[row]:
+            self._want(row, self.folders[row])
+
+
+def _machine(started: list[Any] | None) -> str | None:
+    place = (started[1] if started else None) or {}
+    machine = place.get("node_ip") or place.get("hostname")
+    return None if machine is None else str(machine)
