@@ -13,7 +13,7 @@ from muster.page.result_curves import MAX_RAW_POINTS, ResultReader, ResultRows, 
 def rows_of(points: list[tuple[int, float, float]]) -> ResultRows:
     rows = ResultRows(["loss"])
     for trial, iteration, value in points:
-        rows.add(trial, np.array([[iteration, 0.0, value]], dtype=np.float32))
+        rows.add(trial, np.array([[iteration, value]], dtype=np.float32))
     return rows
 
 
@@ -44,7 +44,7 @@ def test_a_million_results_are_rolled_up_in_a_moment():
     stream = np.random.default_rng(1)
     for trial in range(100):
         values = stream.random(10_000)
-        rows.add(trial, np.stack([np.arange(10_000) % 100, values, values], axis=1).astype(np.float32))
+        rows.add(trial, np.stack([np.arange(10_000) % 100, values], axis=1).astype(np.float32))
     before = time.process_time()
     found = rollup(rows, "loss")
     assert found["points"] == 1_000_000
@@ -110,9 +110,9 @@ def test_a_trial_directory_outside_the_experiment_is_not_read(tmp_path: Path):
 
 def test_a_long_curve_keeps_its_peaks():
     rows = ResultRows(["loss"])
-    values = np.zeros((50_000, 3), dtype=np.float32)
+    values = np.zeros((50_000, 2), dtype=np.float32)
     values[:, 0] = np.arange(50_000)
-    values[31_234, 2] = 9.0
+    values[31_234, 1] = 9.0
     rows.add(0, values)
     xs, ys = rows.of(0, "loss")
     assert (len(xs) <= MAX_RAW_POINTS, max(ys)) == (True, 9.0)

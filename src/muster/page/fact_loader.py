@@ -25,7 +25,7 @@ from muster.stores.experiment.codec import (
     STARTED,
     StoredFact,
 )
-from muster.stores.experiment.summary import Digest
+from muster.stores.experiment.summary import Digest, Kept
 from muster.trials.controller_view import PAUSED
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
@@ -33,6 +33,8 @@ from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 _AUTO = frozenset(AUTO_RESULT_KEYS)
 _OWN = ("training_iteration", "time_total_s")
 _NUMBERS = ("starts", "reports", "failures")
+_PLAIN = frozenset({int, float, type(None)})
+_LEFT: dict[str, frozenset[str]] = {"config": frozenset(), "metric": _AUTO}  # names that are not shown
 _DECODE = values.decode
 
 
@@ -46,8 +48,8 @@ class _Trial(NamedTuple):
     started: list[Any] | None
     reported: list[Any] | None
     ended_at: float | None
-    params: dict[str, Any]  # flat
-    metrics: dict[str, Any]  # flat
+    params: dict[str, Any]  # what was searched
+    result: dict[str, Any]  # the last one
 
 
 class FactLoader:
@@ -82,30 +84,27 @@ class FactLoader:
         for group, place in (("config", -2), ("metric", -1)):
             for keys, part in groupby(trials, key=lambda trial: tuple(trial[place])):
                 members = list(part)
-                if keys:
-                    columns = list(zip(*(trial[place].values() for trial in members), strict=True))
-                    table.set_block([trial.row for trial in members], group, keys, columns)
+                shown = [key for key in keys if key not in _LEFT[group]]
+                columns = {key: [trial[place][key] for trial in members] for key in shown}
+                table.set_block([trial.row for trial in members], group, columns)
         for trial in trials:
             if trial.digest.reports:
                 self._wanted(trial.row)
 
     def _decoded(self, digest: Digest, is_running: bool) -> _Trial | None:
-        row, kept = self.row_of(digest.trial_id), digest.kept
+        row, get = self.row_of(digest.trial_id), digest.kept.get
         try:
-            created, started, reported, exited = (
-                _DECODE(*kept[kind]) if kind in kept else None
-                for kind in (CREATED, STARTED, REPORTED, EXITED)
-            )
+            created, started = _body(get(CREATED)), _body(get(STARTED))
+            reported, exited = _body(get(REPORTED)), _body(get(EXITED))
             params = {} if created is None else self._identified(row, created)
             result = {} if reported is None else reported[1]
-            own = {key: value for key, value in result.items() if key not in _AUTO}
-        except (ValueError, TypeError, AttributeError, IndexError):
+        except (ValueError, TypeError, IndexError):
             self.unreadable += 1
             return None
         status = digest.status or "PENDING"
         status = "INTERRUPTED" if status == "RUNNING" and not is_running else status
         ended_at = exited[0] if exited else None
-        return _Trial(row, digest, status, created, started, reported, ended_at, params, flatten(own))
+        return _Trial(row, digest, status, created, started, reported, ended_at, params, result)
 
     def _take_times(self, rows: list[int], trials: list[_Trial]) -> None:
         table = self._table
@@ -114,8 +113,10 @@ class FactLoader:
         table.set_times(rows, "ended", [trial.ended_at for trial in trials])
         table.set_column(rows, "machine", [_machine(trial.started) for trial in trials])
         for name in _OWN:
-            found = (trial.reported[1].get(name) if trial.reported else None for trial in trials)
-            table.set_column(rows, name, [v if isinstance(v, int | float) else None for v in found])
+            found = [trial.result.get(name) for trial in trials]
+            if not _PLAIN.issuperset(map(type, found)):
+                found = [value if isinstance(value, int | float) else None for value in found]
+            table.set_column(rows, name, found)
 
     def take_status(self, trial_id: str, status: str) -> None:
         row = self._table.rows.get(trial_id)
@@ -136,7 +137,7 @@ class FactLoader:
     def _apply(self, row: int, kind: int, body: list[Any]) -> None:
         table = self._table
         if kind == CREATED:
-            table.set_many(row, "config", self._identified(row, body))
+            table.set_many(row, "config", flatten(self._identified(row, body)))
             table.set_time(row, "created", body[0])
         if kind in (CREATED, ADMITTED, RESIZED):
             table.set(row, "status", "PENDING")
@@ -181,11 +182,16 @@ class FactLoader:
         _, config, params, tag, _, folder, *_ = created
         self.folders[row] = str(folder or "")
         self.tags[row] = str(tag or "").partition("@perturbed[")[0]
-        return flatten(dict(params or config or {}))
+        return params or config or {}
 
     def _wanted(self, row: int) -> None:
         if self.folders[row]:
             self._want(row, self.folders[row])
+
+
+def _body(kept: Kept | None) -> list[Any] | None:
+    """Returns a fact's content, decoded."""
+    return None if kept is None else _DECODE(*kept)
 
 
 def _machine(started: list[Any] | None) -> str | None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from muster.trials.metrics import TRAINING_ITERATION, flatten
-from muster.tune.analysis.result_keys import EXPR_RESULT_FILE, TIMESTAMP
+from muster.tune.analysis.result_keys import EXPR_RESULT_FILE
 
 BUCKETS = 160
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
@@ -27,16 +27,16 @@ Floats = npt.NDArray[np.float32]
 
 
 class ResultRows:
-    """ResultRows are all results read so far: trial, iteration, time and metrics, in growing arrays."""
+    """ResultRows are all results read so far: trial, iteration and metrics, in growing arrays."""
 
     def __init__(self, metrics: Sequence[str]) -> None:
         self.metrics = tuple(metrics[:MAX_METRICS])
         self.count = 0
         self.trials: npt.NDArray[np.int32] = np.zeros(1024, dtype=np.int32)
-        self.values: Floats = np.zeros((2 + len(self.metrics), 1024), dtype=np.float32)
+        self.values: Floats = np.zeros((1 + len(self.metrics), 1024), dtype=np.float32)
 
     def add(self, trial: int, rows: npt.NDArray[np.float32]) -> None:
-        """Adds results of one trial; `rows` has iteration, time and the metrics as columns."""
+        """Adds results of one trial; `rows` has iteration and the metrics as columns."""
         end = self.count + len(rows)
         if end > len(self.trials):
             size = max(end, 2 * len(self.trials))
@@ -59,7 +59,7 @@ class ResultRows:
     def column(self, metric: str) -> Floats | None:
         if metric not in self.metrics:
             return None
-        return self.values[2 + self.metrics.index(metric), : self.count]
+        return self.values[1 + self.metrics.index(metric), : self.count]
 
     @property
     def iterations(self) -> Floats:
@@ -130,6 +130,7 @@ class ResultReader:
 
     def __init__(self, directory: str, monotonic: Callable[[], float]) -> None:
         self._directory = directory
+        self._root = f"{os.path.realpath(directory)}/"
         self._monotonic = monotonic
         self.rows: ResultRows | None = None
         self._offsets: dict[int, int] = {}
@@ -168,7 +169,7 @@ class ResultReader:
     def _read_one(self, row: int, folder: str) -> None:
         rows = self.rows
         path = os.path.join(self._directory, folder, EXPR_RESULT_FILE)
-        if rows is None or not _is_inside(self._directory, path):
+        if rows is None or not os.path.realpath(path).startswith(self._root):  # links followed
             return
         offset = self._offsets.get(row, 0)
         try:
@@ -187,13 +188,13 @@ class ResultReader:
         if found:
             rows.add(row, np.array(found, dtype=np.float64).astype(np.float32))
 
-    def _decoded(self, lines: bytes) -> list[list[float]]:
+    def _decoded(self, lines: bytes) -> list[tuple[float, ...]]:
         decoder, rows = self._decoder, self.rows
         if decoder is None or rows is None or not lines:
             return []
         try:
-            return [list(map(_float, msgspec.structs.astuple(one))) for one in decoder.decode_lines(lines)]
-        except (msgspec.MsgspecError, ValueError):  # NaN, which is no JSON, or a line cut by a crash
+            return list(map(msgspec.structs.astuple, decoder.decode_lines(lines)))
+        except (msgspec.MsgspecError, ValueError):  # NaN, which is no JSON, text, or a line cut by a crash
             return list(_slowly(lines, rows.metrics))
 
 
@@ -211,12 +212,12 @@ def scattered(values: list[int]) -> Iterator[int]:
 
 def _decoder(metrics: Sequence[str]) -> msgspec.json.Decoder[Any] | None:
     """Returns a decoder that skips everything but these keys, where they are not nested."""
-    wanted = (TRAINING_ITERATION, TIMESTAMP, *metrics)
+    wanted = (TRAINING_ITERATION, *metrics)
     if any("/" in name for name in wanted):
         return msgspec.json.Decoder(_Nested)
-    fields = [(f"f{place}", Any, None) for place in range(len(wanted))]
+    fields = [(f"f{place}", float, math.nan) for place in range(len(wanted))]
     names = {f"f{place}": name for place, name in enumerate(wanted)}
-    return msgspec.json.Decoder(msgspec.defstruct("LoggedResult", fields, rename=names))
+    return msgspec.json.Decoder(msgspec.defstruct("LoggedResult", fields, rename=names, gc=False))
 
 
 class _Nested(msgspec.Struct):
@@ -225,7 +226,7 @@ class _Nested(msgspec.Struct):
     muster_has_no_such_key: int
 
 
-def _slowly(lines: bytes, metrics: Sequence[str]) -> Iterator[list[float]]:
+def _slowly(lines: bytes, metrics: Sequence[str]) -> Iterator[tuple[float, ...]]:
     for line in lines.splitlines():
         try:
             result = json.loads(line)
@@ -233,7 +234,7 @@ def _slowly(lines: bytes, metrics: Sequence[str]) -> Iterator[list[float]]:
             continue
         if isinstance(result, dict):
             flat = flatten(result)
-            yield [_float(flat.get(key)) for key in (TRAINING_ITERATION, TIMESTAMP, *metrics)]
+            yield tuple(_float(flat.get(key)) for key in (TRAINING_ITERATION, *metrics))
 
 
 def _float(value: object) -> float:
@@ -245,9 +246,3 @@ def _float(value: object) -> float:
         except OverflowError:
             return math.nan
     return math.nan
-
-
-def _is_inside(directory: str, path: str) -> bool:
-    """Returns whether a path stays below the experiment's directory, links followed."""
-    root = os.path.realpath(directory)
-    return os.path.commonpath([root, os.path.realpath(path)]) == root

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from muster.trials.metrics import flatten
+
 STATUSES = ("PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR", "INTERRUPTED")
 TIMES = ("created", "started", "reported", "ended")
 MAX_COLUMNS = 200
@@ -24,7 +26,7 @@ MAX_WORDS = 1000  # different texts of one column; others are shown as "…"
 OTHER = "…"
 NUMBER, WORD = "number", "word"
 Floats = npt.NDArray[np.float64]
-_NUMBERS = frozenset({int, float})
+_NUMBERS = frozenset({int, float, type(None)})  # what numpy makes an array of numbers from
 
 
 def cut(text: str, most: int = MAX_NAME) -> str:
@@ -146,16 +148,17 @@ class TrialArrays:
     def set_times(self, rows: Sequence[int], name: str, times: Sequence[float | None]) -> None:
         if self.zero_time is None:
             self.zero_time = next((at for at in times if at is not None), None)
-        zero = self.zero_time or 0.0
-        since = [math.nan if at is None else at - zero for at in times]
+        since = np.array(times, dtype=np.float64) - (self.zero_time or 0.0)  # None becomes NaN
         self._groups["trial"][name].values[np.asarray(rows, dtype=np.intp)] = since
 
-    def set_block(
-        self, rows: Sequence[int], group: str, keys: Sequence[str], columns: Sequence[Sequence[Any]]
-    ) -> None:
-        """Sets parameters or metrics of many trials that have the same ones; as `set_many` for each."""
+    def set_block(self, rows: Sequence[int], group: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Sets parameters or metrics of many trials that have the same ones; what is nested is flattened."""
         known = self._groups[group]
-        for key, values in zip(keys, columns, strict=True):
+        for key, values in columns.items():
+            if dict in set(map(type, values)):
+                for row, value in zip(rows, values, strict=True):
+                    self.set_many(row, group, flatten({key: value}))
+                continue
             column = known.get(key)
             if column is None:
                 first = next((value for value in values if value is not None), None)
