@@ -78,7 +78,7 @@ def bundle() -> str:
         raise StoreError("the vendored preact-htm.js is not what it was: install muster again")
     names = [part.split(" as ") for part in found.group(1).split(",")]
     returned = ", ".join(f"{outside}: {inside}" for inside, outside in names)
-    used = "{ h, html, render, useEffect, useMemo, useRef, useState }"
+    used = "{ h, html, render, useEffect, useLayoutEffect, useMemo, useRef, useState }"
     parts = [f"const {used} = (() => {{ {vendor[: found.start()]}; return {{ {returned} }}; }})();"]
     for name in _MODULES:
         parts.append(_EXPORT.sub("", _IMPORT.sub("", _static(f"{name}.js"))))

@@ -1,6 +1,6 @@
 // Learning curves (uPlot), the scatter plot with its Pareto front, and the bars of importance.
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
-import { PALETTE, STATUS_COLOURS, fitted, prepared, shortNumber, themeColours, ticksBetween } from "./format.js";
+import { PALETTE, PixelLayer, STATUS_COLOURS, fitted, pixelColour, prepared, shortNumber, themeColours, ticksBetween } from "./format.js";
 import { countOf, importanceOf, isLogarithmic, packedMask, paretoOf, rangeOf } from "./selection.js";
 
 const FEW = 24;
@@ -75,6 +75,17 @@ function curvePlot(box, found, table) {
   }, data, box);
 }
 
+/** Where each trial's dot is; found once for a state of the table, as a brush changes only what passes. */
+function placesOf(table, xs, ys, sx, sy, spread, before, version, width) {
+  if (before && before.table === table && before.xs === xs && before.ys === ys && before.version === version && before.width === width) return before;
+  const x = new Float32Array(table.rows), y = new Float32Array(table.rows);
+  for (let row = 0; row < table.rows; row++) {
+    x[row] = sx.at(xs.at(row) + spread(xs, row));
+    y[row] = sy.at(ys.at(row) + spread(ys, row));
+  }
+  return { table, xs, ys, version, width, x, y };
+}
+
 /** Any column against any other; drag a rectangle to filter by both. */
 export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, pareto, goals, openTrial }) {
   const canvas = useRef(null), held = useRef(/** @type {any} */ ({})), height = 300, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 38;
@@ -111,19 +122,15 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     context.fillText(fitted(context, xs.name, width - 100), (LEFT + width) / 2, height - 6);
     const status = table.trial("status"), size = table.rows > 3000 ? 2 : table.rows > 500 ? 3 : 4;
     const spread = (column, row) => (column.kind === "word" ? (((row * 2654435761) % 1000) / 1000 - 0.5) * 0.5 : 0);
-    const groups = [[], ...status.words.map(() => [])]; // first those that do not pass
-    for (let row = 0; row < table.rows; row++) groups[mask[row] ? status.values[row] + 1 : 0]?.push(row);
-    const dots = (rows, colour) => {
-      context.fillStyle = colour;
-      for (const row of rows) {
-        const x = sx.at(xs.at(row) + spread(xs, row)), y = sy.at(ys.at(row) + spread(ys, row));
-        if (x === x && y === y) context.fillRect(x - size / 2, y - size / 2, size, size);
+    const places = held.current.places = placesOf(table, xs, ys, sx, sy, spread, held.current.places, version, width);
+    const layer = new PixelLayer(width, height), faint = pixelColour(colours.faint, 0.5);
+    const dots = status.words.map((word) => pixelColour(STATUS_COLOURS[word] || colours.text, table.rows > 2000 ? 0.75 : 0.9));
+    for (const passes of [0, 1]) // first those that do not pass
+      for (let row = 0; row < table.rows; row++) {
+        const x = places.x[row], y = places.y[row];
+        if (mask[row] === passes && x === x && y === y) layer.rect(x - size / 2, y - size / 2, size, size, passes ? dots[status.values[row]] ?? faint : faint);
       }
-    };
-    context.globalAlpha = 0.5; dots(groups[0], colours.faint);
-    context.globalAlpha = table.rows > 2000 ? 0.6 : 0.85;
-    status.words.forEach((word, code) => dots(groups[code + 1], STATUS_COLOURS[word] || colours.text));
-    context.globalAlpha = 1;
+    layer.draw(context);
     if (pareto) {
       const rows = [];
       for (let row = 0; row < table.rows; row++) if (mask[row]) rows.push(row);

@@ -1,5 +1,5 @@
 // Parallel coordinates on a canvas: one axis per parameter, the metric last; drag along an axis to filter by it.
-import { html, useEffect, useRef } from "./vendor/preact-htm.js";
+import { html, useEffect, useLayoutEffect, useRef } from "./vendor/preact-htm.js";
 import { fitted, prepared, scaleColour, shortNumber, themeColours } from "./format.js";
 import { isLogarithmic, rangeOf } from "./selection.js";
 
@@ -77,7 +77,8 @@ export function ParallelPlot({ table, mask, metricKey, mode, ranges, setRange, v
     if (hovered >= 0) lines([hovered], colours.accent, 3);
     drawAxes(context, axes, scales, xs, gap, ranges, colours, height);
   };
-  useEffect(() => { draw(Boolean(held.current.drag)); }, [version, mask, metricKey, ranges, hovered]);
+  useLayoutEffect(() => { draw(Boolean(held.current.drag)); }, [ // at once: an effect would be a frame late
+    version, mask, metricKey, ranges, hovered]);
   useEffect(() => {
     const again = () => draw(false);
     window.addEventListener("resize", again);
