@@ -95,7 +95,8 @@ class ExperimentSession:
         """Returns the quantiles of a metric over iterations, of all trials or of some."""
         with self.lock:
             rows, began = self.curves.rows, self._clock.monotonic()
-            found = {} if rows is None else rollup(rows, metric, keep)
+            is_part = rows is not None and keep is not None
+            found = rollup(rows, metric, keep) if is_part else self.curves.bands(metric)  # type: ignore[arg-type]
             self.curve_cost_s = self._clock.monotonic() - began
             return {**found, "behind": self.curves.behind, "trials": len(self.table)}
 
@@ -105,7 +106,7 @@ class ExperimentSession:
             for row in rows:
                 if row < len(self._loader.folders) and self._loader.folders[row]:
                     self.curves.want(row, self._loader.folders[row])
-            self.curves.read(LOG_BUDGET_S)
+            self.curves.read_rows(rows)
             known = self.curves.rows
             return {} if known is None else {str(row): known.of(row, metric) for row in rows}
 
@@ -149,10 +150,8 @@ class ExperimentSession:
         states = table.columns["trial/status"]
         codes = states.values[: len(table)]
         names = list(states.words)
-        counts = {
-            names[int(code)]: int(count)
-            for code, count in zip(*np.unique(codes[~np.isnan(codes)], return_counts=True), strict=True)
-        }
+        held = np.bincount(codes[~np.isnan(codes)].astype(np.int64), minlength=len(names))
+        counts = {name: int(count) for name, count in zip(names, held, strict=False) if count}
         goals = metric if isinstance(metric, list) else [metric] if metric else []
         return {
             "name": self.name,
@@ -169,9 +168,17 @@ class ExperimentSession:
             "search_alg": cut(str(self._settings.get("search_alg", ""))),
             "budget_s": self._settings.get("time_budget_s"),
             "now": self._clock.now(),
+            "policy_bytes": self._policy_bytes(),
             "curve_change": self.curve_change,
             "behind": self.curves.behind,
         }
+
+    def _policy_bytes(self) -> int:
+        """Returns how long PBT's file of copies is: clients ask for the copies when it has grown."""
+        try:
+            return os.stat(os.path.join(self.path, _POLICY)).st_size
+        except OSError:
+            return 0
 
     def _state(self, counts: Mapping[str, int]) -> str:
         if self._writer is not None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
-from muster.page.trial_arrays import TrialArrays
+from muster.page.trial_arrays import TIMES, TrialArrays
 from muster.stores.experiment import values
 from muster.stores.experiment.codec import (
     ADMITTED,
@@ -32,24 +32,22 @@ from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 
 _AUTO = frozenset(AUTO_RESULT_KEYS)
 _OWN = ("training_iteration", "time_total_s")
-_NUMBERS = ("starts", "reports", "failures")
+_COUNTS = ("starts", "reports", "failures")
 _PLAIN = frozenset({int, float, type(None)})
-_LEFT: dict[str, frozenset[str]] = {"config": frozenset(), "metric": _AUTO}  # names that are not shown
 _DECODE = values.decode
 
 
-class _Trial(NamedTuple):
-    """A _Trial is what one digest says, decoded."""
+class _Columns:
+    """_Columns are what some digests say, one list for each column of the table."""
 
-    row: int
-    digest: Digest
-    status: str
-    created: list[Any] | None
-    started: list[Any] | None
-    reported: list[Any] | None
-    ended_at: float | None
-    params: dict[str, Any]  # what was searched
-    result: dict[str, Any]  # the last one
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.statuses: list[str] = []
+        self.counts: list[tuple[int, int, int]] = []
+        self.times: list[tuple[float | None, float | None, float | None, float | None]] = []  # as TIMES
+        self.machines: list[str | None] = []
+        self.params: list[dict[str, Any]] = []  # what was searched
+        self.results: list[dict[str, Any]] = []  # the last one
 
 
 class FactLoader:
@@ -74,49 +72,65 @@ class FactLoader:
 
     def take_digests(self, digests: Sequence[Digest], is_running: bool) -> None:
         """Takes whole trials; those with the same names of parameters and metrics together, as columns."""
-        trials = [trial for digest in digests if (trial := self._decoded(digest, is_running)) is not None]
-        rows = [trial.row for trial in trials]
-        self._take_times(rows, trials)
-        table = self._table
-        table.set_column(rows, "status", [trial.status for trial in trials])
-        for name in _NUMBERS:
-            table.set_column(rows, name, [getattr(trial.digest, name) for trial in trials])
-        for group, place in (("config", -2), ("metric", -1)):
-            for keys, part in groupby(trials, key=lambda trial: tuple(trial[place])):
-                members = list(part)
-                shown = [key for key in keys if key not in _LEFT[group]]
-                columns = {key: [trial[place][key] for trial in members] for key in shown}
-                table.set_block([trial.row for trial in members], group, columns)
-        for trial in trials:
-            if trial.digest.reports:
-                self._wanted(trial.row)
-
-    def _decoded(self, digest: Digest, is_running: bool) -> _Trial | None:
-        row, get = self.row_of(digest.trial_id), digest.kept.get
-        try:
-            created, started = _body(get(CREATED)), _body(get(STARTED))
-            reported, exited = _body(get(REPORTED)), _body(get(EXITED))
-            params = {} if created is None else self._identified(row, created)
-            result = {} if reported is None else reported[1]
-        except (ValueError, TypeError, IndexError):
-            self.unreadable += 1
-            return None
-        status = digest.status or "PENDING"
-        status = "INTERRUPTED" if status == "RUNNING" and not is_running else status
-        ended_at = exited[0] if exited else None
-        return _Trial(row, digest, status, created, started, reported, ended_at, params, result)
-
-    def _take_times(self, rows: list[int], trials: list[_Trial]) -> None:
-        table = self._table
-        for name, place in (("created", 3), ("started", 4), ("reported", 5)):
-            table.set_times(rows, name, [trial[place][0] if trial[place] else None for trial in trials])  # type: ignore[index]
-        table.set_times(rows, "ended", [trial.ended_at for trial in trials])
-        table.set_column(rows, "machine", [_machine(trial.started) for trial in trials])
+        found, table = _Columns(), self._table
+        for digest in digests:
+            try:
+                self._decode(digest, found)
+            except (ValueError, TypeError, IndexError, AttributeError):
+                self.unreadable += 1
+        rows = found.rows
+        if not rows:
+            return
+        for name, times in zip(TIMES, zip(*found.times, strict=True), strict=True):
+            table.set_times(rows, name, times)
+        for name, counts in zip(_COUNTS, zip(*found.counts, strict=True), strict=True):
+            table.set_column(rows, name, counts)
+        gone = "RUNNING" if is_running else "INTERRUPTED"  # nobody runs what was running
+        table.set_column(rows, "status", [gone if s == "RUNNING" else s for s in found.statuses])
+        table.set_column(rows, "machine", found.machines)
         for name in _OWN:
-            found = [trial.result.get(name) for trial in trials]
-            if not _PLAIN.issuperset(map(type, found)):
-                found = [value if isinstance(value, int | float) else None for value in found]
-            table.set_column(rows, name, found)
+            values_of = [result.get(name) for result in found.results]
+            if not _PLAIN.issuperset(map(type, values_of)):
+                values_of = [value if isinstance(value, int | float) else None for value in values_of]
+            table.set_column(rows, name, values_of)
+        self._take_block("config", rows, found.params, frozenset())
+        self._take_block("metric", rows, found.results, _AUTO)
+        for row, (_, reports, _) in zip(rows, found.counts, strict=True):
+            if reports:
+                self._wanted(row)
+
+    def _decode(self, digest: Digest, found: _Columns) -> None:
+        row, get = self.row_of(digest.trial_id), digest.kept.get
+        created, started = _body(get(CREATED)), _body(get(STARTED))
+        reported, exited = _body(get(REPORTED)), _body(get(EXITED))
+        params = {} if created is None else self._identified(row, created)
+        machine = _machine(started)
+        result = {} if reported is None else reported[1]
+        times = (
+            created and created[0],
+            started and started[0],
+            reported and reported[0],
+            exited and exited[0],
+        )
+        dict.keys(params), dict.keys(result)  # TypeError for what is no dict: before anything is added
+        found.rows.append(row)
+        found.statuses.append(digest.status or "PENDING")
+        found.counts.append((digest.starts, digest.reports, digest.failures))
+        found.times.append(times)
+        found.machines.append(machine)
+        found.params.append(params)
+        found.results.append(result)
+
+    def _take_block(
+        self, group: str, rows: list[int], dicts: list[dict[str, Any]], left_out: frozenset[str]
+    ) -> None:
+        start = 0
+        for keys, part in groupby(dicts, key=tuple):
+            members = list(part)
+            end = start + len(members)
+            columns = {key: [one[key] for one in members] for key in keys if key not in left_out}
+            self._table.set_block(rows[start:end], group, columns)
+            start = end
 
     def take_status(self, trial_id: str, status: str) -> None:
         row = self._table.rows.get(trial_id)

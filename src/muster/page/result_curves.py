@@ -23,6 +23,8 @@ BUCKETS = 160
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 MAX_METRICS = 8
 MAX_RAW_POINTS = 1500  # of one trial
+NO_BUCKET = 255  # for a result without a number
+FEW_BUCKETS = 16  # more that changed: all are made anew
 Floats = npt.NDArray[np.float32]
 
 
@@ -32,6 +34,7 @@ class ResultRows:
     def __init__(self, metrics: Sequence[str]) -> None:
         self.metrics = tuple(metrics[:MAX_METRICS])
         self.count = 0
+        self.version = 0  # another one: not only new results were added
         self.trials: npt.NDArray[np.int32] = np.zeros(1024, dtype=np.int32)
         self.values: Floats = np.zeros((1 + len(self.metrics), 1024), dtype=np.float32)
 
@@ -55,6 +58,7 @@ class ResultRows:
         keep = np.flatnonzero(self.trials[: self.count] != trial)
         self.trials[: len(keep)], self.values[:, : len(keep)] = self.trials[keep], self.values[:, keep]
         self.count = len(keep)
+        self.version += 1
 
     def column(self, metric: str) -> Floats | None:
         if metric not in self.metrics:
@@ -76,34 +80,78 @@ class ResultRows:
         return [_plain(self.iterations[places]), _plain(found[places])]
 
 
+class Bands:
+    """Bands are the quantiles of one metric by iteration; new results change only the buckets they are in."""
+
+    def __init__(self, metric: str) -> None:
+        self._metric = metric
+        self._low, self._high, self._width = 0.0, -1.0, 1.0
+        self._made_of: tuple[int, int] = (-1, 0)  # version of the rows, and how many of them
+        self._buckets: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self._found: dict[int, list[float]] = {}  # quantiles by bucket
+        self._points = 0
+
+    def of(self, rows: ResultRows) -> dict[str, Any]:
+        """Returns the bands of all trials."""
+        values = rows.column(self._metric)
+        if values is not None and self._made_of != (rows.version, rows.count):
+            self._update(rows, values)
+            self._made_of = (rows.version, rows.count)
+        return self.plain()
+
+    def _update(self, rows: ResultRows, values: Floats) -> None:
+        version, count = self._made_of
+        start = count if version == rows.version else 0
+        fresh, iterations = values[start:], rows.iterations[start:]
+        usable = np.isfinite(fresh) & np.isfinite(iterations)
+        inside = (iterations >= self._low) & (iterations <= self._high)
+        if start and bool((inside | ~usable).all()):
+            more = np.where(usable, (iterations - self._low) / self._width, NO_BUCKET).astype(np.uint8)
+            touched = [int(each) for each in np.unique(more) if each != NO_BUCKET]
+            self._buckets = np.concatenate([self._buckets, more])
+            self._points += int(usable.sum())
+            if len(touched) <= FEW_BUCKETS:
+                for bucket in touched:
+                    self._found[bucket] = _quantiles(values[np.flatnonzero(self._buckets == bucket)])
+                return
+        self.make(rows.iterations, values)
+
+    def make(self, iterations: Floats, values: Floats) -> None:
+        """Makes everything anew."""
+        usable = np.isfinite(values) & np.isfinite(iterations)
+        self._points, self._found = int(usable.sum()), {}
+        if not self._points:
+            self._high, self._buckets = self._low - 1.0, np.full(len(values), NO_BUCKET, dtype=np.uint8)
+            return
+        kept = iterations if self._points == len(values) else iterations[usable]
+        self._low, self._high = float(kept.min()), float(kept.max())
+        self._width = max(1.0, math.ceil((self._high - self._low + 1) / BUCKETS))
+        places = (iterations - self._low) / self._width
+        self._buckets = np.where(usable, places, NO_BUCKET).astype(np.uint8)
+        order = np.argsort(self._buckets, kind="stable")  # a radix sort, for bytes
+        in_order, counts = values[order], np.bincount(self._buckets, minlength=1)
+        ends = np.cumsum(counts)
+        for bucket in np.flatnonzero(counts[:NO_BUCKET]):
+            part = in_order[ends[bucket] - counts[bucket] : ends[bucket]]
+            self._found[int(bucket)] = _quantiles(part)
+
+    def plain(self) -> dict[str, Any]:
+        buckets = sorted(self._found)
+        x = [self._low + bucket * self._width + (self._width - 1) / 2 for bucket in buckets]
+        bands = [[self._found[bucket][place] for bucket in buckets] for place in range(len(QUANTILES))]
+        return {"metric": self._metric, "x": x, "bands": bands, "points": self._points}
+
+
 def rollup(rows: ResultRows, metric: str, keep: npt.NDArray[np.bool_] | None = None) -> dict[str, Any]:
     """Returns quantiles of a metric by iteration, over all trials or those that `keep` names."""
-    found = rows.column(metric)
-    empty: dict[str, Any] = {"metric": metric, "x": [], "bands": [[] for _ in QUANTILES], "points": 0}
-    if found is None or not rows.count:
-        return empty
-    iterations = rows.iterations
-    usable = np.isfinite(found) & np.isfinite(iterations)
-    if keep is not None:
-        usable &= keep[np.minimum(rows.trials[: rows.count], len(keep) - 1)]
-    if not usable.all():
-        iterations, found = iterations[usable], found[usable]
-    if not len(found):
-        return empty
-    low, high = float(iterations.min()), float(iterations.max())
-    width = max(1.0, math.ceil((high - low + 1) / BUCKETS))
-    buckets = ((iterations - low) / width).astype(np.uint8)
-    order = np.argsort(buckets, kind="stable")  # a radix sort, for bytes
-    sorted_values = found[order]
-    counts = np.bincount(buckets, minlength=1)
-    ends = np.cumsum(counts)
-    x, bands = [], [[] for _ in QUANTILES]  # type: ignore[var-annotated]  # lists of numbers
-    for bucket in np.flatnonzero(counts):
-        part = sorted_values[ends[bucket] - counts[bucket] : ends[bucket]]
-        x.append(low + float(bucket) * width + (width - 1) / 2)
-        for band, value in zip(bands, _quantiles(part), strict=True):
-            band.append(value)
-    return {"metric": metric, "x": x, "bands": bands, "points": len(found)}
+    bands, found = Bands(metric), rows.column(metric)
+    if found is not None and rows.count:
+        if keep is None or not len(keep):
+            bands.make(rows.iterations, found)
+        else:
+            passes = keep[np.minimum(rows.trials[: rows.count], len(keep) - 1)]
+            bands.make(rows.iterations[passes], found[passes])
+    return bands.plain()
 
 
 def _quantiles(part: Floats) -> list[float]:
@@ -136,6 +184,7 @@ class ResultReader:
         self._offsets: dict[int, int] = {}
         self._waiting: dict[int, str] = {}  # rows of the table whose files have more, and their folders
         self._decoder: msgspec.json.Decoder[Any] | None = None
+        self._bands: dict[str, Bands] = {}  # by metric
         self.done = 0  # files read, each time counted
 
     def start(self, metrics: Sequence[str]) -> None:
@@ -143,7 +192,7 @@ class ResultReader:
         chosen = tuple(metrics[:MAX_METRICS])
         if self.rows is not None and self.rows.metrics == chosen:
             return
-        self.rows, self._offsets = ResultRows(chosen), {}
+        self.rows, self._offsets, self._bands = ResultRows(chosen), {}, {}
         self._decoder = _decoder(chosen)
 
     def want(self, row: int, folder: str) -> None:
@@ -153,6 +202,14 @@ class ResultReader:
     def behind(self) -> int:
         """The number of trials whose results are still to be read."""
         return len(self._waiting)
+
+    def bands(self, metric: str) -> dict[str, Any]:
+        """Returns the bands of a metric over all results that were read."""
+        if self.rows is None:
+            return {}
+        if metric not in self._bands:
+            self._bands[metric] = Bands(metric)
+        return self._bands[metric].of(self.rows)
 
     def read(self, budget_s: float) -> bool:
         """Reads files until the time is up; returns whether anything was added."""
@@ -165,6 +222,12 @@ class ResultReader:
             if self._monotonic() >= deadline:
                 break
         return self.rows.count != before
+
+    def read_rows(self, wanted: Sequence[int]) -> None:
+        """Reads what is new of these trials, whatever else waits."""
+        for row in wanted:
+            if self.rows is not None and row in self._waiting:
+                self._read_one(row, self._waiting.pop(row))
 
     def _read_one(self, row: int, folder: str) -> None:
         rows = self.rows

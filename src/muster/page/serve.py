@@ -87,7 +87,7 @@ def serve(
 
     from muster.page.app import PageApp
 
-    gc.set_threshold(50_000, 20, 20)  # trials are many small objects without cycles: a fifth of a first look
+    gc.set_threshold(400_000, 20, 20)  # trials are many small objects without cycles: a fifth of a first look
     listening = bind(address)
     page = PageApp(catalog, monotonic=clock.monotonic)
     guard = Guard(page.starlette(), token=load_token(token_file()), hosts=(address.host, *address.names))

@@ -168,7 +168,7 @@ function Trials({ state, view, change, cluster, span }) {
   const setRange = (key, range) => { const next = { ...view.r }; if (range) next[key] = range; else delete next[key]; change({ r: next }); };
   const setRanges = (given) => { const next = { ...view.r }; for (const [key, range] of Object.entries(given)) { if (range) next[key] = range; else delete next[key]; } change({ r: next }); };
   const openTrial = (row) => change({ open: table.ids[row] }, true);
-  useEffect(() => { let isOver = false; source.lineage(view.e).then((found) => { if (!isOver) setCopies(found); }, () => {}); return () => { isOver = true; }; }, [view.e, Math.floor(table.rows / 10), table.curveChange]);
+  useEffect(() => { let isOver = false; if (summary.policy_bytes) source.lineage(view.e).then((found) => { if (!isOver) setCopies(found); }, () => {}); return () => { isOver = true; }; }, [view.e, summary.policy_bytes]);
   const numbers = table.params.filter((each) => each.kind !== "word"), xKey = table.column(view.x) ? view.x : (numbers[0] || table.params[0] || table.columns[2]).key;
   const otherGoal = summary.goals.length > 1 ? `metric/${summary.goals[1]}` : "", yKey = table.column(view.y) ? view.y : metricKey === "metric/" ? "trial/time_total_s" : metricKey;
   const up = (key) => { const at = summary.goals.indexOf(key.slice(7)); return key === metricKey ? mode !== "min" : at >= 0 ? summary.modes[at] !== "min" : false; };
