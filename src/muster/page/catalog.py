@@ -20,6 +20,7 @@ from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
 from muster.page.cluster_source import ClusterSource
 from muster.page.experiment_session import ExperimentSession, open_session
+from muster.page.remote_files import RemoteFiles
 from muster.stores.experiment.reader import STORE_NAME
 
 MAX_LISTED = 200
@@ -61,6 +62,7 @@ class Catalog:
         self._given = tuple(experiments)
         self._known: dict[str, _Known] = {}
         self._sessions: dict[str, ExperimentSession] = {}
+        self._remotes: dict[str, RemoteFiles] = {}  # by the directory of the copy
         self._copies: list[tempfile.TemporaryDirectory[str]] = []
         self._lock = threading.Lock()
         self._look()
@@ -72,7 +74,8 @@ class Catalog:
             known = self._known.get(key)
             if session is not None or known is None:
                 return session
-            session = self._sessions[key] = open_session(known.path, clock=self._clock)
+            session = open_session(known.path, clock=self._clock, remote=self._remotes.get(known.path))
+            self._sessions[key] = session
             session.name = known.name
             while len(self._sessions) > MAX_OPEN:
                 self._sessions.pop(next(iter(self._sessions))).close()
@@ -129,12 +132,14 @@ class Catalog:
 
         try:
             filesystem, inner = url_to_fs(url)
-            content = Storage(str(inner), filesystem).read(STORE_NAME)
+            storage = Storage(str(inner), filesystem)
+            content = storage.read(STORE_NAME)
         except (MusterError, ValueError, ImportError, OSError) as error:
             raise StoreError(f"{url} is no experiment: its {STORE_NAME} cannot be read ({error})") from error
         copy = tempfile.TemporaryDirectory(prefix="muster-page-")
         self._copies.append(copy)
         Path(copy.name, STORE_NAME).write_bytes(content)
+        self._remotes[os.path.abspath(copy.name)] = RemoteFiles(storage, copy.name)
         return copy.name
 
     def _row(self, known: _Known, deadline: float) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
 from muster.page.fact_loader import FactLoader
+from muster.page.remote_files import RemoteFiles
 from muster.page.result_curves import ResultReader, rollup
 from muster.page.trial_arrays import STATUSES, TrialArrays, cut
 from muster.stores.experiment.follower import ExperimentFollower, follow
@@ -35,7 +36,7 @@ _POLICY = "pbt_global.txt"
 class ExperimentSession:
     """An ExperimentSession is one experiment that is open on the page; all methods lock."""
 
-    def __init__(self, path: str, *, clock: Clock, name: str = "") -> None:
+    def __init__(self, path: str, *, clock: Clock, name: str = "", remote: RemoteFiles | None = None) -> None:
         self.path = path
         self.name = name or os.path.basename(path.rstrip("/"))
         self.lock = threading.Lock()
@@ -49,7 +50,10 @@ class ExperimentSession:
         self._opened_at = clock.monotonic()
         self._encoded: tuple[str, int, bytes] = ("", -1, b"")
         self.curves = ResultReader(path, clock.monotonic)
-        self._loader = FactLoader(self.table, self.curves.want)
+        self._remote = remote  # where the trials' files are, when `path` is a copy of the store alone
+        self._loader = FactLoader(self.table, self.curves.want if remote is None else remote.want)
+        if remote is not None:
+            remote.fetched = self.curves.want
         self.curve_change = 0
         self.curve_cost_s = 0.0  # of the last rollup
         self.refresh()
@@ -69,6 +73,8 @@ class ExperimentSession:
             except MusterError as error:
                 self.problem = str(error)
                 self._writer = None
+            if self._remote is not None:
+                self._remote.start()
             budget_s = self._log_budget_s(now)
             if not is_first and budget_s and self.curves.read(budget_s):
                 self.curve_change += 1
@@ -77,6 +83,20 @@ class ExperimentSession:
         if self.curves.done < SAMPLE:
             return LOG_BUDGET_S
         return SLOW_BUDGET_S if now - self._opened_at > QUIET_S or len(self.table) < 4 * SAMPLE else 0.0
+
+    @property
+    def behind(self) -> int:
+        """The number of trials whose results are still to be fetched or read."""
+        return self.curves.behind + (0 if self._remote is None else self._remote.behind)
+
+    def read_all(self) -> None:
+        """Reads every result that is logged, and waits for those of a remote experiment."""
+        while self.behind:
+            self.refresh()
+            with self.lock:
+                self.curves.read(1.0)
+            if self._remote is not None and self._remote.behind:
+                self._clock.sleep(0.1)
 
     def encoded(self) -> bytes:
         """Returns the whole table; made once for each change."""
@@ -98,13 +118,13 @@ class ExperimentSession:
             is_part = rows is not None and keep is not None
             found = rollup(rows, metric, keep) if is_part else self.curves.bands(metric)  # type: ignore[arg-type]
             self.curve_cost_s = self._clock.monotonic() - began
-            return {**found, "behind": self.curves.behind, "trials": len(self.table)}
+            return {**found, "behind": self.behind, "trials": len(self.table)}
 
     def curves_of(self, rows: list[int], metric: str) -> dict[str, Any]:
         """Returns the raw points of a few trials."""
         with self.lock:
             for row in rows:
-                if row < len(self._loader.folders) and self._loader.folders[row]:
+                if self._remote is None and row < len(self._loader.folders) and self._loader.folders[row]:
                     self.curves.want(row, self._loader.folders[row])
             self.curves.read_rows(rows)
             known = self.curves.rows
@@ -115,10 +135,13 @@ class ExperimentSession:
             return self._follower.trial(trial_id)
 
     def folder_of(self, trial_id: str) -> str | None:
-        """Returns the directory of a trial of this experiment; None for an unknown one."""
+        """Returns the directory of a trial of this experiment, with its files; None for an unknown one."""
         with self.lock:
             row = self.table.rows.get(trial_id)
-            return None if row is None else self._loader.folders[row] or None
+            folder = None if row is None else self._loader.folders[row] or None
+        if folder is not None and self._remote is not None:
+            self._remote.describe(folder)
+        return folder
 
     def lineage(self) -> list[list[Any]]:
         """Returns PBT's copies: donor's row, target's row, iteration of the target, of the donor."""
@@ -140,6 +163,8 @@ class ExperimentSession:
         return found
 
     def close(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
         with self.lock:
             self._follower.close()
 
@@ -170,7 +195,7 @@ class ExperimentSession:
             "now": self._clock.now(),
             "policy_bytes": self._policy_bytes(),
             "curve_change": self.curve_change,
-            "behind": self.curves.behind,
+            "behind": self.behind,
         }
 
     def _policy_bytes(self) -> int:
@@ -254,7 +279,7 @@ class ExperimentSession:
         return list(dict.fromkeys([*goals, *own]))
 
 
-def open_session(path: str, *, clock: Clock) -> ExperimentSession:
+def open_session(path: str, *, clock: Clock, remote: RemoteFiles | None = None) -> ExperimentSession:
     """Opens the experiment in a directory; raises StoreError with a hint when there is none."""
     place = os.path.abspath(os.path.expanduser(path))
     if not os.path.isfile(os.path.join(place, "experiment.sqlite")):
@@ -262,4 +287,4 @@ def open_session(path: str, *, clock: Clock) -> ExperimentSession:
         raise StoreError(
             f"{path} is no experiment: {what}; give the directory that fit() wrote, <storage_path>/<name>"
         )
-    return ExperimentSession(place, clock=clock)
+    return ExperimentSession(place, clock=clock, remote=remote)

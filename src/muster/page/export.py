@@ -104,9 +104,8 @@ def report_data(catalog: Catalog) -> dict[str, Any]:
 
 
 def _add_experiment(data: dict[str, Any], key: str, session: ExperimentSession) -> None:
+    session.read_all()
     with session.lock:
-        while session.curves.behind:
-            session.curves.read(1.0)
         summary, metrics = session.summary(), session.curves.rows.metrics if session.curves.rows else ()
         ranked = _ranked(session, summary)
         failed = [row for row in _rows_with(session, "ERROR") if row not in ranked[:MAX_DETAILED]]

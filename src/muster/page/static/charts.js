@@ -26,7 +26,7 @@ export function CurvePlot({ source, experiment, table, metric, mask, marked, cur
     busy.current.running = false;
     if (busy.current.again) { busy.current.again = false; load(); }
   };
-  useEffect(() => { const timer = setTimeout(load, 120); return () => clearTimeout(timer); }, [experiment, metric, filterKey, curveChange, table, lines.join(",")]);
+  useEffect(() => { const timer = setTimeout(load, isFiltered ? 250 : 20); return () => clearTimeout(timer); }, [experiment, metric, filterKey, curveChange, table, lines.join(",")]);
   useEffect(() => {
     if (!found || !box.current || (!found.band.x.length && !Object.keys(found.raw).length)) return undefined;
     const plot = curvePlot(box.current, found, table);

@@ -164,7 +164,8 @@ function Trials({ state, view, change, cluster, span }) {
   const place = summary.goals.indexOf(metricKey.slice(7)), mode = place >= 0 ? summary.modes[place] || summary.mode : summary.mode;
   const ranges = JSON.stringify(view.r), times = view.t ? view.t.join() : "";
   const mask = useMemo(() => maskOf(table, view), [table, version, view.q, view.st, ranges, times]);
-  const soonMask = useLater(mask, 50), laterMask = useLater(mask, 150), count = countOf(mask), isFiltered = count < table.rows;
+  const isLarge = table.rows > 2000; // then what a brush does not draw itself waits until it rests
+  const soonMask = useLater(mask, isLarge ? 140 : 50), laterMask = useLater(mask, isLarge ? 300 : 150), count = countOf(mask), isFiltered = count < table.rows;
   const setRange = (key, range) => { const next = { ...view.r }; if (range) next[key] = range; else delete next[key]; change({ r: next }); };
   const setRanges = (given) => { const next = { ...view.r }; for (const [key, range] of Object.entries(given)) { if (range) next[key] = range; else delete next[key]; } change({ r: next }); };
   const openTrial = (row) => change({ open: table.ids[row] }, true);

@@ -38,7 +38,7 @@ export function ParallelPlot({ table, mask, metricKey, mode, ranges, setRange, v
     }
     const scales = axes.map((column) => scaleFor(column, table.rows, height));
     const gap = (width - 2 * SIDE) / (axes.length - 1), xs = axes.map((_, at) => SIDE + gap * at);
-    held.current = { axes, scales, xs };
+    held.current = { ...held.current, axes, scales, xs }; // a drag goes on while it draws
     const jitter = axes.map((column) => (column.kind === "word" ? 0.5 : 0));
     const lines = (rows, style, lineWidth) => {
       context.strokeStyle = style; context.lineWidth = lineWidth;
