@@ -75,8 +75,8 @@ class ExperimentSession:
                 self._writer = None
             if self._remote is not None:
                 self._remote.start()
-            budget_s = self._log_budget_s(now)
-            if not is_first and budget_s and self.curves.read(budget_s):
+            budget_s, left = self._log_budget_s(now), SAMPLE - self.curves.done
+            if not is_first and budget_s and self.curves.read(budget_s, left if left > 0 else None):
                 self.curve_change += 1
 
     def _log_budget_s(self, now: float) -> float:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -107,7 +108,7 @@ class Bands:
         inside = (iterations >= self._low) & (iterations <= self._high)
         if start and bool((inside | ~usable).all()):
             more = np.where(usable, (iterations - self._low) / self._width, NO_BUCKET).astype(np.uint8)
-            touched = [int(each) for each in np.unique(more) if each != NO_BUCKET]
+            touched = [int(each) for each in np.flatnonzero(np.bincount(more)) if each != NO_BUCKET]
             self._buckets = np.concatenate([self._buckets, more])
             self._points += int(usable.sum())
             if len(touched) <= FEW_BUCKETS:
@@ -211,12 +212,13 @@ class ResultReader:
             self._bands[metric] = Bands(metric)
         return self._bands[metric].of(self.rows)
 
-    def read(self, budget_s: float) -> bool:
-        """Reads files until the time is up; returns whether anything was added."""
+    def read(self, budget_s: float, most: int | None = None) -> bool:
+        """Reads files until the time is up, or so many were read; returns whether anything was added."""
         if self.rows is None or not self._waiting:
             return False
         deadline, before = self._monotonic() + budget_s, self.rows.count
-        for row in scattered(list(self._waiting)):  # the list is short, but for the first few seconds
+        rows = scattered(list(self._waiting))  # the list is short, but for the first few seconds
+        for row in rows if most is None else islice(rows, most):
             self._read_one(row, self._waiting.pop(row))
             self.done += 1
             if self._monotonic() >= deadline:

@@ -83,6 +83,7 @@ def serve(
     """Serves until Ctrl-C; calls `opened` with the one-time link once the page can be reached."""
     import gc
 
+    import anyio._backends._asyncio  # noqa: F401 - the first request would import it, and wait for it
     import uvicorn
 
     from muster.page.app import PageApp
