@@ -7,7 +7,6 @@ directories.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import tempfile
 import threading
@@ -15,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
@@ -163,8 +164,12 @@ class Catalog:
                 summary = session.summary()
                 metric = summary["metric"]
                 found = session.table.numbers([metric]).get(metric)
-            values = [] if found is None else [float(value) for value in found if math.isfinite(value)]
-            best = None if not values else min(values) if summary["mode"] == "min" else max(values)
+            values = [] if found is None else found[np.isfinite(found)]
+            best = (
+                None
+                if not len(values)
+                else float(np.min(values) if summary["mode"] == "min" else np.max(values))
+            )
             keys = ("counts", "of", "state", "metric", "mode", "problem")
             return {**{key: summary[key] for key in keys}, "best": best}
         except MusterError as error:

@@ -227,7 +227,8 @@ class ExperimentSession:
         return self._settings.get("mode")
 
     def _guessed_metric(self) -> str:
-        found = (column.key for column in self.table.columns.values() if column.group == "metric")
+        metrics = (column.key for column in self.table.columns.values() if column.group == "metric")
+        found = (key for key in metrics if key != "cost_usd")
         return next(found, "")
 
     # reading; the lock is held

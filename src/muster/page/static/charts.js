@@ -1,5 +1,5 @@
 // Learning curves (uPlot), the scatter plot with its Pareto front, and the bars of importance.
-import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 import { PALETTE, PixelLayer, STATUS_COLOURS, fitted, pixelColour, prepared, shortNumber, themeColours, ticksBetween } from "./format.js";
 import { countOf, importanceOf, isLogarithmic, packedMask, paretoOf, rangeOf } from "./selection.js";
 
@@ -75,6 +75,14 @@ function curvePlot(box, found, table) {
   }, data, box);
 }
 
+/** Rows that pass and that no other one beats in both. */
+function frontOf(table, mask, xKey, yKey, goals) {
+  const xs = table.column(xKey), ys = table.column(yKey), rows = [];
+  if (!xs || !ys) return [];
+  for (let row = 0; row < table.rows; row++) if (mask[row]) rows.push(row);
+  return paretoOf(xs.values, ys.values, rows, goals.x, goals.y);
+}
+
 /** Where each trial's dot is; found once for a state of the table, as a brush changes only what passes. */
 function placesOf(table, xs, ys, sx, sy, spread, before, version, width) {
   if (before && before.table === table && before.xs === xs && before.ys === ys && before.version === version && before.width === width) return before;
@@ -89,6 +97,7 @@ function placesOf(table, xs, ys, sx, sy, spread, before, version, width) {
 /** Any column against any other; drag a rectangle to filter by both. */
 export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, pareto, goals, openTrial }) {
   const canvas = useRef(null), held = useRef(/** @type {any} */ ({})), height = 300, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 38;
+  const front = useMemo(() => (pareto ? frontOf(table, mask, xKey, yKey, goals) : []), [table, version, mask, xKey, yKey, pareto, goals.x, goals.y]);
   const draw = () => {
     if (!canvas.current) return;
     const { context, width } = prepared(canvas.current, height), colours = themeColours(), xs = table.column(xKey), ys = table.column(yKey);
@@ -132,10 +141,6 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
       }
     layer.draw(context);
     if (pareto) {
-      const rows = [];
-      for (let row = 0; row < table.rows; row++) if (mask[row]) rows.push(row);
-      const front = paretoOf(xs.values, ys.values, rows, goals.x, goals.y);
-      held.current.front = front;
       context.strokeStyle = colours.text; context.lineWidth = 1.5;
       context.beginPath();
       front.forEach((row, at) => { const p = [sx.at(xs.at(row)), sy.at(ys.at(row))]; if (at) context.lineTo(p[0], p[1]); else context.moveTo(p[0], p[1]); });
@@ -171,7 +176,7 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     }
     if (best >= 0) openTrial(best); else setRanges({ [xKey]: null, [yKey]: null });
   };
-  return html`<div class="canvas-box"><canvas ref=${canvas} role="img" data-test="scatter" aria-label=${`${yKey} against ${xKey}, ${countOf(mask)} trials.`}
+  return html`<div class="canvas-box"><canvas ref=${canvas} role="img" data-test="scatter" aria-label=${`${yKey} against ${xKey}, ${countOf(mask)} trials${pareto ? `, ${front.length} of them on the Pareto front` : ""}.`}
     onPointerDown=${down} onPointerMove=${move} onPointerUp=${up}></canvas></div>`;
 }
 

@@ -2,8 +2,8 @@
 import { html, render, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 import { STATUS_COLOURS, STATUS_SIGNS, STATUS_WORDS, clockTime, money, shortDuration, shortNumber } from "./format.js";
 import { openSource } from "./data.js";
-import { bestRow, countOf, hashOf, maskOf, viewOf } from "./selection.js";
-import { Filters, TrialsTable } from "./trials.js";
+import { bestRow, countOf, sumOf, hashOf, maskOf, viewOf } from "./selection.js";
+import { COST, Filters, TrialsTable } from "./trials.js";
 import { ParallelPlot } from "./parallel.js";
 import { CurvePlot, ImportanceBars, ScatterPlot } from "./charts.js";
 import { LineagePlot, TrialTimeline } from "./timeline.js";
@@ -142,6 +142,7 @@ function Header({ table, cluster, connection, view, change, theme, metricKey, mo
       <div><b>${Number.isFinite(elapsed) ? shortDuration(elapsed) : "–"}</b> elapsed</div><div><b>${rate ? shortNumber(rate * 3600) : "–"}</b> trials per hour</div>
       ${eta === null ? null : html`<div><b>${shortDuration(eta)}</b> to go</div>`}
       ${summary.budget_s ? html`<div><b>${shortDuration(summary.budget_s)}</b> time budget</div>` : null}
+      ${table.column(COST) ? html`<div><b data-test="trial-cost">${money(sumOf(table.column(COST), table.rows))}</b> spent by trials</div>` : null}
       ${cluster ? html`<div><b>${money(cluster.spent)}</b> spent, <b>${money(cluster.per_hour)}</b> per hour</div>` : null}
     </div>
     ${summary.problem ? html`<p class="note bad" role="alert" data-test="problem">${summary.problem} What was read before is shown.</p>` : null}

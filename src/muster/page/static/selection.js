@@ -75,6 +75,12 @@ function filterText(table, query, mask) {
   }
 }
 
+export function sumOf(column, rows) {
+  let sum = 0;
+  for (let row = 0; row < rows; row++) if (Number.isFinite(column.values[row])) sum += column.values[row];
+  return sum;
+}
+
 export function countOf(mask) {
   let count = 0;
   for (let row = 0; row < mask.length; row++) count += mask[row];

@@ -1,15 +1,16 @@
 // The table of trials, which draws only the rows in view, and the filters above it.
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
-import { STATUS_COLOURS, STATUS_SIGNS, STATUS_WORDS, shortDuration, shortNumber } from "./format.js";
+import { STATUS_COLOURS, STATUS_SIGNS, STATUS_WORDS, money, shortDuration, shortNumber } from "./format.js";
 import { orderOf } from "./selection.js";
 
 const ROW = 28, AROUND = 8;
-const OWN = { training_iteration: "iteration", time_total_s: "time", reports: "results", starts: "starts", failures: "failures" };
+export const COST = "metric/cost_usd"; // what a trial has cost so far, where its price is known
+const OWN = { training_iteration: "iteration", time_total_s: "time", reports: "results", starts: "starts", failures: "failures", cost_usd: "cost" };
 
 export function shownColumns(table, chosen, metricKey) {
   if (chosen) return chosen.split("|").map((key) => table.column(key)).filter(Boolean);
   const keys = ["trial/status", "trial/training_iteration", "trial/time_total_s", metricKey];
-  const found = [...keys.map((key) => table.column(key)), ...table.params.slice(0, 6), ...table.metrics.slice(0, 3)];
+  const found = [...keys.map((key) => table.column(key)), table.column(COST), ...table.params.slice(0, 6), ...table.metrics.slice(0, 3)];
   return [...new Set(found.filter(Boolean))];
 }
 
@@ -19,6 +20,7 @@ function cellOf(table, column, row) {
     return html`<span class="state"><span class="sign" style=${{ color: STATUS_COLOURS[status] }} aria-hidden="true">${STATUS_SIGNS[status]}</span> ${STATUS_WORDS[status] || status}</span>`;
   }
   if (column.kind === "word") return column.text(row);
+  if (column.key === COST) return Number.isNaN(column.at(row)) ? "" : money(column.at(row));
   return column.name === "time_total_s" ? (Number.isNaN(column.at(row)) ? "" : shortDuration(column.at(row))) : shortNumber(column.at(row));
 }
 
