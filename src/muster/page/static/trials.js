@@ -102,10 +102,10 @@ export function Filters({ table, view, change, count, metricKey }) {
       <label>to <input size="6" inputmode="decimal" value=${draft.high} onInput=${(event) => setDraft({ ...draft, high: event.target.value })} /></label>
       <button disabled=${!numbers.length}>Add</button></form>
     <button aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>Columns</button>
-    <span class="passing" role="status" data-test="passing">${count.toLocaleString("en")} of ${table.rows.toLocaleString("en")} trials</span>
+    <div class="in-force"><span class="passing" role="status" data-test="passing">${count.toLocaleString("en")} of ${table.rows.toLocaleString("en")} trials</span>
     ${isAny ? html`<button data-test="clear" onClick=${() => change({ q: "", st: "", r: {}, t: null })}>Clear filters</button>` : null}
     ${Object.entries(view.r).map(([key, [low, high]]) => html`<span class="chip" key=${key}>${bound(low)} ≤ ${key.slice(key.indexOf("/") + 1)} ≤ ${bound(high)} <button aria-label=${`Remove the filter by ${key}`} onClick=${() => remove(key)}>×</button></span>`)}
-    ${view.t ? html`<span class="chip">chosen time <button aria-label="Remove the filter by time" onClick=${() => change({ t: null })}>×</button></span>` : null}
+    ${view.t ? html`<span class="chip">chosen time <button aria-label="Remove the filter by time" onClick=${() => change({ t: null })}>×</button></span>` : null}</div>
     ${isOpen ? html`<fieldset class="columns"><legend>Columns${table.leftOut ? ` (${table.leftOut.toLocaleString("en")} more were left out: 200 are kept)` : ""}</legend>
       ${table.columns.map((each) => html`<label key=${each.key}><input type="checkbox" checked=${shown.has(each.key)} onChange=${() => choose(each.key)} /> ${OWN[each.name] || each.name}${each.odd ? ` (${each.odd} values are no numbers)` : ""}</label>`)}</fieldset>` : null}
   </div>`;
