@@ -93,6 +93,18 @@ def test_files_are_read_from_where_the_last_look_ended(tmp_path: Path):
     )
 
 
+def test_when_there_are_other_metrics_every_trial_is_read_again(tmp_path: Path):
+    reader = ResultReader(str(tmp_path), time.monotonic)
+    reader.start(["loss"])
+    for number in (0, 1):
+        log_results(tmp_path, number, range(1, 4))
+        reader.want(number, f"train_ab12c_{number:05d}")
+    reader.read(10.0)
+    reader.start(["loss", "acc"])
+    reader.read(10.0)
+    assert [len(reader.rows.of(number, "acc")[0]) for number in (0, 1)] == [3, 3]
+
+
 def test_a_file_that_was_made_anew_replaces_its_results(tmp_path: Path):
     reader = ResultReader(str(tmp_path), time.monotonic)
     reader.start(["loss"])
@@ -147,3 +159,27 @@ def test_a_long_curve_keeps_its_peaks():
 def test_the_first_files_that_are_read_are_far_apart():
     first = [value for value, _ in zip(scattered(list(range(10_000))), range(50), strict=False)]
     assert max(first) - min(first) > 9_000
+
+
+def test_long_trials_are_thinned_out_and_short_ones_stay_whole():
+    rows = ResultRows(["loss"])
+    for start in (0, 2500):  # in two parts, with another trial between them
+        steps = np.arange(start, start + 2500)
+        rows.add(0, np.stack([steps, steps], axis=1).astype(np.float32))
+        rows.add(1, np.array([[start, 1.0]], dtype=np.float32))
+    before = rows.version
+    rows.thin_out()
+    of_long, of_short = (rows.iterations[rows.trials[: rows.count] == trial].tolist() for trial in (0, 1))
+    assert (of_long, of_short, rows.version) == (list(range(0, 5000, 2)), [0, 2500], before + 1)
+
+
+def test_results_beyond_the_limit_are_left_out_and_counted(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("muster.page.result_curves.MAX_ROWS", 50)
+    reader = ResultReader(str(tmp_path), time.monotonic)
+    reader.start(["loss"])
+    for number in range(30):
+        log_results(tmp_path, number, range(1, 11))
+        reader.want(number, f"train_ab12c_{number:05d}")
+    while reader.behind:
+        reader.read(10.0, most=5)
+    assert (reader.rows.count, reader.left_out) == (50, 25)

@@ -118,7 +118,8 @@ class ExperimentSession:
             is_part = rows is not None and keep is not None
             found = rollup(rows, metric, keep) if is_part else self.curves.bands(metric)  # type: ignore[arg-type]
             self.curve_cost_s = self._clock.monotonic() - began
-            return {**found, "behind": self.behind, "trials": len(self.table)}
+            read = {"behind": self.behind, "left_out": self.curves.left_out, "trials": len(self.table)}
+            return {**found, **read}
 
     def curves_of(self, rows: list[int], metric: str) -> dict[str, Any]:
         """Returns the raw points of a few trials."""

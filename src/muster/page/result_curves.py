@@ -25,6 +25,8 @@ QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 MAX_METRICS = 8
 MAX_RAW_POINTS = 1500  # of one trial
 NO_BUCKET = 255  # for a result without a number
+MAX_ROWS = 2_000_000  # results kept: then long trials are thinned out, and more trials are left unread
+LONG_TRIAL = 2_000  # results
 FEW_BUCKETS = 16  # more that changed: all are made anew
 Floats = npt.NDArray[np.float32]
 
@@ -58,6 +60,19 @@ class ResultRows:
         """Drops the results of a trial, whose file was made anew."""
         keep = np.flatnonzero(self.trials[: self.count] != trial)
         self.trials[: len(keep)], self.values[:, : len(keep)] = self.trials[keep], self.values[:, keep]
+        self.count = len(keep)
+        self.version += 1
+
+    def thin_out(self) -> None:
+        """Keeps every second result of the trials that have many; their first and last ones stay."""
+        trials = self.trials[: self.count]
+        order = np.argsort(trials, kind="stable")
+        sizes = np.bincount(trials)
+        starts = np.cumsum(sizes) - sizes
+        places = np.empty(self.count, dtype=np.int64)  # of each result among those of its trial
+        places[order] = np.arange(self.count) - starts[trials[order]]
+        keep = np.flatnonzero((sizes[trials] <= LONG_TRIAL) | (places % 2 == 0))
+        self.trials[: len(keep)], self.values[:, : len(keep)] = trials[keep], self.values[:, keep]
         self.count = len(keep)
         self.version += 1
 
@@ -183,10 +198,13 @@ class ResultReader:
         self._monotonic = monotonic
         self.rows: ResultRows | None = None
         self._offsets: dict[int, int] = {}
+        self._known: dict[int, str] = {}  # all rows that were ever asked for
         self._waiting: dict[int, str] = {}  # rows of the table whose files have more, and their folders
         self._decoder: msgspec.json.Decoder[Any] | None = None
         self._bands: dict[str, Bands] = {}  # by metric
         self.done = 0  # files read, each time counted
+        self._most = MAX_ROWS
+        self.left_out = 0  # trials that were not read because there is too much
 
     def start(self, metrics: Sequence[str]) -> None:
         """Chooses the metrics; called again when there are others, which reads everything anew."""
@@ -194,10 +212,12 @@ class ResultReader:
         if self.rows is not None and self.rows.metrics == chosen:
             return
         self.rows, self._offsets, self._bands = ResultRows(chosen), {}, {}
+        self._waiting = dict(self._known)
         self._decoder = _decoder(chosen)
 
     def want(self, row: int, folder: str) -> None:
-        self._waiting[row] = folder
+        """Asks for what is new in a trial's directory."""
+        self._waiting[row] = self._known[row] = folder
 
     @property
     def behind(self) -> int:
@@ -217,6 +237,7 @@ class ResultReader:
         if self.rows is None or not self._waiting:
             return False
         deadline, before = self._monotonic() + budget_s, self.rows.count
+        self._make_room()
         rows = scattered(list(self._waiting))  # the list is short, but for the first few seconds
         for row in rows if most is None else islice(rows, most):
             self._read_one(row, self._waiting.pop(row))
@@ -224,6 +245,18 @@ class ResultReader:
             if self._monotonic() >= deadline:
                 break
         return self.rows.count != before
+
+    def _make_room(self) -> None:
+        """Thins out what is known when it is too much; when that does not help, new trials are left out."""
+        if self.rows is None or self.rows.count < self._most:
+            return
+        self.rows.thin_out()
+        self._most = max(MAX_ROWS, int(self.rows.count * 1.2))
+        if self.rows.count > 0.75 * MAX_ROWS:
+            unread = [row for row in self._waiting if row not in self._offsets]
+            for row in unread:
+                del self._waiting[row]
+            self.left_out += len(unread)
 
     def read_rows(self, wanted: Sequence[int]) -> None:
         """Reads what is new of these trials, whatever else waits."""

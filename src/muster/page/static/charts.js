@@ -40,6 +40,7 @@ export function CurvePlot({ source, experiment, table, metric, mask, marked, cur
     ${problem ? html`<p class="note bad">${problem}</p>` : null}
     ${found && !found.band.points && !behind ? html`<p class="note">No results were logged yet${source.isLive ? "" : " in this report"}. Curves come from result.json in the trials' directories.</p>` : null}
     ${!found && !problem ? html`<p class="note">Loading …</p>` : null}
+    ${found && found.band.left_out ? html`<p class="note">There are too many results to keep: ${found.band.left_out.toLocaleString("en")} of ${table.rows.toLocaleString("en")} trials are not part of the bands.</p>` : null}
     ${behind ? html`<p class="note" role="status">Reading results: ${behind.toLocaleString("en")} of ${table.rows.toLocaleString("en")} trials to go; what is shown stands for all of them.</p>` : null}
   </div>`;
 }
