@@ -80,8 +80,9 @@ lint: $(VENV)/.installed-dev ## Check format, style and banned calls
 	$(BIN)/ruff format --check $(PATHS)
 	$(BIN)/ruff check $(PATHS)
 
-types: $(VENV)/.installed-dev ## Check types (mypy strict on src)
+types: $(VENV)/.installed-dev ## Check types (mypy strict on src; tsc on the page's scripts where Node is there)
 	$(BIN)/mypy
+	$(BIN)/python tools/check_js.py
 
 imports: $(VENV)/.installed-dev ## Check the layers (import-linter)
 	$(BIN)/lint-imports --no-cache

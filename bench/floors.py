@@ -117,6 +117,8 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("brush_ms", at_most=60),
         Floor("server_mb", at_most=120),
         Floor("tab_mb", at_most=250),
+        Floor("tab_hour_mb", at_most=250),
+        Floor("tab_hour_growth", at_most=1.15),
         Floor("driver_cpu_ratio", at_most=1.03),
         Floor("large_bands_s", at_most=5),
     ),

@@ -1,6 +1,6 @@
 """Measures `muster page`: bytes, CPU of the server, time to paint, age of what is shown, memory.
 
-`python -m bench page [--quick] [--only load|brush|delta|live|peer|large]`. Wall times need a quiet machine.
+`python -m bench page [--quick] [--only load|brush|delta|hour|live|peer|large]`; wall times need quiet.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from urllib.request import Request, urlopen
 from bench import table
 from bench.measure import calibration_s
 from bench.options import Options
-from bench.page_browser import BRUSH, LATENCY, BenchServer, Tab, chromium, page_server, renderer_mb
+from bench.page_browser import BRUSH, DELTAS, LATENCY, BenchServer, Tab, chromium, page_server, renderer_mb
 from bench.page_data import BEGAN, log_results, trial_facts, write_experiment
 from muster.page.app import static_files
 from muster.page.guard import load_token
 
 RATE = 1000.0  # results per second
+DELTAS_PER_HOUR = 36_000  # ten a second, which is the most that a server sends
 
 
 def run(options: Options) -> dict[str, float]:
@@ -36,6 +37,9 @@ def run(options: Options) -> dict[str, float]:
             table.progress(f"page: writing {trials:,} trials of {results} results")
             write_experiment(place, trials, results, began=BEGAN)
             figures |= _loaded(browser, place, home, options)
+        if options.wants("hour"):
+            write_experiment(Path(folder, "hour"), trials, 1, began=BEGAN)
+            figures |= _hour(browser, Path(folder, "hour"), home, 2_000 if options.quick else DELTAS_PER_HOUR)
         if options.wants("live"):
             figures |= _live(browser, Path(folder, "runs"), home, 15.0 if options.quick else 25.0)
         if options.wants("peer") and options.with_peer:
@@ -70,6 +74,19 @@ def _loaded(browser: object, place: Path, home: Path, options: Options) -> dict[
         if options.wants("delta"):
             figures |= _deltas(server, place, home)
         figures |= {"server_mb": server.mb(), "tab_mb": renderer_mb(), "tab_heap_mb": tab.heap_mb()}
+        tab.close()
+    return figures
+
+
+def _hour(browser: object, place: Path, home: Path, deltas: int) -> dict[str, float]:
+    """Sends a tab as many changes as an hour brings; its memory in the middle and at the end."""
+    with page_server(place, home) as server:
+        tab = Tab(browser)
+        tab.open(server.link)
+        tab.page.evaluate(DELTAS, deltas // 2)
+        middle = tab.heap_mb()
+        tab.page.evaluate(DELTAS, deltas // 2)
+        figures = {"tab_hour_mb": renderer_mb(), "tab_hour_growth": tab.heap_mb() / middle}
         tab.close()
     return figures
 

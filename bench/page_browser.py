@@ -74,6 +74,35 @@ LATENCY = """(seconds) => new Promise((done) => {
 })"""
 
 
+# Events that a bench makes up go the way of those of the server.
+SOURCES = """
+window.sources = [];
+window.EventSource = class extends EventSource {
+  constructor(url) { super(url); this.handlers = {}; window.sources.push(this); }
+  addEventListener(kind, handler) { this.handlers[kind] = handler; super.addEventListener(kind, handler); }
+};
+"""
+# Changes ten trials, `count` times, as fast as the page can show it.
+DELTAS = """async (count) => {
+  const source = window.sources[window.sources.length - 1], url = new URL(source.url);
+  const [generation, change] = url.searchParams.get("since").split("-");
+  const table = await (await fetch(url.pathname.replace("/events", "/table"))).arrayBuffer();
+  const length = new DataView(table).getUint32(0, true), text = new TextDecoder();
+  const head = JSON.parse(text.decode(new Uint8Array(table, 4, length)));
+  const ids = text.decode(new Uint8Array(table, 4 + length, head.id_bytes)).split("\\n");
+  for (let at = 0; at < count; at++) {
+    const rows = Array.from({ length: 10 }, (_, each) => {
+      const row = (at * 10 + each) % head.rows;
+      return [row, ids[row], ...head.columns.map((column) => (column.kind === "word" ? 0 : at + each / 10))];
+    });
+    const { zero_time, summary } = head, number = Number(change) + at;
+    const delta = { generation, change: number, zero_time, rows, words: {}, summary };
+    source.handlers.delta({ data: JSON.stringify(delta) });
+    if (at % 20 === 19) await new Promise(requestAnimationFrame);
+  }
+}"""
+
+
 class BenchServer:
     """A BenchServer is `muster page` in a process of its own."""
 
@@ -129,6 +158,7 @@ class Tab:
         self.page = self.context.new_page()
         self.page.set_default_timeout(180_000)
         self.page.add_init_script(WATCH)
+        self.page.add_init_script(SOURCES)
         self.bytes = 0
         session = self.context.new_cdp_session(self.page)
         session.send("Network.enable")

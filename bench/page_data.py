@@ -14,6 +14,9 @@ from muster.trials.events import TrialAdmitted, TrialCreated, TrialExited, Trial
 MACHINES = 16
 BEGAN = 1_794_900_000.0
 SNAPSHOT_EVERY = 5_000  # trials
+_VARIES = frozenset(
+    ("loss", "accuracy", "training_iteration", "timestamp", "time_total_s", "time_since_restore")
+) | {"iterations_since_restore"}
 
 
 def write_experiment(place: Path, trials: int, results: int, *, began: float) -> None:
@@ -67,11 +70,20 @@ def trial_facts(number: int, results: int, began: float) -> list[object]:
     ]
 
 
+def _floor(config: dict[str, object]) -> float:
+    return abs(math.log10(float(config["lr"])) + 2.5) * 0.2 + float(config["dropout"]) * 0.3
+
+
+def _metrics(number: int, iteration: int, floor: float) -> tuple[float, float]:
+    noise = (number * 7919 + iteration * 104729) % 997 / 20000
+    return round(floor + 2 / (iteration + 1) + noise, 6), round(1 - floor / 2 - 0.5 / iteration, 6)
+
+
 def result_of(number: int, iteration: int, config: dict[str, object], began: float) -> dict[str, object]:
-    floor = abs(math.log10(float(config["lr"])) + 2.5) * 0.2 + float(config["dropout"]) * 0.3
+    loss, accuracy = _metrics(number, iteration, _floor(config))
     return {
-        "loss": round(floor + 2 / (iteration + 1) + (number * 7919 + iteration * 104729) % 997 / 20000, 6),
-        "accuracy": round(1 - floor / 2 - 0.5 / iteration, 6),
+        "loss": loss,
+        "accuracy": accuracy,
         "training_iteration": iteration,
         "timestamp": int(began + iteration),
         "time_total_s": iteration * 1.0,
@@ -90,7 +102,17 @@ def result_of(number: int, iteration: int, config: dict[str, object], began: flo
 
 
 def log_results(place: Path, number: int, results: int, began: float) -> None:
+    """Writes a trial's result.json, a `result_of` per line; what stays the same is encoded once."""
     folder, config = place / f"train_{trial_id(number)}", config_of(number)
     folder.mkdir(exist_ok=True)
-    lines = (json.dumps(result_of(number, each, config, began)) for each in range(1, results + 1))
-    (folder / "result.json").write_text("\n".join(lines) + "\n")
+    same = {key: value for key, value in result_of(number, 1, config, began).items() if key not in _VARIES}
+    tail = json.dumps(same)[1:]
+    floor = _floor(config)
+    with open(folder / "result.json", "w", encoding="utf-8") as stream:
+        for each in range(1, results + 1):
+            loss, accuracy = _metrics(number, each, floor)
+            stream.write(
+                f'{{"loss": {loss}, "accuracy": {accuracy}, "training_iteration": {each}, '
+                f'"timestamp": {int(began + each)}, "time_total_s": {each}.0, '
+                f'"time_since_restore": {each}.0, "iterations_since_restore": {each}, {tail}\n'
+            )

@@ -129,7 +129,7 @@ def test_a_damaged_trial_is_counted_and_the_rest_is_shown(tmp_path: Path):
     with sqlite3.connect(tmp_path / "experiment.sqlite") as connection:
         connection.execute("UPDATE trials SET record = x'01ffff' WHERE number = 2")
     session = open_session(str(tmp_path), clock=ManualClock(0.0))
-    assert (len(session.table), session.unreadable) == (4, 1)
+    assert (len(session.table), session._loader.unreadable) == (4, 1)
 
 
 def test_a_clock_that_jumped_back_gives_times_before_zero_and_no_error(tmp_path: Path):

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from tests.page.samples import log_results, result_of, write_experiment
 
-from muster.page.result_curves import MAX_RAW_POINTS, ResultReader, ResultRows, rollup, scattered
+from muster.page.result_curves import MAX_RAW_POINTS, Bands, ResultReader, ResultRows, rollup, scattered
 
 
 def rows_of(points: list[tuple[int, float, float]]) -> ResultRows:
     rows = ResultRows(["loss"])
     for trial, iteration, value in points:
-        rows.add(trial, np.array([[iteration, 0.0, value]], dtype=np.float32))
+        rows.add(trial, np.array([[iteration, value]], dtype=np.float32))
     return rows
 
 
@@ -39,12 +39,38 @@ def test_values_that_are_no_numbers_are_left_out_of_a_rollup():
     assert rollup(rows, "loss")["points"] == 1
 
 
+def test_bands_that_follow_new_results_equal_those_made_anew():
+    stream, rows, bands = np.random.default_rng(3), ResultRows(["loss"]), Bands("loss")
+    for trial in range(60):
+        first = int(stream.integers(1, 400))
+        points = [[first + each, stream.random()] for each in range(int(stream.integers(1, 5)))]
+        if trial % 7 == 3:
+            points.append([float("nan"), 1.0])
+            points.append([2.0, float("inf")])
+        if trial % 20 == 19:
+            rows.remove(trial - 5)
+        rows.add(trial, np.array(points, dtype=np.float32))
+        assert bands.of(rows) == rollup(rows, "loss"), trial
+
+
+def test_a_few_new_results_among_a_million_cost_little():
+    rows, bands = ResultRows(["loss"]), Bands("loss")
+    values = np.random.default_rng(1).random(1_000_000)
+    rows.add(0, np.stack([np.arange(1_000_000) % 100, values], axis=1).astype(np.float32))
+    bands.of(rows)
+    before = time.process_time()
+    for trial in range(1, 11):
+        rows.add(trial, np.array([[1.0, 0.5]], dtype=np.float32))
+        bands.of(rows)
+    assert time.process_time() - before < 1.0  # 0.01 s alone; all of it anew would take 0.5 s
+
+
 def test_a_million_results_are_rolled_up_in_a_moment():
     rows = ResultRows(["loss"])
     stream = np.random.default_rng(1)
     for trial in range(100):
         values = stream.random(10_000)
-        rows.add(trial, np.stack([np.arange(10_000) % 100, values, values], axis=1).astype(np.float32))
+        rows.add(trial, np.stack([np.arange(10_000) % 100, values], axis=1).astype(np.float32))
     before = time.process_time()
     found = rollup(rows, "loss")
     assert found["points"] == 1_000_000
@@ -65,6 +91,18 @@ def test_files_are_read_from_where_the_last_look_ended(tmp_path: Path):
         [1, 2, 3, 4, 5],
         [round(result_of(0, each)["loss"], 3) for each in range(1, 6)],
     )
+
+
+def test_when_there_are_other_metrics_every_trial_is_read_again(tmp_path: Path):
+    reader = ResultReader(str(tmp_path), time.monotonic)
+    reader.start(["loss"])
+    for number in (0, 1):
+        log_results(tmp_path, number, range(1, 4))
+        reader.want(number, f"train_ab12c_{number:05d}")
+    reader.read(10.0)
+    reader.start(["loss", "acc"])
+    reader.read(10.0)
+    assert [len(reader.rows.of(number, "acc")[0]) for number in (0, 1)] == [3, 3]
 
 
 def test_a_file_that_was_made_anew_replaces_its_results(tmp_path: Path):
@@ -110,9 +148,9 @@ def test_a_trial_directory_outside_the_experiment_is_not_read(tmp_path: Path):
 
 def test_a_long_curve_keeps_its_peaks():
     rows = ResultRows(["loss"])
-    values = np.zeros((50_000, 3), dtype=np.float32)
+    values = np.zeros((50_000, 2), dtype=np.float32)
     values[:, 0] = np.arange(50_000)
-    values[31_234, 2] = 9.0
+    values[31_234, 1] = 9.0
     rows.add(0, values)
     xs, ys = rows.of(0, "loss")
     assert (len(xs) <= MAX_RAW_POINTS, max(ys)) == (True, 9.0)
@@ -121,3 +159,27 @@ def test_a_long_curve_keeps_its_peaks():
 def test_the_first_files_that_are_read_are_far_apart():
     first = [value for value, _ in zip(scattered(list(range(10_000))), range(50), strict=False)]
     assert max(first) - min(first) > 9_000
+
+
+def test_long_trials_are_thinned_out_and_short_ones_stay_whole():
+    rows = ResultRows(["loss"])
+    for start in (0, 2500):  # in two parts, with another trial between them
+        steps = np.arange(start, start + 2500)
+        rows.add(0, np.stack([steps, steps], axis=1).astype(np.float32))
+        rows.add(1, np.array([[start, 1.0]], dtype=np.float32))
+    before = rows.version
+    rows.thin_out()
+    of_long, of_short = (rows.iterations[rows.trials[: rows.count] == trial].tolist() for trial in (0, 1))
+    assert (of_long, of_short, rows.version) == (list(range(0, 5000, 2)), [0, 2500], before + 1)
+
+
+def test_results_beyond_the_limit_are_left_out_and_counted(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("muster.page.result_curves.MAX_ROWS", 50)
+    reader = ResultReader(str(tmp_path), time.monotonic)
+    reader.start(["loss"])
+    for number in range(30):
+        log_results(tmp_path, number, range(1, 11))
+        reader.want(number, f"train_ab12c_{number:05d}")
+    while reader.behind:
+        reader.read(10.0, most=5)
+    assert (reader.rows.count, reader.left_out) == (50, 25)

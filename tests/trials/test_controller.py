@@ -113,7 +113,7 @@ def test_a_decision_is_carried_out_after_all_results_before_it_are_durable():
     assert journal.did[2:6] == [
         "ContinueTrial",
         "ContinueTrial",
-        ["TrialStarted", *["TrialReported"] * 3],
+        ["TrialStarted", *["TrialReported"] * 3, "TrialDecided"],
         "StopTrial",
     ]
 

@@ -155,7 +155,7 @@ class PageApp:
                 generation, sent = table.generation, table.change
                 yield _event("reset", {"generation": generation}, f"{generation}-{sent}")
                 told_at = now
-            state = f"{session.problem}{session.curves.behind}"
+            state = f"{session.problem}{session.behind}"
             if table.change > sent or state != shown:
                 delta = session.delta(sent)
                 if delta["generation"] != generation:
@@ -164,7 +164,7 @@ class PageApp:
                 yield _event("delta", delta, f"{generation}-{sent}")
             if session.curve_change != curves and now - curves_at >= self._curve_pause(session):
                 curves, curves_at = session.curve_change, now
-                yield _event("curves", {"behind": session.curves.behind}, f"{generation}-{sent}")
+                yield _event("curves", {"behind": session.behind}, f"{generation}-{sent}")
             if now - told_at > HEARTBEAT_S:
                 told_at = now
                 yield ": still here\n\n"

@@ -7,7 +7,6 @@ directories.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import tempfile
 import threading
@@ -16,10 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
 from muster.page.cluster_source import ClusterSource
 from muster.page.experiment_session import ExperimentSession, open_session
+from muster.page.remote_files import RemoteFiles
 from muster.stores.experiment.reader import STORE_NAME
 
 MAX_LISTED = 200
@@ -61,6 +63,7 @@ class Catalog:
         self._given = tuple(experiments)
         self._known: dict[str, _Known] = {}
         self._sessions: dict[str, ExperimentSession] = {}
+        self._remotes: dict[str, RemoteFiles] = {}  # by the directory of the copy
         self._copies: list[tempfile.TemporaryDirectory[str]] = []
         self._lock = threading.Lock()
         self._look()
@@ -72,7 +75,8 @@ class Catalog:
             known = self._known.get(key)
             if session is not None or known is None:
                 return session
-            session = self._sessions[key] = open_session(known.path, clock=self._clock)
+            session = open_session(known.path, clock=self._clock, remote=self._remotes.get(known.path))
+            self._sessions[key] = session
             session.name = known.name
             while len(self._sessions) > MAX_OPEN:
                 self._sessions.pop(next(iter(self._sessions))).close()
@@ -129,12 +133,14 @@ class Catalog:
 
         try:
             filesystem, inner = url_to_fs(url)
-            content = Storage(str(inner), filesystem).read(STORE_NAME)
+            storage = Storage(str(inner), filesystem)
+            content = storage.read(STORE_NAME)
         except (MusterError, ValueError, ImportError, OSError) as error:
             raise StoreError(f"{url} is no experiment: its {STORE_NAME} cannot be read ({error})") from error
         copy = tempfile.TemporaryDirectory(prefix="muster-page-")
         self._copies.append(copy)
         Path(copy.name, STORE_NAME).write_bytes(content)
+        self._remotes[os.path.abspath(copy.name)] = RemoteFiles(storage, copy.name)
         return copy.name
 
     def _row(self, known: _Known, deadline: float) -> dict[str, Any]:
@@ -158,8 +164,12 @@ class Catalog:
                 summary = session.summary()
                 metric = summary["metric"]
                 found = session.table.numbers([metric]).get(metric)
-            values = [] if found is None else [float(value) for value in found if math.isfinite(value)]
-            best = None if not values else min(values) if summary["mode"] == "min" else max(values)
+            values = [] if found is None else found[np.isfinite(found)]
+            best = (
+                None
+                if not len(values)
+                else float(np.min(values) if summary["mode"] == "min" else np.max(values))
+            )
             keys = ("counts", "of", "state", "metric", "mode", "problem")
             return {**{key: summary[key] for key in keys}, "best": best}
         except MusterError as error:

@@ -17,60 +17,43 @@ import numpy.typing as npt
 
 from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
+from muster.page.fact_loader import FactLoader
+from muster.page.remote_files import RemoteFiles
 from muster.page.result_curves import ResultReader, rollup
 from muster.page.trial_arrays import STATUSES, TrialArrays, cut
-from muster.stores.experiment import values
-from muster.stores.experiment.codec import (
-    ADMITTED,
-    CREATED,
-    ENDED,
-    EXHAUSTED,
-    EXITED,
-    FAILED,
-    REPORTED,
-    REPORTED_SAVED,
-    RESIZED,
-    STARTED,
-    StoredFact,
-)
 from muster.stores.experiment.follower import ExperimentFollower, follow
 from muster.stores.experiment.summary import Digest
-from muster.trials.metrics import flatten
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 
 PERIOD_S = 0.1
 LOG_BUDGET_S = 0.06  # of one refresh, for reading result files, until so many trials are read
-SAMPLE = 240
+SAMPLE = 160
 QUIET_S = 3.0  # then nothing for so long: the page is being loaded
 SLOW_BUDGET_S = 0.012  # and from then on: the rest makes the bands exact, and must not take a whole core
 WRITER_PERIOD_S = 1.0
-_AUTO = frozenset(AUTO_RESULT_KEYS)
-_SHOWN = (CREATED, STARTED, REPORTED, EXITED)
-_OWN = ("training_iteration", "time_total_s")
 _POLICY = "pbt_global.txt"
 
 
 class ExperimentSession:
     """An ExperimentSession is one experiment that is open on the page; all methods lock."""
 
-    def __init__(self, path: str, *, clock: Clock, name: str = "") -> None:
+    def __init__(self, path: str, *, clock: Clock, name: str = "", remote: RemoteFiles | None = None) -> None:
         self.path = path
         self.name = name or os.path.basename(path.rstrip("/"))
         self.lock = threading.Lock()
         self.table = TrialArrays()
         self.problem = ""  # why nothing new can be shown
-        self.unreadable = 0
         self._clock = clock
         self._follower: ExperimentFollower = follow(path)
         self._settings = self._follower.settings()
-        self._folders: list[str] = []  # by row
-        self._tags: list[str] = []
-        self._is_exhausted = False
         self._writer: int | None = None
         self._looked_at = self._writer_at = -math.inf
         self._opened_at = clock.monotonic()
         self._encoded: tuple[str, int, bytes] = ("", -1, b"")
         self.curves = ResultReader(path, clock.monotonic)
+        self._remote = remote  # where the trials' files are, when `path` is a copy of the store alone
+        self._loader = FactLoader(self.table, self.curves.want if remote is None else remote.want)
+        if remote is not None:
+            remote.fetched = self.curves.want
         self.curve_change = 0
         self.curve_cost_s = 0.0  # of the last rollup
         self.refresh()
@@ -90,14 +73,30 @@ class ExperimentSession:
             except MusterError as error:
                 self.problem = str(error)
                 self._writer = None
-            budget_s = self._log_budget_s(now)
-            if not is_first and budget_s and self.curves.read(budget_s):
+            if self._remote is not None:
+                self._remote.start()
+            budget_s, left = self._log_budget_s(now), SAMPLE - self.curves.done
+            if not is_first and budget_s and self.curves.read(budget_s, left if left > 0 else None):
                 self.curve_change += 1
 
     def _log_budget_s(self, now: float) -> float:
         if self.curves.done < SAMPLE:
             return LOG_BUDGET_S
         return SLOW_BUDGET_S if now - self._opened_at > QUIET_S or len(self.table) < 4 * SAMPLE else 0.0
+
+    @property
+    def behind(self) -> int:
+        """The number of trials whose results are still to be fetched or read."""
+        return self.curves.behind + (0 if self._remote is None else self._remote.behind)
+
+    def read_all(self) -> None:
+        """Reads every result that is logged, and waits for those of a remote experiment."""
+        while self.behind:
+            self.refresh()
+            with self.lock:
+                self.curves.read(1.0)
+            if self._remote is not None and self._remote.behind:
+                self._clock.sleep(0.1)
 
     def encoded(self) -> bytes:
         """Returns the whole table; made once for each change."""
@@ -116,16 +115,19 @@ class ExperimentSession:
         """Returns the quantiles of a metric over iterations, of all trials or of some."""
         with self.lock:
             rows, began = self.curves.rows, self._clock.monotonic()
-            found = {} if rows is None else rollup(rows, metric, keep)
+            is_part = rows is not None and keep is not None
+            found = rollup(rows, metric, keep) if is_part else self.curves.bands(metric)  # type: ignore[arg-type]
             self.curve_cost_s = self._clock.monotonic() - began
-            return {**found, "behind": self.curves.behind, "trials": len(self.table)}
+            read = {"behind": self.behind, "left_out": self.curves.left_out, "trials": len(self.table)}
+            return {**found, **read}
 
     def curves_of(self, rows: list[int], metric: str) -> dict[str, Any]:
         """Returns the raw points of a few trials."""
         with self.lock:
             for row in rows:
-                self._want(row)
-            self.curves.read(LOG_BUDGET_S)
+                if self._remote is None and row < len(self._loader.folders) and self._loader.folders[row]:
+                    self.curves.want(row, self._loader.folders[row])
+            self.curves.read_rows(rows)
             known = self.curves.rows
             return {} if known is None else {str(row): known.of(row, metric) for row in rows}
 
@@ -134,10 +136,13 @@ class ExperimentSession:
             return self._follower.trial(trial_id)
 
     def folder_of(self, trial_id: str) -> str | None:
-        """Returns the directory of a trial of this experiment; None for an unknown one."""
+        """Returns the directory of a trial of this experiment, with its files; None for an unknown one."""
         with self.lock:
             row = self.table.rows.get(trial_id)
-            return None if row is None or not self._folders[row] else self._folders[row]
+            folder = None if row is None else self._loader.folders[row] or None
+        if folder is not None and self._remote is not None:
+            self._remote.describe(folder)
+        return folder
 
     def lineage(self) -> list[list[Any]]:
         """Returns PBT's copies: donor's row, target's row, iteration of the target, of the donor."""
@@ -147,7 +152,7 @@ class ExperimentSession:
         except OSError:
             return []
         with self.lock:
-            by_tag = {tag: row for row, tag in enumerate(self._tags) if tag}
+            by_tag = {tag: row for row, tag in enumerate(self._loader.tags) if tag}
         found = []
         for line in lines:
             try:
@@ -159,6 +164,8 @@ class ExperimentSession:
         return found
 
     def close(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
         with self.lock:
             self._follower.close()
 
@@ -169,10 +176,8 @@ class ExperimentSession:
         states = table.columns["trial/status"]
         codes = states.values[: len(table)]
         names = list(states.words)
-        counts = {
-            names[int(code)]: int(count)
-            for code, count in zip(*np.unique(codes[~np.isnan(codes)], return_counts=True), strict=True)
-        }
+        held = np.bincount(codes[~np.isnan(codes)].astype(np.int64), minlength=len(names))
+        counts = {name: int(count) for name, count in zip(names, held, strict=False) if count}
         goals = metric if isinstance(metric, list) else [metric] if metric else []
         return {
             "name": self.name,
@@ -184,25 +189,33 @@ class ExperimentSession:
             "counts": counts,
             "of": self._wanted(),
             "problem": self.problem,
-            "unreadable": self.unreadable,
+            "unreadable": self._loader.unreadable,
             "scheduler": cut(str(self._settings.get("scheduler", ""))),
             "search_alg": cut(str(self._settings.get("search_alg", ""))),
             "budget_s": self._settings.get("time_budget_s"),
             "now": self._clock.now(),
+            "policy_bytes": self._policy_bytes(),
             "curve_change": self.curve_change,
-            "behind": self.curves.behind,
+            "behind": self.behind,
         }
+
+    def _policy_bytes(self) -> int:
+        """Returns how long PBT's file of copies is: clients ask for the copies when it has grown."""
+        try:
+            return os.stat(os.path.join(self.path, _POLICY)).st_size
+        except OSError:
+            return 0
 
     def _state(self, counts: Mapping[str, int]) -> str:
         if self._writer is not None:
             return "running"
         over = counts.get("TERMINATED", 0) + counts.get("ERROR", 0)
-        return "finished" if self._is_exhausted or over == len(self.table) else "interrupted"
+        return "finished" if self._loader.is_exhausted or over == len(self.table) else "interrupted"
 
     def _wanted(self) -> int | None:
         """Returns how many trials there will be; None when that is not known."""
         samples = self._settings.get("num_samples")
-        if self._is_exhausted or self._writer is None:
+        if self._loader.is_exhausted or self._writer is None:
             return len(self.table)
         if isinstance(samples, int) and samples > 1 and samples >= len(self.table):
             return samples
@@ -215,27 +228,31 @@ class ExperimentSession:
         return self._settings.get("mode")
 
     def _guessed_metric(self) -> str:
-        found = (column.key for column in self.table.columns.values() if column.group == "metric")
+        metrics = (column.key for column in self.table.columns.values() if column.group == "metric")
+        found = (key for key in metrics if key != "cost_usd")
         return next(found, "")
 
     # reading; the lock is held
 
     def _follow(self) -> None:
-        step = self._follower.poll()
-        self.unreadable += step.unreadable
         self._look_for_writer()
-        if not step:
+        before = self.table.change
+        step = self._follower.poll(self._take_trials)
+        self._loader.unreadable += step.unreadable
+        if not step and self.table.change == before:
             return
         self.table.begin_change()
-        for digest in step.digests:
-            self._take_digest(digest)
         for trial_id, status in step.statuses.items():
-            self._take_status(trial_id, status)
+            self._loader.take_status(trial_id, status)
         for fact in step.facts:
-            self._take_fact(fact)
+            self._loader.take_fact(fact)
         if not self._settings:
             self._settings = self._follower.settings()
         self.curves.start(self._curve_metrics())
+
+    def _take_trials(self, digests: list[Digest]) -> None:
+        self.table.begin_change()
+        self._loader.take_digests(digests, is_running=self._writer is not None)
 
     def _look_for_writer(self) -> None:
         now = self._clock.monotonic()
@@ -263,105 +280,8 @@ class ExperimentSession:
         ]
         return list(dict.fromkeys([*goals, *own]))
 
-    def _row(self, trial_id: str) -> int:
-        row = self.table.row_of(trial_id)
-        while len(self._folders) <= row:
-            self._folders.append("")
-            self._tags.append("")
-        return row
 
-    def _take_digest(self, digest: Digest) -> None:
-        row, table = self._row(digest.trial_id), self.table
-        try:
-            bodies = {kind: values.decode(*digest.kept[kind]) for kind in _SHOWN if kind in digest.kept}
-        except ValueError:
-            self.unreadable += 1
-            return
-        if CREATED in bodies:
-            self._created(row, bodies[CREATED])
-        if STARTED in bodies:
-            self._started(row, bodies[STARTED])
-        if REPORTED in bodies:
-            self._reported(row, bodies[REPORTED])
-        ended = bodies.get(EXITED)
-        table.set_time(row, "ended", ended[0] if ended else None)
-        status = digest.status or "PENDING"
-        table.set(row, "status", "INTERRUPTED" if status == "RUNNING" and self._writer is None else status)
-        table.set(row, "starts", digest.starts)
-        table.set(row, "reports", digest.reports)
-        table.set(row, "failures", digest.failures)
-        if digest.reports:
-            self._want(row)
-
-    def _take_status(self, trial_id: str, status: str) -> None:
-        row = self.table.rows.get(trial_id)
-        words = self.table.columns["trial/status"].words
-        if row is not None and self.table.get(row, "status") != words.get(status):
-            self.table.set(self._row(trial_id), "status", status)
-
-    def _take_fact(self, fact: StoredFact) -> None:
-        if fact.kind in (EXHAUSTED, ENDED):
-            self._is_exhausted = True
-        if not fact.trial_id:
-            return
-        try:
-            body = values.decode(fact.body, fact.pickles)
-            self._apply(self._row(fact.trial_id), fact.kind, body)
-        except (ValueError, TypeError, IndexError, KeyError):
-            self.unreadable += 1
-
-    def _apply(self, row: int, kind: int, body: list[Any]) -> None:
-        table = self.table
-        if kind == CREATED:
-            self._created(row, body)
-        if kind in (CREATED, ADMITTED, RESIZED):
-            table.set(row, "status", "PENDING")
-            table.set(row, "ended", None)
-        elif kind == STARTED:
-            self._started(row, body)
-            table.set(row, "status", "RUNNING")
-            table.set(row, "ended", None)
-            table.set(row, "starts", table.get(row, "starts") + 1)
-        elif kind in (REPORTED, REPORTED_SAVED):
-            self._reported(row, body)
-            table.set(row, "reports", table.get(row, "reports") + 1)
-            self._want(row)
-        elif kind in (EXITED, FAILED):
-            table.set(row, "status", "ERROR" if kind == FAILED else "TERMINATED")
-            table.set_time(row, "ended", body[0])
-            table.set(row, "failures", table.get(row, "failures") + (kind == FAILED))
-            self._want(row)
-
-    def _created(self, row: int, body: list[Any]) -> None:
-        at, config, params, tag, _, folder, *_ = body
-        self.table.set_time(row, "created", at)
-        # What was searched; a config that has constants only is shown whole.
-        self.table.set_many(row, "config", flatten(dict(params or config or {})))
-        self._folders[row] = str(folder or "")
-        self._tags[row] = str(tag or "").partition("@perturbed[")[0]
-
-    def _started(self, row: int, body: list[Any]) -> None:
-        at, location, _ = body
-        self.table.set_time(row, "started", at)
-        place = location or {}
-        machine = place.get("node_ip") or place.get("hostname")
-        self.table.set(row, "machine", None if machine is None else str(machine))
-
-    def _reported(self, row: int, body: list[Any]) -> None:
-        at, result, _ = body
-        self.table.set_time(row, "reported", at)
-        for name in _OWN:
-            value = result.get(name)
-            self.table.set(row, name, value if isinstance(value, int | float) else None)
-        own = {key: value for key, value in result.items() if key not in _AUTO}
-        self.table.set_many(row, "metric", flatten(own))
-
-    def _want(self, row: int) -> None:
-        if row < len(self._folders) and self._folders[row]:
-            self.curves.want(row, self._folders[row])
-
-
-def open_session(path: str, *, clock: Clock) -> ExperimentSession:
+def open_session(path: str, *, clock: Clock, remote: RemoteFiles | None = None) -> ExperimentSession:
     """Opens the experiment in a directory; raises StoreError with a hint when there is none."""
     place = os.path.abspath(os.path.expanduser(path))
     if not os.path.isfile(os.path.join(place, "experiment.sqlite")):
@@ -369,4 +289,4 @@ def open_session(path: str, *, clock: Clock) -> ExperimentSession:
         raise StoreError(
             f"{path} is no experiment: {what}; give the directory that fit() wrote, <storage_path>/<name>"
         )
-    return ExperimentSession(place, clock=clock)
+    return ExperimentSession(place, clock=clock, remote=remote)

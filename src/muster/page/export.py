@@ -78,7 +78,7 @@ def bundle() -> str:
         raise StoreError("the vendored preact-htm.js is not what it was: install muster again")
     names = [part.split(" as ") for part in found.group(1).split(",")]
     returned = ", ".join(f"{outside}: {inside}" for inside, outside in names)
-    used = "{ h, html, render, useEffect, useMemo, useRef, useState }"
+    used = "{ h, html, render, useEffect, useLayoutEffect, useMemo, useRef, useState }"
     parts = [f"const {used} = (() => {{ {vendor[: found.start()]}; return {{ {returned} }}; }})();"]
     for name in _MODULES:
         parts.append(_EXPORT.sub("", _IMPORT.sub("", _static(f"{name}.js"))))
@@ -104,9 +104,8 @@ def report_data(catalog: Catalog) -> dict[str, Any]:
 
 
 def _add_experiment(data: dict[str, Any], key: str, session: ExperimentSession) -> None:
+    session.read_all()
     with session.lock:
-        while session.curves.behind:
-            session.curves.read(1.0)
         summary, metrics = session.summary(), session.curves.rows.metrics if session.curves.rows else ()
         ranked = _ranked(session, summary)
         failed = [row for row in _rows_with(session, "ERROR") if row not in ranked[:MAX_DETAILED]]

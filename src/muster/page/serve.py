@@ -13,6 +13,7 @@ import platformdirs
 
 from muster.base.clock import Clock
 from muster.errors import ClusterError, MusterError
+from muster.host.machine import give_memory_back
 from muster.host.processes import ProcessMark, lives
 from muster.page.catalog import Catalog
 from muster.page.guard import MAX_HEADER_BYTES, Guard, load_token
@@ -83,11 +84,13 @@ def serve(
     """Serves until Ctrl-C; calls `opened` with the one-time link once the page can be reached."""
     import gc
 
+    import anyio._backends._asyncio  # noqa: F401 - the first request would import it, and wait for it
     import uvicorn
 
     from muster.page.app import PageApp
 
-    gc.set_threshold(50_000, 20, 20)  # trials are many small objects without cycles: a fifth of a first look
+    gc.set_threshold(400_000, 20, 20)  # trials are many small objects without cycles: a fifth of a first look
+    give_memory_back()  # else the arrays of a first look would stay in it for good
     listening = bind(address)
     page = PageApp(catalog, monotonic=clock.monotonic)
     guard = Guard(page.starlette(), token=load_token(token_file()), hosts=(address.host, *address.names))

@@ -6,14 +6,17 @@ changed. Names and texts of users are cut, and columns beyond the limit are coun
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from muster.trials.metrics import flatten
 
 STATUSES = ("PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR", "INTERRUPTED")
 TIMES = ("created", "started", "reported", "ended")
@@ -23,6 +26,7 @@ MAX_WORDS = 1000  # different texts of one column; others are shown as "…"
 OTHER = "…"
 NUMBER, WORD = "number", "word"
 Floats = npt.NDArray[np.float64]
+_NUMBERS = frozenset({int, float, type(None)})  # what numpy makes an array of numbers from
 
 
 def cut(text: str, most: int = MAX_NAME) -> str:
@@ -136,6 +140,44 @@ class TrialArrays:
             self.zero_time = at
         since = math.nan if at is None or self.zero_time is None else at - self.zero_time
         self._groups["trial"][name].values[row] = since
+
+    def set_column(self, rows: Sequence[int], name: str, column: Sequence[Any]) -> None:
+        """Sets one of the columns that every table has, for many rows."""
+        self._set_rows(self._groups["trial"][name], rows, column)
+
+    def set_times(self, rows: Sequence[int], name: str, times: Sequence[float | None]) -> None:
+        if self.zero_time is None:
+            self.zero_time = next((at for at in times if at is not None), None)
+        since = np.array(times, dtype=np.float64) - (self.zero_time or 0.0)  # None becomes NaN
+        self._groups["trial"][name].values[np.asarray(rows, dtype=np.intp)] = since
+
+    def set_block(self, rows: Sequence[int], group: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Sets parameters or metrics of many trials that have the same ones; what is nested is flattened."""
+        known = self._groups[group]
+        for key, values in columns.items():
+            if dict in set(map(type, values)):
+                for row, value in zip(rows, values, strict=True):
+                    self.set_many(row, group, flatten({key: value}))
+                continue
+            column = known.get(key)
+            if column is None:
+                first = next((value for value in values if value is not None), None)
+                column = self._new_column(group, str(key), first)
+            if column is not None:
+                self._set_rows(column, rows, values)
+
+    def _set_rows(self, column: TableColumn, rows: Sequence[int], values: Sequence[Any]) -> None:
+        kinds = set(map(type, values))
+        if column.kind == NUMBER and kinds <= _NUMBERS:
+            with contextlib.suppress(OverflowError):  # of integers; one by one they become infinities
+                column.values[np.asarray(rows, dtype=np.intp)] = np.array(values, dtype=np.float64)
+                return
+        elif column.kind == WORD and kinds == {str}:
+            codes = {word: column.code(_shown(word), self.change) for word in dict.fromkeys(values)}
+            column.values[np.asarray(rows, dtype=np.intp)] = [codes[word] for word in values]
+            return
+        for row, value in zip(rows, values, strict=True):
+            self._set_value(column, row, value)
 
     def get(self, row: int, name: str) -> float:
         return float(self._groups["trial"][name].values[row])

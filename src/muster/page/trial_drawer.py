@@ -13,6 +13,7 @@ from typing import Any
 
 from muster.page.trial_arrays import cut
 from muster.stores.experiment.summary import TrialSummary
+from muster.trials.controller_view import PAUSED, STOPPED
 from muster.trials.events import TrialFailureKind
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, EXPR_ERROR_FILE
@@ -20,6 +21,7 @@ from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, EXPR_ERROR_FILE
 LOG_BYTES = 16_384
 MAX_VALUES = 500
 MAX_TEXT = 2_000
+_LINKED = ("at ", "to ", "so that ", "from ")  # reasons that begin so go on with the sentence
 _KINDS = {
     TrialFailureKind.USER_ERROR: "its code raised an exception",
     TrialFailureKind.KILLED: "a signal ended its process",
@@ -66,22 +68,31 @@ def describe(trial: TrialSummary, root: str, folder: str | None) -> dict[str, An
 def why(trial: TrialSummary) -> str:
     """Returns in words why the trial waits, runs, was stopped or failed, as far as its facts say."""
     failure, reports = trial.failure, f"{trial.reports:,} result{'' if trial.reports == 1 else 's'}"
-    if trial.status == "PENDING":
-        again = f" It ran {trial.starts} time(s) before." if trial.starts else ""
-        return f"It waits for room: the scheduler has not started it yet.{again}"
-    if trial.status == "PAUSED":
-        return f"The scheduler paused it after {reports}; it continues when it is promoted."
-    if trial.status in ("RUNNING", "INTERRUPTED"):
-        if trial.status == "INTERRUPTED":
-            return f"It ran when the experiment's process went away, after {reports}."
-        again = f" This is its start number {trial.starts}." if trial.starts > 1 else ""
-        return f"It runs and has reported {reports}.{again}"
+    reason = f"{', ' if trial.reason.startswith(_LINKED) else ': '}{cut(trial.reason, MAX_TEXT)}."
+    decided = f" It was {trial.decision}{reason}" if trial.reason else ""
+    if trial.status in ("PENDING", "PAUSED", "RUNNING", "INTERRUPTED"):
+        return _why_not_over(trial, reports, reason, decided)
     if failure is not None:
         first = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
         return f"It failed after {reports}, because {_KINDS[failure.kind]}: {cut(first, 300)}".rstrip(": ")
-    if trial.result.get("done") is True:
-        return f"It ended after {reports}: its code returned, or a stop condition held."
+    if trial.returned:
+        return f"It ended after {reports}: its code returned.{decided}"
+    if trial.decision == STOPPED:
+        return f"It was stopped after {reports}{reason}"
     return f"It was stopped after {reports}, by the scheduler, a stopper or the end of the experiment."
+
+
+def _why_not_over(trial: TrialSummary, reports: str, reason: str, decided: str) -> str:
+    if trial.status == "PENDING":
+        again = f" It ran {trial.starts} time(s) before.{decided}" if trial.starts else ""
+        return f"It waits for room: the scheduler has not started it yet.{again}"
+    if trial.status == "PAUSED":
+        is_explained = trial.decision == PAUSED
+        return f"It was paused after {reports}{reason if is_explained else ', until it is promoted.'}"
+    if trial.status == "INTERRUPTED":
+        return f"It ran when the experiment's process went away, after {reports}.{decided}"
+    again = f" This is its start number {trial.starts}." if trial.starts > 1 else ""
+    return f"It runs and has reported {reports}.{again}{decided}"
 
 
 def pairs(values: Mapping[str, Any]) -> list[list[str]]:

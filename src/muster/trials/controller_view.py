@@ -44,6 +44,9 @@ class ResourceReading:
         return units / SCALE if units % SCALE else units // SCALE
 
 
+STOPPED, PAUSED, PROMOTED, COPIED = DECIDED = ("stopped", "paused", "promoted", "copied")
+
+
 class PluginRequest(Enum):
     """A PluginRequest is an action that a plug-in asked for."""
 
@@ -69,6 +72,7 @@ class ControllerView:
         self._index = index
         self.search_alg = search_alg
         self.requests: list[RecordedRequest] = []  # since they were last carried out
+        self.reasons: dict[str, tuple[str, str]] = {}  # by trial: one of DECIDED, and why
         self.trial_executor = self  # old schedulers go through this name
 
     def get_trials(self) -> list[Trial]:
@@ -149,6 +153,10 @@ class ControllerView:
         """Puts a paused trial back in the queue; no other change that Ray allows has a meaning here."""
         if status == "PENDING" and trial.state is TrialState.PAUSED:
             self._index.move(trial, TrialState.PENDING)
+
+    def explain(self, trial_id: str, decision: str, reason: str) -> None:
+        """Records why this hook stops, pauses, promotes or changes a trial: words that end a sentence."""
+        self.reasons[trial_id] = (decision, reason)
 
     def take(self) -> list[RecordedRequest]:
         """Returns what was requested since the last call."""

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from muster.errors import MusterError, TuneError
-from muster.trials.controller_view import ControllerView
+from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
 from muster.trials.events import TrialReported
-from muster.trials.metrics import DEFAULT_METRIC, flatten_result, missing_metric
+from muster.trials.metrics import DEFAULT_METRIC, flatten_result, in_words, missing_metric
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, Plugins
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
 
 _DECISIONS = frozenset({CONTINUE, PAUSE, STOP, NOOP})
+_NEEDS_REASON = frozenset({STOP, PAUSE})
 
 
 class PluginCalls:
@@ -60,6 +61,28 @@ class PluginCalls:
     def stops_all(self) -> bool:
         return self.stopper is not None and bool(self.stopper.stop_all())
 
+    def why_all(self) -> str:
+        """Returns why the stopper ends the experiment, in words."""
+        return _stopper_words(self.stopper)
+
+    def explain_stop(self, trial: Trial, flat: Mapping[str, Any], *, by_stopper: bool) -> None:
+        """Records why a result ends its trial before the scheduler is asked."""
+        if by_stopper:
+            reason = _stopper_words(self.stopper, trial.trial_id)
+        elif flat.get("done"):
+            reason = "its result said done"
+        else:
+            found = (each for each in trial.stopping_criterion.items() if reaches(each, flat))
+            key, limit = next(found, ("a criterion", None))
+            reason = f"{key} = {in_words(flat.get(key))} reached the limit {in_words(limit)}"
+        self.view.explain(trial.trial_id, STOPPED, reason)
+
+    def explain_decision(self, trial: Trial, decision: str) -> None:
+        """Records that the scheduler stopped or paused a trial, where it does not say why."""
+        if trial.trial_id not in self.view.reasons:
+            what, name = (STOPPED if decision == STOP else PAUSED), type(self.scheduler).__name__
+            self.view.explain(trial.trial_id, what, f"{name} returned {decision} and gave no reason")
+
     def choose(self) -> Trial | None:
         """Returns the trial that the scheduler starts next."""
         chooser = f"{type(self.scheduler).__name__}.choose_trial_to_run"
@@ -83,6 +106,18 @@ def _raised(plugin: object, hook: str, trial: Trial, error: Exception) -> TuneEr
         f"{type(plugin).__name__}.{hook} raised {type(error).__name__} on a result of trial "
         f"{trial.trial_id}: {error}. The experiment ends here; fix it and resume"
     )
+
+
+def _stopper_words(stopper: object, *trial_id: str) -> str:
+    """Returns what a stopper says of its decision; its name for one that was written for Ray."""
+    words = getattr(stopper, "why", None)
+    return str(words(*trial_id)) if callable(words) else f"{type(stopper).__name__} returned True"
+
+
+def reaches(criterion: tuple[str, Any], flat: Mapping[str, Any]) -> bool:
+    """Returns whether a result has the key and reaches its threshold."""
+    key, threshold = criterion
+    return key in flat and bool(flat[key] >= threshold)
 
 
 def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
@@ -129,8 +164,11 @@ def decide(plugins: PluginCalls, settings: Settings, trial: Trial, event: TrialR
     stops = plugins.stopper is not None and plugins.stopper_stops(trial, result)
     if stops or reached_criterion(trial, flat):
         decision = STOP
+        plugins.explain_stop(trial, flat, by_stopper=stops)
     else:
         decision = plugins.decision(trial, flat)
+        if decision in _NEEDS_REASON:
+            plugins.explain_decision(trial, decision)
     if decision == STOP:
         result["done"] = True
     else:

@@ -132,6 +132,18 @@ class TrialMoved(Struct, frozen=True, kw_only=True, tag="moved"):
     at: float
 
 
+class TrialDecided(Struct, frozen=True, kw_only=True, tag="decided", gc=False):
+    """TrialDecided: a plug-in or a rule stopped, paused, promoted or changed a trial; for readers only.
+
+    A restore asks the plug-ins again and does not need it.
+    """
+
+    trial_id: str
+    at: float
+    decision: str  # one of `controller_view.DECIDED`
+    reason: str  # in words
+
+
 class ExperimentEnded(Struct, frozen=True, kw_only=True, tag="ended"):
     """ExperimentEnded: all trials were stopped, by a stopper, by fail_fast or by the user."""
 
@@ -159,6 +171,7 @@ Fact = (
     | TrialExited
     | TrialNoticed
     | TrialMoved
+    | TrialDecided
     | SearchExhausted
     | ExperimentEnded
     | ExperimentResumed

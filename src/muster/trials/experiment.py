@@ -11,6 +11,7 @@ from typing_extensions import assert_never
 
 from muster.errors import TuneError
 from muster.trials.commands import EngineCommand
+from muster.trials.controller_view import STOPPED
 from muster.trials.decide import PluginCalls, decide
 from muster.trials.events import (
     CapacityChanged,
@@ -119,8 +120,8 @@ class ExperimentState:
         waits = index.pending or index.paused or lifecycle.first_failure or lifecycle.preemptions.announced
         if self.is_exhausted and not waits and self.plugins.stopper is None:
             return self.take_commands()  # nearly every step: nothing waits that could be started
-        if not lifecycle.is_stopping and self._should_end():
-            self.end(at)
+        if not lifecycle.is_stopping and (why := self._why_to_end()):
+            self.end(at, why)
         if lifecycle.preemptions.announced:
             self._move_overdue(at)
         if admits and not lifecycle.is_stopping:
@@ -128,14 +129,17 @@ class ExperimentState:
                 self._start_owing(at)
             self._take_suggestions(at)
             self._admit(at)
+            self.plugins.view.reasons.clear()  # of a choice that found no room
         return self.take_commands()
 
-    def end(self, at: float) -> None:
+    def end(self, at: float, why: str = "the experiment was ended") -> None:
         """Stops all trials in the ordinary way, so that searcher, scheduler and loggers are notified."""
         self.lifecycle.is_stopping = True
         self.facts.note(ExperimentEnded(at=at))
         self.plugins.search.set_finished()
         for trial in tuple(self.index.live.values()):
+            if not trial.is_finished():
+                self.plugins.view.explain(trial.trial_id, STOPPED, why)
             self.lifecycle.stop(trial, at)
 
     def _move_overdue(self, at: float) -> None:
@@ -162,6 +166,7 @@ class ExperimentState:
             return
         self.lifecycle.owed.clear()  # there was no room for them
         scheduler = self.plugins.scheduler
+        self.plugins.view.reasons.clear()
         chosen = scheduler.choose_trial_to_run(self.plugins.view)
         if not fact.trial_id:
             self.facts.note(fact)
@@ -210,9 +215,12 @@ class ExperimentState:
             case TrialExited():
                 self.lifecycle.exited(trial, event)
 
-    def _should_end(self) -> bool:
-        failed = self.settings.failure.fail_fast and self.lifecycle.first_failure is not None
-        return failed or self.plugins.stops_all()
+    def _why_to_end(self) -> str:
+        """Returns why the experiment ends now, in words; "" while it does not."""
+        failed = self.lifecycle.first_failure
+        if self.settings.failure.fail_fast and failed is not None:
+            return f"the experiment ended, because trial {failed.trial_id} failed and fail_fast is set"
+        return f"the experiment ended: {self.plugins.why_all()}" if self.plugins.stops_all() else ""
 
     def _take_suggestions(self, at: float) -> None:
         """Asks the searcher for trials while there is room in the queue.

@@ -16,6 +16,7 @@ from muster.trials.events import (
     Fact,
     TrialAdmitted,
     TrialCreated,
+    TrialDecided,
     TrialExited,
     TrialFailure,
     TrialFailureKind,
@@ -140,6 +141,7 @@ class Lifecycle:
 
     def start(self, trial: Trial, at: float) -> None:
         """Hands a trial to the engine, from its newest checkpoint when it has one."""
+        self.note_reasons(at)
         if trial.state is _S.PAUSED:
             self._index.move(trial, _S.PENDING)
         self._index.move(trial, _S.STARTING)
@@ -242,6 +244,8 @@ class Lifecycle:
     def apply(self, trial: Trial, decided: TrialDecision, at: float) -> None:
         """Carries out the decision on a report, after the checkpoint that is due."""
         decision, saves, checkpoint = decided
+        if self._plugins.view.reasons:
+            self.note_reasons(at)
         is_plain = decision == CONTINUE and trial.state is _S.RUNNING and checkpoint is None and not saves
         is_usual = not (self._plugins.view.requests or self.preemptions.announced)
         if is_plain and is_usual:  # nearly every report
@@ -365,6 +369,8 @@ class Lifecycle:
     def apply_plugin_requests(self, at: float) -> None:
         """Carries out what plug-ins requested through the view during their hooks."""
         view = self._plugins.view
+        if view.reasons:
+            self.note_reasons(at)
         for request, trial in view.take() if view.requests else ():
             if trial.is_finished():
                 continue
@@ -376,6 +382,13 @@ class Lifecycle:
                 self._leave(trial, _S.PAUSED)
             elif request is PluginRequest.SAVE and trial.state is _S.RUNNING:
                 self._save_then(trial, CONTINUE)
+
+    def note_reasons(self, at: float) -> None:
+        """Notes what the plug-ins explained during their last hook, before it is carried out."""
+        reasons = self._plugins.view.reasons
+        for trial_id, (decision, reason) in reasons.items():
+            self._facts.note(TrialDecided(trial_id=trial_id, at=at, decision=decision, reason=reason))
+        reasons.clear()
 
     def _complete(self, trial: Trial) -> None:
         """Notifies scheduler, searcher and callbacks of the last result."""

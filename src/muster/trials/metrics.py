@@ -43,6 +43,21 @@ Flat = Mapping[str, Any]
 Kept = float | list[Any]
 
 
+def in_words(value: object) -> str:
+    """Returns a value of a metric for a sentence.
+
+    Example:
+        >>> in_words(0.123456789), in_words(12), in_words(float("nan"))
+        ('0.12346', '12', 'NaN')
+    """
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else f"{value:.5g}"
+    try:
+        return str(value)[:80]
+    except Exception:  # noqa: BLE001 - of a user's object
+        return f"a {type(value).__name__}"
+
+
 def flatten(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
     """Returns a copy with nested dicts joined by `/`, after the flat keys; lists and empty dicts are kept."""
     flat = dict(result)

@@ -23,6 +23,7 @@ from muster.trials.events import (
     SearchExhausted,
     TrialAdmitted,
     TrialCreated,
+    TrialDecided,
     TrialExited,
     TrialMoved,
     TrialNoticed,
@@ -261,6 +262,8 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
             state.handle(fact)
         case TrialMoved():
             state.move_again(fact)
+        case TrialDecided():
+            pass  # the fact before it was handled again, and whoever decided then has explained it again
         case SearchExhausted():
             state.exhaust_again(fact)
         case ExperimentEnded():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from tests.page.samples import (
     write_experiment,
 )
 
-from muster.trials.events import TrialReported
+from muster.trials.events import TrialDecided, TrialExited, TrialReported
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +117,13 @@ def test_a_brush_filters_everything_and_the_url_holds_it(tmp_path: Path, serve, 
     tab.mouse.up()
     part(tab, "clear").wait_for()
     tab.wait_for_url(re.compile("r=.*config%2Flr"))
+    # 84 of 244 pixels of four decades: the whole drag, not its first step.
+    tab.wait_for_function(
+        """() => {
+          const ranges = JSON.parse(new URLSearchParams(location.hash.slice(1)).get("r"));
+          return Math.log10(ranges["config/lr"][1] / ranges["config/lr"][0]) > 1.2;
+        }"""
+    )
     shown = part(tab, "passing").inner_text()
     assert 0 < int(shown.split()[0]) < 60
     tab.locator(f"table[aria-rowcount='{int(shown.split()[0]) + 1}']").wait_for()
@@ -219,8 +227,17 @@ def test_both_themes_are_readable_at_both_widths(tmp_path: Path, serve, open_tab
             part(tab, name).wait_for()
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         picture(tab, f"page-{scheme}-{width}")
-        if (scheme, width) != ("light", 400):
-            assert serious(tab) == []
+        assert serious(tab) == []
+    for scheme, width in (("light", 1280), ("dark", 400)):
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=scheme)
+        tab.locator(f"html[data-theme={scheme}]").wait_for()
+        tab.locator("tr[data-place='5']").click()
+        says(tab, "why-words", "It failed")
+        assert serious(tab) == []
+        picture(tab, f"page-drawer-{scheme}-{width}")
+        tab.keyboard.press("Escape")
+        part(tab, "drawer").wait_for(state="detached")
 
 
 def test_the_list_shows_experiments_and_clusters_and_opens_them(tmp_path: Path, serve, open_tab):
@@ -284,3 +301,48 @@ def test_a_notebook_shows_the_page_in_a_frame_and_other_sites_cannot_read_it(tmp
         assert tab.evaluate("window.got") == 0
         notebook.shutdown()
     open_tab.errors.clear()  # the browser logs the refusal
+
+
+def write_population(place: Path) -> list[tuple[float, float]]:
+    """Writes a run of PBT with two goals, a cost and reasons; returns loss and accuracy of each trial."""
+    values = []
+    with open_store(place, num_samples=8, metric=["loss", "acc"], mode=["min", "max"]) as store:
+        for number in range(8):
+            told = report_fact(number, 4)
+            result = {**told.result, "cost_usd": 0.25 * (number + 1)}
+            values.append((result["loss"], result["acc"]))
+            store.append(
+                [*facts_of_start(number), TrialReported(trial_id=told.trial_id, at=told.at, result=result)]
+            )
+            log_results(place, number, range(1, 5))
+        why = "from trial ab12c_00003 at iteration 2, with lr 0.1 -> 0.12: loss = 2 is among the worst 25 %"
+        store.append([TrialDecided(trial_id=trial_id(1), at=BEGAN + 9, decision="copied", reason=why)])
+        why = "at rung 4: loss = 0.9 is worse than loss = 0.5, the cut of 12 results"
+        store.append([TrialDecided(trial_id=trial_id(2), at=BEGAN + 9, decision="stopped", reason=why)])
+        ended = end_fact(2, 4)
+        store.append([TrialExited(trial_id=trial_id(2), at=ended.at)])
+    lines = [["1_x", "3_x", 2, 2, {}, {}], ["5_x", "3_x", 3, 2, {}, {}]]
+    (place / "pbt_global.txt").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return values
+
+
+def test_the_pareto_front_the_lineage_the_cost_and_the_reasons_are_shown(tmp_path: Path, serve, open_tab):
+    values = write_population(tmp_path / "population")
+    tab = open_tab(serve(tmp_path / "population").link)
+    beaten = [any(o != v and o[0] <= v[0] and o[1] >= v[1] for o in values) for v in values]
+    part(tab, "lineage").wait_for()
+    assert part(tab, "lineage").get_attribute("aria-label") == "2 copies among 3 trials."
+    assert part(tab, "lineage").locator(".copy").count() == 2
+    tab.get_by_label("Pareto front").check()
+    front = f"8 trials, {beaten.count(False)} of them on the Pareto front"
+    tab.locator(f"[data-test=scatter][aria-label*='{front}']").wait_for()
+    tab.wait_for_url(re.compile("pareto=1"))
+    says(tab, "trial-cost", re.escape("$9.00"))
+    picture(tab, "page-population")
+    tab.locator("tr[data-place='1']").click()
+    says(tab, "why-words", "It was copied, from trial ab12c_00003 at iteration 2, with lr 0.1 -> 0.12")
+    says(tab, "drawer", re.escape("It has cost $0.50"))
+    tab.keyboard.press("Escape")
+    tab.locator("tr[data-place='2']").click()
+    says(tab, "why-words", "It was stopped after 1 result, at rung 4: loss = 0.9 is worse than loss = 0.5")
+    assert serious(tab) == []

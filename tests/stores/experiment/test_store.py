@@ -184,7 +184,9 @@ def expected_summaries(root):
     ran = {"starts": 1, "reports": 3, "started_at": START + 1, "reported_at": START + 4}
     ref = CheckpointRef(path=f"{root}/b/checkpoint_000000", index=0)
     return (
-        summary("a", "TERMINATED", result={**last, "trial_id": "a"}, ended_at=START + 90, **ran),
+        summary(
+            "a", "TERMINATED", result={**last, "trial_id": "a"}, ended_at=START + 90, returned=True, **ran
+        ),
         summary("b", "RUNNING", result={**last, "trial_id": "b"}, checkpoint=ref, **ran),
         summary(
             "c",

@@ -1,6 +1,6 @@
 // Learning curves (uPlot), the scatter plot with its Pareto front, and the bars of importance.
-import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
-import { PALETTE, STATUS_COLOURS, fitted, prepared, shortNumber, themeColours, ticksBetween } from "./format.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
+import { PALETTE, PixelLayer, STATUS_COLOURS, fitted, pixelColour, prepared, shortNumber, themeColours, ticksBetween } from "./format.js";
 import { countOf, importanceOf, isLogarithmic, packedMask, paretoOf, rangeOf } from "./selection.js";
 
 const FEW = 24;
@@ -26,7 +26,7 @@ export function CurvePlot({ source, experiment, table, metric, mask, marked, cur
     busy.current.running = false;
     if (busy.current.again) { busy.current.again = false; load(); }
   };
-  useEffect(() => { const timer = setTimeout(load, 120); return () => clearTimeout(timer); }, [experiment, metric, filterKey, curveChange, table, lines.join(",")]);
+  useEffect(() => { const timer = setTimeout(load, isFiltered ? 250 : 20); return () => clearTimeout(timer); }, [experiment, metric, filterKey, curveChange, table, lines.join(",")]);
   useEffect(() => {
     if (!found || !box.current || (!found.band.x.length && !Object.keys(found.raw).length)) return undefined;
     const plot = curvePlot(box.current, found, table);
@@ -40,6 +40,7 @@ export function CurvePlot({ source, experiment, table, metric, mask, marked, cur
     ${problem ? html`<p class="note bad">${problem}</p>` : null}
     ${found && !found.band.points && !behind ? html`<p class="note">No results were logged yet${source.isLive ? "" : " in this report"}. Curves come from result.json in the trials' directories.</p>` : null}
     ${!found && !problem ? html`<p class="note">Loading …</p>` : null}
+    ${found && found.band.left_out ? html`<p class="note">There are too many results to keep: ${found.band.left_out.toLocaleString("en")} of ${table.rows.toLocaleString("en")} trials are not part of the bands.</p>` : null}
     ${behind ? html`<p class="note" role="status">Reading results: ${behind.toLocaleString("en")} of ${table.rows.toLocaleString("en")} trials to go; what is shown stands for all of them.</p>` : null}
   </div>`;
 }
@@ -75,9 +76,29 @@ function curvePlot(box, found, table) {
   }, data, box);
 }
 
+/** Rows that pass and that no other one beats in both. */
+function frontOf(table, mask, xKey, yKey, goals) {
+  const xs = table.column(xKey), ys = table.column(yKey), rows = [];
+  if (!xs || !ys) return [];
+  for (let row = 0; row < table.rows; row++) if (mask[row]) rows.push(row);
+  return paretoOf(xs.values, ys.values, rows, goals.x, goals.y);
+}
+
+/** Where each trial's dot is; found once for a state of the table, as a brush changes only what passes. */
+function placesOf(table, xs, ys, sx, sy, spread, before, version, width) {
+  if (before && before.table === table && before.xs === xs && before.ys === ys && before.version === version && before.width === width) return before;
+  const x = new Float32Array(table.rows), y = new Float32Array(table.rows);
+  for (let row = 0; row < table.rows; row++) {
+    x[row] = sx.at(xs.at(row) + spread(xs, row));
+    y[row] = sy.at(ys.at(row) + spread(ys, row));
+  }
+  return { table, xs, ys, version, width, x, y };
+}
+
 /** Any column against any other; drag a rectangle to filter by both. */
 export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, pareto, goals, openTrial }) {
-  const canvas = useRef(null), held = useRef({}), height = 300, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 38;
+  const canvas = useRef(null), held = useRef(/** @type {any} */ ({})), height = 300, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 38;
+  const front = useMemo(() => (pareto ? frontOf(table, mask, xKey, yKey, goals) : []), [table, version, mask, xKey, yKey, pareto, goals.x, goals.y]);
   const draw = () => {
     if (!canvas.current) return;
     const { context, width } = prepared(canvas.current, height), colours = themeColours(), xs = table.column(xKey), ys = table.column(yKey);
@@ -111,24 +132,16 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     context.fillText(fitted(context, xs.name, width - 100), (LEFT + width) / 2, height - 6);
     const status = table.trial("status"), size = table.rows > 3000 ? 2 : table.rows > 500 ? 3 : 4;
     const spread = (column, row) => (column.kind === "word" ? (((row * 2654435761) % 1000) / 1000 - 0.5) * 0.5 : 0);
-    const groups = [[], ...status.words.map(() => [])]; // first those that do not pass
-    for (let row = 0; row < table.rows; row++) groups[mask[row] ? status.values[row] + 1 : 0]?.push(row);
-    const dots = (rows, colour) => {
-      context.fillStyle = colour;
-      for (const row of rows) {
-        const x = sx.at(xs.at(row) + spread(xs, row)), y = sy.at(ys.at(row) + spread(ys, row));
-        if (x === x && y === y) context.fillRect(x - size / 2, y - size / 2, size, size);
+    const places = held.current.places = placesOf(table, xs, ys, sx, sy, spread, held.current.places, version, width);
+    const layer = new PixelLayer(width, height), faint = pixelColour(colours.faint, 0.5);
+    const dots = status.words.map((word) => pixelColour(STATUS_COLOURS[word] || colours.text, table.rows > 2000 ? 0.75 : 0.9));
+    for (const passes of [0, 1]) // first those that do not pass
+      for (let row = 0; row < table.rows; row++) {
+        const x = places.x[row], y = places.y[row];
+        if (mask[row] === passes && x === x && y === y) layer.rect(x - size / 2, y - size / 2, size, size, passes ? dots[status.values[row]] ?? faint : faint);
       }
-    };
-    context.globalAlpha = 0.5; dots(groups[0], colours.faint);
-    context.globalAlpha = table.rows > 2000 ? 0.6 : 0.85;
-    status.words.forEach((word, code) => dots(groups[code + 1], STATUS_COLOURS[word] || colours.text));
-    context.globalAlpha = 1;
+    layer.draw(context);
     if (pareto) {
-      const rows = [];
-      for (let row = 0; row < table.rows; row++) if (mask[row]) rows.push(row);
-      const front = paretoOf(xs.values, ys.values, rows, goals.x, goals.y);
-      held.current.front = front;
       context.strokeStyle = colours.text; context.lineWidth = 1.5;
       context.beginPath();
       front.forEach((row, at) => { const p = [sx.at(xs.at(row)), sy.at(ys.at(row))]; if (at) context.lineTo(p[0], p[1]); else context.moveTo(p[0], p[1]); });
@@ -164,7 +177,7 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     }
     if (best >= 0) openTrial(best); else setRanges({ [xKey]: null, [yKey]: null });
   };
-  return html`<div class="canvas-box"><canvas ref=${canvas} role="img" data-test="scatter" aria-label=${`${yKey} against ${xKey}, ${countOf(mask)} trials.`}
+  return html`<div class="canvas-box"><canvas ref=${canvas} role="img" data-test="scatter" aria-label=${`${yKey} against ${xKey}, ${countOf(mask)} trials${pareto ? `, ${front.length} of them on the Pareto front` : ""}.`}
     onPointerDown=${down} onPointerMove=${move} onPointerUp=${up}></canvas></div>`;
 }
 

@@ -98,7 +98,16 @@ async function fetched(path) {
 /** Where data comes from: the server that sent this page. */
 class ServerSource {
   isLive = true;
-  async list() { return (await fetched("/api/list")).json(); }
+  listed = null;
+  listedAt = 0;
+  /** The list; what is asked for twice in a second, by two parts of the page, is fetched once. */
+  async list() {
+    if (!this.listed || performance.now() - this.listedAt > 1000) {
+      this.listedAt = performance.now();
+      this.listed = fetched("/api/list").then((answer) => answer.json());
+    }
+    return this.listed;
+  }
   async table(key) { return new TrialTable(await (await fetched(`/api/experiment/${key}/table`)).arrayBuffer()); }
   async curves(key, metric, keep) {
     const more = keep ? `&keep=${encodeURIComponent(keep)}` : "";

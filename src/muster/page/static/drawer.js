@@ -1,11 +1,12 @@
 // The drawer: one trial in detail, or one answer of `muster why`.
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { COST } from "./trials.js";
 import { STATUS_COLOURS, STATUS_SIGNS, STATUS_WORDS, clockTime, money, shortDuration } from "./format.js";
 
 export function Drawer({ title, close, children }) {
   const box = useRef(null);
   useEffect(() => {
-    const before = document.activeElement;
+    const before = /** @type {HTMLElement | null} */ (document.activeElement);
     if (box.current) box.current.querySelector("button").focus();
     return () => { if (before && before.focus) before.focus({ preventScroll: true }); };
   }, []);
@@ -29,12 +30,12 @@ export function TrialDrawer({ source, experiment, id, close, version, table, vie
   }, [experiment, id, status, Math.floor(reports / 5)]);
   if (problem) return html`<${Drawer} title=${`Trial ${id}`} close=${close}><p class="note bad">${problem}</p></${Drawer}>`;
   if (!trial || trial.trial_id !== id) return html`<${Drawer} title=${`Trial ${id}`} close=${close}><p class="note">Loading …</p></${Drawer}>`;
-  const { times } = trial, cost = row < 0 ? null : costOf(table, row, cluster);
+  const { times } = trial, own = row < 0 || !table.column(COST) ? NaN : table.column(COST).at(row), cost = !Number.isNaN(own) ? own : row < 0 ? null : costOf(table, row, cluster);
   return html`<${Drawer} title=${`Trial ${id}`} close=${close}>
     <p class="headline"><span style=${{ color: STATUS_COLOURS[status] }} aria-hidden="true">${STATUS_SIGNS[status]}</span> <b>${STATUS_WORDS[status] || status}</b> ${trial.name}</p>
     <section><h3>Why</h3><p data-test="why-words">${trial.why}</p></section>
     <section><h3>Time${cost === null ? "" : " and cost"}</h3><p>created ${clockTime(times.created, true)}${times.started ? `, started ${clockTime(times.started)}` : ""}${times.ended ? `, ended ${clockTime(times.ended)}, after ${shortDuration(times.ended - times.started)}` : ""}.
-      ${trial.starts > 1 ? ` Started ${trial.starts} times.` : ""}${trial.failures ? ` Failed ${trial.failures} times.` : ""}${cost === null ? "" : ` About ${money(cost)}, as its share of the machine.`}</p></section>
+      ${trial.starts > 1 ? ` Started ${trial.starts} times.` : ""}${trial.failures ? ` Failed ${trial.failures} times.` : ""}${cost === null ? "" : Number.isNaN(own) ? ` About ${money(cost)}, as its share of the machine.` : ` It has cost ${money(cost)}.`}</p></section>
     ${trial.error || trial.error_file ? html`<section><h3>Error</h3><pre class="log" tabindex="0">${trial.error || trial.error_file}</pre></section>` : null}
     <${Pairs} name="Config" pairs=${trial.config} /><${Pairs} name="Last result" pairs=${trial.result} />
     ${trial.checkpoints.length ? html`<section><h3>Checkpoints</h3><ul>${trial.checkpoints.map((name) => html`<li key=${name}>${name}</li>`)}</ul></section>` : null}

@@ -30,10 +30,12 @@ export function scaleColour(share, alpha = 1) {
   return `rgba(${mix[0]},${mix[1]},${mix[2]},${alpha})`;
 }
 
+const WHOLE = new Intl.NumberFormat("en"); // making one for every number costs more than all the rest
+
 export function shortNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
-  if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en");
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return WHOLE.format(value);
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2).replace("e+", "e");
   return String(Number(value.toPrecision(4)));
@@ -83,6 +85,47 @@ export function prepared(canvas, height) {
   context.clearRect(0, 0, width, height);
   context.font = "12px system-ui, DejaVu Sans, sans-serif";
   return { context, width, height };
+}
+
+/** A colour like "#0072b2" or "rgb(0, 0, 0)" as one number, as an image's pixels are on this computer (little-endian). */
+function packed(colour, alpha) {
+  const probe = /** @type {CanvasRenderingContext2D} */ (document.createElement("canvas").getContext("2d"));
+  probe.fillStyle = colour;
+  const text = String(probe.fillStyle), parts = [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
+  return ((Math.round(alpha * 255) << 24) | (parts[2] << 16) | (parts[1] << 8) | parts[0]) >>> 0;
+}
+const known = new Map();
+export function pixelColour(colour, alpha) {
+  const key = `${colour}${alpha}`;
+  if (!known.has(key)) known.set(key, packed(colour, alpha));
+  return known.get(key);
+}
+
+/** Thousands of small rectangles as one image: a canvas call for each would take most of a frame. */
+export class PixelLayer {
+  constructor(width, height) {
+    this.ratio = window.devicePixelRatio || 1;
+    this.width = Math.max(1, Math.round(width * this.ratio));
+    this.height = Math.max(1, Math.round(height * this.ratio));
+    this.pixels = new Uint32Array(this.width * this.height);
+  }
+  /** Fills a rectangle, given in CSS pixels; what is outside is left out. */
+  rect(x, y, wide, high, colour) {
+    const left = Math.max(0, Math.round(x * this.ratio)), top = Math.max(0, Math.round(y * this.ratio));
+    const right = Math.min(this.width, Math.max(left + 1, Math.round((x + wide) * this.ratio)));
+    const bottom = Math.min(this.height, Math.max(top + 1, Math.round((y + high) * this.ratio)));
+    for (let row = top; row < bottom; row++) this.pixels.fill(colour, row * this.width + left, row * this.width + Math.max(left, right));
+  }
+  draw(context) {
+    const canvas = document.createElement("canvas");
+    canvas.width = this.width; canvas.height = this.height;
+    const image = new ImageData(new Uint8ClampedArray(this.pixels.buffer), this.width, this.height);
+    /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")).putImageData(image, 0, 0);
+    context.save();
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.drawImage(canvas, 0, 0);
+    context.restore();
+  }
 }
 
 /** Round values between two ends, for an axis. */

@@ -2,8 +2,8 @@
 import { html, render, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 import { STATUS_COLOURS, STATUS_SIGNS, STATUS_WORDS, clockTime, money, shortDuration, shortNumber } from "./format.js";
 import { openSource } from "./data.js";
-import { bestRow, countOf, hashOf, maskOf, viewOf } from "./selection.js";
-import { Filters, TrialsTable } from "./trials.js";
+import { bestRow, countOf, sumOf, hashOf, maskOf, viewOf } from "./selection.js";
+import { COST, Filters, TrialsTable } from "./trials.js";
 import { ParallelPlot } from "./parallel.js";
 import { CurvePlot, ImportanceBars, ScatterPlot } from "./charts.js";
 import { LineagePlot, TrialTimeline } from "./timeline.js";
@@ -12,6 +12,7 @@ import { ClusterBand, WhyBand } from "./cluster.js";
 
 const source = openSource();
 
+/** @returns {[import("./selection.js").View, (part: Partial<import("./selection.js").View>, isStep?: boolean) => void]} */
 function useView() {
   const [view, setView] = useState(viewOf(location.hash));
   const current = useRef(view), timer = useRef(0);
@@ -141,6 +142,7 @@ function Header({ table, cluster, connection, view, change, theme, metricKey, mo
       <div><b>${Number.isFinite(elapsed) ? shortDuration(elapsed) : "–"}</b> elapsed</div><div><b>${rate ? shortNumber(rate * 3600) : "–"}</b> trials per hour</div>
       ${eta === null ? null : html`<div><b>${shortDuration(eta)}</b> to go</div>`}
       ${summary.budget_s ? html`<div><b>${shortDuration(summary.budget_s)}</b> time budget</div>` : null}
+      ${table.column(COST) ? html`<div><b data-test="trial-cost">${money(sumOf(table.column(COST), table.rows))}</b> spent by trials</div>` : null}
       ${cluster ? html`<div><b>${money(cluster.spent)}</b> spent, <b>${money(cluster.per_hour)}</b> per hour</div>` : null}
     </div>
     ${summary.problem ? html`<p class="note bad" role="alert" data-test="problem">${summary.problem} What was read before is shown.</p>` : null}
@@ -163,11 +165,12 @@ function Trials({ state, view, change, cluster, span }) {
   const place = summary.goals.indexOf(metricKey.slice(7)), mode = place >= 0 ? summary.modes[place] || summary.mode : summary.mode;
   const ranges = JSON.stringify(view.r), times = view.t ? view.t.join() : "";
   const mask = useMemo(() => maskOf(table, view), [table, version, view.q, view.st, ranges, times]);
-  const soonMask = useLater(mask, 50), laterMask = useLater(mask, 150), count = countOf(mask), isFiltered = count < table.rows;
+  const isLarge = table.rows > 2000; // then what a brush does not draw itself waits until it rests
+  const soonMask = useLater(mask, isLarge ? 140 : 50), laterMask = useLater(mask, isLarge ? 300 : 150), count = countOf(mask), isFiltered = count < table.rows;
   const setRange = (key, range) => { const next = { ...view.r }; if (range) next[key] = range; else delete next[key]; change({ r: next }); };
   const setRanges = (given) => { const next = { ...view.r }; for (const [key, range] of Object.entries(given)) { if (range) next[key] = range; else delete next[key]; } change({ r: next }); };
   const openTrial = (row) => change({ open: table.ids[row] }, true);
-  useEffect(() => { let isOver = false; source.lineage(view.e).then((found) => { if (!isOver) setCopies(found); }, () => {}); return () => { isOver = true; }; }, [view.e, Math.floor(table.rows / 10), table.curveChange]);
+  useEffect(() => { let isOver = false; if (summary.policy_bytes) source.lineage(view.e).then((found) => { if (!isOver) setCopies(found); }, () => {}); return () => { isOver = true; }; }, [view.e, summary.policy_bytes]);
   const numbers = table.params.filter((each) => each.kind !== "word"), xKey = table.column(view.x) ? view.x : (numbers[0] || table.params[0] || table.columns[2]).key;
   const otherGoal = summary.goals.length > 1 ? `metric/${summary.goals[1]}` : "", yKey = table.column(view.y) ? view.y : metricKey === "metric/" ? "trial/time_total_s" : metricKey;
   const up = (key) => { const at = summary.goals.indexOf(key.slice(7)); return key === metricKey ? mode !== "min" : at >= 0 ? summary.modes[at] !== "min" : false; };

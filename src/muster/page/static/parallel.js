@@ -1,5 +1,5 @@
 // Parallel coordinates on a canvas: one axis per parameter, the metric last; drag along an axis to filter by it.
-import { html, useEffect, useRef } from "./vendor/preact-htm.js";
+import { html, useEffect, useLayoutEffect, useRef } from "./vendor/preact-htm.js";
 import { fitted, prepared, scaleColour, shortNumber, themeColours } from "./format.js";
 import { isLogarithmic, rangeOf } from "./selection.js";
 
@@ -24,7 +24,7 @@ function scaleFor(column, rows, height) {
 }
 
 export function ParallelPlot({ table, mask, metricKey, mode, ranges, setRange, version, hovered }) {
-  const canvas = useRef(null), held = useRef({});
+  const canvas = useRef(null), held = useRef(/** @type {any} */ ({}));
   const height = 300;
   const draw = (isDragging) => {
     if (!canvas.current) return;
@@ -38,7 +38,7 @@ export function ParallelPlot({ table, mask, metricKey, mode, ranges, setRange, v
     }
     const scales = axes.map((column) => scaleFor(column, table.rows, height));
     const gap = (width - 2 * SIDE) / (axes.length - 1), xs = axes.map((_, at) => SIDE + gap * at);
-    held.current = { axes, scales, xs };
+    held.current = { ...held.current, axes, scales, xs }; // a drag goes on while it draws
     const jitter = axes.map((column) => (column.kind === "word" ? 0.5 : 0));
     const lines = (rows, style, lineWidth) => {
       context.strokeStyle = style; context.lineWidth = lineWidth;
@@ -77,7 +77,8 @@ export function ParallelPlot({ table, mask, metricKey, mode, ranges, setRange, v
     if (hovered >= 0) lines([hovered], colours.accent, 3);
     drawAxes(context, axes, scales, xs, gap, ranges, colours, height);
   };
-  useEffect(() => { draw(Boolean(held.current.drag)); }, [version, mask, metricKey, ranges, hovered]);
+  useLayoutEffect(() => { draw(Boolean(held.current.drag)); }, [ // at once: an effect would be a frame late
+    version, mask, metricKey, ranges, hovered]);
   useEffect(() => {
     const again = () => draw(false);
     window.addEventListener("resize", again);

@@ -1,5 +1,13 @@
 // What is chosen: filters, brushes, order and columns, kept in the URL; and what follows from them, as pure functions.
 
+/**
+ * What is chosen: experiment, cluster, text, states, ranges by column, order, columns, axes, metric, time, drawers.
+ * @typedef {{ e: string, c: string, q: string, st: string, r: Record<string, [number, number]>, sort: string, down: boolean,
+ *   cols: string, x: string, y: string, metric: string, t: [number, number] | null, open: string, why: string,
+ *   pareto: boolean, theme: string }} View
+ */
+
+/** @type {View} */
 export const EMPTY_VIEW = {
   e: "", c: "", q: "", st: "", r: {}, sort: "", down: false, cols: "", x: "", y: "", metric: "", t: null, open: "", why: "", pareto: false, theme: "",
 };
@@ -67,6 +75,12 @@ function filterText(table, query, mask) {
   }
 }
 
+export function sumOf(column, rows) {
+  let sum = 0;
+  for (let row = 0; row < rows; row++) if (Number.isFinite(column.values[row])) sum += column.values[row];
+  return sum;
+}
+
 export function countOf(mask) {
   let count = 0;
   for (let row = 0; row < mask.length; row++) count += mask[row];
@@ -127,7 +141,7 @@ export function isLogarithmic(column, rows) {
   if (!(low > 0 && high / low > 100)) return false;
   let below = 0, count = 0; // numbers drawn evenly need no logarithm, however small the smallest is
   for (let row = 0, step = Math.max(1, Math.floor(rows / 500)); row < rows; row += step)
-    if (Number.isFinite(column.values[row])) { count += 1; below += column.values[row] < low + (high - low) * 0.2; }
+    if (Number.isFinite(column.values[row])) { count += 1; if (column.values[row] < low + (high - low) * 0.2) below += 1; }
   return below > count * 0.4;
 }
 

@@ -1,6 +1,6 @@
 // What happened when: trials by machine, machines by state, waiting demand, spend. All share one time axis.
 import { html, useEffect, useRef } from "./vendor/preact-htm.js";
-import { MACHINE_COLOURS, PALETTE, STATUS_COLOURS, clockTime, fitted, money, prepared, shortNumber, themeColours, ticksBetween } from "./format.js";
+import { MACHINE_COLOURS, PALETTE, PixelLayer, STATUS_COLOURS, clockTime, fitted, money, pixelColour, prepared, shortNumber, themeColours, ticksBetween } from "./format.js";
 
 const LEFT = 92, RIGHT = 10, AXIS = 20;
 
@@ -21,7 +21,7 @@ function timeAxis(context, [from, until], width, height, colours) {
 
 /** A canvas over time: `paint` draws, dragging chooses a part of the time, a click picks what is there. */
 function TimeCanvas({ paint, span, chosen, setTime, height, label, name, deps, pick }) {
-  const canvas = useRef(null), held = useRef({});
+  const canvas = useRef(null), held = useRef(/** @type {any} */ ({}));
   const draw = () => {
     if (!canvas.current) return;
     const made = prepared(canvas.current, height), colours = themeColours();
@@ -54,35 +54,41 @@ function TimeCanvas({ paint, span, chosen, setTime, height, label, name, deps, p
     onPointerDown=${down} onPointerMove=${move} onPointerUp=${up}></canvas></div>`;
 }
 
+/** Each machine's trials side by side, in as many slots as it ran at once; kept while the table stays as it is. */
+function slotsOf(table, machines, lanes, version, before) {
+  if (before && before.table === table && before.version === version && before.lanes === lanes) return before;
+  const starts = table.trial("started").values, ends = table.trial("ended").values;
+  const busyUntil = new Map(), slots = [], order = new Uint32Array(table.rows).map((_, row) => row).sort((a, b) => starts[a] - starts[b]);
+  for (const row of order) {
+    const machine = machines.values[row];
+    if (machine === 65535 || machine >= lanes || Number.isNaN(starts[row])) continue;
+    const ended = Number.isNaN(ends[row]) ? Infinity : ends[row], busy = busyUntil.get(machine) || [];
+    let slot = busy.findIndex((until) => until <= starts[row] + 1e-6);
+    if (slot < 0) slot = busy.length < 24 ? busy.length : row % 24;
+    busy[slot] = ended; busyUntil.set(machine, busy); slots.push([row, slot]);
+  }
+  return { table, version, lanes, slots, counts: new Map([...busyUntil].map(([machine, busy]) => [machine, busy.length])) };
+}
+
 export function TrialTimeline({ table, mask, span, chosen, setTime, version, openTrial }) {
-  const machines = table.trial("machine"), lanes = Math.max(1, Math.min(40, machines.words.length));
+  const layout = useRef(/** @type {any} */ (null)), machines = table.trial("machine"), lanes = Math.max(1, Math.min(40, machines.words.length));
   const height = AXIS + Math.max(70, Math.min(320, lanes * 26));
   const paint = (context, x, width, room, colours) => {
     const lane = room / lanes, things = [], status = table.trial("status"), starts = table.trial("started").values, ends = table.trial("ended").values, reports = table.trial("reported").values;
     context.fillStyle = colours.text;
     machines.words.slice(0, lanes).forEach((word, at) => context.fillText(fitted(context, word, LEFT - 8), 4, lane * at + lane / 2 + 4));
-    const busyUntil = new Map(), order = Array.from({ length: table.rows }, (_, row) => row).sort((a, b) => starts[a] - starts[b]);
-    const slots = new Map();
-    for (const row of order) { // each machine's trials side by side, in as many slots as it ran at once
-      const machine = machines.values[row];
-      if (machine === 65535 || machine >= lanes || Number.isNaN(starts[row])) continue;
-      const ended = Number.isNaN(ends[row]) ? Infinity : ends[row], busy = busyUntil.get(machine) || [];
-      let slot = busy.findIndex((until) => until <= starts[row] + 1e-6);
-      if (slot < 0) slot = busy.length < 24 ? busy.length : row % 24;
-      busy[slot] = ended; busyUntil.set(machine, busy); slots.set(row, slot);
-    }
-    for (const [row, slot] of slots) {
-      const machine = machines.values[row], count = busyUntil.get(machine).length, high = (lane - 4) / count;
+    const made = layout.current = slotsOf(table, machines, lanes, version, layout.current), layer = new PixelLayer(width, room + AXIS);
+    const dots = status.words.map((word) => [0.12, 0.9].map((alpha) => pixelColour(STATUS_COLOURS[word] || colours.text, alpha)));
+    for (const [row, slot] of made.slots) {
+      const machine = machines.values[row], count = made.counts.get(machine), high = (lane - 4) / count;
       const until = Number.isNaN(ends[row]) ? Math.max(reports[row] || 0, span[1] - table.zeroTime) : ends[row];
       const left = x(starts[row] + table.zeroTime), right = x(until + table.zeroTime);
       if (right < LEFT || left > width) continue;
       const box = { x: Math.max(LEFT, left), w: Math.max(1, Math.min(width - RIGHT, right) - Math.max(LEFT, left) - (high > 3 ? 1 : 0)), y: lane * machine + 2 + slot * high, h: Math.max(1, high - (high > 3 ? 1 : 0)), thing: row };
-      context.globalAlpha = mask[row] ? 0.9 : 0.12;
-      context.fillStyle = STATUS_COLOURS[status.text(row)] || colours.text;
-      context.fillRect(box.x, box.y, box.w, box.h);
+      layer.rect(box.x, box.y, box.w, box.h, (dots[status.values[row]] || dots[0])[mask[row]]);
       if (mask[row]) things.push(box);
     }
-    context.globalAlpha = 1;
+    layer.draw(context);
     return things;
   };
   return html`<${TimeCanvas} paint=${paint} span=${span} chosen=${chosen} setTime=${setTime} height=${height} pick=${openTrial} name="timeline"

@@ -1,15 +1,16 @@
 // The table of trials, which draws only the rows in view, and the filters above it.
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
-import { STATUS_COLOURS, STATUS_SIGNS, STATUS_WORDS, shortDuration, shortNumber } from "./format.js";
+import { STATUS_COLOURS, STATUS_SIGNS, STATUS_WORDS, money, shortDuration, shortNumber } from "./format.js";
 import { orderOf } from "./selection.js";
 
 const ROW = 28, AROUND = 8;
-const OWN = { training_iteration: "iteration", time_total_s: "time", reports: "results", starts: "starts", failures: "failures" };
+export const COST = "metric/cost_usd"; // what a trial has cost so far, where its price is known
+const OWN = { training_iteration: "iteration", time_total_s: "time", reports: "results", starts: "starts", failures: "failures", cost_usd: "cost" };
 
 export function shownColumns(table, chosen, metricKey) {
   if (chosen) return chosen.split("|").map((key) => table.column(key)).filter(Boolean);
   const keys = ["trial/status", "trial/training_iteration", "trial/time_total_s", metricKey];
-  const found = [...keys.map((key) => table.column(key)), ...table.params.slice(0, 6), ...table.metrics.slice(0, 3)];
+  const found = [...keys.map((key) => table.column(key)), table.column(COST), ...table.params.slice(0, 6), ...table.metrics.slice(0, 3)];
   return [...new Set(found.filter(Boolean))];
 }
 
@@ -19,6 +20,7 @@ function cellOf(table, column, row) {
     return html`<span class="state"><span class="sign" style=${{ color: STATUS_COLOURS[status] }} aria-hidden="true">${STATUS_SIGNS[status]}</span> ${STATUS_WORDS[status] || status}</span>`;
   }
   if (column.kind === "word") return column.text(row);
+  if (column.key === COST) return Number.isNaN(column.at(row)) ? "" : money(column.at(row));
   return column.name === "time_total_s" ? (Number.isNaN(column.at(row)) ? "" : shortDuration(column.at(row))) : shortNumber(column.at(row));
 }
 
@@ -100,10 +102,10 @@ export function Filters({ table, view, change, count, metricKey }) {
       <label>to <input size="6" inputmode="decimal" value=${draft.high} onInput=${(event) => setDraft({ ...draft, high: event.target.value })} /></label>
       <button disabled=${!numbers.length}>Add</button></form>
     <button aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>Columns</button>
-    <span class="passing" role="status" data-test="passing">${count.toLocaleString("en")} of ${table.rows.toLocaleString("en")} trials</span>
+    <div class="in-force"><span class="passing" role="status" data-test="passing">${count.toLocaleString("en")} of ${table.rows.toLocaleString("en")} trials</span>
     ${isAny ? html`<button data-test="clear" onClick=${() => change({ q: "", st: "", r: {}, t: null })}>Clear filters</button>` : null}
     ${Object.entries(view.r).map(([key, [low, high]]) => html`<span class="chip" key=${key}>${bound(low)} ≤ ${key.slice(key.indexOf("/") + 1)} ≤ ${bound(high)} <button aria-label=${`Remove the filter by ${key}`} onClick=${() => remove(key)}>×</button></span>`)}
-    ${view.t ? html`<span class="chip">chosen time <button aria-label="Remove the filter by time" onClick=${() => change({ t: null })}>×</button></span>` : null}
+    ${view.t ? html`<span class="chip">chosen time <button aria-label="Remove the filter by time" onClick=${() => change({ t: null })}>×</button></span>` : null}</div>
     ${isOpen ? html`<fieldset class="columns"><legend>Columns${table.leftOut ? ` (${table.leftOut.toLocaleString("en")} more were left out: 200 are kept)` : ""}</legend>
       ${table.columns.map((each) => html`<label key=${each.key}><input type="checkbox" checked=${shown.has(each.key)} onChange=${() => choose(each.key)} /> ${OWN[each.name] || each.name}${each.odd ? ` (${each.odd} values are no numbers)` : ""}</label>`)}</fieldset>` : null}
   </div>`;

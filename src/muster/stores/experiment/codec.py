@@ -23,6 +23,7 @@ from muster.trials.events import (
     SearchExhausted,
     TrialAdmitted,
     TrialCreated,
+    TrialDecided,
     TrialExited,
     TrialFailure,
     TrialFailureKind,
@@ -43,6 +44,7 @@ RESIZED = 12  # an admission with resources that a scheduler changed
 _REPORTS = 13  # several reports; only in batches
 RESUMED = 14
 NOTICED, MOVED = 15, 16  # the machine of a trial will be taken; its trial was moved when that time was over
+DECIDED = 17
 _FEW, _TWICE = 8, 2  # fewer reports, or fewer of each trial, are stored one by one: that is cheaper
 _ONE, _EACH, _SHARED = range(3)  # forms of a column: a constant, a value per report, objects and their places
 _OF_NUMBERS = frozenset({EXITED, ADMITTED, EXHAUSTED, ENDED, RESUMED, MOVED})  # nothing of the user's in them
@@ -280,6 +282,10 @@ def _moved(fact: TrialMoved, _: ExperimentLocation) -> tuple[int, list[Any]]:
     return MOVED, [fact.at]
 
 
+def _decided(fact: TrialDecided, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return DECIDED, [fact.at, fact.decision, fact.reason]
+
+
 def _ended(fact: ExperimentEnded, _: ExperimentLocation) -> tuple[int, list[Any]]:
     return ENDED, [fact.at]
 
@@ -296,6 +302,7 @@ _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]
     TrialExited: _exited,
     SearchExhausted: _exhausted,
     TrialAdmitted: _admitted,
+    TrialDecided: _decided,
     ExperimentEnded: _ended,
     ExperimentResumed: _resumed,
     TrialNoticed: _noticed,
@@ -359,6 +366,10 @@ def _read_moved(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialM
     return TrialMoved(trial_id=trial_id, at=body[0])
 
 
+def _read_decided(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialDecided:
+    return TrialDecided(trial_id=trial_id, at=body[0], decision=body[1], reason=body[2])
+
+
 def _read_ended(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentEnded:
     return ExperimentEnded(at=body[0])
 
@@ -379,6 +390,7 @@ _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] =
     EXHAUSTED: _read_exhausted,
     ADMITTED: _read_admitted,
     RESIZED: _read_admitted,
+    DECIDED: _read_decided,
     ENDED: _read_ended,
     RESUMED: _read_resumed,
     NOTICED: _read_noticed,

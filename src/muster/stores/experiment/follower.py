@@ -6,7 +6,7 @@ For the page, which looks ten times a second. Reads are short, so that the write
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from muster.stores.experiment.trial_rows import RowBuffer, unsqueezed
 from muster.stores.sqlite import Database, Row
 
 _COLUMNS = "trial_id, status, starts, reports, failures"
-_CHUNK = 500  # ids per query
+_CHUNK = 100  # ids per query
 
 
 class FollowStep(Struct, kw_only=True):
@@ -61,8 +61,12 @@ class ExperimentFollower:
         self._saved = self._last = -1
         self._counts: dict[str, tuple[int, int, int]] = {}  # starts, reports, failures
 
-    def poll(self) -> FollowStep:
-        """Returns what other processes have committed since the last call."""
+    def poll(self, take: Callable[[list[Digest]], None] | None = None) -> FollowStep:
+        """Returns what other processes have committed since the last call.
+
+        With `take`, whole trials are not returned but passed to it, a few hundred at a time: ten thousand at
+        once would fill the memory that is then needed for nothing else.
+        """
         marks = self._marks()
         if marks != self._opened:  # made anew, or closed and opened again by a writer
             self._reopen(marks)
@@ -73,7 +77,7 @@ class ExperimentFollower:
         with self._database.one_look():
             saved = int(self._database.execute("SELECT saved FROM experiment")[0][0])
             if saved != self._saved:
-                self._read_rows(step, is_first=self._saved < 0)
+                self._read_rows(step, take or step.digests.extend)
                 self._last = max(self._last, saved)
             self._read_facts(step)
         self._saved, self._version = saved, version
@@ -91,7 +95,8 @@ class ExperimentFollower:
     def trial(self, trial_id: str) -> TrialSummary | None:
         """Returns one trial as it is now; None when there is none with this id."""
         with self._database.one_look():
-            found = next(iter(self._digests([trial_id], FollowStep())), None)
+            rows = next(self._rows_of([trial_id]))
+            found = next(self._decoded(rows, FollowStep()), None)
             later = RowBuffer()
             for _, facts in self._batches(-1, FollowStep()):
                 later.note(fact for fact in facts if fact.trial_id == trial_id)
@@ -126,24 +131,34 @@ class ExperimentFollower:
         if is_other:
             raise StoreError(f"{self._path} was replaced by another experiment: open the page anew")
 
-    def _read_rows(self, step: FollowStep, *, is_first: bool) -> None:
-        if is_first:
-            rows = self._database.execute(f"SELECT {_COLUMNS}, record FROM trials ORDER BY number")
-            step.digests.extend(self._decoded(rows, step))
+    def _read_rows(self, step: FollowStep, take: Callable[[list[Digest]], None]) -> None:
+        if self._saved < 0:
+            chunks = self._all_rows()
         else:
             rows = self._database.execute(f"SELECT {_COLUMNS} FROM trials ORDER BY number")
             step.statuses = {row[0]: row[1] for row in rows}
-            changed = [row[0] for row in rows if self._counts.get(row[0]) != row[2:]]
-            step.digests.extend(self._digests(changed, step))
-        for digest in step.digests:
-            self._counts[digest.trial_id] = (digest.starts, digest.reports, digest.failures)
+            chunks = self._rows_of([row[0] for row in rows if self._counts.get(row[0]) != row[2:]])
+        for chunk in chunks:
+            digests = list(self._decoded(chunk, step))
+            for digest in digests:
+                self._counts[digest.trial_id] = (digest.starts, digest.reports, digest.failures)
+            take(digests)
 
-    def _digests(self, ids: list[str], step: FollowStep) -> Iterator[Digest]:
+    def _all_rows(self) -> Iterator[list[Row]]:
+        sql, last = (
+            f"SELECT {_COLUMNS}, record, number FROM trials WHERE number > ? ORDER BY number LIMIT ?",
+            -1,
+        )
+        while rows := self._database.execute(sql, (last, _CHUNK)):
+            last = rows[-1][-1]
+            yield [row[:-1] for row in rows]
+
+    def _rows_of(self, ids: list[str]) -> Iterator[list[Row]]:
         for start in range(0, len(ids), _CHUNK):
             chunk = ids[start : start + _CHUNK]
             marks = ", ".join("?" * len(chunk))
             sql = f"SELECT {_COLUMNS}, record FROM trials WHERE trial_id IN ({marks}) ORDER BY number"
-            yield from self._decoded(self._database.execute(sql, chunk), step)
+            yield self._database.execute(sql, chunk)
 
     def _decoded(self, rows: list[Row], step: FollowStep) -> Iterator[Digest]:
         dictionary: bytes | None = self._database.execute("SELECT dictionary FROM experiment")[0][0]

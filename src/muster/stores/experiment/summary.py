@@ -16,6 +16,7 @@ from muster.stores.experiment import values
 from muster.stores.experiment.codec import (
     ADMITTED,
     CREATED,
+    DECIDED,
     EXITED,
     FAILED,
     REPORTED,
@@ -28,6 +29,7 @@ from muster.stores.experiment.codec import (
     checkpoint_of,
     failure_of,
 )
+from muster.trials.controller_view import PAUSED
 from muster.trials.events import TrialFailure
 from muster.trials.model import CheckpointRef
 
@@ -41,6 +43,7 @@ _GROUPS = {
     EXITED: (EXITED,),
     FAILED: (EXITED,),
     RESIZED: (RESIZED,),
+    DECIDED: (DECIDED,),
 }
 Kept = tuple[bytes, bytes | None]  # the body of a fact, and its pickles
 _MADE_AT = 0  # no kind of fact: where a record keeps `Digest.made_at`
@@ -68,6 +71,9 @@ class TrialSummary(Struct, frozen=True, kw_only=True):
     started_at: float | None = None  # the last time
     reported_at: float | None = None
     ended_at: float | None = None  # None while it runs
+    returned: bool = False  # its code came to its end by itself
+    decision: str = ""  # the last one on it: stopped, paused, promoted or copied
+    reason: str = ""  # of that decision, in words
     made_at: Mapping[int, int] = field(default_factory=dict)  # iterations of checkpoints of a class
     resources: list[Any] | None = None  # as `PlacementGroupFactory.saved` returns them
 
@@ -94,9 +100,9 @@ class Digest:
             self.status = "RUNNING" if kind == STARTED else "PENDING"
             self.kept.pop(EXITED, None)
         elif kind in (EXITED, FAILED):
-            # Facts do not contain the reason: a paused trial, and one that waits for a retry, look ended
-            # until they are admitted again, unless the core adds the status when it saves.
-            self.status = "ERROR" if kind == FAILED else "TERMINATED"
+            # A trial that waits for a retry looks failed until it is admitted again, unless the core adds
+            # the status when it saves.
+            self.status = "ERROR" if kind == FAILED else self._status_at_exit(body, pickles)
             self.failures += kind == FAILED
         for group in _GROUPS.get(kind, ()):
             self.kept[group] = (body, pickles)
@@ -105,6 +111,12 @@ class Digest:
             iteration = metrics.get("training_iteration")
             if type(iteration) is int:
                 self.made_at[index] = iteration
+
+    def _status_at_exit(self, body: bytes, pickles: bytes | None) -> str:
+        """Returns the status of a trial whose process was taken away, or whose code returned."""
+        if DECIDED not in self.kept or values.decode(*self.kept[DECIDED])[1] != PAUSED:
+            return "TERMINATED"
+        return "TERMINATED" if values.decode(body, pickles)[2] else "PAUSED"
 
     def after(self, earlier: Digest) -> Digest:
         """Returns this digest with what an earlier part adds."""
@@ -140,6 +152,7 @@ class Digest:
         made = self._body(CREATED, 6, 7)
         reported = self._body(REPORTED, 3)
         exited = self._body(EXITED, 4)
+        decided = self._body(DECIDED, 3)
         return TrialSummary(
             trial_id=self.trial_id,
             status=self.status or "PENDING",
@@ -158,6 +171,9 @@ class Digest:
             started_at=self._body(STARTED, 3)[0],
             reported_at=reported[0],
             ended_at=exited[0],
+            returned=bool(exited[2]),
+            decision=decided[1] or "",
+            reason=decided[2] or "",
             made_at=self.made_at,
             resources=self._body(RESIZED, 2, 3)[1] or (made[6] if len(made) > 6 else None),
         )

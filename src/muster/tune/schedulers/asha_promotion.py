@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from muster.trials.controller_view import ControllerView
+from muster.trials.controller_view import PROMOTED, STOPPED, ControllerView
+from muster.trials.metrics import in_words
 from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain, plain_number, refuse
-from muster.tune.schedulers.trial_scheduler import first_waiting
+from muster.tune.schedulers.trial_scheduler import explain, first_waiting
 
 TYPES = ("stopping", "promotion")
 
@@ -59,6 +60,7 @@ class AshaParameters(NamedTuple):
 
 Rank = tuple[float, int]  # smaller is better: the score turned round (NaN as the worst), then who came first
 Lookup = Callable[[str], Trial | None]
+Shown = Callable[[float], str]  # a score as the user knows it: "loss = 0.3"
 
 
 class PromotionRung:
@@ -97,6 +99,12 @@ class PromotionRung:
 
     def wait(self, trial_id: str) -> None:
         heappush(self._waiting, (self._ranks[trial_id], trial_id))
+
+    def described(self, trial_id: str, verb: str, shown: Shown) -> str:
+        """Returns where a trial stands here, in words: "rung 9: loss = 0.3 is among the best 1/3 of 7"."""
+        share, count = in_words(self._eta), len(self.scores)
+        score = shown(self.scores[trial_id])
+        return f"rung {in_words(self.milestone)}: {score} {verb} among the best 1/{share} of {count} results"
 
     @property
     def cutoff(self) -> float | None:
@@ -150,6 +158,7 @@ class PromotionRule:
         self._high_to_low = sorted(below_max, key=lambda rung: -rung.milestone)
         self._is_settled = False  # a promoted trial has ended or reached max_t
         self._waits_at: dict[str, PromotionRung] = {}  # asked to pause, without an event since
+        self.passed: PromotionRung | None = None  # the rung that the last result reached
         self._maybe_active: dict[str, None] = {}  # a hint where to look first for trials that are not paused
 
     @property
@@ -159,13 +168,21 @@ class PromotionRule:
     def judge(self, bracket: int, trial_id: str, time: float, score: float) -> str:
         self._waits_at.pop(trial_id, None)  # it runs: the heaps of those who wait stay short
         self._maybe_active[trial_id] = None
-        reached = self.record(bracket, trial_id, time, score)
+        reached = self.passed = self.record(bracket, trial_id, time, score)
         if time >= self._max_t:
             return STOP if self._stop_last_trials else CONTINUE
         if reached is None or reached.is_promotable(trial_id):
             return CONTINUE  # promoted at once: pausing it would only cost a restart
         self._wait(trial_id, reached)
         return PAUSE
+
+    def why(self, decision: str, trial_id: str, time: float, score: float, shown: Shown) -> str:
+        """Returns why `judge` has just decided so, in words; called when a rung was reached, or `max_t`."""
+        del score
+        if time >= self._max_t or self.passed is None:
+            return f"it reached max_t = {in_words(self._max_t)}"
+        verb = "is not yet" if decision == PAUSE else "is"
+        return f"at {self.passed.described(trial_id, verb, shown)}"
 
     def record(self, bracket: int, trial_id: str, time: float, score: float) -> PromotionRung | None:
         """Fills every rung that is newly reached; returns the highest of them, if any."""
@@ -201,19 +218,21 @@ class PromotionRule:
                 return bracket
         return None
 
-    def choose(self, tune_controller: ControllerView, live: Live) -> Trial | None:
+    def choose(self, tune_controller: ControllerView, live: Live, shown: Shown) -> Trial | None:
         """Returns a promotion from the highest rung that has one, else a new trial: get_job of the paper."""
-        trial = self._promotion(tune_controller) or self._new(tune_controller)
+        trial = self._promotion(tune_controller, shown) or self._new(tune_controller)
         if trial is None:
             trial = self._when_nothing_can_run(tune_controller, live)
         if trial is not None:
             self._maybe_active[trial.trial_id] = None
         return trial
 
-    def _promotion(self, tune_controller: ControllerView) -> Trial | None:
+    def _promotion(self, tune_controller: ControllerView, shown: Shown) -> Trial | None:
         for rung in self._high_to_low:
             trial = rung.best_waiting(tune_controller.get_trial, self._waits_at)
             if trial is not None:
+                reason = f"from {rung.described(trial.trial_id, 'is now', shown)}"
+                explain(tune_controller, trial.trial_id, PROMOTED, reason)
                 return trial
         return None
 
@@ -239,12 +258,20 @@ class PromotionRule:
         if not standings:
             return None
         if not tune_controller.search_alg.is_finished():  # type: ignore[attr-defined]
-            tune_controller.stop_trial(_worst(standings))
+            worst = _worst(standings)
+            reason = f"a new trial needs its place, and it was the least promising of {len(standings)} paused"
+            explain(tune_controller, worst.trial_id, STOPPED, reason)
+            tune_controller.stop_trial(worst)
             return None
         best = None if self._is_settled else _best(standings)
         if best is None:
-            for _, _, trial in standings:
+            for rung, _, trial in standings:
+                reason = f"it stayed at rung {in_words(rung.milestone)}, and there is nothing more to try"
+                explain(tune_controller, trial.trial_id, STOPPED, reason)
                 tune_controller.stop_trial(trial)
+        else:
+            reason = f"the best of {len(standings)} paused; nothing is left to try, and one runs to max_t"
+            explain(tune_controller, best.trial_id, PROMOTED, reason)
         return best
 
     def _any_trial_is_active(self, tune_controller: ControllerView, live: Live) -> bool:

@@ -8,12 +8,15 @@ from heapq import heappop, heappush
 from typing import Any
 
 from muster.base.rng import Seed
-from muster.trials.controller_view import ControllerView
+from muster.trials.controller_view import PAUSED, PROMOTED, STOPPED, ControllerView
+from muster.trials.metrics import in_words
 from muster.trials.model import Trial
-from muster.trials.plugins import CONTINUE, STOP
+from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.tune.plugin_state import Plain
-from muster.tune.schedulers.asha_promotion import AshaParameters, PromotionRule
-from muster.tune.schedulers.trial_scheduler import MetricScheduler
+from muster.tune.schedulers.asha_promotion import AshaParameters, PromotionRule, Shown
+from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain
+
+_DECIDED = {STOP: STOPPED, PAUSE: PAUSED, CONTINUE: PROMOTED}
 
 
 class RunningPercentile:
@@ -79,10 +82,13 @@ class StoppingRung:
 class StoppingRule:
     """A StoppingRule holds brackets of rungs, each from the highest milestone to the lowest."""
 
+    passed = None  # whoever is not stopped just continues
+
     def __init__(self, parameters: AshaParameters) -> None:
         self._max_t = parameters.max_t
         self._stop_last_trials = parameters.stop_last_trials
         self._percent = (1 - 1 / parameters.reduction_factor) * 100
+        self._last_stop: tuple[float, float | None, int] | None = None  # milestone, cut, results before
         self._brackets = [
             [StoppingRung(milestone, self._percent) for milestone in milestones(parameters, bracket)]
             for bracket in range(parameters.brackets)
@@ -109,8 +115,22 @@ class StoppingRule:
             cutoff = rung.cutoff
             rung.record(trial_id, score)
             # NaN is the worst there is: who diverged does not use up a budget, and stops nobody else.
-            return STOP if math.isnan(score) or (cutoff is not None and score < cutoff) else CONTINUE
+            if math.isnan(score) or (cutoff is not None and score < cutoff):
+                self._last_stop = (rung.milestone, cutoff, len(rung.scores) - 1)
+                return STOP
+            return CONTINUE
         return CONTINUE
+
+    def why(self, decision: str, trial_id: str, time: float, score: float, shown: Shown) -> str:
+        """Returns why `judge` has just returned STOP, in words."""
+        del decision, trial_id
+        if time >= self._max_t and self._stop_last_trials:
+            return f"it reached max_t = {in_words(self._max_t)}"
+        milestone, cutoff, count = self._last_stop or (time, None, 0)
+        if math.isnan(score) or cutoff is None:
+            return f"at rung {in_words(milestone)}: {shown(score)} is no number to compare"
+        cut = f"{shown(cutoff)}, the cut of {count} results"
+        return f"at rung {in_words(milestone)}: {shown(score)} is worse than {cut}"
 
     def end(self, bracket: int, trial_id: str, time: float, score: float) -> None:
         """Records a last result, which counts like any other and may fill a rung below one already filled."""
@@ -214,6 +234,9 @@ class AsyncHyperBandScheduler(MetricScheduler):
         decision = self._rule.judge(self._place(trial.trial_id), trial.trial_id, *report)
         if decision == self.STOP:
             self._num_stopped += 1
+        if decision != CONTINUE or self._rule.passed is not None:  # seldom: most results reach no rung
+            reason = self._rule.why(decision, trial.trial_id, *report, self._shown)
+            explain(tune_controller, trial.trial_id, _DECIDED[decision], reason)
         return decision
 
     def on_trial_complete(
@@ -229,7 +252,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
         if isinstance(self._rule, PromotionRule):
-            return self._rule.choose(tune_controller, self._bracket_of)
+            return self._rule.choose(tune_controller, self._bracket_of, self._shown)
         return super().choose_trial_to_run(tune_controller)
 
     def debug_string(self) -> str:

@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import Any, ClassVar
 
 from muster.errors import TuneError
-from muster.trials.controller_view import ControllerView
+from muster.trials.controller_view import PAUSED, PROMOTED, STOPPED, ControllerView
 from muster.trials.model import Trial
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.hyperband_bands import (
@@ -26,7 +26,7 @@ from muster.tune.schedulers.hyperband_bands import (
     on_their_way,
 )
 from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters
-from muster.tune.schedulers.trial_scheduler import MetricScheduler, first_waiting
+from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain, first_waiting
 
 
 class HyperBandScheduler(MetricScheduler):
@@ -84,6 +84,9 @@ class HyperBandScheduler(MetricScheduler):
         if key not in bracket.members:
             return self.STOP
         if key in bracket.parked:
+            others = f"{len(bracket.members) - len(bracket.parked)} of the {len(bracket.members)} trials"
+            reason = f"at milestone {bracket.milestone}: {others} of its bracket are not there yet"
+            explain(tune_controller, key, PAUSED, reason)
             return self.PAUSE
         del bracket.waiting[key], bracket.unstarted[key]  # continues at once, without a restart
         return self.CONTINUE
@@ -149,8 +152,16 @@ class HyperBandScheduler(MetricScheduler):
 
     def _compare(self, tune_controller: ControllerView, bracket: Bracket, current: Trial | None) -> None:
         """Compares a bracket; a stopped trial is removed, so the hooks that follow find nothing to do."""
-        halved, done, released = bracket.halve_if_complete()
+        halved, done, released, where = bracket.halve_if_complete()
         self._num_stopped += len(halved)
+        for trial_id, standing in halved.items():
+            reason = f"{self._shown(standing.score)} is not among {where}"
+            explain(tune_controller, trial_id, STOPPED, reason)
+        for trial_id in done:
+            explain(tune_controller, trial_id, STOPPED, f"it reached the last milestone, {bracket.milestone}")
+        for trial_id in released:
+            reason = f"{self._shown(bracket.members[trial_id].score)} is among {where}"
+            explain(tune_controller, trial_id, PROMOTED, reason)
         mine = None if current is None else current.trial_id
         for trial_id in released:
             if trial_id != mine:

@@ -67,9 +67,10 @@ class Standing(NamedTuple):
 class HalvingResult(NamedTuple):
     """A HalvingResult is what followed when all members had come to the milestone."""
 
-    halved: list[str]  # no longer members: others were better
+    halved: dict[str, Standing]  # no longer members: others were better
     done: list[str]  # no longer members: they came to the end
     released: list[str]  # were to pause, and may continue; the best last
+    where: str  # the last halving, in words: "the best 3 of 9 at milestone 27"
 
 
 class Bracket:
@@ -155,11 +156,14 @@ class Bracket:
 
         Members that ran past the next milestone too are halved at once: no member would report there again.
         """
-        halved: list[str] = []
+        halved: dict[str, Standing] = {}
+        where = f"all at milestone {self.milestone}"
         while self.members and not self._behind and self.halvings_left:
-            halved += self._halve()
+            before, milestone = dict(self.members), self.milestone
+            halved.update({trial_id: before[trial_id] for trial_id in self._halve()})
+            where = f"the best {len(self.members)} of {len(before)} at milestone {milestone}"
         is_at_end = self.has_arrived and not self.runs_freely
-        return HalvingResult(halved, self._end() if is_at_end else [], self._release())
+        return HalvingResult(halved, self._end() if is_at_end else [], self._release(), where)
 
     @property
     def runs_freely(self) -> bool:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
-from muster.trials.controller_view import ControllerView
+from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
 from muster.trials.model import Trial
 from muster.tune.plugin_state import Plain
-from muster.tune.schedulers.trial_scheduler import MetricScheduler, first_waiting
+from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain, first_waiting
 
 
 class Others(NamedTuple):
@@ -199,6 +199,9 @@ class MedianStoppingRule(MetricScheduler):
         if not self._is_worse(key, others.median):
             return self.CONTINUE
         self._stopped[key] = None
+        best, median = self._shown(self._best.get(key, math.nan)), self._shown(others.median)
+        reason = f"its best {best} is worse than {median}, the median of the means of {others.number} others"
+        explain(tune_controller, key, STOPPED if self._hard_stop else PAUSED, reason)
         return self.STOP if self._hard_stop else self.PAUSE
 
     def on_trial_complete(
@@ -222,6 +225,8 @@ class MedianStoppingRule(MetricScheduler):
         if not is_due or first_waiting(tune_controller) is None:
             return self.CONTINUE
         self._last_pause[key] = time
+        reason = f"fewer than {self._min_samples_required} others got so far, and trials that wait may now"
+        explain(tune_controller, key, PAUSED, reason)
         return self.PAUSE
 
     def _is_worse(self, key: str, median: float) -> bool:

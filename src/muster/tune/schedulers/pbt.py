@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from muster.base.rng import Seed, Stream, global_generators_at
-from muster.trials.controller_view import ControllerView
+from muster.trials.controller_view import COPIED, PAUSED, ControllerView
+from muster.trials.metrics import TRAINING_ITERATION, in_words
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers import pbt_explore
 from muster.tune.schedulers.pbt_explore import Config, Member, PbtParameters, Population
 from muster.tune.schedulers.pbt_log import LogRow, log_row
-from muster.tune.schedulers.trial_scheduler import MetricScheduler, first_waiting
+from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain, first_waiting
 from muster.tune.search.paths import copied
 
 logger = logging.getLogger(__name__)
@@ -162,6 +163,8 @@ class PopulationBasedTraining(MetricScheduler):
         self._learn(trial, time, score)
         if self._asked.synch:
             self._sync_time, self._has_new_results = time, True
+            reason = f"all trials wait for each other at {self._time_attr} {in_words(self._next_sync)}"
+            explain(tune_controller, trial.trial_id, PAUSED, reason)
             return self.PAUSE
         return self._perturb(tune_controller, trial, member)
 
@@ -188,12 +191,23 @@ class PopulationBasedTraining(MetricScheduler):
                 tune_controller._schedule_trial_save(trial)
         elif place < 0:
             donor = self._plan_exploit(tune_controller, trial)
+            if donor is not None:
+                reason = f"to continue from trial {donor.trial_id}: {self._rank(member)}"
+                explain(tune_controller, trial.trial_id, PAUSED, reason)
             if donor is not None and donor.checkpoint is not None:
                 tune_controller.pause_trial(trial, should_checkpoint=False)
                 return self.NOOP
             if donor is not None:
                 return self.PAUSE  # the other may never save: then this one must be able to continue
-        return self.PAUSE if others_wait else self.CONTINUE
+        if not others_wait:
+            return self.CONTINUE
+        explain(tune_controller, trial.trial_id, PAUSED, "so that the trials that wait get as far")
+        return self.PAUSE
+
+    def _rank(self, member: Member) -> str:
+        share = in_words(100 * self._asked.quantile_fraction)
+        shown = self._shown(math.nan if member.score is None else member.score)
+        return f"{shown} is among the worst {share} % of {len(self._population)} trials"
 
     def _plan_exploit(self, tune_controller: ControllerView, trial: Trial) -> Trial | None:
         """Plans to copy a drawn trial; returns None, and plans nothing, when there is nothing to copy."""
@@ -268,11 +282,16 @@ class PopulationBasedTraining(MetricScheduler):
             tune_controller.remember_choice(target)
             return
         member = self._population.members[target.trial_id]
+        rank = self._rank(member)
         self._population.copy_times(target.trial_id, exploit.donor_id, exploit.perturbed_at, exploit.trained)
         new = self._new_config(target, donor)
         if self._asked.log_config:
             self._rows.append(log_row(self._num_perturbations, target, donor, checkpoint, new))
         target.experiment_tag = pbt_explore.perturbed_tag(member.tag, new, self._asked.hyperparam_mutations)
+        changes = pbt_explore.changes_in_words(donor.config, new, self._asked.hyperparam_mutations)
+        at = in_words(checkpoint.metrics.get(TRAINING_ITERATION, "?"))
+        reason = f"from trial {donor.trial_id} at iteration {at}, with {changes}: {rank}"
+        explain(tune_controller, target.trial_id, COPIED, reason)
         target.config = new
         self._num_perturbations += 1
         tune_controller.adopt_checkpoint(target, checkpoint)

@@ -16,6 +16,7 @@ from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from muster.base.rng import Stream, global_generators_at
 from muster.errors import TuneError
+from muster.trials.metrics import in_words
 from muster.tune.plugin_state import refuse
 from muster.tune.search.sample import Categorical, Domain
 from muster.tune.search.trial_names import format_vars
@@ -162,6 +163,16 @@ def values_of(config: Mapping[str, Any], mutations: Mutations) -> Iterator[tuple
 
 def perturbed_tag(original: str, config: Mapping[str, Any], mutations: Mutations) -> str:
     return f"{original}@perturbed[{format_vars(dict(values_of(config, mutations)))}]"
+
+
+def changes_in_words(before: Mapping[str, Any], now: Mapping[str, Any], mutations: Mutations) -> str:
+    """Returns how the values that are mutated have changed: "lr 0.1 -> 0.12"."""
+    old, new = (
+        {"/".join(map(str, path)): in_words(value) for path, value in values_of(config, mutations)}
+        for config in (before, now)
+    )
+    changed = [name for name in new if old.get(name) != new[name]]
+    return ", ".join(f"{name} {old.get(name)} -> {new[name]}" for name in changed) or "nothing changed"
 
 
 def original_tag(tag: str) -> str:

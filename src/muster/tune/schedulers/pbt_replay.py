@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from muster.trials.controller_view import ControllerView
+from muster.trials.controller_view import PAUSED, ControllerView
 from muster.trials.metrics import TRAINING_ITERATION
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
-from muster.tune.schedulers.trial_scheduler import FIFOScheduler
+from muster.tune.schedulers.trial_scheduler import FIFOScheduler, explain
 from muster.tune.search.trial_names import format_vars
 
 logger = logging.getLogger(__name__)
@@ -81,6 +81,8 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
         if result[TRAINING_ITERATION] < self._changes[self._position].step:
             return self.CONTINUE
         self._is_due = True
+        reason = f"to change as {self._name_of_file} says for iteration {self._changes[self._position].step}"
+        explain(tune_controller, trial.trial_id, PAUSED, reason)
         return self.PAUSE
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:

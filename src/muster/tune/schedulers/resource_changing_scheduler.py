@@ -14,7 +14,7 @@ from typing import Any
 
 from muster.base.resources import Resources
 from muster.errors import TuneError
-from muster.trials.controller_view import ControllerView
+from muster.trials.controller_view import PAUSED, ControllerView
 from muster.trials.model import Trial
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.trials.states import TrialState
@@ -27,7 +27,12 @@ from muster.tune.schedulers.resource_allocation import (
     Unsaved,
     size_of,
 )
-from muster.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler, offer_search_properties
+from muster.tune.schedulers.trial_scheduler import (
+    FIFOScheduler,
+    TrialScheduler,
+    explain,
+    offer_search_properties,
+)
 
 __all__ = ["DistributeResources", "DistributeResourcesToTopJob", "ResourceChangingScheduler"]
 
@@ -161,6 +166,7 @@ class ResourceChangingScheduler(TrialScheduler):
         self._changes.sizes[trial.trial_id] = new
         if hasattr(tune_controller, "keep_steps"):
             tune_controller.keep_steps(trial)
+        explain(tune_controller, trial.trial_id, PAUSED, f"to start again with {new.required_resources}")
         return self.PAUSE
 
     def choose_trial_to_run(self, tune_controller: ControllerView, **kwargs: object) -> Trial | None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from muster.errors import TuneError
 from muster.trials import plugins
 from muster.trials.controller_view import ControllerView
-from muster.trials.metrics import DEFAULT_METRIC
+from muster.trials.metrics import DEFAULT_METRIC, in_words
 from muster.trials.model import Trial
 from muster.tune.plugin_state import PluginState, restore_by_path, saved_by_path
 
@@ -162,6 +162,12 @@ def first_waiting(tune_controller: ControllerView) -> Trial | None:
     return None
 
 
+def explain(tune_controller: ControllerView, trial_id: str, decision: str, reason: str) -> None:
+    """Records why this hook stops, pauses, promotes or changes a trial, with a controller that takes it."""
+    if hasattr(tune_controller, "explain"):
+        tune_controller.explain(trial_id, decision, reason)
+
+
 class MetricScheduler(FIFOScheduler):
     """A MetricScheduler knows metric, mode and time; scores are signed so that larger is better."""
 
@@ -201,6 +207,10 @@ class MetricScheduler(FIFOScheduler):
         time = self._number(trial, self._time_attr, result[self._time_attr])
         value = self._number(trial, self._metric, result[self._metric])
         return time, value if self._mode == "max" else -value
+
+    def _shown(self, score: float) -> str:
+        """Returns a score as the value that was reported, with the metric's name."""
+        return f"{self._metric} = {in_words(score if self._mode == 'max' else -score)}"
 
     def _number(self, trial: Trial, key: str, value: Any) -> float:  # noqa: ANN401 - whatever was reported
         try:

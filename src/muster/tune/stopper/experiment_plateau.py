@@ -47,6 +47,9 @@ class ExperimentPlateauStopper(Stopper):
     def stop_all(self) -> bool:
         return self._plateau_results >= max(1, self._patience)
 
+    def why(self, trial_id: str = "") -> str:
+        return f"the best {self._top} values of {self._metric} spread by no more than {self._std:g}"
+
     def has_plateaued(self) -> bool:
         """Returns whether the best values are close enough together; patience is not counted here."""
         return len(self._best) == self._top and spread(self._best) <= self._std

@@ -30,6 +30,9 @@ class FunctionStopper(Stopper):
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return self._fn(trial_id, result)
 
+    def why(self, trial_id: str = "") -> str:
+        return f"stop={getattr(self._fn, '__name__', self._fn)} returned True"
+
     def stop_all(self) -> bool:
         return False
 

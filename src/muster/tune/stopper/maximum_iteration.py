@@ -21,5 +21,8 @@ class MaximumIterationStopper(Stopper):
         self._seen[trial_id] = self._seen.get(trial_id, 0) + 1
         return self._seen[trial_id] >= self._max_iter
 
+    def why(self, trial_id: str = "") -> str:
+        return f"it had {self._seen.get(trial_id, 0)} results, and max_iter is {self._max_iter}"
+
     def stop_all(self) -> bool:
         return False

@@ -29,6 +29,11 @@ class Stopper(PluginState):
         """Returns whether the experiment is to end; called once per step of the controller."""
         raise NotImplementedError
 
+    def why(self, trial_id: str = "") -> str:
+        """Returns why it has just ended this trial, or without one the experiment, in words."""
+        del trial_id
+        return f"{type(self).__name__} returned True"
+
     def _left_s(self) -> float:
         """Returns the seconds until the experiment ends, where time decides."""
         return math.inf
@@ -67,12 +72,18 @@ class CombinedStopper(Stopper):
                     f"CombinedStopper: {stopper!r} is no Stopper; wrap functions in FunctionStopper"
                 )
         self._stoppers = stoppers
+        self._last: Stopper | None = None  # that returned True
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return any(stopper(trial_id, result) for stopper in self._stoppers)
+        self._last = next((one for one in self._stoppers if one(trial_id, result)), None)
+        return self._last is not None
 
     def stop_all(self) -> bool:
-        return any(stopper.stop_all() for stopper in self._stoppers)
+        self._last = next((one for one in self._stoppers if one.stop_all()), None)
+        return self._last is not None
+
+    def why(self, trial_id: str = "") -> str:
+        return super().why() if self._last is None else self._last.why(trial_id)
 
     def _left_s(self) -> float:
         return min((stopper._left_s() for stopper in self._stoppers), default=math.inf)

@@ -47,6 +47,9 @@ class TimeoutStopper(Stopper):
             logger.info("the time budget of %g s is used up: stopping all trials", self._timeout_s)
         return is_over
 
+    def why(self, trial_id: str = "") -> str:
+        return f"the time budget of {self._timeout_s:g} s is used up"
+
     def _left_s(self) -> float:
         since = 0.0 if self._last_check is None else self._clock.monotonic() - self._last_check
         return max(0.0, self._timeout_s - self._spent_s - since)

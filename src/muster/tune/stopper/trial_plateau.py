@@ -56,6 +56,9 @@ class TrialPlateauStopper(Stopper):
             return False
         return spread(last) < self._std
 
+    def why(self, trial_id: str = "") -> str:
+        return f"the last {self._num_results} values of {self._metric} spread by less than {self._std:g}"
+
     def _is_past_threshold(self, value: float) -> bool:
         if self._threshold is None:
             return True
