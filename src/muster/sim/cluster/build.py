@@ -118,6 +118,7 @@ class SimulatedCluster:
     """A SimulatedCluster is the world of one run; `tick()` runs the controller once, time passes outside."""
 
     cloud_class: ClassVar[type[SimCloud]] = SimCloud
+    runtime_class: ClassVar[type[SimRuntime]] = SimRuntime
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class SimulatedCluster:
         self.world, self.crash_points = world or World(), crash_points or CrashPoints()
         draw = seed.derive("sim.cloud")
         self.cloud = self.cloud_class(self.world, self.crash_points, faults, draw, options.catalogue)
-        self.runtime = SimRuntime(self.world, self.crash_points, faults, options.dead_kept_s)
+        self.runtime = self.runtime_class(self.world, self.crash_points, faults, options.dead_kept_s)
         self.drains = SimDrains(self.world, self.crash_points, faults, self.runtime)
         self.resizer = SimResizer(self.world, self.crash_points, faults, self.runtime)
         self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.machines.get)

@@ -101,7 +101,7 @@ class PastReader:
             self.specs.append((entry.at, changed_spec(last, entry.spec)))
         if entry.spent is not None:
             self.spent.append((entry.at, entry.spent))
-        self._add_machines(entry)
+        self._add_machines(entry, before)
         self._add_work(entry)
         self._add_decision(entry)
         for experiment, brief in entry.forecasts.items():
@@ -117,22 +117,22 @@ class PastReader:
         self._shapes, self._counts, self._reasons, self._keys = {}, {}, {}, {}
         self.forecasts.clear()
 
-    def _add_machines(self, entry: HistoryEntry) -> None:
+    def _add_machines(self, entry: HistoryEntry, before: float | None) -> None:
         for met in entry.machines:
             self._keys[met.key] = met.machine
             self.machines[met.machine] = _machine(met, self.machines.get(met.machine))
         for change in entry.states:
             name = self._keys[change.key]
             self.machines[name] = _after(self.machines[name], change)
-        if entry.is_whole:
-            self._close_forgotten(entry)
+        if entry.is_whole and before is not None:
+            self._close_forgotten(entry, before)
 
-    def _close_forgotten(self, entry: HistoryEntry) -> None:
-        """A machine that ended while nobody watched is not among those of a whole entry."""
+    def _close_forgotten(self, entry: HistoryEntry, before: float) -> None:
+        """A machine that ended while nobody watched is not in a whole entry; it was last seen `before`."""
         named = {met.machine for met in entry.machines}
         for name, known in self.machines.items():
             if name not in named and known.state not in TERMINAL and known.history:
-                end = StatusChange(InstanceState.TERMINATED, entry.at, "ended while no monitor ran")
+                end = StatusChange(InstanceState.TERMINATED, before, "ended while no monitor ran")
                 self.machines[name] = replace(
                     known, state=InstanceState.TERMINATED, history=(*known.history, end)
                 )
