@@ -63,6 +63,12 @@ class Recording:
     def node_hours(self) -> float:
         return sum(_paid_s(one, self.since, self.until) for one in self.machines) / 3600.0
 
+    @property
+    def machines_bought(self) -> int:
+        """Returns how many workers came after the beginning."""
+        begun = [_begun(one) for one in self.machines if one.kind is NodeKind.WORKER]
+        return sum(at is not None and at >= self.since for at in begun)
+
     def there_at_start(self) -> list[Instance]:
         """Returns the workers that had been bought before the history began."""
         return [

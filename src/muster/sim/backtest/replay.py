@@ -40,7 +40,7 @@ from muster.sim.cluster.tasks import GangWork, SimNode, TaskClass
 from muster.sim.cluster.world import World
 
 SHIFT_S = 60.0  # starts differ by up to so much against the ticks
-MOST_TICKS = 20_000  # of one replay, about: longer recordings have ticks further apart
+MOST_TICKS = 6_000  # of one replay, about: longer recordings have ticks further apart
 SLOWEST_TICK_S = 10.0
 SAMPLES = 400  # of the curve of spend
 _LEFT = "waits at the end"
