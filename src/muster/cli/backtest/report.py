@@ -40,7 +40,7 @@ def backtest_page(report: BacktestReport, width: int) -> Iterator[RenderableType
 
 _EXPLAINED = (
     "Medians, in brackets the spread over the starts. cost: within the recorded time, and in % of what was "
-    "recorded; late: to finish the rest afterwards; done: requests that were done by then; again: requests that "
+    "recorded; late: to finish the rest afterwards; done: requests done by then; again: requests that "
     "had to start again; bought: machines."
 )
 

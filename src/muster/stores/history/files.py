@@ -47,7 +47,7 @@ class HistoryWriter:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._segment = _open_segment(folder, self._limits.segment_bytes)
         self._seq = 0
-        self._tail = open(folder / TAIL, "ab")  # noqa: SIM115 - closed by `close`
+        self._tail = folder / TAIL
         self._tail_bytes = 0
         self._room = RoomPerDay(self._limits.day_bytes)
         self._packed_share = 0.2  # of a line: measured with every block
@@ -66,16 +66,15 @@ class HistoryWriter:
             raise
         return True
 
-    def close(self, at: float | None = None) -> None:
-        """Ends the file; `at` is the time of an orderly end."""
-        with contextlib.closing(self._tail):
-            if at is not None and self._seq:
-                self._append(self._recorder.last(self._seq + 1, at))
+    def close(self, at: float) -> None:
+        """Notes the time of an orderly end."""
+        if self._seq:
+            self._append(self._recorder.last(self._seq + 1, at))
 
     def _append(self, entry: HistoryEntry) -> None:
         line = to_line(entry)
-        self._tail.write(line)
-        self._tail.flush()
+        with open(self._tail, "ab", buffering=0) as file:
+            file.write(line)
         self._seq = entry.seq
         self._tail_bytes += len(line)
         self._room.take(entry.at, len(line) * self._packed_share)
@@ -88,20 +87,21 @@ class HistoryWriter:
             with contextlib.suppress(StoreError):
                 for entry in _read_segment(path, is_newest=True):
                     self._seq = max(self._seq, entry.seq)
-        lines = (self._folder / TAIL).read_bytes()
+        lines = self._tail.read_bytes() if self._tail.exists() else b""
         whole = lines[: lines.rfind(b"\n") + 1]
         try:
-            for entry in _entries(whole, self._folder / TAIL):
+            for entry in _entries(whole, self._tail):
                 self._seq = max(self._seq, entry.seq)
         except StoreError:
             whole = b""
-        os.ftruncate(self._tail.fileno(), len(whole))
+        if len(whole) != len(lines):
+            os.truncate(self._tail, len(whole))
         if whole:
             self._pack()
 
     def _pack(self) -> None:
         """Moves the tail into the segment; a crash in between leaves entries twice, and readers skip one."""
-        lines = (self._folder / TAIL).read_bytes()
+        lines = self._tail.read_bytes()
         packed = zlib.compress(lines, 9)
         self._packed_share = max(0.02, len(packed) / max(1, len(lines)))
         with open(self._segment, "ab") as file:
@@ -109,7 +109,7 @@ class HistoryWriter:
                 file.write(_HEADER)
             file.write(_BLOCK.pack(len(packed), zlib.crc32(packed)) + packed)
             size = file.tell()
-        os.ftruncate(self._tail.fileno(), 0)
+        os.truncate(self._tail, 0)
         self._tail_bytes = 0
         if size >= self._limits.segment_bytes:
             self._segment = _next_segment(self._folder)
@@ -166,14 +166,12 @@ def read_history(place: Path, on_damage: Callable[[str], None] | None = None) ->
     without it, HistoryDamaged is raised.
     """
     if place.is_file():
-        yield from _in_order(
-            _read_segment(place, is_newest=True) if _is_segment(place) else _read_tail(place)
-        )
+        yield from _in_order(_read_segment(place, is_newest=True) if _is_segment(place) else read_tail(place))
         return
     if not place.is_dir():
         raise StoreError(f"{place}: no such file or directory; name the history of a cluster")
     # The tail first: what is packed meanwhile is then there twice, and not missing.
-    tail = list(_read_tail(place / TAIL)) if (place / TAIL).is_file() else []
+    tail = list(read_tail(place / TAIL)) if (place / TAIL).is_file() else []
     found = segments(place)
     if not found and not tail:
         raise StoreError(f"{place}: no history in it; the monitor of a cluster writes one, in its `history`")
@@ -210,25 +208,38 @@ def _is_segment(path: Path) -> bool:
         return not file.read(1).startswith(b"{")
 
 
-def _read_tail(path: Path) -> Iterator[HistoryEntry]:
+def read_tail(path: Path) -> Iterator[HistoryEntry]:
+    """Yields the entries that are not packed yet, without a torn last one."""
     lines = path.read_bytes()
     yield from _entries(lines[: lines.rfind(b"\n") + 1], path)
 
 
 def _read_segment(path: Path, *, is_newest: bool) -> Iterator[HistoryEntry]:
+    for entry, _ in read_segment(path, is_newest=is_newest):
+        yield entry
+
+
+def read_segment(path: Path, start: int = 0, *, is_newest: bool) -> Iterator[tuple[HistoryEntry, int]]:
+    """Yields the entries of a segment from byte `start` on, each with the byte behind its block.
+
+    A torn block at the end of the newest segment is left out.
+    """
     with open(path, "rb") as file:
         _check_header(path, file.readline(64))
+        file.seek(max(start, file.tell()))
         while head := file.read(_BLOCK.size):
             at = file.tell() - len(head)
             length, check = _BLOCK.unpack(head) if len(head) == _BLOCK.size else (0, 0)
             packed = file.read(length) if 0 < length < _MAX_BLOCK else b""
-            if len(head) < _BLOCK.size or 0 < len(packed) < length:
-                if is_newest:
+            if len(head) < _BLOCK.size or 0 < len(packed) < length or (length and not packed):
+                if is_newest and length < _MAX_BLOCK:
                     return  # torn by a crash
                 raise _damaged(path, f"it ends within a block, at byte {at}")
-            if not packed or zlib.crc32(packed) != check:
+            if zlib.crc32(packed) != check or not packed:
                 raise _damaged(path, f"the block at byte {at} is not what was written")
-            yield from _entries(zlib.decompress(packed), path)
+            end = file.tell()
+            for entry in _entries(zlib.decompress(packed), path):
+                yield entry, end
 
 
 def _check_header(path: Path, header: bytes) -> None:
