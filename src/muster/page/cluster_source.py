@@ -145,53 +145,6 @@ class LedgerSource:
         except MusterError as error:
             return self._made(now, replace(found, problem=str(error)))
 
-    def why(self, subject: str) -> object: ...
-
-
-class LedgerSource:
-    """A LedgerSource reads ledger, history and published status of a cluster that has files here.
-
-    `follower` keeps what was read of the history; without one, it is read as a whole each time.
-    """
-
-    def __init__(
-        self, cluster: KnownCluster, *, clock: Clock, why: Why, follower: HistoryFollower | None = None
-    ) -> None:
-        self._cluster, self._clock, self._why = cluster, clock, why
-        self._follower = follower or HistoryFollower(cluster.home.history)
-
-    @property
-    def name(self) -> str:
-        return self._cluster.name
-
-    def mark(self) -> str:
-        files = (
-            self._cluster.home.ledger,
-            Path(f"{self._cluster.home.ledger}-wal"),
-            self._cluster.home.status,
-        )
-        return "-".join((*(_stamp(file) for file in files), self._follower.mark()))
-
-    def view(self) -> ClusterBands:
-        now, published, problem = self._clock.now(), None, ""
-        try:
-            published = self._cluster.status()
-            problem = "" if published is None else self._cluster.problem(published, now)
-        except MusterError as error:
-            problem = str(error)
-        past = self._follower.refresh()
-        spent = past.spent[-1][1] if past.spent else 0.0
-        problem = problem or self._follower.problem
-        found = Found(published=published, problem=problem, past=past, spent=spent)
-        if not self._cluster.home.ledger.is_file():
-            records = () if published is None else published.instances
-            return self._made(now, replace(found, records=records))
-        try:
-            with open_history(self._cluster.home.ledger) as history:
-                return self._made(now, _read(history, now, found))
-        except MusterError as error:
-            return self._made(now, replace(found, problem=str(error)))
-
     def why(self, subject: str) -> object:
         return codec.to_builtins(self._why(self.name, subject))
 

@@ -40,7 +40,9 @@ def with_offers(known: ClusterSpec, *offers: Offer) -> ClusterSpec:
 class RecordedCluster:
     """A RecordedCluster ticks every `tick_s` and writes its history into a folder."""
 
-    def __init__(self, folder: Path, wanted: ClusterSpec | None = None, *, tick_s: float = 5.0, seed: int = 1):
+    def __init__(
+        self, folder: Path, wanted: ClusterSpec | None = None, *, tick_s: float = 5.0, seed: int = 1
+    ):
         wanted = wanted or spec()
         sells = catalogue_for(wanted)
         sells.boot_s, sells.shutdown_s, sells.reports_offers = (40.0, 80.0), (5.0, 15.0), True

@@ -68,6 +68,7 @@ def test_entries_that_a_crash_left_in_both_places_are_read_once(recorded):
     assert seqs(recorded.folder) == found
 
 
+@pytest.mark.slow
 def test_the_oldest_files_go_and_what_is_left_begins_with_a_whole_entry(tmp_path):
     cluster = RecordedCluster(tmp_path / "h")
     cluster.reopen(HistoryLimits(block_bytes=4000, segment_bytes=1500, total_bytes=8000))

@@ -95,7 +95,9 @@ def test_decisions_are_in_words_and_not_repeated(recorded):
     said += [(each.subject, each.reason) for entry in whole for each in entry.verdicts]
     assert said.count(("demand", "infeasible")) == 1
     assert ("node", "removed-idle") in said
-    bought = [each for entry in read_history(recorded.folder) for each in entry.actions if each.type == "launch"]
+    bought = [
+        each for entry in read_history(recorded.folder) for each in entry.actions if each.type == "launch"
+    ]
     assert sum(sum(each.shape.values()) for each in bought) == len(past.machines) - 1
 
 
@@ -180,7 +182,7 @@ def test_a_machine_that_ended_while_nobody_watched_ends_when_it_was_last_seen(re
 
 @pytest.mark.slow
 def test_a_busy_cluster_takes_less_than_a_megabyte_a_day_and_a_millisecond_a_tick(tmp_path):
-    """Half an hour of about a hundred machines with hundreds of requests, times 48."""
+    """Twenty minutes of about a hundred machines with hundreds of requests, times 72."""
     wanted = spec("cpu-16", "gpu-1", "cpu-16-spot", most=60, idle_timeout_s=120.0)
     recorded = RecordedCluster(tmp_path / "h", wanted, tick_s=10.0)
     inner = recorded.writer.record
@@ -194,7 +196,7 @@ def test_a_busy_cluster_takes_less_than_a_megabyte_a_day_and_a_millisecond_a_tic
             took_s.append(time.thread_time() - began)
 
     recorded.writer.record = timed
-    for _ in range(6):
+    for _ in range(4):
         recorded.submit(40, 1500.0, CPU=8)
         recorded.submit(60, 400.0, CPU=4, GPU=1)
         recorded.busy(300.0, 8.0)
@@ -202,5 +204,5 @@ def test_a_busy_cluster_takes_less_than_a_megabyte_a_day_and_a_millisecond_a_tic
     alive = [node for node in recorded.cluster.runtime.read().nodes if node.status is not NodeStatus.DEAD]
     size = sum(path.stat().st_size for path in recorded.folder.iterdir())
     assert len(alive) > 80
-    assert 48 * size < 1_000_000, size
+    assert 72 * size < 1_000_000, size
     assert sum(took_s) / len(took_s) < 0.003  # a quiet computer takes 0.3 ms
