@@ -47,7 +47,7 @@ _EXPLAINED = (
 
 def _costs(report: BacktestReport) -> TableGrid:
     grid, recorded = TableGrid("~variant", ">cost", ">", ">late", ">done", ">node-h"), report.recorded
-    grid.add("recorded", money(recorded.cost), "", "", "", f"{recorded.node_hours:.1f}")
+    grid.add("recorded", money(round(recorded.cost, 2)), "", "", "", f"{recorded.node_hours:.1f}")
     for each in report.variants:
         late = "" if each.late_cost.median < 0.005 else money(round(each.late_cost.median, 2))
         hours = _spread(each.node_hours, lambda value: f"{value:.1f}")
