@@ -90,6 +90,10 @@ class LedgerCorrupt(StoreError):
     """A LedgerCorrupt means that the ledger file is damaged; the message says how to continue."""
 
 
+class HistoryDamaged(StoreError):
+    """A HistoryDamaged means that a part of a cluster's history cannot be read; the message says which."""
+
+
 class LedgerLocked(StoreError):
     """A LedgerLocked means that another process holds the ledger."""
 

@@ -10,9 +10,11 @@ from tests.cluster.worlds import HEAD_NODE, spec
 
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.publish import StatusFile, TimelineFile, read_timeline
+from muster.autoscaler.publish import HistoryFile, StatusFile, TimelineFile, read_timeline
 from muster.autoscaler.status_files import read_status
+from muster.base.clock import ManualClock
 from muster.cluster.model import RuntimeReport
+from muster.stores.history.files import read_history
 from muster.testing.builders import amounts, demand, gang, node_report, node_type
 
 
@@ -102,3 +104,23 @@ def test_the_timeline_stays_small_and_keeps_the_newest(home):
     assert len(lines) > 5
     assert lines[-1].demand == {"demands": {"infeasible": 129}}
     assert read_timeline(home.path / "none") == []
+
+
+def test_the_history_is_written_after_every_change_and_ends_with_the_monitor(home):
+    history = HistoryFile(home.history, ManualClock(9_999_999_999.0))
+    scene = Scene(wishes=spec(node_type("cpu", price_per_hour=36.0)), outlets=[history])
+    scene.tick()
+    scene.stage.runtime.demands = [demand(count=2)]
+    scene.tick()
+    history.close()
+    entries = list(read_history(home.history))
+    assert [entry.is_whole for entry in entries] == [True, False, False]
+    assert [list(counts.values()) for counts in entries[1].demand.values()] == [[2]]
+    assert (entries[-1].is_last, entries[-1].at) == (True, 9_999_999_999.0)
+
+
+def test_a_history_that_cannot_be_written_does_not_keep_the_tick_from_its_other_listeners(home):
+    home.history.write_text("a file where the directory belongs", encoding="utf-8")
+    scene = Scene(outlets=[HistoryFile(home.history, ManualClock(0.0))])
+    assert scene.tick().is_decided
+    assert len(scene.heard.ticks) == 1

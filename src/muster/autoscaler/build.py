@@ -25,6 +25,7 @@ from muster.autoscaler.metrics import Metrics, MetricsServer, host_for, start_me
 from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickInterval, TickListener
 from muster.autoscaler.publish import (
     Announcement,
+    HistoryFile,
     LeaseKey,
     LeaseRenewal,
     StatusFile,
@@ -343,10 +344,16 @@ class _Parts:
             VerdictBoard(VerdictWriter(self._link)),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
             TimelineFile(home.timeline),
+            self._history(),
             Announcement(StatePublisher(self._link), lambda: server.address if server is not None else ""),
             LeaseRenewal(lease),
             CompanyWatch(self._link, self._clock),
         ]
+
+    def _history(self) -> TickListener:
+        history = HistoryFile(self._options.home.history, self._clock)
+        self._stack.callback(_quietly, history.close)
+        return history
 
     def _backup(self) -> list[TickListener]:
         config = self._source.config

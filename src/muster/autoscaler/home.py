@@ -72,6 +72,11 @@ class ClusterHome:
         return self.path / "timeline.jsonl"
 
     @property
+    def history(self) -> Path:
+        """Returns the directory of the compact history: the page shows it, `muster backtest` replays it."""
+        return self.path / "history"
+
+    @property
     def shadow(self) -> Path:
         """Returns the file of the ShadowBook of `muster monitor --shadow`."""
         return self.path / "shadow.json"

@@ -1,4 +1,4 @@
-"""Publishes every tick: to the runtime, to `status.json` and to the timeline.
+"""Publishes every tick: to the runtime, to `status.json`, to the timeline and to the history.
 
 Each class is a TickListener of the Monitor. A runtime that could not be read is not called again in the same
 tick.
@@ -20,6 +20,7 @@ from muster.autoscaler.lease import Lease
 from muster.autoscaler.monitor import Tick, state_of
 from muster.autoscaler.shadow_book import ShadowSummary
 from muster.autoscaler.status_files import PublishedStatus, write_status
+from muster.base.clock import Clock
 from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Subject
 from muster.cluster.spend import price_per_hour, spend_so_far
@@ -27,6 +28,8 @@ from muster.host.atomic_write import atomic_write
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.publish import StatePublisher
 from muster.runtimes.ray.verdict_board import VerdictWriter
+from muster.stores.history.files import HistoryWriter
+from muster.stores.history.recorder import TickRecord
 
 LEASE_SPACE, LEASE_KEY = "__muster", "monitor"
 
@@ -125,6 +128,26 @@ def published(tick: Tick, events: tuple[Event, ...] = (), metrics_port: int | No
         metrics_port=metrics_port,
         events=events,
     )
+
+
+class HistoryFile:
+    """A HistoryFile keeps the compact history of one cluster; it is written after the tick's effects."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder, self._clock = folder, clock
+        self._writer: HistoryWriter | None = None
+
+    def on_tick(self, tick: Tick) -> None:
+        if not tick.is_decided:
+            return
+        if self._writer is None:
+            self._writer = HistoryWriter(self._folder)
+        self._writer.record(TickRecord(tick.snapshot, tick.plan, tick.ledger))
+
+    def close(self) -> None:
+        """Notes the end, so that a reader knows until when the cluster was watched."""
+        if self._writer is not None:
+            self._writer.close(self._clock.now())
 
 
 KEPT_BYTES = 2_000_000  # some ten thousand lines

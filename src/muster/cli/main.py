@@ -70,6 +70,9 @@ AUTOSCALE = {
     "plan": CommandEntry(
         "muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."
     ),
+    "backtest": CommandEntry(
+        "muster.cli.backtest.command", "backtest", "Replay a cluster's history with other settings or prices."
+    ),
     "provider": CommandEntry(
         "muster.cli.provider.command", "provider", "Check that a provider keeps what it promises."
     ),

@@ -1,31 +1,40 @@
-"""Says what a cluster was and is, for the cluster and why bands: from its ledger, live or long gone.
+"""Says what a cluster was and is, for the cluster and why bands: from its ledger and history, live or gone.
 
-`ClusterSource` is all that the page knows of a cluster; a longer history can stand behind it too.
+`ClusterSource` is all that the page knows of a cluster. The ledger has every detail of the last day, the
+history has the rest in brief.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from muster.autoscaler.known_clusters import KnownCluster
 from muster.autoscaler.status_files import PublishedStatus
 from muster.base import codec
 from muster.base.clock import Clock
-from muster.cluster.model import Instance
+from muster.cluster.model import Instance, StatusChange
 from muster.cluster.plan import Subject
 from muster.cluster.spend import cost_of
-from muster.cluster.states import ON_CLOUD, InstanceState
+from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
 from muster.errors import MusterError
+from muster.stores.history.entries import ActionEntry
+from muster.stores.history.follower import HistoryFollower
+from muster.stores.history.past import PastReader
 from muster.stores.ledger.history import Decision, SqliteHistory, open_history
 
 MAX_MACHINES = 2000  # the newest
 MAX_DECISIONS = 500  # the newest
 MAX_VERDICTS = 60  # of one decision
+MAX_POINTS = 2000  # of demand over time
 _DEMAND = (Subject.DEMAND.value, Subject.GANG.value, Subject.CONSTRAINT.value)
 Why = Callable[[str, str], object]  # cluster, subject -> the report that `muster why` prints
 
@@ -89,10 +98,16 @@ class ClusterSource(Protocol):
 
 
 class LedgerSource:
-    """A LedgerSource reads the ledger and the published status of a cluster that has files here."""
+    """A LedgerSource reads ledger, history and published status of a cluster that has files here.
 
-    def __init__(self, cluster: KnownCluster, *, clock: Clock, why: Why) -> None:
+    `follower` keeps what was read of the history; without one, it is read as a whole each time.
+    """
+
+    def __init__(
+        self, cluster: KnownCluster, *, clock: Clock, why: Why, follower: HistoryFollower | None = None
+    ) -> None:
         self._cluster, self._clock, self._why = cluster, clock, why
+        self._follower = follower or HistoryFollower(cluster.home.history)
 
     @property
     def name(self) -> str:
@@ -104,7 +119,7 @@ class LedgerSource:
             Path(f"{self._cluster.home.ledger}-wal"),
             self._cluster.home.status,
         )
-        return "-".join(_stamp(file) for file in files)
+        return "-".join((*(_stamp(file) for file in files), self._follower.mark()))
 
     def view(self) -> ClusterBands:
         now, published, problem = self._clock.now(), None, ""
@@ -113,53 +128,118 @@ class LedgerSource:
             problem = "" if published is None else self._cluster.problem(published, now)
         except MusterError as error:
             problem = str(error)
+        with self._follower.lock:
+            return self._view(now, published, problem)
+
+    def _view(self, now: float, published: PublishedStatus | None, problem: str) -> ClusterBands:
+        past = self._follower.refresh()
+        spent = past.spent[-1][1] if past.spent else 0.0
+        problem = problem or self._follower.problem
+        found = Found(published=published, problem=problem, past=past, spent=spent)
         if not self._cluster.home.ledger.is_file():
             records = () if published is None else published.instances
-            return self._made(now, published, problem, records, ())
+            return self._made(now, replace(found, records=records))
         try:
             with open_history(self._cluster.home.ledger) as history:
-                return self._read(history, now, published, problem)
+                return self._made(now, _read(history, now, found))
         except MusterError as error:
-            return self._made(now, published, str(error), (), ())
+            return self._made(now, replace(found, problem=str(error)))
 
     def why(self, subject: str) -> object:
         return codec.to_builtins(self._why(self.name, subject))
 
-    def _read(
-        self, history: SqliteHistory, now: float, published: PublishedStatus | None, problem: str
-    ) -> ClusterBands:
-        records, decisions = history.find(), history.decisions(limit=MAX_DECISIONS)
-        gone = history.spend(now).gone
-        recorded = sum(cost_of(one, now) for one in records if one.state is InstanceState.TERMINATED)
-        return self._made(now, published, problem, records, decisions, max(0.0, gone - recorded))
-
-    def _made(
-        self,
-        now: float,
-        published: PublishedStatus | None,
-        problem: str,
-        records: Sequence[Instance],
-        decisions: Sequence[Decision],
-        spent_before: float = 0.0,
-    ) -> ClusterBands:
-        lines = sorted((machine_line(one, now) for one in records), key=_began)[-MAX_MACHINES:]
+    def _made(self, now: float, found: Found) -> ClusterBands:
+        past, decisions = found.past, found.decisions
+        seen = map(partial(_ended, past), past.machines.values())
+        known = {one.instance_id: one for one in seen if one.history}
+        known.update({one.instance_id: one for one in found.records})
+        lines = sorted((machine_line(one, now) for one in known.values()), key=_began)[-MAX_MACHINES:]
         times = [line.changes[0][0] for line in lines if line.changes]
         times += [decisions[-1].at] if decisions else []
+        times += [past.since] if past.since is not None else []
+        cost = sum(line.cost for line in lines)
+        before = max(0.0, found.spent - cost)
         return ClusterBands(
             name=self.name,
             now=now,
             known_since=min(times, default=None),
             is_up=self._cluster.record is not None,
-            problem=problem,
-            spent_before=spent_before,
-            spent=spent_before + sum(line.cost for line in lines),
-            per_hour=sum(one.price_per_hour or 0.0 for one in records if one.state in ON_CLOUD),
+            problem=found.problem,
+            spent_before=before,
+            spent=before + cost,
+            per_hour=sum(one.price_per_hour or 0.0 for one in found.records if one.state in ON_CLOUD),
             machines=tuple(lines),
-            demand=tuple((one.at, waiting(one.verdicts)) for one in reversed(decisions)),
-            failures=refused(records),
-            nodes=tuple(_usage(published)),
-            decisions=tuple(map(decision_line, decisions)),
+            demand=tuple(demand_points(past, decisions)),
+            failures=refused(known.values()),
+            nodes=tuple(_usage(found.published)),
+            decisions=(*map(decision_line, decisions), *older_decisions(past, decisions)),
         )
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """A Found is what the files of a cluster have."""
+
+    published: PublishedStatus | None
+    problem: str
+    past: PastReader
+    records: tuple[Instance, ...] = ()
+    decisions: tuple[Decision, ...] = ()  # newest first
+    spent: float = 0.0  # $ since the ledger was begun
+
+
+def _ended(past: PastReader, machine: Instance) -> Instance:
+    """Returns a machine of the history as it is when no ledger has it: over when it was last seen."""
+    if machine.state in TERMINAL or past.until is None:
+        return machine
+    end = StatusChange(InstanceState.TERMINATED, past.until, "last seen")
+    return replace(machine, state=InstanceState.TERMINATED, history=(*machine.history, end))
+
+
+def _read(history: SqliteHistory, now: float, found: Found) -> Found:
+    records = tuple(history.find())
+    decisions = tuple(history.decisions(limit=MAX_DECISIONS))
+    return replace(found, records=records, decisions=decisions, spent=history.spend(now).total)
+
+
+def demand_points(
+    past: PastReader, decisions: Sequence[Decision]
+) -> Iterator[tuple[float, Mapping[str, int]]]:
+    """Yields waiting requests by verdict over time: of the history, else of the decisions in the ledger."""
+    points: Sequence[tuple[float, Mapping[str, int]]] = past.demand
+    own = [(one.at, waiting(one.verdicts)) for one in reversed(decisions)]
+    until = past.until if past.until is not None else -math.inf
+    since = past.since if past.since is not None else math.inf
+    step = 1 + len(points) // MAX_POINTS
+    yield from (point for point in own if point[0] < since)
+    yield from (points[at] for at in range(0, len(points), step))
+    if step > 1:
+        yield points[-1]
+    yield from (point for point in own if since <= until < point[0])
+
+
+def older_decisions(past: PastReader, decisions: Sequence[Decision]) -> Iterator[DecisionLine]:
+    """Yields the decisions of the history from before those of the ledger, newest first, in brief."""
+    oldest = decisions[-1].at if decisions else math.inf
+    older = (one for one in reversed(past.decisions) if one.at < oldest)
+    for one in islice(older, MAX_DECISIONS):
+        shown = one.verdicts[:MAX_VERDICTS]
+        yield DecisionLine(
+            version=-one.seq,  # those of the ledger are above 0
+            at=one.at,
+            tick="",
+            moved=one.moved,
+            actions=[_action(each) for each in one.actions],
+            verdicts=[codec.to_builtins(each) for each in shown],
+            more_verdicts=len(one.verdicts) - len(shown) + one.left_out,
+        )
+
+
+def _action(entry: ActionEntry) -> Mapping[str, Any]:
+    shown: dict[str, Any] = {"type": entry.type, "shape": entry.shape, "instance_ids": entry.machines}
+    if entry.offer:
+        zone, _, market = entry.offer.rpartition("/")
+        shown["offer"] = {"zone": zone, "market": market, "price_per_hour": entry.price}
+    return shown
 
 
 def machine_line(record: Instance, now: float) -> MachineLine:

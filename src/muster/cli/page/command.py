@@ -17,6 +17,7 @@ from muster.errors import ClusterError, StoreError
 from muster.host.processes import mark_of
 from muster.page.catalog import Catalog
 from muster.page.cluster_source import ClusterSource, LedgerSource
+from muster.stores.history.follower import HistoryFollower
 from muster.tune.config import DEFAULT_STORAGE_PATH
 
 _EPILOG = """\b
@@ -126,18 +127,22 @@ def catalog_of(paths: Sequence[str], clusters: Sequence[str]) -> Catalog:
 
 def _clusters_of(names: Sequence[str], *, is_all: bool) -> Callable[[], list[ClusterSource]]:
     root = clusters_root(os.environ)
+    followers: dict[Path, HistoryFollower] = {}  # what was read of a history stays read
     if names:
         chosen = [find_cluster(name, root) for name in names]
-        return lambda: [_source(cluster) for cluster in chosen]
-    return lambda: [_source(cluster) for cluster in (known_clusters(root) if is_all else ())]
+        return lambda: [_source(cluster, followers) for cluster in chosen]
+    return lambda: [_source(cluster, followers) for cluster in (known_clusters(root) if is_all else ())]
 
 
-def _source(cluster: KnownCluster) -> ClusterSource:
+def _source(cluster: KnownCluster, followers: dict[Path, HistoryFollower]) -> ClusterSource:
+    folder = cluster.home.history
+    follower = followers.setdefault(folder, HistoryFollower(folder))
+
     def why(_: str, subject: str) -> object:
         known = known_of(cluster)
         return answer(find_subject(subject, known), known)
 
-    return LedgerSource(cluster, clock=SystemClock(), why=why)
+    return LedgerSource(cluster, clock=SystemClock(), why=why, follower=follower)
 
 
 def _fragment(catalog: Catalog, paths: Sequence[str], clusters: Sequence[str]) -> str:

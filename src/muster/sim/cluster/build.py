@@ -20,7 +20,7 @@ from muster.cluster.model import (
     NodeKind,
 )
 from muster.cluster.plan import Plan
-from muster.cluster.ports import InstanceStore, Ledger
+from muster.cluster.ports import InstanceStore, Ledger, TickResult
 from muster.cluster.spend import spend_so_far
 from muster.cluster.states import TERMINAL
 from muster.errors import StoreError
@@ -131,6 +131,7 @@ class SimulatedCluster:
     """A SimulatedCluster is the world of one run; `tick()` runs the controller once, time passes outside."""
 
     cloud_class: ClassVar[type[SimCloud]] = SimCloud
+    runtime_class: ClassVar[type[SimRuntime]] = SimRuntime
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class SimulatedCluster:
         self.world, self.crash_points = world or World(), crash_points or CrashPoints()
         draw = seed.derive("sim.cloud")
         self.cloud = self.cloud_class(self.world, self.crash_points, faults, draw, options.catalogue)
-        self.runtime = SimRuntime(self.world, self.crash_points, faults, options.dead_kept_s)
+        self.runtime = self.runtime_class(self.world, self.crash_points, faults, options.dead_kept_s)
         self.drains = SimDrains(self.world, self.crash_points, faults, self.runtime)
         self.resizer = SimResizer(self.world, self.crash_points, faults, self.runtime)
         self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.machines.get)
@@ -158,6 +159,7 @@ class SimulatedCluster:
         self.controller: ClusterController | None = None
         self.lives = 0  # how many controllers there have been
         self.plan: Plan | None = None  # of this tick; None when the controller died in it or is down
+        self.result: TickResult | None = None  # all of this tick, likewise
         self.problem = ""  # an exception that reached the simulator
         self.joined_by_hand: list[CloudMachine] = []  # never in the cloud's list, and not ours
         self.clock_changes: list[ClockChange] = []
@@ -206,7 +208,7 @@ class SimulatedCluster:
 
     def rest(self) -> None:
         """Skips a tick, as when no controller is running."""
-        self.plan, self.problem = None, ""
+        self.plan, self.result, self.problem = None, None, ""
         self.store.committed = None
         self.cloud.listed, self.runtime.report_read = None, None
 
@@ -223,7 +225,8 @@ class SimulatedCluster:
         try:
             if self.controller is None:
                 self.controller = self._start_controller()
-            self.plan = self.controller.tick().plan
+            self.result = self.controller.tick()
+            self.plan = self.result.plan
         except Killed:
             self.controller = None
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding

@@ -7,7 +7,7 @@ NodeSource; drains are in `build.py`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from muster.cluster.model import (
     NodeStatus,
     NodeType,
     RuntimeReport,
+    Selector,
 )
 from muster.cluster.plan import ScalingReport
 from muster.sim.cluster.cloud import CloudMachine
@@ -121,15 +122,21 @@ class SimRuntime:
             self._enqueue(self._new_task(like, duration_s))
         self.schedule()
 
+    def submit_all(self, works: Iterable[tuple[TaskClass, float]]) -> None:
+        """Submits tasks, each with its duration, at one moment."""
+        for like, duration_s in works:
+            self._enqueue(self._new_task(like, duration_s))
+        self.schedule()
+
     def submit_gang(self, gang: GangWork) -> None:
         for task in gang.tasks:
             task.gang = gang
         self.gangs[gang.gang_id] = gang
         self.schedule()
 
-    def bundle(self, shape: Resources) -> Task:
+    def bundle(self, shape: Resources, selectors: tuple[Selector, ...] = ()) -> Task:
         """Returns one bundle for a gang about to be submitted."""
-        return self._new_task(TaskClass(shape), FOREVER)
+        return self._new_task(TaskClass(shape, selectors), FOREVER)
 
     def withdraw(self, name: str) -> int:
         """Removes the pending tasks of this name; returns how many there were."""
@@ -291,5 +298,5 @@ class SimRuntime:
 
 
 def _asked(gang: GangWork) -> Gang:
-    bundles = tuple(Demand(shape=task.like.shape) for task in gang.tasks)
+    bundles = tuple(Demand(shape=task.like.shape, selectors=task.like.selectors) for task in gang.tasks)
     return Gang(gang_id=gang.gang_id, strategy=gang.strategy, options=(bundles,))

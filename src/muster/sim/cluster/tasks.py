@@ -117,6 +117,8 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
 def spots_for(gang: GangWork, nodes: list[SimNode]) -> list[SimNode] | None:
     """Returns a node for each bundle, all or none: first fit under the gang's strategy."""
     like, count = gang.tasks[0].like, len(gang.tasks)
+    if any(task.like != like for task in gang.tasks):
+        return _spots_for_mixed(gang, nodes)
     room = [(node, _how_many(node, like, count)) for node in nodes]
     if gang.strategy is Strategy.STRICT_PACK:
         return next(([node] * count for node, fits in room if fits >= count), None)
@@ -125,6 +127,34 @@ def spots_for(gang: GangWork, nodes: list[SimNode]) -> list[SimNode] | None:
         return spread[:count] if len(spread) >= count else None
     spots = [node for node, fits in room for _ in range(fits)]
     return spots[:count] if len(spots) >= count else None
+
+
+def _spots_for_mixed(gang: GangWork, nodes: list[SimNode]) -> list[SimNode] | None:
+    """Returns a node for each of unequal bundles, in their order: first fit in what earlier ones leave."""
+    candidates = [[node] for node in nodes] if gang.strategy is Strategy.STRICT_PACK else [nodes]
+    for allowed in candidates:
+        spots = _first_fit(gang, allowed)
+        if spots is not None:
+            return spots
+    return None
+
+
+def _first_fit(gang: GangWork, nodes: list[SimNode]) -> list[SimNode] | None:
+    taken: dict[NodeId, Resources] = {}
+    spots: list[SimNode] = []
+    for task in gang.tasks:
+        for node in nodes:
+            before = taken.get(node.node_id)
+            if before is not None and gang.strategy is Strategy.STRICT_SPREAD:
+                continue
+            both = task.like.shape if before is None else before.plus(task.like.shape)
+            if node.has_room(task.like._replace(shape=both)):
+                taken[node.node_id] = both
+                spots.append(node)
+                break
+        else:
+            return None
+    return spots
 
 
 def _how_many(node: SimNode, like: TaskClass, at_most: int) -> int:

@@ -38,6 +38,10 @@ class World:
         self._scheduled += 1
         heapq.heappush(self._heap, (self.time + max(delay_s, 0.0), self._scheduled, happen))
 
+    def next_event_s(self) -> float:
+        """Returns the seconds until the next event; infinity when nothing is scheduled."""
+        return max(0.0, self._heap[0][0] - self.time) if self._heap else float("inf")
+
     def advance(self, seconds: float) -> None:
         """Passes time and runs everything due at its own moment."""
         end = self.time + seconds
