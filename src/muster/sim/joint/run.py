@@ -157,6 +157,8 @@ class JointRun:
         self._waiting -= 1
         self._note_drivers()
         self._handle(tuner)
+        if tuner.asked.publishes and tuner.ended_at is None:
+            tuner.publish(self.cluster)  # before a tick sees its trials without it
 
     def _handle(self, tuner: JointTuner) -> None:
         tuner.step()
