@@ -93,7 +93,7 @@ class Scenario:
     spot: SpotModel = SpotModel()
     single_series_machines: int = 32  # of a series of 0 and 1
     series_factor: int = 2  # of a series of n
-    assignment_seed: int = 1
+    assignment_seed: int = 0
     trials: int = 256
     step_s: float = 60.0
     step_sigma: float = 0.4
