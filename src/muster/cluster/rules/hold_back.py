@@ -49,7 +49,8 @@ def _held(draft: Draft, request: PackRequest) -> Held:
         has_room = sum(sum(o.placed.values()) + sum(o.coming.values()) for _, o in items)
         bought = sum(sum(o.bought.values()) for _, o in items)
         most = work.new_places(policy.most_boot_share, policy.first_slots)
-        surplus = bought - max(0, most - has_room)
+        # Requests of the same shape beyond those of the forecast are somebody else's: they are not held.
+        surplus = min(bought - max(0, most - has_room), work.waiting + work.soon - most)
         for subject, outcome in reversed(items):
             amount = min(surplus, sum(outcome.bought.values()))
             if amount > 0:
