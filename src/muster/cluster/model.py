@@ -173,6 +173,9 @@ class ForecastPolicy(Struct, frozen=True, kw_only=True):
     is_used: bool = True
     boot_s: float = 150.0  # from the request to a serving node, before any was measured
     least_probability: float = 0.5  # work less likely than this is not bought for
+    keep_s: float = 15.0  # an idle node that nothing will need any more goes after this
+    most_boot_share: float = 0.1  # so much of what new machines cost may be spent on their boot
+    first_slots: int = 16  # trials of one shape to buy room for before it is known how long they take
 
 
 class ClusterSpec(Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ def launch(draft: Draft) -> None:
     for name, waiting in by_type.items():
         room = min(draft.spec.limits.max_concurrent - requested, _room(draft, taken, name))
         most = max(0, min(room, _at_once(draft.spec.limits, running[name])))
-        batch = _with_offers(draft, draft.types.get(name), waiting, most)
+        batch = _affordable(draft, _with_offers(draft, draft.types.get(name), waiting, most))
         requested += len(batch)
         taken[name] += len(batch)
         chosen.extend(batch)
@@ -62,6 +62,18 @@ def _with_offers(draft: Draft, known: NodeType | None, waiting: list[Instance], 
         if offer is not None or is_repeated:
             chosen.append((instance, offer))
     return chosen[:most]
+
+
+def _affordable(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
+    """Reserves the money of each purchase; what the budget does not allow stays QUEUED."""
+    budget = draft.budget
+    if budget is None:
+        return batch
+    return [
+        (instance, offer)
+        for instance, offer in batch
+        if budget.take(draft.terms_of(instance.node_type, offer).get("price_per_hour"), offer)
+    ]
 
 
 def _room(draft: Draft, taken: Counter[str], name: str) -> int:
