@@ -120,7 +120,15 @@ class Scenario:
         """Returns the cluster file of one side."""
         types = tuple(self._node_type(name, switches) for name in self.speeds)
         head = _replaced(head_type(4), price_per_hour=float(prices()[HEAD][0]["on_demand"]))
-        policy = ForecastPolicy(is_used=switches.uses_forecasts, boot_s=self.boot.expected_s)
+        usual = ForecastPolicy()
+        policy = ForecastPolicy(
+            is_used=switches.uses_forecasts,
+            boot_s=self.boot.expected_s,
+            keep_s=usual.keep_s if switches.removes else self.idle_timeout_s,
+            least_probability=usual.least_probability if switches.buys_ahead else 2.0,  # nothing is that likely
+            most_boot_share=usual.most_boot_share if switches.not_too_late else 1e6,
+            first_slots=usual.first_slots if switches.not_too_late else 1_000_000,
+        )
         return ClusterSpec(
             cluster_name="economy",
             head_node_type=HEAD_TYPE,

@@ -37,6 +37,8 @@ class ForecastInput:
     driver: str = ""
     restart_s: float = 0.0  # from the end of a trial on one node to its first work on another
     valid_s: float = 60.0
+    begun_at: float | None = None
+    spent_s: float | None = None  # seconds that trials have run so far, in all; None: not known
     deadline: float | None = None
     budget_left: float | None = None
     node_of: Callable[[str], NodeId | None] = lambda trial_id: None
@@ -52,11 +54,12 @@ def forecast_of(state: ExperimentState, given: ForecastInput, *, is_over: bool =
         at=given.at,
         valid_s=given.valid_s,
         is_complete=True,
+        begun_at=given.begun_at,
         deadline=given.deadline,
         budget_left=given.budget_left,
     )
     if is_over or state.is_finished:
-        return header
+        return replace(header, done=1.0)
     return _Forecaster(state, given).complete(header)
 
 
@@ -113,8 +116,18 @@ class _Forecaster:
             header,
             trials=tuple(self._shown()),
             coming=tuple(coming),
+            done=self._done_share(coming),
             is_complete=to_suggest is not None and not self._is_unsure,
         )
+
+    def _done_share(self, coming: Sequence[ComingWork]) -> float | None:
+        """Returns how much of the expected work is done; None as long as the rest is not known."""
+        spent_s, rests = self._given.spent_s, list(self._rest.values())
+        if spent_s is None or None in rests or any(work.each_s is None for work in coming):
+            return None
+        rest_s = sum(rest or 0.0 for rest in rests)
+        rest_s += sum((work.each_s or 0.0) * work.count * work.probability for work in coming)
+        return round(spent_s / (spent_s + rest_s), 4) if spent_s + rest_s > 0 else None
 
     # -- trials that run --------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ class JointTuner:
             faults=asked.experiment.faults,
         )
         self.run = SimulatedRun(asked.experiment, store, self.engine)
+        self.begun_at = cluster.world.now()
         self.ended_at: float | None = None
 
     @property
@@ -99,6 +100,8 @@ class JointTuner:
             experiment=self.asked.name,
             driver=self.asked.name,
             at=cluster.world.now(),
+            begun_at=self.begun_at,
+            spent_s=engine.worker_s(1),
             restart_s=costs.start_s + costs.restore_s,
             node_of=engine.node_of,
             unsaved_s=engine.unsaved_s,
