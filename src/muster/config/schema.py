@@ -14,7 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, field, to_builtins
 
 from muster.base.resources import MAX_QUANTITY
-from muster.cluster.model import Backoff, Consolidation, Objective, Timeouts
+from muster.cluster.model import Backoff, Objective, Timeouts
+from muster.cluster.spending import Consolidation
 from muster.config.check import Section
 
 TEN_YEARS_S = 315_360_000

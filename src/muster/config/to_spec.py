@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 from muster.base.resources import Resources
 from muster.cluster.model import (
-    Budget,
     ClusterSpec,
-    ForecastPolicy,
     LaunchLimits,
     NodeReport,
     NodeStatus,
@@ -20,6 +18,7 @@ from muster.cluster.model import (
     NoticePolicy,
     RuntimeReport,
 )
+from muster.cluster.spending import Budget, ForecastPolicy
 from muster.config.load import load_config
 from muster.config.node_launch import NodeLaunch, node_launches
 from muster.config.prices import PriceTable, check_prices, load_prices, offers_of_type

@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from tests.cluster.worlds import S, created, following, node, record, spec, tick, world
 
 from muster.base.forecast import Forecast, RunningTrial
-from muster.cluster.model import Consolidation, NodeStatus, StopCause
+from muster.cluster.model import NodeStatus, StopCause
 from muster.cluster.plan import Drain
 from muster.cluster.reconcile import reconcile
+from muster.cluster.spending import Consolidation
 from muster.testing.builders import NOW, amounts, node_type
 
 SMALL = node_type("small", {"CPU": 2}, price_per_hour=1.0, max_nodes=9)

@@ -128,7 +128,7 @@ def test_nothing_is_held_back_where_machines_are_not_chosen_by_price():
 
 
 def test_a_forecast_may_be_switched_off():
-    from muster.cluster.model import ForecastPolicy
+    from muster.cluster.spending import ForecastPolicy
 
     told = forecast(ComingWork(shape=ONE, count=4, start_s=50.0, each_s=3600.0))
     seen = world(spec=priced(forecasts=ForecastPolicy(is_used=False)), forecasts=(told,))

@@ -16,9 +16,10 @@ from muster.base.forecast import RunningTrial
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.binpack.offers import by_price
 from muster.cluster.binpack.request import PackNode, Removal
-from muster.cluster.model import Consolidation, Instance, NodeReport, NodeStatus, StopCause
+from muster.cluster.model import Instance, NodeReport, NodeStatus, StopCause
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.spending import Consolidation
 from muster.cluster.states import InstanceState
 
 _S = InstanceState
@@ -27,8 +28,8 @@ _FACTOR = {Consolidation.CONSERVATIVE: 2.0, Consolidation.EAGER: 1.0}
 _MOST_AT_ONCE = 10  # one of so many nodes is emptied at a time
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
-    """A Candidate is a node that may be emptied, with the trials on it."""
+class BusyNode(Struct, frozen=True, kw_only=True):
+    """A BusyNode is a node that may be emptied, with the trials on it."""
 
     instance: Instance
     report: NodeReport
@@ -95,7 +96,7 @@ def _free_room(draft: Draft, nodes: Sequence[PackNode]) -> Free:
     }
 
 
-def _candidates(draft: Draft) -> list[Candidate]:
+def _candidates(draft: Draft) -> list[BusyNode]:
     trials: dict[str, list[RunningTrial]] = {}
     for forecast in draft.seen.forecasts:
         for trial in forecast.trials:
@@ -113,7 +114,7 @@ def _candidates(draft: Draft) -> list[Candidate]:
             _explain(draft, instance, why_not)
         elif instance.price_per_hour:
             found.append(
-                Candidate(instance=instance, report=report, trials=on_it, price=instance.price_per_hour)
+                BusyNode(instance=instance, report=report, trials=on_it, price=instance.price_per_hour)
             )
     return found
 
@@ -135,7 +136,7 @@ def _why_not(draft: Draft, report: NodeReport, trials: tuple[RunningTrial, ...])
     return ""
 
 
-def _reason_to_empty(draft: Draft, candidate: Candidate, free: Free, factor: float) -> str:
+def _reason_to_empty(draft: Draft, candidate: BusyNode, free: Free, factor: float) -> str:
     """Returns why emptying pays, with the figures; "" when it does not, which is explained."""
     cost = candidate.move_cost()
     goes_elsewhere = _place(candidate, free, take=False) is not None
@@ -158,7 +159,7 @@ def _reason_to_empty(draft: Draft, candidate: Candidate, free: Free, factor: flo
     return f"its {len(candidate.trials)} trials go into {where}: {figures}"
 
 
-def _place(candidate: Candidate, free: Free, *, take: bool) -> dict[str, Resources] | None:
+def _place(candidate: BusyNode, free: Free, *, take: bool) -> dict[str, Resources] | None:
     """Returns the room left when every trial fits on other nodes, largest first; None when not all do."""
     left = {key: room for key, room in free.items() if key != candidate.instance.instance_id}
     for trial in sorted(candidate.trials, key=lambda one: -sum(one.shape.values())):
@@ -171,7 +172,7 @@ def _place(candidate: Candidate, free: Free, *, take: bool) -> dict[str, Resourc
     return left
 
 
-def _cheaper_price(draft: Draft, candidate: Candidate) -> float | None:
+def _cheaper_price(draft: Draft, candidate: BusyNode) -> float | None:
     """Returns the least price of one machine that holds all trials of the node and costs less."""
     needed = EMPTY
     for trial in candidate.trials:
@@ -197,7 +198,7 @@ def _share(shape: Resources, total: Resources) -> float:
     return min(1.0, max(shares, default=1.0))
 
 
-def _removal(candidate: Candidate, text: str) -> Removal:
+def _removal(candidate: BusyNode, text: str) -> Removal:
     return Removal(
         instance_id=candidate.instance.instance_id,
         node_type=candidate.instance.node_type,

@@ -14,9 +14,10 @@ from muster.base.resources import Resources
 from muster.cluster.binpack.pack import objective_of, pack
 from muster.cluster.binpack.request import ItemOutcome, PackRequest
 from muster.cluster.expected_work import ExpectedWork
-from muster.cluster.model import Demand, ForecastPolicy, Gang, Objective
+from muster.cluster.model import Demand, Gang, Objective
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.rules.draft import Draft
+from muster.cluster.spending import ForecastPolicy
 
 
 def hold_back(draft: Draft) -> None:
