@@ -26,6 +26,7 @@ from muster.cluster.model import (
     NodeType,
     Objective,
     Offer,
+    Timeouts,
     health_key,
 )
 from muster.sim.cluster.cloud import Catalogue
@@ -86,6 +87,7 @@ class Scenario:
     tick_s: float = 10.0
     publish_s: float = 10.0
     idle_timeout_s: float = 300.0
+    drain_deadline_s: float = 60.0
     upscaling_speed: float = 1.0
     max_concurrent: int = 10
     billing_minimum_s: float = 60.0
@@ -138,6 +140,7 @@ class Scenario:
             objective=Objective.COST if switches.price_aware else Objective.UTILIZATION,
             limits=LaunchLimits(upscaling_speed=self.upscaling_speed, max_concurrent=self.max_concurrent),
             forecasts=policy,
+            timeouts=Timeouts(drain_deadline_s=self.drain_deadline_s),
             consolidation=Consolidation.CONSERVATIVE if switches.consolidates else Consolidation.OFF,
         )
 

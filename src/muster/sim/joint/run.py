@@ -46,8 +46,7 @@ class JointResult:
     node_s: float = 0.0  # of workers, while they existed
     busy_s: float = 0.0  # of them, held by trials
     repeated_s: float = 0.0
-    moves: int = 0
-    most_moves: int = 0  # of one trial
+    moves: tuple[int, ...] = ()  # of each trial that lost its node, or left it before
     losses: int = 0
     taken: int = 0
     machines: int = 0
@@ -205,8 +204,7 @@ class JointRun:
             node_s=sum(lives),
             busy_s=sum(engine.worker_s(1) for engine in engines),
             repeated_s=sum(engine.work.repeated_s for engine in engines),
-            moves=sum(moves),
-            most_moves=max(moves, default=0),
+            moves=tuple(moves),
             losses=sum(engine.work.losses for engine in engines),
             taken=self.cluster.cloud.taken,
             machines=len(workers),
