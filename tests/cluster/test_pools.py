@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec.structs import replace
 from tests.cluster.worlds import S, created, past, record, spec, tick, world
 
 from muster.base.forecast import Forecast, RunningTrial
-from muster.cluster.model import Offer, StopCause
+from muster.cluster.model import LaunchLimits, Offer, StopCause
 from muster.cluster.pools import HALF_LIFE_S, after_ends, risks
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory, PoolRecord, ProviderTraits
@@ -76,3 +78,14 @@ def test_the_end_of_a_record_updates_its_pool_in_the_ledgers_memory():
     states, plan = tick(world([gone], machines=[], nodes=[], spec=spec(KNOWN), traits=BUYS))
     assert states == {"a": "TERMINATED"}
     assert plan.memory.pools["cpu a/spot"].losses == 1.0
+
+
+def test_while_there_are_leaders_no_pool_gets_more_than_half_of_the_spot_machines():
+    leaders = tuple(replace(one, is_leader=True) for one in (*_trial(), *_trial()))
+    told = Forecast(experiment="e", at=NOW, trials=leaders)
+    limits = LaunchLimits(upscaling_speed=100.0)
+    seen = world(demands=[demand(count=6)], spec=spec(KNOWN, limits=limits), traits=BUYS)
+    plain = [one.offer.name for one in created(seen, reconcile(seen))]
+    assert plain == ["a/spot"] * 6
+    apart = replace(seen, forecasts=(told,))
+    assert Counter(one.offer.name for one in created(apart, reconcile(apart))) == {"a/spot": 3, "b/spot": 3}
