@@ -49,11 +49,15 @@ def _held(draft: Draft, request: PackRequest) -> Held:
         ]
         has_room = sum(sum(o.placed.values()) + sum(o.coming.values()) for _, o in items)
         bought = sum(sum(o.bought.values()) for _, o in items)
+        if not bought:
+            continue
         most = work.new_places(policy.most_boot_share, policy.first_slots)
+        # Those that a limit left without room would be bought for in the place of those that are held.
+        wanted = bought + sum(o.unplaced for _, o in items)
         # Requests of the same shape beyond those of the forecast are somebody else's: they are not held.
-        surplus = min(bought - max(0, most - has_room), work.waiting + work.soon - most)
+        surplus = min(wanted - max(0, most - has_room), work.waiting + work.soon - most)
         for subject, outcome in reversed(items):
-            amount = min(surplus, sum(outcome.bought.values()))
+            amount = min(surplus, sum(outcome.bought.values()) + outcome.unplaced)
             if amount > 0:
                 held[subject, outcome.index] = amount
                 surplus -= amount
