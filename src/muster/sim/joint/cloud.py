@@ -137,7 +137,13 @@ class PoolCloud(SimCloud):
         """Returns the machines of a pool that have not been announced to go, oldest first."""
         return [m for m in self.alive() if _pool_key(m) == key and m.cloud_id not in self._going]
 
+    def end_shortages(self) -> None:
+        super().end_shortages()
+        self._pools.clear()
+
     def _follow(self, pool: SpotPool) -> None:
+        if pool.key not in self._pools:
+            return
         left_s = pool.update(self._world.time)
         above = self._alive_in(pool.key)[pool.machines :]
         for machine in above:

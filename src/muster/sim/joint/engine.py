@@ -6,7 +6,7 @@ its process runs at the speed of that node, and is lost with it. Called by Trial
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -178,13 +178,19 @@ class JointEngine(SimulatedEngine):
         placement = self._placements.get(trial_id)
         return self._world.time - placement.saved_at if placement is not None and placement.nodes else 0.0
 
+    def placements(self) -> Collection[Placement]:
+        """Returns every start of a trial that waits for a node or has one."""
+        return self._placements.values()
+
     def moved_at(self, trial_id: str) -> float | None:
         return self.work.moved_at.get(trial_id)
 
     def close(self) -> None:
-        super().close()
-        for placement in tuple(self._placements.values()):
+        # Those that wait first: they must not get the room that the others leave.
+        for placement in sorted(self._placements.values(), key=lambda one: bool(one.nodes)):
             self._release(placement)
+        self._processes.clear()
+        super().close()
 
     # -- from a request to a node -----------------------------------------------------------------
 

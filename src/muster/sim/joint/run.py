@@ -77,6 +77,7 @@ class JointTuner:
         self.run = SimulatedRun(asked.experiment, store, self.engine)
         self.begun_at = cluster.world.now()
         self.ended_at: float | None = None
+        self.is_killed = False
 
     @property
     def best(self) -> float:
@@ -109,6 +110,64 @@ class JointTuner:
         cluster.board.put(forecast_of(self.run.state, given, is_over=is_last))
 
 
+class TunerGroup:
+    """A TunerGroup is the tuners of one world, each handled when something has happened to it."""
+
+    def __init__(
+        self,
+        cluster: JointCluster,
+        *,
+        speed_of: SpeedOf = lambda node_type: 1.0,
+        new_store: Callable[[], TrialStore] = NullTrialStore,
+    ) -> None:
+        self.tuners: list[JointTuner] = []
+        self._cluster, self._speed_of, self._new_store = cluster, speed_of, new_store
+
+    @property
+    def is_over(self) -> bool:
+        return all(tuner.ended_at is not None for tuner in self.tuners)
+
+    def begin(self, asked: JointExperiment) -> None:
+        """Starts a tuner, whose forecast is there before a tick sees its trials."""
+        tuner = JointTuner(self._cluster, asked, self._speed_of, self._new_store())
+        self.tuners.append(tuner)
+        self._note_drivers()
+        self._handle(tuner)
+        if asked.publishes and tuner.ended_at is None:
+            tuner.publish(self._cluster)
+
+    def handle_news(self) -> None:
+        for tuner in self.tuners:
+            if tuner.ended_at is None and tuner.engine.has_news:
+                self._handle(tuner)
+
+    def note_capacity(self) -> None:
+        for tuner in self.tuners:
+            if tuner.ended_at is None:
+                tuner.engine.note_capacity()
+
+    def publish(self) -> None:
+        for tuner in self.tuners:
+            if tuner.ended_at is None and tuner.asked.publishes:
+                tuner.publish(self._cluster)
+
+    def kill(self, tuner: JointTuner) -> None:
+        """Ends a tuner's program without a word: its trials go, its last forecast stays."""
+        tuner.ended_at, tuner.is_killed = self._cluster.world.time, True
+        tuner.engine.close()
+        self._note_drivers()
+
+    def _handle(self, tuner: JointTuner) -> None:
+        tuner.step()
+        if tuner.ended_at is not None:
+            if tuner.asked.publishes:
+                tuner.publish(self._cluster, is_last=True)
+            self._note_drivers()
+
+    def _note_drivers(self) -> None:
+        self._cluster.note_drivers(sum(tuner.ended_at is None for tuner in self.tuners))
+
+
 class JointRun:
     """A JointRun runs until every experiment is over and its machines are gone."""
 
@@ -119,21 +178,23 @@ class JointRun:
         *,
         speed_of: SpeedOf = lambda node_type: 1.0,
         publish_s: float = 10.0,
-        new_store: Callable[[], TrialStore] = NullTrialStore,
     ) -> None:
         self.cluster, self.world = cluster, cluster.world
-        self.tuners: list[JointTuner] = []
+        self.group = TunerGroup(cluster, speed_of=speed_of)
         self.after_tick: Callable[[], None] = lambda: None
-        self._waiting = len(experiments)
-        self._speed_of, self._publish_s, self._new_store = speed_of, publish_s, new_store
+        self._waiting, self._publish_s = len(experiments), publish_s
         for asked in experiments:
             self.world.after(asked.start_s, lambda asked=asked: self._begin(asked))  # type: ignore[misc]
         self.world.after(0.0, self._tick)
         self.world.after(publish_s, self._publish)
 
     @property
+    def tuners(self) -> list[JointTuner]:
+        return self.group.tuners
+
+    @property
     def is_over(self) -> bool:
-        return not self._waiting and all(tuner.ended_at is not None for tuner in self.tuners)
+        return not self._waiting and self.group.is_over
 
     def run(self, limit_s: float = LONGEST_S) -> JointResult:
         """Runs to the end; StuckWorld when an experiment has not ended by `limit_s`."""
@@ -149,42 +210,21 @@ class JointRun:
         """Runs the next event of the world, and what the tuners do about it."""
         if not self.world.run_next(limit_s):
             raise StuckWorld(self._stuck(limit_s))
-        for tuner in self.tuners:
-            if tuner.ended_at is None and tuner.engine.has_news:
-                self._handle(tuner)
+        self.group.handle_news()
 
     def _begin(self, asked: JointExperiment) -> None:
-        tuner = JointTuner(self.cluster, asked, self._speed_of, self._new_store())
-        self.tuners.append(tuner)
         self._waiting -= 1
-        self._note_drivers()
-        self._handle(tuner)
-        if tuner.asked.publishes and tuner.ended_at is None:
-            tuner.publish(self.cluster)  # before a tick sees its trials without it
-
-    def _handle(self, tuner: JointTuner) -> None:
-        tuner.step()
-        if tuner.ended_at is not None:
-            if tuner.asked.publishes:
-                tuner.publish(self.cluster, is_last=True)
-            self._note_drivers()
-
-    def _note_drivers(self) -> None:
-        self.cluster.note_drivers(sum(tuner.ended_at is None for tuner in self.tuners))
+        self.group.begin(asked)
 
     def _tick(self) -> None:
         self.cluster.tick()
         self.after_tick()
         self.cluster.store.commits.clear()
-        for tuner in self.tuners:
-            if tuner.ended_at is None:
-                tuner.engine.note_capacity()
+        self.group.note_capacity()
         self.world.after(self.cluster.options.tick_s, self._tick)
 
     def _publish(self) -> None:
-        for tuner in self.tuners:
-            if tuner.ended_at is None and tuner.asked.publishes:
-                tuner.publish(self.cluster)
+        self.group.publish()
         self.world.after(self._publish_s, self._publish)
 
     def _workers(self) -> list[CloudMachine]:
