@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.cluster.worlds import HEAD, S, record
 
+from muster.cluster.model import ClusterSpec
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
 from muster.cluster.snapshot import Memory, Quarantined
+from muster.cluster.spending import Budget
 from muster.cluster.status import StatusSnapshot, status_of
 from muster.testing.builders import NOW
 
@@ -35,3 +37,10 @@ def test_a_status_counts_machines_and_money_and_repeats_the_reasons():
 def test_an_empty_cluster_has_an_empty_status():
     status = status_of((), Memory(), Plan(tick_id="t", at=0.0))
     assert (status.instances, status.price_per_hour, status.spent) == ({}, 0.0, 0.0)
+
+
+def test_a_budget_is_shown_with_what_is_spent_and_reserved():
+    limited = ClusterSpec(budget=Budget(total=12.0, per_hour=4.0))
+    status = status_of((), Memory(spent=10.0), Plan(tick_id="t", at=0.0), spec=limited)
+    assert status.budget == "$10.00 spent and $0.00 reserved of $12, $0.00 of $4 per hour"
+    assert status_of((), Memory(), Plan(tick_id="t", at=0.0), spec=ClusterSpec()).budget == ""

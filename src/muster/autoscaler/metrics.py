@@ -24,7 +24,7 @@ from muster.cluster.model import Demand, Gang, Instance, NodeKind, StatusChange
 from muster.cluster.plan import Reason, Subject, Verdict, base_id
 from muster.cluster.spend import price_per_hour, spend_so_far
 from muster.cluster.states import PENDING, RUNNING, InstanceState
-from muster.cluster.status import offer_statuses
+from muster.cluster.status import budget_of, offer_statuses
 from muster.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ _OUR_GAUGES = (
     ("type_price_per_hour", ("NodeType",), "What one machine of the type costs per hour."),
     ("offer_price_per_hour", _OFFER, "What one machine of the type costs per hour in this zone and market."),
     ("offer_backoff_seconds", _OFFER, "How long the offer will not be bought from after a failure."),
+    ("budget_left", (), "What may still be spent in the running period, without what is reserved."),
+    ("budget_reserved", (), "What its machines will cost until they can be given back."),
     ("verdicts", ("subject", "reason"), "Requests, nodes and node types by the reason for their state."),
     ("pending_demand", ("resource", "reason"), "Resources that requests wait for, by the reason."),
     ("pending_demand_wait_seconds", ("resource",), "How long equal requests have waited, the longest."),
@@ -313,6 +315,7 @@ def gauges_of(tick: Tick, waits: Waits = MappingProxyType({})) -> dict[str, dict
             for kind in types
         },
         **_offer_gauges(tick),
+        **_budget_gauges(tick),
     }
     if tick.is_decided:
         found["last_tick_timestamp_seconds"] = {(): tick.plan.at}
@@ -322,6 +325,13 @@ def gauges_of(tick: Tick, waits: Waits = MappingProxyType({})) -> dict[str, dict
         found["cluster_resources"] = _amounts(tick, running)
         found.update(_demand_gauges(tick, waits))
     return found
+
+
+def _budget_gauges(tick: Tick) -> dict[str, dict[Labels, float]]:
+    budget = budget_of(tick.spec, tick.ledger.instances.values(), tick.ledger.memory, tick.plan.at)
+    if budget is None or budget.budget.total is None:
+        return {}
+    return {"budget_left": {(): budget.left}, "budget_reserved": {(): budget.promised}}
 
 
 def _offer_gauges(tick: Tick) -> dict[str, dict[Labels, float]]:

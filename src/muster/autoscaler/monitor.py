@@ -70,7 +70,8 @@ class Tick:
 
     def status(self) -> StatusSnapshot:
         ledger = self.ledger
-        return status_of(ledger.instances.values(), ledger.memory, self.plan, self.types_with_offers)
+        records, types = ledger.instances.values(), self.types_with_offers
+        return status_of(records, ledger.memory, self.plan, types, self.spec)
 
     @property
     def types_with_offers(self) -> tuple[NodeType, ...]:

@@ -49,6 +49,8 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trials: tuple[RunningTrial, ...] = ()
     coming: tuple[ComingWork, ...] = ()
     is_complete: bool = False  # nothing will be asked for besides what stands here
+    begun_at: float | None = None  # when the experiment began, since the epoch
+    done: float | None = None  # share of its expected work that is done
     deadline: float | None = None  # the experiment's, since the epoch
     budget_left: float | None = None  # $ that it may still spend; None: it has no budget
 
@@ -57,7 +59,8 @@ def fault_of(forecast: Forecast) -> str:
     """Returns what makes a forecast unusable, for the log; "" when it is sound."""
     if not forecast.experiment:
         return "it names no experiment"
-    times = [forecast.at, forecast.valid_s, forecast.deadline, forecast.budget_left]
+    times = [forecast.at, forecast.valid_s, forecast.begun_at, forecast.done]
+    times += [forecast.deadline, forecast.budget_left]
     for trial in forecast.trials:
         times += [trial.unsaved_s, trial.restart_s, trial.rest_s, trial.moved_at]
     for work in forecast.coming:

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.machine_size import ResizeLimits, ResizeRecord, ResizeStatus
+from muster.cluster.spending import Budget, Consolidation, ForecastPolicy
 from muster.cluster.states import TERMINAL, InstanceState
 
 
@@ -150,30 +151,6 @@ class NoticePolicy(Struct, frozen=True, kw_only=True):
     ahead_s: float = 600.0  # a node is drained this long before its deadline, at the earliest
     rebalance_s: float | None = 600.0  # the deadline after a rebalance notice; None: such nodes stay
     pool_pause_s: float = 180.0  # how long nothing is bought from the offer that the machine came from
-
-
-class Budget(Struct, frozen=True, kw_only=True):
-    """A Budget is what a cluster may cost; nothing is bought that could exceed it."""
-
-    per_hour: float | None = None  # $ per hour of all machines at once
-    total: float | None = None  # $ in all, or within each period
-    period_s: float | None = None  # None: one budget for ever; else it begins anew so often
-
-
-class Consolidation(Enum):
-    """A Consolidation is whether nodes with trials that can be moved are emptied to save money."""
-
-    OFF = "off"
-    CONSERVATIVE = "conservative"  # when the saving is more than twice the cost of the moves
-    EAGER = "eager"  # when the saving is more than the cost of the moves
-
-
-class ForecastPolicy(Struct, frozen=True, kw_only=True):
-    """A ForecastPolicy is what tuners' forecasts are used for."""
-
-    is_used: bool = True
-    boot_s: float = 150.0  # from the request to a serving node, before any was measured
-    least_probability: float = 0.5  # work less likely than this is not bought for
 
 
 class ClusterSpec(Struct, frozen=True, kw_only=True):

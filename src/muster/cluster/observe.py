@@ -288,6 +288,7 @@ def _in_time_of(forecast: Forecast, shift_s: float) -> Forecast:
         forecast,
         at=forecast.at + shift_s,
         deadline=None if forecast.deadline is None else forecast.deadline + shift_s,
+        begun_at=None if forecast.begun_at is None else forecast.begun_at + shift_s,
         trials=tuple(
             trial if trial.moved_at is None else replace(trial, moved_at=trial.moved_at + shift_s)
             for trial in forecast.trials

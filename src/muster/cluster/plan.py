@@ -107,6 +107,8 @@ class Reason(Enum):
     BLOCKED_BY_TYPE_LIMIT = "blocked-by-type-limit"  # every type that could hold it is at its maximum
     BLOCKED_BY_CLUSTER_LIMIT = "blocked-by-cluster-limit"  # the cluster is at its maximum
     BLOCKED_BY_BACKOFF = "blocked-by-backoff"  # the types that could hold it failed lately
+    BLOCKED_BY_BUDGET = "blocked-by-budget"  # the budget does not allow for more machines
+    WAITING_FOR_TURN = "waiting-for-turn"  # a place will be free sooner, or for less, than a new machine
     BLOCKED_BY_GANG = "blocked-by-gang"  # it would fit alone, but not with all its siblings
     INFEASIBLE = "infeasible"  # no type could ever hold it
     INVALID = "invalid"  # the request itself cannot be used
@@ -121,6 +123,8 @@ class Reason(Enum):
     REMOVED_OUTDATED = "removed-outdated"
     REMOVED_MAX_NODES = "removed-max-nodes"
     REMOVED_MAX_NODES_PER_TYPE = "removed-max-nodes-per-type"
+    REMOVED_CONSOLIDATED = "removed-consolidated"  # its trials go on elsewhere for less
+    REMOVED_BUDGET = "removed-budget"  # the budget is used up
     REMOVED_FAILED = "removed-failed"  # timed out, not installable, dead
     LEAVING = "leaving"  # removal is under way
     RESIZE_FAILED = "resize-failed"  # it stays as large as it is
@@ -140,11 +144,18 @@ class Reason(Enum):
     WITHOUT_DRIVERS = "without-drivers"  # nobody uses the cluster, which ends after a while
     RUNTIME_UNREADABLE = "runtime-unreadable"
     CLOUD_UNREADABLE = "cloud-unreadable"
+    BUDGET = "budget"  # what is spent and reserved of the budget
     STUCK = "stuck"  # an instance is in a transitional state for longer than the warn interval
 
 
 SERVED = frozenset(
-    {Reason.PLACED, Reason.WAITING_FOR_NODE, Reason.WAITING_FOR_LAUNCH, Reason.WAITING_FOR_RESIZE}
+    {
+        Reason.PLACED,
+        Reason.WAITING_FOR_NODE,
+        Reason.WAITING_FOR_LAUNCH,
+        Reason.WAITING_FOR_RESIZE,
+        Reason.WAITING_FOR_TURN,
+    }
 )
 
 

@@ -14,7 +14,10 @@ from muster.base.foreign import error_text
 from muster.cluster.plan import Plan
 from muster.cluster.rules.backoff import backoff
 from muster.cluster.rules.capacity import capacity
+from muster.cluster.rules.consolidate import consolidate
 from muster.cluster.rules.draft import Draft
+from muster.cluster.rules.hold_back import hold_back
+from muster.cluster.rules.hold_budget import hold_budget
 from muster.cluster.rules.idle_cluster import idle_cluster
 from muster.cluster.rules.install import install
 from muster.cluster.rules.launch import launch
@@ -42,6 +45,9 @@ RULES: tuple[Rule, ...] = (
     backoff,
     resize,
     capacity,
+    hold_back,
+    consolidate,
+    hold_budget,
     scale_down,
     scale_up,
     terminate,

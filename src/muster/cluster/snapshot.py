@@ -63,6 +63,21 @@ class WithoutDrivers(Struct, frozen=True, kw_only=True):
     asked_at: float | None = None  # when the provider was last asked to end the cluster
 
 
+class PoolRecord(Struct, frozen=True, kw_only=True):
+    """A PoolRecord is how often the cloud took machines of a (type, zone, market), older times less."""
+
+    machine_s: float = 0.0  # seconds that its ended machines lived
+    losses: float = 0.0  # how many of them the cloud took
+    at: float = 0.0  # when this was last brought up to date
+
+
+class BudgetPeriod(Struct, frozen=True, kw_only=True):
+    """A BudgetPeriod is the running period of a budget."""
+
+    since: float | None = None  # None: none has begun
+    spent_before: float = 0.0  # $ spent until then
+
+
 class Memory(Struct, frozen=True, kw_only=True):
     """A Memory is what planning carries from tick to tick besides the instances."""
 
@@ -83,6 +98,10 @@ class Memory(Struct, frozen=True, kw_only=True):
     noticed: Mapping[str, NoticeKind] = field(default_factory=dict)
     # Until when nodes under notice were told to be empty: machine -> time.
     drained_until: Mapping[str, float] = field(default_factory=dict)
+    # How long machines took from the request to a serving node, a moving average by node type.
+    boot_s: Mapping[str, float] = field(default_factory=dict)
+    pools: Mapping[str, PoolRecord] = field(default_factory=dict)  # key: `model.health_key`
+    budget_period: BudgetPeriod = BudgetPeriod()
     # Since when each verdict holds: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from muster.cluster.backoff import is_blocked
-from muster.cluster.model import Instance, NodeType, health_key
+from muster.cluster.budget import BudgetState, budget_state
+from muster.cluster.expected_work import boot_time
+from muster.cluster.model import ClusterSpec, Instance, NodeType, health_key
 from muster.cluster.plan import Plan, Verdict
 from muster.cluster.snapshot import Memory, Quarantined
 from muster.cluster.spend import price_per_hour, spend_so_far
 from muster.cluster.states import ON_CLOUD
 
-__all__ = ["OfferStatus", "StatusSnapshot", "offer_statuses", "spend_so_far", "status_of"]
+__all__ = ["OfferStatus", "StatusSnapshot", "budget_of", "offer_statuses", "spend_so_far", "status_of"]
 
 
 class OfferStatus(Struct, frozen=True, kw_only=True):
@@ -41,13 +43,19 @@ class StatusSnapshot(Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...]
     quarantined: tuple[Quarantined, ...]
     offers: tuple[OfferStatus, ...] = ()  # of the node types that have any
+    budget: str = ""  # what is spent and reserved of it, for users; "" without one
 
 
 def status_of(
-    instances: Iterable[Instance], memory: Memory, plan: Plan, node_types: Iterable[NodeType] = ()
+    instances: Iterable[Instance],
+    memory: Memory,
+    plan: Plan,
+    node_types: Iterable[NodeType] = (),
+    spec: ClusterSpec | None = None,
 ) -> StatusSnapshot:
     """Returns the summary of these instances and this plan; `node_types` are asked for their offers."""
     live = tuple(instances)
+    budget = budget_of(spec, live, memory, plan.at) if spec is not None else None
     counts: dict[str, dict[str, int]] = {}
     for instance in live:
         states = counts.setdefault(instance.node_type, {})
@@ -60,7 +68,15 @@ def status_of(
         verdicts=plan.verdicts,
         quarantined=plan.quarantined,
         offers=tuple(offer_statuses(node_types, live, memory, plan.at)),
+        budget="" if budget is None else budget.text(),
     )
+
+
+def budget_of(
+    spec: ClusterSpec, instances: Iterable[Instance], memory: Memory, now: float
+) -> BudgetState | None:
+    """Returns what is spent and reserved of the cluster's budget; None when it has none."""
+    return budget_state(spec, instances, memory, now, boot_time(memory.boot_s, spec))
 
 
 def offer_statuses(

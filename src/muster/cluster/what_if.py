@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from muster.cluster.backoff import availabilities, is_blocked, recoverable
 from muster.cluster.binpack.explain import explain
-from muster.cluster.binpack.offers import offer_states, with_block_of_offers
+from muster.cluster.binpack.offers import NO_RISKS, offer_states, with_block_of_offers
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Packing, PackNode, PackRequest, TypeOffer
+from muster.cluster.binpack.request import OfferState, Packing, PackNode, PackRequest, TypeOffer
 from muster.cluster.model import ClusterSpec, Constraint, Demand, Gang, NodeKind, NodeType
 from muster.cluster.plan import Verdict
 from muster.cluster.snapshot import TypeHealth
@@ -86,13 +86,27 @@ def request_of(
     )
 
 
-def offers_of(spec: ClusterSpec, health: Mapping[str, TypeHealth], now: float) -> tuple[TypeOffer, ...]:
-    """Returns every node type as it can be bought now, with its back-off."""
+def offers_of(
+    spec: ClusterSpec,
+    health: Mapping[str, TypeHealth],
+    now: float,
+    risks: Mapping[str, float] = NO_RISKS,
+) -> tuple[TypeOffer, ...]:
+    """Returns every node type as it can be bought now, with its back-off; `risks` as `pools.risks` has it."""
     scores = availabilities(health)
-    return tuple(
-        _offer(known, health, scores.get(known.name, 1.0), spec.backoff.recovery_s, now)
-        for known in spec.node_types
-    )
+    found = []
+    for known in spec.node_types:
+        offer = _offer(known, health, scores.get(known.name, 1.0), spec.backoff.recovery_s, now)
+        found.append(_with_choices(offer, offer_states(known, health, now, risks)))
+    return tuple(found)
+
+
+def _with_choices(offer: TypeOffer, choices: tuple[OfferState, ...]) -> TypeOffer:
+    if not choices:
+        return offer
+    offer = replace(offer, choices=choices)
+    all_fail = all(each.blocked_kind is not None for each in choices)
+    return with_block_of_offers(offer) if all_fail and offer.blocked_kind is None else offer
 
 
 def _offer(
@@ -100,7 +114,7 @@ def _offer(
 ) -> TypeOffer:
     own = health.get(node_type.name)
     blocked = own if is_blocked(own, now) else None
-    offer = TypeOffer(
+    return TypeOffer(
         node_type=node_type,
         room=node_type.most_nodes,
         availability=availability,
@@ -108,10 +122,7 @@ def _offer(
         blocked_kind=blocked.kind if blocked else None,
         blocked_until=blocked.blocked_until if blocked else 0.0,
         blocked_message=blocked.message if blocked else "",
-        choices=offer_states(node_type, health, now),
     )
-    all_fail = offer.choices and all(each.blocked_kind is not None for each in offer.choices)
-    return with_block_of_offers(offer) if all_fail and not blocked else offer
 
 
 def _assumed_head(spec: ClusterSpec) -> tuple[PackNode, ...]:

@@ -15,6 +15,7 @@ from msgspec import Meta, field, to_builtins
 
 from muster.base.resources import MAX_QUANTITY
 from muster.cluster.model import Backoff, Objective, Timeouts
+from muster.cluster.spending import Consolidation
 from muster.config.check import Section
 
 TEN_YEARS_S = 315_360_000
@@ -220,6 +221,24 @@ class NoticesConfig(Section, frozen=True, kw_only=True):
     pool_pause_s: Seconds = 180.0
 
 
+class BudgetConfig(Section, frozen=True, kw_only=True):
+    """A BudgetConfig is what the cluster may cost, the head included; nothing is bought beyond it."""
+
+    per_hour: Price | None = None  # $ per hour of all machines at once
+    total: Annotated[float, Meta(ge=0, le=1e9)] | None = None  # $ in all, or in each period
+    period: Literal["hour", "day", "week", "month"] | None = None  # None: one budget for ever
+
+
+class ForecastsConfig(Section, frozen=True, kw_only=True):
+    """A ForecastsConfig says how what tuners expect is used."""
+
+    used: bool = True
+    boot_s: PositiveSeconds = 150.0
+    keep_s: Seconds = 15.0
+    most_boot_share: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    first_slots: PositiveCount = 16
+
+
 class MusterConfig(Section, frozen=True, kw_only=True):
     """A MusterConfig is the section `muster`."""
 
@@ -234,6 +253,9 @@ class MusterConfig(Section, frozen=True, kw_only=True):
     prices: str | None = None  # a CSV file, relative to the cluster file
     backup: BackupConfig = BackupConfig()
     notices: NoticesConfig = NoticesConfig()
+    budget: BudgetConfig | None = None
+    consolidation: Consolidation = Consolidation.CONSERVATIVE
+    forecasts: ForecastsConfig = ForecastsConfig()
     lease_minutes: PositiveMinutes | None = None  # a worker whose head is silent for so long ends itself
 
 

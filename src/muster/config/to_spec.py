@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypedDict
 
@@ -17,11 +18,13 @@ from muster.cluster.model import (
     NoticePolicy,
     RuntimeReport,
 )
+from muster.cluster.spending import Budget, ForecastPolicy
 from muster.config.load import load_config
 from muster.config.node_launch import NodeLaunch, node_launches
 from muster.config.prices import PriceTable, check_prices, load_prices, offers_of_type
 from muster.config.rack import rack_hosts
-from muster.config.schema import ClusterConfig, NodeTypeConfig
+from muster.config.schema import BudgetConfig, ClusterConfig, NodeTypeConfig
+from muster.errors import ConfigError
 
 
 def load_spec(path: Path) -> ClusterSpec:
@@ -36,13 +39,14 @@ def to_spec(config: ClusterConfig, prices: PriceTable | None = None) -> ClusterS
     launches = node_launches(config)
     if prices is not None:
         check_prices(config, prices, {name: launch.machine_type for name, launch in launches.items()})
+    node_types = tuple(
+        _node_type(config, launches[name], entry, prices)
+        for name, entry in config.available_node_types.items()
+    )
     return ClusterSpec(
         cluster_name=config.cluster_name,
         head_node_type=config.head_type,
-        node_types=tuple(
-            _node_type(config, launches[name], entry, prices)
-            for name, entry in config.available_node_types.items()
-        ),
+        node_types=node_types,
         max_nodes=config.max_workers + 1,
         idle_timeout_s=config.idle_timeout_minutes * 60,
         objective=muster.objective,
@@ -61,7 +65,38 @@ def to_spec(config: ClusterConfig, prices: PriceTable | None = None) -> ClusterS
             rebalance_s=muster.notices.rebalance_s,
             pool_pause_s=muster.notices.pool_pause_s,
         ),
+        budget=_budget(muster.budget, node_types),
+        consolidation=muster.consolidation,
+        forecasts=ForecastPolicy(
+            is_used=muster.forecasts.used,
+            boot_s=muster.forecasts.boot_s,
+            keep_s=muster.forecasts.keep_s,
+            most_boot_share=muster.forecasts.most_boot_share,
+            first_slots=muster.forecasts.first_slots,
+        ),
     )
+
+
+_PERIODS_S = {"hour": 3600.0, "day": 86_400.0, "week": 604_800.0, "month": 2_592_000.0}
+
+
+def _budget(given: BudgetConfig | None, node_types: Iterable[NodeType]) -> Budget | None:
+    """Raises ConfigError where the budget could not be held, or leaves no room for a single machine."""
+    if given is None:
+        return None
+    if given.per_hour is None and given.total is None:
+        raise ConfigError("limits nothing: give `per_hour`, `total` or both", path="muster.budget")
+    if given.period is not None and given.total is None:
+        raise ConfigError("has a `period` without a `total` to spend in it", path="muster.budget.period")
+    unpriced = [known.name for known in node_types if known.max_nodes > 0 and not known.is_priced]
+    if unpriced:
+        raise ConfigError(
+            f"cannot be held without the price of {', '.join(unpriced[:5])}; give `price_per_hour` there, or "
+            "`muster.prices`",
+            path="muster.budget",
+        )
+    period_s = _PERIODS_S[given.period] if given.period else None
+    return Budget(per_hour=given.per_hour, total=given.total, period_s=period_s)
 
 
 def _node_type(

@@ -34,7 +34,7 @@ class AskTellEngine:
         self._clock = clock
         self._events: list[EngineEvent] = []
         self._where = {"pid": os.getpid(), "hostname": hostname(), "node_ip": node_ip()}
-        self.running: dict[str, RunningTrial] = {}
+        self.running: dict[str, OpenTrial] = {}
         self.recalled: dict[str, None] = {}  # stopped, and the loop does not know it yet
 
     def capacity(self) -> Mapping[str, float]:
@@ -97,7 +97,7 @@ class AskTellEngine:
     def _start(self, command: StartTrial) -> None:
         at = self._clock.now()
         os.makedirs(command.trial_dir, exist_ok=True)
-        running = self.running[command.trial_id] = RunningTrial(command, self._where)
+        running = self.running[command.trial_id] = OpenTrial(command, self._where)
         running.resumed_at = self._clock.monotonic()
         self.recalled.pop(command.trial_id, None)
         self._events.append(TrialStarted(trial_id=command.trial_id, at=at, location=dict(self._where)))
@@ -121,8 +121,8 @@ class AskTellEngine:
         self._events.append(TrialExited(trial_id=trial_id, at=at, failure=failure, is_done=is_done))
 
 
-class RunningTrial:
-    """A RunningTrial holds the counters and checkpoints of one trial that the loop runs."""
+class OpenTrial:
+    """An OpenTrial holds the counters and checkpoints of one trial that the loop runs."""
 
     def __init__(self, command: StartTrial, where: Mapping[str, Any]) -> None:
         self.command = command

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from muster.trials.model import Trial
 
 CONTINUE, PAUSE, STOP, NOOP = "CONTINUE", "PAUSE", "STOP", "NOOP"
+ITERATION, SECONDS = "training_iteration", "time_total_s"  # result keys that time can be counted by
+
+
+class Milestone(NamedTuple):
+    """A Milestone is a moment of a trial's training at which its scheduler may stop or pause it."""
+
+    time: float  # of the result key `time_attr`
+    goes_on: float  # the probability that it continues from there
+    time_attr: str = ITERATION
+    is_barrier: bool = False  # it gives its node back there, and waits for others
+
+
+class RungToOpen(NamedTuple):
+    """A RungToOpen is training that trials continue together, once all of some trials have come so far."""
+
+    waits_for: tuple[str, ...]  # trials that are not there yet
+    count: int
+    time: float  # of the result key `time_attr`: what each of them trains then
+    time_attr: str = ITERATION
+    follows: tuple[tuple[int, float], ...] = ()  # (count, time) of the rungs after it
 
 
 class SearchPlugin(Protocol):

@@ -196,7 +196,7 @@ def test_a_dear_offer_bought_while_a_cheaper_one_can_be_had_is_found(monkeypatch
 
 def test_an_offer_that_is_bought_from_while_it_is_backed_off_is_found(monkeypatch):
     offer_states = draft.offer_states
-    monkeypatch.setattr(draft, "offer_states", lambda known, health, now: offer_states(known, {}, now))
+    monkeypatch.setattr(draft, "offer_states", lambda known, health, now, risks: offer_states(known, {}, now))
     assert is_found("which is backed off", 20)
 
 

@@ -113,6 +113,7 @@ class StatusReport(Struct, frozen=True, kw_only=True):
     set_aside: tuple[Quarantined, ...]
     price_per_hour: float
     spent: float
+    budget: str = ""  # what is spent and reserved of it; "" without one
     shadow: ShadowSummary | None = None  # of `muster monitor --shadow`
 
 
@@ -223,6 +224,7 @@ def build_report(published: PublishedStatus, *, now: float, problem: str = "") -
         set_aside=published.quarantined,
         price_per_hour=published.status.price_per_hour,
         spent=published.status.spent,
+        budget=published.status.budget,
         shadow=published.shadow,
     )
 

@@ -114,6 +114,8 @@ def status_page(report: StatusReport, frame: PageSize) -> Iterator[RenderableTyp
     yield from _fact("machines", machines_line(report), frame)
     yield from _fact("in use", _usage_line(report, verbose=frame.verbose) or "nothing is known", frame)
     yield from _fact("spend", spend, frame)
+    if report.budget:
+        yield from _fact("budget", report.budget, frame)
     yield from _nodes(report, frame)
     yield from pending_section("Waiting", report.pending, frame)
     yield from _types(report, frame)

@@ -36,6 +36,7 @@ BY_SEVERITY = (
     Reason.INFEASIBLE,
     Reason.BLOCKED_BY_TYPE_LIMIT,
     Reason.BLOCKED_BY_CLUSTER_LIMIT,
+    Reason.BLOCKED_BY_BUDGET,
     Reason.BLOCKED_BY_BACKOFF,
     Reason.BLOCKED_BY_GANG,
 )
@@ -144,10 +145,7 @@ class Obstacles:
         if not below:
             return _at_type_limit(demand, could)
         if self._cluster_left == 0:
-            detail = f"the cluster is at its maximum of {self._request.max_nodes} nodes"
-            return Obstacle(
-                reason=Reason.BLOCKED_BY_CLUSTER_LIMIT, detail=detail, target=below[0].node_type.name
-            )
+            return self._at_cluster_limit(below[0].node_type.name)
         blocked = [offer for offer in below if offer.blocked_kind is not None]
         sold_out = [offer for offer in below if offer.blocked_kind is None and self._is_sold_out(offer)]
         if len(blocked) + len(sold_out) == len(below):
@@ -156,6 +154,15 @@ class Obstacles:
         # No engine should leave a request that a type with room could hold; if one does, the text reports it.
         detail = f"{below[0].node_type.name} could hold it and has room; the planner did not use it"
         return Obstacle(reason=Reason.BLOCKED_BY_TYPE_LIMIT, detail=detail, target=below[0].node_type.name)
+
+    def _at_cluster_limit(self, target: str) -> Obstacle:
+        request = self._request
+        if request.most_new is not None and self._packing.room == request.most_new:
+            detail, reason = request.most_new_reason, Reason.BLOCKED_BY_BUDGET
+        else:
+            detail = f"the cluster is at its maximum of {request.max_nodes} nodes"
+            reason = Reason.BLOCKED_BY_CLUSTER_LIMIT
+        return Obstacle(reason=reason, detail=detail, target=target)
 
     def _no_type(self, demand: Demand) -> Obstacle:
         """No type can hold the request; a node may still be able to (a head with resources of its own)."""
@@ -218,6 +225,8 @@ _REMOVED = {
     StopCause.OUTDATED: Reason.REMOVED_OUTDATED,
     StopCause.MAX_NODES: Reason.REMOVED_MAX_NODES,
     StopCause.MAX_NODES_PER_TYPE: Reason.REMOVED_MAX_NODES_PER_TYPE,
+    StopCause.CONSOLIDATION: Reason.REMOVED_CONSOLIDATED,
+    StopCause.BUDGET: Reason.REMOVED_BUDGET,
 }
 _MAX_KINDS = 500  # kinds of request read for a type's verdict; more would not change the text
 
@@ -411,10 +420,7 @@ def _nearest_miss(wanted: Sequence[Demand], offer: TypeOffer, room: int | None) 
 
 def _nodes(request: PackRequest, packing: Packing) -> list[Verdict]:
     removed = {str(removal.instance_id): removal for removal in packing.removals}
-    limits_s = {
-        offer.node_type.name: idle_limit_s(offer.node_type, request.idle_timeout_s)
-        for offer in request.offers
-    }
+    limits_s = {offer.node_type.name: idle_limit_s(offer.node_type, request) for offer in request.offers}
     needed, about, busy = packing.needed, Subject.NODE, Reason.KEPT_BUSY
     running, head = InstanceState.RAY_RUNNING, NodeKind.HEAD
     found = []

@@ -45,18 +45,18 @@ def remove_idle(
     )
 
 
-def idle_limit_s(known: NodeType, cluster_s: float | None) -> float | None:
+def idle_limit_s(known: NodeType, request: PackRequest) -> float | None:
     """Returns how long a node of this type may be idle; None: no limit."""
-    return cluster_s if known.idle_timeout_s is None else known.idle_timeout_s
+    limit_s = request.idle_timeout_s if known.idle_timeout_s is None else known.idle_timeout_s
+    if limit_s is None or request.most_idle_s is None:
+        return limit_s
+    return min(limit_s, request.most_idle_s)
 
 
 def _expired_running(
     request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str]
 ) -> list[PackNode]:
-    limits_s = {
-        offer.node_type.name: idle_limit_s(offer.node_type, request.idle_timeout_s)
-        for offer in request.offers
-    }
+    limits_s = {offer.node_type.name: idle_limit_s(offer.node_type, request) for offer in request.offers}
     running, head = InstanceState.RAY_RUNNING, NodeKind.HEAD
     expired = []
     for node in nodes:

@@ -160,9 +160,10 @@ def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[TypeOff
         _with_room(offer, live.get(offer.node_type.name, 0) + leaving.get(offer.node_type.name, 0))
         for offer in request.offers
     )
-    if request.max_nodes is None:
-        return offers, None
-    return offers, max(0, request.max_nodes - sum(live.values()) - sum(leaving.values()))
+    rooms = [] if request.most_new is None else [request.most_new]
+    if request.max_nodes is not None:
+        rooms.append(max(0, request.max_nodes - sum(live.values()) - sum(leaving.values())))
+    return offers, min(rooms, default=None)
 
 
 def _with_room(offer: TypeOffer, taken: int) -> TypeOffer:

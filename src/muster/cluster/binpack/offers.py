@@ -24,12 +24,17 @@ from muster.cluster.model import NodeType, Offer, health_key
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import InstanceState
 
+NO_RISKS: Mapping[str, float] = {}
 
-def offer_states(known: NodeType, health: Mapping[str, TypeHealth], now: float) -> tuple[OfferState, ...]:
+
+def offer_states(
+    known: NodeType, health: Mapping[str, TypeHealth], now: float, risks: Mapping[str, float] = NO_RISKS
+) -> tuple[OfferState, ...]:
     """Returns the offers of a type with their back-off, in the order of the config; room as configured."""
     states = []
     for offer in known.offers:
-        failed = health.get(health_key(known.name, offer.name))
+        key = health_key(known.name, offer.name)
+        failed = health.get(key)
         blocked = failed if failed is not None and is_blocked(failed, now) else None
         states.append(
             OfferState(
@@ -38,6 +43,7 @@ def offer_states(known: NodeType, health: Mapping[str, TypeHealth], now: float) 
                 blocked_kind=blocked.kind if blocked else None,
                 blocked_until=blocked.blocked_until if blocked else 0.0,
                 blocked_message=blocked.message if blocked else "",
+                risk=risks.get(key, 0.0),
             )
         )
     return tuple(states)
@@ -74,13 +80,12 @@ def with_block_of_offers(offer: TypeOffer) -> TypeOffer:
 
 
 def by_price(choices: Sequence[OfferState]) -> list[OfferState]:
-    """Returns the offers that can be bought from, cheapest first; equal prices in the order of the config."""
+    """Returns the offers that can be bought from, cheapest first; equal prices in the order of the config.
+
+    What a spot offer is expected to lose with the machines that the cloud takes is part of its price.
+    """
     usable = [each for each in choices if each.room > 0]
-    return sorted(usable, key=lambda each: _price_key(each.offer))
-
-
-def _price_key(offer: Offer) -> tuple[bool, float]:
-    return offer.price_per_hour is None, offer.price_per_hour or 0.0
+    return sorted(usable, key=lambda each: (each.expected_price is None, each.expected_price or 0.0))
 
 
 def split(choices: Sequence[OfferState], count: int) -> dict[str, int]:
@@ -191,7 +196,7 @@ def _priced(offer: TypeOffer) -> list[TypeOffer]:
 def _entry(offer: TypeOffer, choice: OfferState, room: int, position: int) -> TypeOffer:
     known = offer.node_type
     name = known.name if position == 0 else f"{known.name}{_MARK}{position}"
-    priced = replace(known, name=name, price_per_hour=choice.offer.price_per_hour, offers=())
+    priced = replace(known, name=name, price_per_hour=choice.expected_price, offers=())
     return replace(offer, node_type=priced, room=room, choices=())
 
 

@@ -59,6 +59,13 @@ class OfferState(Struct, frozen=True, kw_only=True):
     blocked_kind: FailureKind | None = None  # why it is backed off
     blocked_until: float = 0.0
     blocked_message: str = ""
+    risk: float = 0.0  # the share of its price that is expected to be lost when the cloud takes machines
+
+    @property
+    def expected_price(self) -> float | None:
+        """Returns $ per hour of useful work; None without a price."""
+        price = self.offer.price_per_hour
+        return None if price is None else price * (1.0 + self.risk)
 
 
 class TypeOffer(Struct, frozen=True, kw_only=True):
@@ -144,6 +151,9 @@ class PackRequest(Struct, frozen=True, kw_only=True):
     conserve_gpus: bool = True
     check_launch_hash: bool = False
     idle_timeout_s: float | None = None
+    most_idle_s: float | None = None  # where less than the timeouts: every use of the cluster is forecast
+    most_new: int | None = None  # how many machines may be bought whatever `max_nodes` says
+    most_new_reason: str = ""  # what limits them, for users
     pending_idle_s: float | None = None
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 

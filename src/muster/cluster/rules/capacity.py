@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import PackNode, PackRequest
+from muster.cluster.expected_work import ExpectedWork, everyone_forecasts, expected_work
 from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     ClusterSpec,
@@ -24,7 +25,7 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.cluster.plan import Reason
-from muster.cluster.rules.draft import WORK_OF, Draft, is_head
+from muster.cluster.rules.draft import FORECAST, WORK_OF, Draft, is_head
 from muster.cluster.states import InstanceState
 from muster.cluster.what_if import PlannedDemand, offers_of, request_of
 
@@ -55,8 +56,10 @@ def capacity(draft: Draft) -> None:
 
 def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
     nodes, surplus = _nodes(draft)
+    draft.expected = _expected(draft)
+    asked = _sane(draft, runtime.demands, "demand")
     wanted = PlannedDemand(
-        demands=(*_sane(draft, runtime.demands, "demand"), *_work_under_notice(draft)),
+        demands=(*asked, *_work_that_moves(draft), *_work_to_come(draft, runtime)),
         gangs=_sane_gangs(draft, runtime.gangs),
         constraints=tuple(
             Constraint(demands=_sane(draft, c.demands, "constraint")) for c in runtime.constraints
@@ -68,13 +71,39 @@ def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
     request = request_of(
         spec,
         wanted,
-        offers_of(spec, draft.health, draft.now),
+        offers_of(spec, draft.health, draft.now, draft.risks),
         now=draft.now,
         leaving=Counter(i.node_type for i in leaving) + surplus,
         pending_idle=draft.seen.memory.pending_idle,
     )
     of_offers = Counter(health_key(i.node_type, i.offer.name) for i in leaving if i.offer is not None)
+    if draft.spec.forecasts.is_used and everyone_forecasts(draft.seen.forecasts, runtime):
+        request = replace(request, most_idle_s=draft.spec.forecasts.keep_s)
     return replace(request, leaving_offers=of_offers) if of_offers else request
+
+
+def _expected(draft: Draft) -> list[ExpectedWork]:
+    spec = draft.spec
+    if not spec.forecasts.is_used or not draft.seen.forecasts:
+        return []
+    return expected_work(draft.seen.forecasts, spec, draft.boot_s, draft.now)
+
+
+def _work_to_come(draft: Draft, runtime: RuntimeReport) -> list[Demand]:
+    """Trials that will want room within a boot time are planned for now, as far as they are worth a boot."""
+    policy, found = draft.spec.forecasts, []
+    asked = Counter[Resources]()
+    for demand in runtime.demands:
+        asked[demand.shape] += demand.count
+    for gang in runtime.gangs:
+        for bundle in gang.options[0] if gang.options else ():
+            asked[bundle.shape] += bundle.count
+    for work in draft.expected:
+        wanted = min(work.waiting + work.soon, work.new_places(policy.most_boot_share, policy.first_slots))
+        count = wanted - asked[work.shape]
+        if count > 0:
+            found.append(Demand(shape=work.shape, count=count, name=f"{FORECAST}{{{work.shape}}}"))
+    return found
 
 
 def _planned_spec(draft: Draft) -> ClusterSpec:
@@ -197,12 +226,15 @@ def _todays_hash(draft: Draft, instance: Instance) -> str:
     return known.launch_hash if known else instance.launch_hash
 
 
-def _work_under_notice(draft: Draft) -> list[Demand]:
-    """What runs on nodes that the cloud will take needs room elsewhere, before it asks for it."""
+_MOVING = (StopCause.NOTICE, StopCause.CONSOLIDATION)
+
+
+def _work_that_moves(draft: Draft) -> list[Demand]:
+    """What runs on nodes that the cloud will take, or that are emptied, needs room before it asks for it."""
     found = []
     for instance in draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
         node, known = draft.nodes.get(instance.node_id or ""), draft.types.get(instance.node_type)
-        if instance.stop_cause is not StopCause.NOTICE or node is None or known is None:
+        if instance.stop_cause not in _MOVING or node is None or known is None:
             continue
         used = Resources(
             {name: node.total.units(name) - node.available.units(name) for name in known.resources}

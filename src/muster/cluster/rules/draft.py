@@ -7,7 +7,7 @@ the loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -16,6 +16,8 @@ from msgspec.structs import replace
 from muster.base.ids import CloudId, InstanceId
 from muster.cluster.binpack.offers import left_of, offer_states
 from muster.cluster.binpack.request import OfferState, Packing, PackRequest
+from muster.cluster.budget import budget_state, period_at
+from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -30,11 +32,13 @@ from muster.cluster.model import (
     StopCause,
 )
 from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict
-from muster.cluster.snapshot import Memory, Quarantined, Snapshot, TypeHealth
-from muster.cluster.spend import cost_of
+from muster.cluster.pools import NEVER, after_ends, lost_work_s, risks
+from muster.cluster.snapshot import BudgetPeriod, Memory, Quarantined, Snapshot, TypeHealth
+from muster.cluster.spend import cost_of, spend_so_far
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
-WORK_OF = "work on "  # how the name of demand begins that stands for the work of a node under notice
+WORK_OF = "work on "  # how the name of demand begins that stands for the work of a node that must go
+FORECAST = "forecast of "  # how the name of demand begins that nobody has asked for yet
 _STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
@@ -64,6 +68,12 @@ class Draft:
         self.drained_until: Mapping[str, float] = snapshot.memory.drained_until
         self.pack_request: PackRequest | None = None
         self.packing: Packing | None = None
+        self.boot_s = boot_time(snapshot.memory.boot_s, self.spec)
+        self.expected: Sequence[ExpectedWork] = ()  # what tuners expect to need; filled by capacity
+        self.budget = budget_state(
+            self.spec, snapshot.instances.values(), snapshot.memory, self.now, self.boot_s
+        )
+        self._risks: Mapping[str, float] | None = None
         self.announced: list[Verdict] = []  # of nodes under notice that still serve
         self.may_scale = True  # False: plan and explain, but launch and remove nothing
         self.report = ScalingReport()
@@ -94,6 +104,7 @@ class Draft:
         twin.ungrowing = dict(self.ungrowing)
         twin._actions, twin._verdicts = list(self._actions), list(self._verdicts)
         twin._quarantined, twin.announced = list(self._quarantined), list(self.announced)
+        twin.budget = None if self.budget is None else replace(self.budget)
         return twin
 
     def _owned(self) -> dict[InstanceId, Instance]:
@@ -126,11 +137,22 @@ class Draft:
         idle = (i for i in stopping if i.stop_cause in (None, StopCause.IDLE))
         return [*ours, *idle, *self.restartable(), *self.in_state(InstanceState.REQUESTED)]
 
+    @property
+    def risks(self) -> Mapping[str, float]:
+        """Returns what spot offers are expected to lose; nothing is risked behind the line to a deadline."""
+        if self._risks is None:
+            forecasts, records = self.seen.forecasts, self.instances.values()
+            lost_s = lost_work_s(forecasts, self.boot_s)
+            found = risks(self.spec, self.seen.memory.pools, records, lost_s, self.now)
+            behind = bool(found) and is_behind(forecasts, self.now)
+            self._risks = dict.fromkeys(found, NEVER) if behind else found
+        return self._risks
+
     def choices_of(self, known: NodeType) -> tuple[OfferState, ...]:
         """Returns the offers of a type, each with the room that machines and repeated requests leave."""
         taken = (*self.holding(), *self.in_state(InstanceState.QUEUED))
         counts = Counter(i.offer.name for i in taken if i.offer is not None and i.node_type == known.name)
-        return left_of(offer_states(known, self.health, self.now), counts)
+        return left_of(offer_states(known, self.health, self.now, self.risks), counts)
 
     def may_work_unseen(self, instance: Instance) -> bool:
         """Returns whether a live node that is on no known machine may be on this record's machine.
@@ -245,8 +267,19 @@ class Draft:
                 without_drivers=self.without_drivers,
                 noticed=self.noticed,
                 drained_until=self.drained_until,
+                boot_s=learned_boots(self.seen.memory.boot_s, self._changed.values()),
+                pools=after_ends(self.seen.memory.pools, ended, self.now),
+                budget_period=self._budget_period(),
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
+        )
+
+    def _budget_period(self) -> BudgetPeriod:
+        memory, budget = self.seen.memory, self.spec.budget
+        if budget is None:
+            return memory.budget_period
+        return period_at(
+            budget, memory, spend_so_far(self.seen.instances.values(), memory, self.now), self.now
         )
 
     def _put(self, instance: Instance, previous: InstanceState | None) -> Instance:

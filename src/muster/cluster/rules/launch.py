@@ -35,7 +35,7 @@ def launch(draft: Draft) -> None:
     for name, waiting in by_type.items():
         room = min(draft.spec.limits.max_concurrent - requested, _room(draft, taken, name))
         most = max(0, min(room, _at_once(draft.spec.limits, running[name])))
-        batch = _with_offers(draft, draft.types.get(name), waiting, most)
+        batch = _affordable(draft, _with_offers(draft, draft.types.get(name), waiting, most))
         requested += len(batch)
         taken[name] += len(batch)
         chosen.extend(batch)
@@ -53,8 +53,7 @@ def _with_offers(draft: Draft, known: NodeType | None, waiting: list[Instance], 
     """
     if known is None or not known.offers or most <= 0:
         return [(instance, None) for instance in waiting[:most]]
-    cheapest = by_price(draft.choices_of(known))
-    offers = iter([each.offer for each in cheapest for _ in range(min(each.room, most))])
+    offers = iter(_offers_in_order(draft, known, most))
     chosen: list[Purchase] = []
     for instance in waiting:
         is_repeated = instance.launch_request_id is not None
@@ -62,6 +61,56 @@ def _with_offers(draft: Draft, known: NodeType | None, waiting: list[Instance], 
         if offer is not None or is_repeated:
             chosen.append((instance, offer))
     return chosen[:most]
+
+
+_DEARER = 1.25  # another pool may cost so much more, so that not all leaders are in one
+
+
+def _offers_in_order(draft: Draft, known: NodeType, most: int) -> list[Offer]:
+    """Returns an offer for each of the next machines, cheapest first.
+
+    While a tuner has leaders to lose, no spot pool gets more than half of the type's spot machines: most
+    machines that a cloud takes from one pool go within minutes of each other.
+    """
+    cheapest = by_price(draft.choices_of(known))
+    if sum(trial.is_leader for one in draft.seen.forecasts for trial in one.trials) < _FEWEST_LEADERS:
+        return [each.offer for each in cheapest for _ in range(min(each.room, most))]
+    left = {each.offer.name: each.room for each in cheapest}
+    pools = Counter(
+        one.offer.name
+        for one in (*draft.holding(), *draft.in_state(_S.QUEUED))
+        if one.offer is not None and one.offer.market == "spot" and one.node_type == known.name
+    )
+    found: list[Offer] = []
+    while len(found) < most and any(left.values()):
+        usable = [each for each in cheapest if left[each.offer.name] > 0]
+        within = (usable[0].expected_price or 0.0) * _DEARER
+        near = [each for each in usable if (each.expected_price or 0.0) <= within]
+        chosen = next((each for each in near if not _fills(pools, each.offer)), near[0]).offer
+        left[chosen.name] -= 1
+        pools[chosen.name] += chosen.market == "spot"
+        found.append(chosen)
+    return found
+
+
+_FEWEST_LEADERS = 2
+
+
+def _fills(pools: Counter[str], offer: Offer) -> bool:
+    """Returns whether one more machine would put more than half of all into this pool."""
+    return offer.market == "spot" and 2 * (pools[offer.name] + 1) > pools.total() + 2
+
+
+def _affordable(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
+    """Reserves the money of each purchase; what the budget does not allow stays QUEUED."""
+    budget = draft.budget
+    if budget is None:
+        return batch
+    return [
+        (instance, offer)
+        for instance, offer in batch
+        if budget.take(draft.terms_of(instance.node_type, offer).get("price_per_hour"), offer)
+    ]
 
 
 def _room(draft: Draft, taken: Counter[str], name: str) -> int:

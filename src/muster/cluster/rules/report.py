@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from muster.cluster.binpack.request import ItemOutcome
 from muster.cluster.model import Demand, Instance
 from muster.cluster.plan import PendingInstance, PendingRequest, ScalingReport
-from muster.cluster.rules.draft import WORK_OF, Draft
+from muster.cluster.rules.draft import FORECAST, WORK_OF, Draft
 from muster.cluster.snapshot import FailedLaunch
 from muster.cluster.states import InstanceState
 
@@ -40,12 +40,12 @@ def report(draft: Draft) -> None:
 
 
 def _left_over(demands: Iterable[Demand], outcomes: Iterable[ItemOutcome]) -> tuple[Demand, ...]:
-    """Work that still runs, on a node which the cloud will take, has not asked for anything yet."""
+    """Work that still runs on a node which must go, or is only forecast, has not asked for anything yet."""
     wanted = tuple(demands)
     return tuple(
         replace(wanted[o.index], count=o.unplaced)
         for o in outcomes
-        if o.unplaced and not wanted[o.index].name.startswith(WORK_OF)
+        if o.unplaced and not wanted[o.index].name.startswith((WORK_OF, FORECAST))
     )
 
 

@@ -30,7 +30,7 @@ from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions
 from muster.sim.cluster.ports import SimDrains, SimInstaller, SimResizer, SimSpec
 from muster.sim.cluster.runtime import SimRuntime
-from muster.sim.cluster.tasks import SimNode
+from muster.sim.cluster.tasks import SimNode, listeners_on
 from muster.sim.cluster.world import World
 from muster.stores.ledger.backup import settle_restored
 from muster.stores.ledger.memory import MemoryInstanceStore
@@ -321,6 +321,8 @@ class SimulatedCluster:
     def _went(self, machine: CloudMachine) -> None:
         node = self.runtime.node_on(machine)
         if node is not None:
+            for listener in tuple(listeners_on(node)):
+                listener.frozen()
             self.world.after(noticed_after_s(machine.ended_how), lambda: self.runtime.kill_node(node))
 
     def _lost_power(self, machine: CloudMachine) -> None:

@@ -377,11 +377,15 @@ class SimCloud:
         machine = self.create(node_type, request=request_id, offer=offer)
         if self._faults.hit("list_late"):
             machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
-        boot_s = round(self._draw.uniform(*self.sells.boot_s), 1)
+        boot_s = self.draw_boot_s()
         if self._faults.hit("joins_first"):
             machine.listed_from = self._world.time + boot_s + self._faults.between("joins_first", 5, 90)
         self.boot(machine, boot_s)
         return machine
+
+    def draw_boot_s(self) -> float:
+        """Draws how long the next machine takes from its purchase to its node."""
+        return round(self._draw.uniform(*self.sells.boot_s), 1)
 
     def _why_not(self, node_type: str, offer: Offer | None) -> FailureKind | None:
         if node_type not in self.sells.types:

@@ -25,7 +25,7 @@ from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE
 from muster.sim.cluster.runtime import SimRuntime
-from muster.sim.cluster.tasks import SimNode
+from muster.sim.cluster.tasks import SimNode, listeners_on
 from muster.sim.cluster.world import World
 
 
@@ -170,10 +170,12 @@ class SimDrains:
         earlier = node.drain_deadline_at
         node.drain_deadline_at = deadline_at if earlier is None else min(earlier, deadline_at)
         node.status = NodeStatus.DRAINING
+        if node.running and self.ends_at_deadline:
+            self._world.after(deadline_s, lambda: self._runtime.kill_node(node))
+        for listener in tuple(listeners_on(node)):
+            listener.draining(node.drain_deadline_at)
         if not node.running:
             self._runtime.kill_node(node)
-        elif self.ends_at_deadline:
-            self._world.after(deadline_s, lambda: self._runtime.kill_node(node))
 
     def _refuse(self, action: Drain, message: str) -> None:
         self._failures.append(DrainFailure(instance_id=action.instance_id, message=message))

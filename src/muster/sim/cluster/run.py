@@ -216,7 +216,11 @@ class SeedRun:
         else:
             report.faulty_ticks += 1
             self._inject_faults()
-        cluster.world.advance(self.options.tick_s)
+        self._pass_time()
+
+    def _pass_time(self) -> None:
+        """Passes the time until the next tick."""
+        self.cluster.world.advance(self.options.tick_s)
 
     def _is_at_rest(self) -> bool:
         calm_s = (self.report.ticks - self.options.faulty_ticks) * self.options.tick_s

@@ -17,6 +17,7 @@ from muster.base.rng import Stream
 from muster.cluster.model import (
     Constraint,
     Demand,
+    DriverReport,
     Gang,
     NodeKind,
     NodeReport,
@@ -24,12 +25,21 @@ from muster.cluster.model import (
     NodeType,
     RuntimeReport,
     Selector,
+    Strategy,
 )
 from muster.cluster.plan import ScalingReport
 from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode, Task, TaskClass, spots_for
+from muster.sim.cluster.tasks import (
+    FOREVER,
+    GangListener,
+    GangWork,
+    SimNode,
+    Task,
+    TaskClass,
+    spots_for,
+)
 from muster.sim.cluster.world import World
 
 
@@ -77,6 +87,7 @@ class SimRuntime:
         self.pending: dict[TaskClass, deque[Task]] = {}
         self.gangs: dict[str, GangWork] = {}  # pending and placed
         self.constraints: tuple[Constraint, ...] = ()
+        self.drivers: DriverReport | None = None  # who uses the cluster, where the run knows it
         self.finished = 0
         self.waits: list[float] = []  # of every task, from submission to its first start
         self.published: list[int] = []
@@ -135,6 +146,21 @@ class SimRuntime:
         self.schedule()
 
     def bundle(self, shape: Resources, selectors: tuple[Selector, ...] = ()) -> Task:
+    def withdraw_gang(self, gang: GangWork) -> None:
+        """Removes a gang, pending or placed; its bundles are free for others."""
+        if self.gangs.pop(gang.gang_id, None) is None:
+            return
+        held_by = [task.node for task in gang.tasks if task.node is not None]
+        for task in gang.tasks:
+            task.attempt += 1
+            if task.node is not None:
+                task.node.give_back(task, self._world.time)
+        for node in held_by:
+            self._end_if_drained(node)
+        if held_by:
+            self.schedule()
+
+    def bundle(self, shape: Resources) -> Task:
         """Returns one bundle for a gang about to be submitted."""
         return self._new_task(TaskClass(shape, selectors), FOREVER)
 
@@ -146,12 +172,20 @@ class SimRuntime:
     def schedule(self) -> None:
         """Starts whatever has room now: gangs first, then tasks, one class after the other."""
         serving = [node for node in self.nodes.values() if node.serves]
+        without_room: set[tuple[Resources, int, Strategy]] = set()  # a gang like one of these has none either
         for gang in self.gangs.values():
-            spots = None if gang.placed else spots_for(gang, serving)
-            for task, node in zip(gang.tasks, spots or (), strict=False):
+            like = (gang.tasks[0].like.shape, len(gang.tasks), gang.strategy)
+            if gang.placed or like in without_room:
+                continue
+            spots = spots_for(gang, serving)
+            if spots is None:
+                without_room.add(like)
+                continue
+            for task, node in zip(gang.tasks, spots, strict=True):
                 node.take(task)
-            if spots:
-                self._finish_later(gang.tasks[0], gang.duration_s)
+            self._finish_later(gang.tasks[0], gang.duration_s)
+            if gang.listener is not None:
+                gang.listener.placed()
         for like, queue in self.pending.items():
             for node in serving:
                 while queue and node.has_room(like):
@@ -240,7 +274,11 @@ class SimRuntime:
             return
         node.status, node.died_at = NodeStatus.DEAD, self._world.time
         emptied: list[SimNode] = []
+        bereft: dict[str, GangListener] = {}
         for task in tuple(node.running.values()):
+            if task.gang is not None and task.gang.listener is not None:
+                self.gangs.pop(task.gang.gang_id, None)
+                bereft[task.gang.gang_id] = task.gang.listener
             for member in task.gang.tasks if task.gang else (task,):
                 if member.node is not None:
                     emptied.append(member.node)
@@ -250,6 +288,8 @@ class SimRuntime:
                 self._enqueue(task)
         for other in emptied:
             self._end_if_drained(other)
+        for listener in bereft.values():
+            listener.lost(node)
         self.schedule()
 
     def forget_nodes(self) -> None:
@@ -277,6 +317,7 @@ class SimRuntime:
             ),
             gangs=tuple(_asked(gang) for gang in self.pending_gangs()),
             constraints=self.constraints,
+            drivers=self.drivers,
         )
 
     def _shown(self, node: SimNode) -> NodeReport:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from muster.base.ids import NodeId
 from muster.base.resources import Resources
@@ -35,6 +35,26 @@ class Task:
     node: SimNode | None = None
 
 
+class GangListener(Protocol):
+    """A GangListener is who submitted a gang and runs something in its bundles."""
+
+    def placed(self) -> None:
+        """Every bundle has a node; called while work is being placed, so it must not change that."""
+        ...
+
+    def draining(self, deadline_at: float) -> None:
+        """One of its nodes takes nothing new and may be ended at `deadline_at`."""
+        ...
+
+    def frozen(self) -> None:
+        """One of its machines ended, which the runtime has not noticed yet."""
+        ...
+
+    def lost(self, node: SimNode) -> None:
+        """A node of it is dead; the gang is withdrawn."""
+        ...
+
+
 @dataclass
 class GangWork:
     """A GangWork has bundles that start together and end together."""
@@ -43,6 +63,7 @@ class GangWork:
     strategy: Strategy
     tasks: list[Task]
     duration_s: float
+    listener: GangListener | None = None  # None: it is placed again when a node of it is lost
 
     @property
     def placed(self) -> bool:
@@ -161,3 +182,11 @@ def _how_many(node: SimNode, like: TaskClass, at_most: int) -> int:
     if not node.has_room(like):
         return 0
     return min([at_most, *(node.free[name] // units for name, units in like.shape.items() if units)])
+
+
+def listeners_on(node: SimNode) -> Iterator[GangListener]:
+    """Yields who runs something in the gangs of a node, each once."""
+    gangs = {task.gang.gang_id: task.gang for task in node.running.values() if task.gang is not None}
+    for gang in gangs.values():
+        if gang.listener is not None:
+            yield gang.listener

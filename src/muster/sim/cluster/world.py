@@ -45,8 +45,14 @@ class World:
     def advance(self, seconds: float) -> None:
         """Passes time and runs everything due at its own moment."""
         end = self.time + seconds
-        while self._heap and self._heap[0][0] <= end:
-            due, _, happen = heapq.heappop(self._heap)
-            self.time = due
-            happen()
+        while self.run_next(end):
+            pass
         self.time = end
+
+    def run_next(self, until: float) -> bool:
+        """Moves to the next event and runs it; False, and no time passes, when none is due by `until`."""
+        if not self._heap or self._heap[0][0] > until:
+            return False
+        self.time, _, happen = heapq.heappop(self._heap)
+        happen()
+        return True

@@ -204,6 +204,14 @@ class SimulatedEngine:
         return self._capacity
 
     @property
+    def clock(self) -> MovableClock:
+        return self._clock
+
+    def worker_s(self, workers: int) -> float:
+        """Returns the seconds that trials have held one of so many equal workers, summed up."""
+        return self.worker_capacity.busy_s * workers
+
+    @property
     def is_idle(self) -> bool:
         """Returns whether `poll` can return nothing more unless something is submitted."""
         return not self._ready and self.timeline.is_empty
@@ -232,7 +240,7 @@ class SimulatedEngine:
 
     def close(self) -> None:
         for process in self._processes.values():
-            self.worker_capacity.give_back(process.command.resources)
+            self._give_room_back(process.command)
         self._processes.clear()
         self._queue.clear()
         self.timeline.clear()
@@ -243,7 +251,7 @@ class SimulatedEngine:
     def _start_those_that_fit(self) -> None:
         while self._queue:
             command = self._queue[0]
-            curve = self._curve if self._curves is None else self._curves.get(command.trainable_name)
+            curve = self._curve_of(command)
             if not self.worker_capacity.can_ever_fit(command.resources):
                 needs = self.worker_capacity.needs(command.resources)
                 self._refuse(f"needs ({needs}), but there is only ({self.worker_capacity.whole}) in all")
@@ -254,6 +262,15 @@ class SimulatedEngine:
                 self._start(command, curve)
             else:
                 return
+
+    def _take_room(self, command: StartTrial) -> None:
+        self.worker_capacity.take(command.resources)
+
+    def _give_room_back(self, command: StartTrial) -> None:
+        self.worker_capacity.give_back(command.resources)
+
+    def _curve_of(self, command: StartTrial) -> Curve | None:
+        return self._curve if self._curves is None else self._curves.get(command.trainable_name)
 
     def _refuse(self, why: str) -> None:
         trial_id = self._queue.popleft().trial_id
@@ -271,7 +288,7 @@ class SimulatedEngine:
             delay = delay * faults.start_factor + 60.0
         process = SimulatedProcess(command, curve, faults, free[-1] if free else self._pids + 1)
         self._processes[command.trial_id] = process
-        self.worker_capacity.take(command.resources)
+        self._take_room(command)
         is_reused = bool(free)
         if free:
             free.pop()
@@ -316,11 +333,15 @@ class SimulatedEngine:
                 reusable = process.command.may_reuse
                 self.timeline.plan(0.0, process, lambda: self._exit(process, is_done=True, reusable=reusable))
                 return
-            seconds = process.seconds()
+            seconds = self._seconds(process)
         except Exception as error:  # noqa: BLE001 - the user's curve
             self._exit(process, failure=failure_of(error))
             return
         self.timeline.plan(seconds, process, lambda: self._reported(process, seconds))
+
+    def _seconds(self, process: SimulatedProcess) -> float:
+        """Returns how long the next iteration takes where the process runs."""
+        return process.seconds()
 
     def _reported(self, process: SimulatedProcess, seconds: float) -> None:
         now, info, save_s = self._clock.now(), process.info, self._costs.save_s
@@ -432,7 +453,7 @@ class SimulatedEngine:
     ) -> None:
         process.turn = GONE
         command = self._processes.pop(process.trial_id).command
-        self.worker_capacity.give_back(command.resources)
+        self._give_room_back(command)
         if reusable:
             self._idle.setdefault(command.resources, []).append(process.pid)
         self._ready.append(

@@ -149,17 +149,20 @@ class NullTrialStore:
 class SimulatedRun:
     """A SimulatedRun is the experiment from one start of its driver to the next, or to its end."""
 
-    def __init__(self, experiment: SimulatedExperiment, store: TrialStore) -> None:
+    def __init__(
+        self, experiment: SimulatedExperiment, store: TrialStore, engine: SimulatedEngine | None = None
+    ) -> None:
+        """`engine`: one of another world; None: one with room for the experiment's workers."""
         self.experiment = experiment
         self.store = store
-        self.clock = ManualClock()
-        self.engine = SimulatedEngine(
-            self.clock,
+        self.engine = engine or SimulatedEngine(
+            ManualClock(),
             experiment.capacity(),
             experiment.curve,
             costs=experiment.costs,
             faults=experiment.faults,
         )
+        self.clock = self.engine.clock
         self.engine.timeline.wake_at = experiment.deadline_s
         self.history = ImprovementHistory(
             experiment.metric, experiment.mode, elapsed_s=self.clock.monotonic, worker_s=self._worker_s
@@ -187,10 +190,10 @@ class SimulatedRun:
             reuse_actors=experiment.reuse_actors,
             max_pending=ahead if experiment.ahead is None else experiment.ahead,
         )
-        return ExperimentState(settings, plugins, capacity=experiment.capacity())
+        return ExperimentState(settings, plugins, capacity=self.engine.capacity())
 
     def _worker_s(self) -> float:
-        return self.engine.worker_capacity.busy_s * self.experiment.workers
+        return self.engine.worker_s(self.experiment.workers)
 
     @property
     def search(self) -> SearchPlugin:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -11,7 +11,8 @@ from muster.base.rng import Seed
 from muster.trials.controller_view import PAUSED, PROMOTED, STOPPED, ControllerView
 from muster.trials.metrics import in_words
 from muster.trials.model import Trial
-from muster.trials.plugins import CONTINUE, PAUSE, STOP
+from muster.trials.plugins import CONTINUE, PAUSE, STOP, Milestone
+from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.asha_promotion import AshaParameters, PromotionRule, Shown
 from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain
@@ -254,6 +255,18 @@ class AsyncHyperBandScheduler(MetricScheduler):
         if isinstance(self._rule, PromotionRule):
             return self._rule.choose(tune_controller, self._bracket_of, self._shown)
         return super().choose_trial_to_run(tune_controller)
+
+    def milestones(self, trial: Trial) -> Sequence[Milestone] | None:
+        """Returns the rungs of the trial's bracket, each of which one of `reduction_factor` leaves upwards."""
+        parameters = self._parameters
+        if parameters.type == "promotion" and trial.state is TrialState.PAUSED:
+            return None  # others decide whether and when it is promoted
+        goes_on, pauses = 1 / parameters.reduction_factor, parameters.type == "promotion"
+        bracket = self._bracket_of.get(trial.trial_id, 0)
+        below = [time for time in milestones(parameters, bracket) if time < parameters.max_t]
+        rungs = [Milestone(time, goes_on, self._time_attr, pauses) for time in reversed(below)]
+        ends = [Milestone(parameters.max_t, 0.0, self._time_attr)] if parameters.stop_last_trials else []
+        return (*rungs, *ends)
 
     def debug_string(self) -> str:
         lines = [f"Using AsyncHyperBand: num_stopped={self._num_stopped}"]

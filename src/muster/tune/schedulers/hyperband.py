@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, ClassVar
 
 from muster.errors import TuneError
 from muster.trials.controller_view import PAUSED, PROMOTED, STOPPED, ControllerView
 from muster.trials.model import Trial
+from muster.trials.plugins import Milestone, RungToOpen
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.hyperband_bands import (
     Bands,
@@ -114,6 +115,26 @@ class HyperBandScheduler(MetricScheduler):
 
     def state(self) -> dict[str, int]:
         return {"num_brackets": self._bands.total, "num_stopped": self._num_stopped}
+
+    def milestones(self, trial: Trial) -> Sequence[Milestone] | None:
+        """Returns the milestone of the trial's bracket, where it waits for the others, or its end."""
+        bracket = self._bands.bracket_of(trial.trial_id)
+        if bracket is None:
+            return None
+        if bracket.runs_freely:
+            return ()
+        return (Milestone(bracket.milestone, 0.0, self._time_attr, is_barrier=True),)
+
+    def rungs_to_open(self) -> Sequence[RungToOpen]:
+        """Returns the next rung of every bracket that will be halved, and those after it."""
+        found = []
+        for bracket in self._in_turn(self._bands.open.values()):
+            rungs = list(bracket.rungs_ahead())
+            if rungs:
+                (count, time), *follows = rungs
+                behind = bracket.members_behind()
+                found.append(RungToOpen(behind, count, time, self._time_attr, tuple(follows)))
+        return found
 
     def debug_string(self) -> str:
         lines = [f"Using HyperBand: num_stopped={self._num_stopped} total_brackets={self._bands.total}"]

@@ -6,6 +6,7 @@ HyperBandScheduler calls it with ids of trials. Every call but a halving is O(1)
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from muster.tune.plugin_state import Plain, plain_number, refuse
@@ -115,6 +116,19 @@ class Bracket:
         """Returns the progress from 0 to 1."""
         is_last = not self.halvings_left and self._parameters.stop_last_trials
         return 1.0 if is_last and not self._behind else min(1.0, self._done / self._total)
+
+    def members_behind(self) -> tuple[str, ...]:
+        """Returns the members below the milestone."""
+        return tuple(one for one, standing in self.members.items() if self._is_behind(standing))
+
+    def rungs_ahead(self) -> Iterator[tuple[int, float]]:
+        """Yields how many members each halving to come leaves, and how long those train then."""
+        size, milestone, members = self.size, self.milestone, len(self.members)
+        for _ in range(self.halvings_left):
+            size, above = self._parameters.next_rung(size, milestone)
+            members = min(members, size)
+            yield members, above - milestone
+            milestone = above
 
     def add(self, trial_id: str) -> None:
         """Adds a member, which has to catch up with the others."""

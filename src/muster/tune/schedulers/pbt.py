@@ -15,6 +15,7 @@ from muster.base.rng import Seed, Stream, global_generators_at
 from muster.trials.controller_view import COPIED, PAUSED, ControllerView
 from muster.trials.metrics import TRAINING_ITERATION, in_words
 from muster.trials.model import CheckpointRef, Trial
+from muster.trials.plugins import Milestone, RungToOpen
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers import pbt_explore
@@ -310,6 +311,20 @@ class PopulationBasedTraining(MetricScheduler):
             return config
         with global_generators_at(stream.getrandbits(32)):
             return pbt_explore.explored_freely(config, explore)
+
+    def milestones(self, trial: Trial) -> Sequence[Milestone] | None:
+        """Returns () because members run to their end; synchronous ones wait for each other on the way."""
+        if not self._asked.synch:
+            return ()
+        return (Milestone(self._next_sync, 0.0, self._time_attr, is_barrier=True),)
+
+    def rungs_to_open(self) -> Sequence[RungToOpen]:
+        """Returns the next interval of a synchronous population, which opens when all have come to it."""
+        if not self._asked.synch or not len(self._population):
+            return ()
+        members = self._population.members
+        behind = tuple(name for name, one in members.items() if one.last_train_time < self._next_sync)
+        return (RungToOpen(behind, len(members), self._asked.perturbation_interval, self._time_attr),)
 
     def debug_string(self) -> str:
         checkpoints = self._num_checkpoints - self._shown_from[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from muster.trials import plugins
 from muster.trials.controller_view import ControllerView
 from muster.trials.metrics import DEFAULT_METRIC, in_words
 from muster.trials.model import Trial
+from muster.trials.plugins import Milestone
 from muster.tune.plugin_state import PluginState, restore_by_path, saved_by_path
 
 __all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]
@@ -145,6 +147,11 @@ class FIFOScheduler(TrialScheduler):
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
         return first_waiting(tune_controller)
+
+    def milestones(self, trial: Trial) -> Sequence[Milestone] | None:
+        """Returns where a trial may be stopped or paused; () when it runs to its end, None: not known."""
+        del trial
+        return () if type(self) is FIFOScheduler else None
 
     def debug_string(self) -> str:
         return "Using FIFO scheduling algorithm."

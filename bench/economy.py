@@ -1,0 +1,157 @@
+"""Compares what experiments cost with ours and with a peer without prices and forecasts, in virtual time.
+
+Both sides are the same simulator, tuner and autoscaler; the peer is ours with every switch off. Costs, times
+and values are exact and the same on every machine; nothing here depends on how fast it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+from bench import table
+from bench.economy_scenario import PEER, Scenario, Switches
+from bench.options import Options
+from muster.sim.joint.run import JointResult
+
+STARTS, QUICK_STARTS = 30, 2
+SHARE_STARTS = 10  # of the runs with one feature off, and of those without a limit of nodes
+UNLIMITED = 256  # nodes: as many as there are trials
+WORKLOADS = ("asha", "hyperband", "pbt")
+OURS = Switches()
+ON_DEMAND = replace(OURS, spot=False)
+SIDES = {
+    "peer": PEER,
+    "peer, types by price": replace(PEER, price_aware=True),
+    "ours, on demand": ON_DEMAND,
+    "ours, with spot": OURS,
+}
+WITHOUT = {
+    "types by price": "price_aware",
+    "removing at once": "removes",
+    "buying ahead": "buys_ahead",
+    "not too late": "not_too_late",
+    "consolidation": "consolidates",
+}
+Runs = dict[str, list[JointResult]]  # side -> one result per start
+
+
+def run(options: Options) -> dict[str, float]:
+    """Runs, prints the tables, returns the figures."""
+    logging.getLogger("muster").setLevel(logging.ERROR)
+    starts = QUICK_STARTS if options.quick else STARTS
+    scenario = Scenario()
+    figures: dict[str, float] = {}
+    lost: list[float] = []
+    for workload in filter(options.wants, WORKLOADS):
+        found = run_all(scenario, workload, SIDES, starts)
+        show(f"{workload}, at most {scenario.most_nodes} nodes, {starts} starts", found)
+        figures |= ratios(workload, found, scenario.value_range())
+        lost += [one.lost_share for one in found["ours, with spot"]]
+        figures |= shares(scenario, workload, found, min(starts, SHARE_STARTS))
+        figures |= unlimited(workload, min(starts, SHARE_STARTS))
+    if lost:
+        figures["lost_work.median"], figures["lost_work.worst"] = median(lost), max(lost)
+        table.note(f"work repeated on spot: median {median(lost):.2%}, worst start {max(lost):.2%}")
+    if options.wants("mixed"):
+        figures |= consolidation(scenario, starts)
+    return figures
+
+
+def run_all(scenario: Scenario, workload: str, sides: Mapping[str, Switches], starts: int) -> Runs:
+    found: Runs = {}
+    for name, switches in sides.items():
+        begun = time.process_time()
+        found[name] = [scenario.run(workload, switches, seed) for seed in range(1, starts + 1)]
+        took = (time.process_time() - begun) / max(starts, 1)
+        table.progress(f"{workload}, {name}: {starts} starts, {took:.1f} CPU s each")
+    return found
+
+
+def ratio(ours: Sequence[JointResult], peer: Sequence[JointResult]) -> float:
+    """Returns the median over starts of the peer's cost / ours."""
+    return median(b.cost / a.cost for a, b in zip(ours, peer, strict=False))
+
+
+def time_ratio(ours: Sequence[JointResult], peer: Sequence[JointResult]) -> float:
+    return median(a.end_s / b.end_s for a, b in zip(ours, peer, strict=False))
+
+
+def ratios(workload: str, found: Runs, value_range: float) -> dict[str, float]:
+    """Returns the figures of one workload; a best value is the lower the better."""
+    peer, priced = found["peer"], found["peer, types by price"]
+    figures = {}
+    for side, name in (("ours, on demand", "ondemand"), ("ours, with spot", "spot")):
+        ours = found[side]
+        figures[f"cost_ratio.{workload}_{name}"] = ratio(ours, peer)
+        figures[f"cost_ratio_same_types.{workload}_{name}"] = ratio(ours, priced)
+        figures[f"time_ratio.{workload}_{name}"] = time_ratio(ours, peer)
+        figures[f"best_gap.{workload}_{name}"] = (best(ours) - best(peer)) / value_range
+    return figures
+
+
+def best(runs: Iterable[JointResult]) -> float:
+    return fmean(value for one in runs for value in one.best.values())
+
+
+def shares(scenario: Scenario, workload: str, found: Runs, starts: int) -> dict[str, float]:
+    """Turns one feature off at a time: how much more it costs then is that feature's share."""
+    ours, figures, rows = found["ours, with spot"][:starts], {}, []
+    off = {
+        f"without {text}": replace(OURS, **{name: False})
+        for text, name in WITHOUT.items()
+    }
+    off["without spot"] = ON_DEMAND
+    for name, runs in run_all(scenario, workload, off, starts).items():
+        more = median(b.cost / a.cost for a, b in zip(ours, runs, strict=False))
+        figures[f"cost_without.{workload}_{name.removeprefix('without ').replace(' ', '_')}"] = more
+        rows.append([name, f"{more:.2f}x", f"{time_ratio(runs, ours):.2f}x"])
+    table.show(f"{workload}: what each feature is worth, {starts} starts", ["", "cost", "time"], rows)
+    return figures
+
+
+def unlimited(workload: str, starts: int) -> dict[str, float]:
+    """Repeats the comparison where the number of nodes is not limited: the peer then buys one per trial."""
+    found = run_all(Scenario(most_nodes=UNLIMITED), workload, SIDES, starts)
+    show(f"{workload}, without a limit of nodes, {starts} starts", found)
+    return {
+        f"cost_ratio_unlimited.{workload}_{name}": ratio(found[side], found["peer"])
+        for side, name in (("ours, on demand", "ondemand"), ("ours, with spot", "spot"))
+    }
+
+
+def consolidation(scenario: Scenario, starts: int) -> dict[str, float]:
+    """Runs the mixed workload on demand with and without consolidation: other moves there are not."""
+    sides = {"consolidation off": replace(ON_DEMAND, consolidates=False), "conservative": ON_DEMAND}
+    found = run_all(scenario, "mixed", sides, starts)
+    show(f"mixed workload, on demand, {starts} starts", {"peer": found["consolidation off"], **found})
+    off, on = found.values()
+    return {
+        "consolidation_saved": median(1.0 - b.cost / a.cost for a, b in zip(off, on, strict=True)),
+        "consolidation_lost": max(one.lost_share for one in on),
+        "moved_more_than_twice": float(sum(count > 2 for one in on for count in one.moves)),
+    }
+
+
+def show(title: str, found: Runs) -> None:
+    rows = []
+    for name, runs in found.items():
+        rows.append(
+            [
+                name,
+                f"{median(one.cost for one in runs):.2f}",
+                f"{median(one.end_s for one in runs) / 3600:.2f}",
+                f"{median(one.node_s for one in runs) / 3600:.1f}",
+                f"{median(one.busy_s / one.node_s for one in runs):.0%}",
+                f"{median(one.machines for one in runs):.0f}",
+                f"{median(one.lost_share for one in runs):.2%}",
+                f"{best(runs):.4f}",
+                f"{ratio(runs, found['peer']):.2f}x",
+                f"{time_ratio(runs, found['peer']):.2f}x",
+            ]
+        )
+    columns = ["", "$", "hours", "node-hours", "in use", "machines", "repeated", "best value"]
+    table.show(f"{title}: medians", [*columns, "peer's $ / its", "its time / peer's"], rows)

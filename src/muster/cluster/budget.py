@@ -1,0 +1,107 @@
+"""Holds a cluster's budget: what is spent, what is promised, and whether one more machine fits; pure.
+
+A machine is promised up to the earliest moment at which it can be given back: its work is drained, the cloud
+ends it, and what its offer bills at least is paid. What is promised is as good as spent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from muster.cluster.model import ClusterSpec, Instance, Offer
+from muster.cluster.snapshot import BudgetPeriod, Memory
+from muster.cluster.spend import billed_s, cost_of, spend_so_far
+from muster.cluster.spending import Budget
+from muster.cluster.states import ON_CLOUD, InstanceState
+
+ENDING_S = 60.0  # from the end of a drain until the cloud has ended the machine
+SLACK_S = 30.0  # until the next tick has been carried out
+_PROMISED = (*ON_CLOUD, InstanceState.REQUESTED)
+
+
+class BudgetState(Struct, kw_only=True):
+    """A BudgetState is what is left of a budget while a tick buys; `take` reserves."""
+
+    budget: Budget
+    spent: float  # $ in the running period
+    promised: float  # $ that machines which exist or were asked for will cost at least from now on
+    per_hour: float  # $ per hour of those machines
+    boot_s: float
+    giveback_s: float
+    refused: int = 0
+
+    @property
+    def left(self) -> float:
+        """Returns the $ that may still be promised; inf where only the price per hour is limited."""
+        return math.inf if self.budget.total is None else self.budget.total - self.spent - self.promised
+
+    def take(self, price_per_hour: float | None, offer: Offer | None = None) -> bool:
+        """Reserves one machine; False when it does not fit, or when nobody knows what it costs."""
+        if price_per_hour is None:
+            self.refused += 1
+            return False
+        least = price_per_hour * billed_s(offer, self.boot_s + self.giveback_s) / 3600.0
+        most_per_hour = math.inf if self.budget.per_hour is None else self.budget.per_hour
+        if least > self.left + 1e-9 or self.per_hour + price_per_hour > most_per_hour + 1e-9:
+            self.refused += 1
+            return False
+        self.promised += least
+        self.per_hour += price_per_hour
+        return True
+
+    @property
+    def is_used_up(self) -> bool:
+        """Returns whether the machines must go now for the budget to be held."""
+        return self.left < self.per_hour * SLACK_S / 3600.0
+
+    def text(self) -> str:
+        parts = []
+        if self.budget.total is not None:
+            within = "" if self.budget.period_s is None else f" of this period of {self.budget.period_s:g} s"
+            parts.append(
+                f"${self.spent:.2f} spent and ${self.promised:.2f} reserved of ${self.budget.total:g}{within}"
+            )
+        if self.budget.per_hour is not None:
+            parts.append(f"${self.per_hour:.2f} of ${self.budget.per_hour:g} per hour")
+        return ", ".join(parts)
+
+
+def budget_state(
+    spec: ClusterSpec, instances: Iterable[Instance], memory: Memory, now: float, boot_s: float
+) -> BudgetState | None:
+    """Returns the state of the cluster's budget; None when it has none."""
+    if spec.budget is None:
+        return None
+    live = [record for record in instances if record.state in _PROMISED]
+    period = period_at(spec.budget, memory, spend_so_far(live, memory, now), now)
+    giveback_s = spec.timeouts.drain_deadline_s + ENDING_S
+    return BudgetState(
+        budget=spec.budget,
+        spent=max(0.0, spend_so_far(live, memory, now) - period.spent_before),
+        promised=sum(_promised(record, now, boot_s, giveback_s) for record in live),
+        per_hour=sum(record.price_per_hour or 0.0 for record in live),
+        boot_s=boot_s,
+        giveback_s=giveback_s,
+    )
+
+
+def period_at(budget: Budget, memory: Memory, spent: float, now: float) -> BudgetPeriod:
+    """Returns the period that runs at `now`: a new one when the last is over, or none has begun."""
+    period = memory.budget_period
+    if period.since is None:
+        return BudgetPeriod(since=now, spent_before=0.0 if budget.period_s is None else spent)
+    if budget.period_s is None or now - period.since < budget.period_s:
+        return period
+    passed = math.floor((now - period.since) / budget.period_s)
+    return BudgetPeriod(since=period.since + passed * budget.period_s, spent_before=spent)
+
+
+def _promised(record: Instance, now: float, boot_s: float, giveback_s: float) -> float:
+    """Returns the $ that the record's machine will cost from now on if it is given up now."""
+    price = record.price_per_hour or 0.0
+    if record.state is InstanceState.REQUESTED:
+        return price * billed_s(record.offer, boot_s + giveback_s) / 3600.0
+    return max(0.0, cost_of(record, now + giveback_s) - cost_of(record, now))

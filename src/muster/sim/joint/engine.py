@@ -1,0 +1,343 @@
+"""Implements the Engine port on the nodes of a simulated cluster, in the time of its world.
+
+Each trial is a pending gang until a node has room for it, as Ray Tune shows its trials to an autoscaler; then
+its process runs at the speed of that node, and is lost with it. Called by TrialController; decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from msgspec.structs import replace
+
+from muster.base.ids import NodeId
+from muster.base.resources import EMPTY, Resources
+from muster.cluster.model import Strategy
+from muster.sim.cluster.runtime import SimRuntime
+from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode
+from muster.sim.cluster.world import World
+from muster.sim.event_queue import ANY_TURN, GONE, Action, EventQueue, HasTurns
+from muster.sim.tune.curve import Curve, Report
+from muster.sim.tune.engine import Costs, SimulatedEngine, SimulatedProcess
+from muster.sim.tune.faults import FaultPlan
+from muster.trials.commands import StartTrial
+from muster.trials.events import CapacityChanged, EngineEvent, TrialExited, TrialFailure, TrialFailureKind
+
+PREEMPTED = TrialFailure(
+    kind=TrialFailureKind.PREEMPTED, message="its node was taken back (preempted) while the trial ran"
+)
+NODE_LOST = TrialFailure(kind=TrialFailureKind.NODE_LOST, message="its node went away, simulated")
+
+
+class WorldQueue(EventQueue):
+    """A WorldQueue has its plans among the events of a world, beside those of everything else in it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._world = world
+        self._is_closed = False
+
+    def _push(self, delay_s: float, who: HasTurns, turn: int, action: Action) -> None:
+        def happen() -> None:
+            is_due = turn == who.turn or (turn == ANY_TURN and who.turn != GONE)
+            if is_due and not self._is_closed:
+                action()
+
+        self._world.after(delay_s, happen)
+
+    def clear(self) -> None:
+        self._is_closed = True
+
+
+@dataclass
+class TrialWork:
+    """A TrialWork sums up what trials did on nodes, in seconds of their share of a node."""
+
+    held_s: float = 0.0  # from a place on a node to its end
+    repeated_s: float = 0.0  # work since the newest checkpoint, lost with a node
+    restores: int = 0
+    moves: dict[str, int] = field(default_factory=dict)  # trial -> how often its node was taken from it
+    moved_at: dict[str, float] = field(
+        default_factory=dict
+    )  # trial -> when it last happened, by the wall clock
+    losses: int = 0  # processes that ended with their node, before they could leave it
+
+
+class Placement:
+    """A Placement is one start of a trial: its gang, and what happens to the nodes of it."""
+
+    def __init__(self, engine: JointEngine, command: StartTrial, curve: Curve, gang: GangWork) -> None:
+        self.command, self.curve, self.gang = command, curve, gang
+        self.deadline_at = inf  # when its node may be ended
+        self.nodes: list[SimNode] = []
+        self.share = 0.0
+        self.placed_at = 0.0
+        self.has_begun = False  # its process is up and has what it continues from
+        self.saved_at = 0.0  # what was done since then would be repeated
+        self._engine = engine
+
+    def placed(self) -> None:
+        self.nodes = [task.node for task in self.gang.tasks if task.node is not None]
+        self.share = max(_share_of(self.gang.tasks[0].like.shape, node) for node in self.nodes)
+        self._engine.begin(self)
+
+    def draining(self, deadline_at: float) -> None:
+        self.deadline_at = deadline_at
+        self._engine.leave_unless_at_work(self)
+
+    def frozen(self) -> None:
+        self._engine.freeze(self)
+
+    def lost(self, node: SimNode) -> None:
+        self._engine.lose(self, was_draining=node.drain_deadline_at is not None)
+
+
+def _share_of(shape: Resources, node: SimNode) -> float:
+    """Returns the largest part of any resource of the node that the shape takes."""
+    parts = (units / node.total.units(name) for name, units in shape.items() if node.total.units(name))
+    return max(parts, default=0.0)
+
+
+SpeedOf = Callable[[str], float]  # node type -> steps per step of the reference
+
+
+class JointEngine(SimulatedEngine):
+    """A JointEngine runs the trials of one experiment on the nodes of a cluster; several may share one.
+
+    Args:
+        runtime: The simulated runtime of the cluster.
+        world: Its world.
+        name: Of the experiment: gangs carry it.
+        curve: What trials do: a Curve, a function, or one Curve per trainable name.
+        costs: What starting, saving and stopping take.
+        speed_of: How fast a node type is.
+
+    `poll` with a timeout runs the world event by event until something is ready; without one it returns what
+    is ready now, so that several experiments of one world are handled in the order of their events.
+    """
+
+    def __init__(
+        self,
+        runtime: SimRuntime,
+        world: World,
+        name: str,
+        curve: Curve | Report | Mapping[str, Curve],
+        *,
+        costs: Costs | None = None,
+        speed_of: SpeedOf = lambda node_type: 1.0,
+        faults: FaultPlan | None = None,
+    ) -> None:
+        super().__init__(world, {}, curve, costs=costs, faults=faults)
+        self.timeline: EventQueue = WorldQueue(world)
+        self.work = TrialWork()
+        self._runtime, self._world, self._name = runtime, world, name
+        self._speed_of = speed_of
+        self._placements: dict[str, Placement] = {}  # by trial, from the request to the end
+        self._gangs = 0
+        self._known = Resources.of(self.capacity())
+        self._ready.append(self._capacity_now())
+
+    # -- the port ---------------------------------------------------------------------------------
+
+    def capacity(self) -> Mapping[str, float]:
+        """Returns what the nodes of now have in all; more can be bought, and the limit is not known."""
+        total = EMPTY
+        for node in self._runtime.live_nodes():
+            total = total.plus(node.total)
+        return total.to_floats()
+
+    def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
+        until = self._world.time + timeout_s
+        while not self._ready and timeout_s > 0 and self._world.run_next(until):
+            pass
+        events, self._ready = self._ready, []
+        return events
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._ready)
+
+    @property
+    def is_idle(self) -> bool:
+        """Returns whether nothing waits for a node, runs or is to be handled."""
+        return not (self._ready or self._placements)
+
+    def worker_s(self, workers: int) -> float:
+        running = sum(
+            (self._world.time - one.placed_at) * one.share for one in self._placements.values() if one.nodes
+        )
+        return self.work.held_s + running
+
+    def node_of(self, trial_id: str) -> NodeId | None:
+        """Returns the node that holds a trial, the first one of several."""
+        placement = self._placements.get(trial_id)
+        return placement.nodes[0].node_id if placement is not None and placement.nodes else None
+
+    def unsaved_s(self, trial_id: str) -> float:
+        """Returns the seconds of work since the trial's newest checkpoint."""
+        placement = self._placements.get(trial_id)
+        return self._world.time - placement.saved_at if placement is not None and placement.nodes else 0.0
+
+    def placements(self) -> Collection[Placement]:
+        """Returns every start of a trial that waits for a node or has one."""
+        return self._placements.values()
+
+    def moved_at(self, trial_id: str) -> float | None:
+        return self.work.moved_at.get(trial_id)
+
+    def close(self) -> None:
+        # Those that wait first: they must not get the room that the others leave.
+        for placement in sorted(self._placements.values(), key=lambda one: bool(one.nodes)):
+            self._release(placement)
+        self._processes.clear()
+        super().close()
+
+    # -- from a request to a node -----------------------------------------------------------------
+
+    def _start_those_that_fit(self) -> None:
+        while self._queue:
+            command = self._queue[0]
+            curve = self._curve_of(command)
+            if curve is None:
+                self._refuse(f"has the trainable {command.trainable_name!r}, for which there is no curve")
+                continue
+            self._queue.popleft()
+            self._request(replace(command, may_reuse=False), curve)
+
+    def _request(self, command: StartTrial, curve: Curve) -> None:
+        """Asks for room. Bundles that differ are asked for as one, because nodes place equal ones only."""
+        self._gangs += 1
+        shapes = [Resources.of(bundle) for bundle in command.resources.bundles]
+        if len(set(shapes)) > 1:
+            shapes = [Resources.of(command.resources.required_resources)]
+        tasks = [self._runtime.bundle(shape) for shape in shapes]
+        gang_id = f"{self._name}-{command.trial_id}-{self._gangs}"
+        gang = GangWork(gang_id, Strategy(command.resources.strategy), tasks, FOREVER)
+        placement = Placement(self, command, curve, gang)
+        gang.listener = placement
+        self._placements[command.trial_id] = placement
+        self._runtime.submit_gang(gang)
+
+    def begin(self, placement: Placement) -> None:
+        """Starts the process of a trial that has its place."""
+        placement.placed_at = placement.saved_at = self._world.time
+        if placement.command.checkpoint is not None:
+            self.work.restores += 1
+        self._start(placement.command, placement.curve)
+
+    def _take_room(self, command: StartTrial) -> None:
+        """Does nothing: the gang holds it already."""
+
+    def _give_room_back(self, command: StartTrial) -> None:
+        placement = self._placements.get(command.trial_id)
+        if placement is not None:
+            self._release(placement)
+
+    def _withdraw(self, trial_id: str) -> None:
+        placement = self._placements.get(trial_id)
+        if placement is not None:
+            self._release(placement)
+            self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now()))
+
+    def _release(self, placement: Placement) -> None:
+        del self._placements[placement.command.trial_id]
+        if placement.nodes:
+            self.work.held_s += (self._world.time - placement.placed_at) * placement.share
+        self._runtime.withdraw_gang(placement.gang)
+
+    # -- on a node --------------------------------------------------------------------------------
+
+    def _started(self, process: SimulatedProcess, is_reused: bool) -> None:
+        placement = self._placements[process.trial_id]
+        placement.saved_at, placement.has_begun = self._world.time, True
+        super()._started(process, is_reused)
+
+    def _seconds(self, process: SimulatedProcess) -> float:
+        placement = self._placements[process.trial_id]
+        speed = min(self._speed_of(node.machine.node_type) for node in placement.nodes)
+        every = self._costs.checkpoint_every
+        saves = bool(every) and (process.iteration + 1) % every == 0
+        return process.seconds() / speed + (self._costs.save_s if saves else 0.0)
+
+    def _reported(self, process: SimulatedProcess, seconds: float) -> None:
+        before = process.checkpoint_index
+        super()._reported(process, seconds)
+        self._note_saved(process, before)
+
+    def _saved(self, process: SimulatedProcess) -> None:
+        before = process.checkpoint_index
+        super()._saved(process)
+        self._note_saved(process, before)
+
+    def _note_saved(self, process: SimulatedProcess, before: int) -> None:
+        placement = self._placements.get(process.trial_id)
+        if placement is not None and process.checkpoint_index > before:
+            placement.saved_at = self._world.time
+
+    def _continue(self, process: SimulatedProcess) -> None:
+        """Continues, unless its node will go: then a trial saves, if there is time for it, and leaves."""
+        placement = self._placements[process.trial_id]
+        if placement.deadline_at == inf:
+            super()._continue(process)
+        elif placement.saved_at == self._world.time:
+            process.is_waiting = False
+            self._preempt(process)
+        elif self._world.time + self._costs.save_s <= placement.deadline_at and process.iteration:
+            process.is_waiting = False
+            self.timeline.plan(self._costs.save_s, process, lambda: self._save_and_leave(process))
+        else:
+            super()._continue(process)
+
+    def _save_and_leave(self, process: SimulatedProcess) -> None:
+        self._saved(process)
+        self._preempt(process)
+
+    # -- losing the node --------------------------------------------------------------------------
+
+    def leave_unless_at_work(self, placement: Placement) -> None:
+        """Takes a trial off a node that will go, where it has nothing to lose; others save first."""
+        process = self._processes.get(placement.command.trial_id)
+        if process is not None and not placement.has_begun:
+            self._preempt(process)
+
+    def _preempt(self, process: SimulatedProcess) -> None:
+        self._count_move(process.trial_id)
+        self._exit(process, failure=PREEMPTED)
+
+    def freeze(self, placement: Placement) -> None:
+        """Stops a process whose machine is gone; that is noticed later."""
+        process = self._processes.get(placement.command.trial_id)
+        if process is not None and not process.is_lost:
+            process.is_lost = True
+            process.turn += 1
+            self._count_loss(placement)
+
+    def lose(self, placement: Placement, *, was_draining: bool) -> None:
+        """Ends the process of a trial whose node is dead."""
+        process = self._processes.get(placement.command.trial_id)
+        if process is None:
+            return
+        if not process.is_lost:
+            self._count_loss(placement)
+        self._count_move(process.trial_id)
+        self._exit(process, failure=PREEMPTED if was_draining else NODE_LOST)
+
+    def _count_loss(self, placement: Placement) -> None:
+        self.work.losses += 1
+        self.work.repeated_s += (self._world.time - placement.saved_at) * placement.share
+
+    def _count_move(self, trial_id: str) -> None:
+        self.work.moves[trial_id] = self.work.moves.get(trial_id, 0) + 1
+        self.work.moved_at[trial_id] = self._clock.now()
+
+    def _capacity_now(self) -> CapacityChanged:
+        return CapacityChanged(at=self._clock.now(), capacity=self.capacity(), is_bounded=False)
+
+    def note_capacity(self) -> None:
+        """Reports what the nodes of now have, when that has changed; called after every tick."""
+        now = Resources.of(self.capacity())
+        if now != self._known:
+            self._known = now
+            self._ready.append(self._capacity_now())

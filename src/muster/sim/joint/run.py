@@ -1,0 +1,259 @@
+"""Runs experiments and the autoscaler that serves them to their common end, event by event.
+
+The composition root of the joint simulation, for benchmarks, quotes and the fault sweep. Both halves are the
+real ones: TrialController with schedulers and searchers, ClusterController with reconciler and planner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from muster.cluster.model import NodeKind
+from muster.errors import TuneError
+from muster.sim.cluster.cloud import CloudMachine
+from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.engine import JointEngine, SpeedOf
+from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment, SimulatedRun
+from muster.trials.forecast import ForecastInput, forecast_of
+from muster.trials.ports import TrialStore
+
+LONGEST_S = 30 * 86_400.0
+_WIND_DOWN_S = 7_200.0  # how long machines may outlive the last experiment before counting stops
+
+
+class StuckWorld(TuneError):
+    """StuckWorld means that nothing more happens, yet an experiment is not over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointExperiment:
+    """A JointExperiment is an experiment, and when it starts in the world."""
+
+    name: str
+    experiment: SimulatedExperiment
+    start_s: float = 0.0
+    publishes: bool = True  # its forecasts
+
+
+@dataclass
+class JointResult:
+    """A JointResult is what the machines cost, how long it took, and what came of it."""
+
+    cost: float = 0.0  # $ of all machines, the head's until the last experiment ended
+    end_s: float = 0.0  # when the last experiment ended
+    node_s: float = 0.0  # of workers, while they existed
+    busy_s: float = 0.0  # of them, held by trials
+    repeated_s: float = 0.0
+    moves: tuple[int, ...] = ()  # of each trial that lost its node, or left it before
+    losses: int = 0
+    taken: int = 0
+    machines: int = 0
+    best: dict[str, float] = field(default_factory=dict)  # per experiment
+
+    @property
+    def lost_share(self) -> float:
+        """Returns the part of the node-seconds that was repeated."""
+        return self.repeated_s / self.node_s if self.node_s else 0.0
+
+
+class JointTuner:
+    """A JointTuner is the tuner's half of one experiment."""
+
+    def __init__(
+        self, cluster: JointCluster, asked: JointExperiment, speed_of: SpeedOf, store: TrialStore
+    ) -> None:
+        self.asked = asked
+        self.engine = JointEngine(
+            cluster.runtime,
+            cluster.world,
+            asked.name,
+            asked.experiment.curve,
+            costs=asked.experiment.costs,
+            speed_of=speed_of,
+            faults=asked.experiment.faults,
+        )
+        self.run = SimulatedRun(asked.experiment, store, self.engine)
+        self.begun_at = cluster.world.now()
+        self.ended_at: float | None = None
+        self.is_killed = False
+
+    @property
+    def best(self) -> float:
+        found = self.run.history.best
+        return math.nan if found is None else found.value
+
+    def step(self) -> None:
+        """Handles everything that is ready, until nothing follows from it."""
+        facts = self.run.state.facts
+        while self.ended_at is None:
+            before = facts.count
+            if not self.run.step():
+                self.ended_at = self.run.clock.monotonic()
+            elif facts.count == before and not self.engine.has_news:
+                return
+
+    def publish(self, cluster: JointCluster, *, is_last: bool = False) -> None:
+        costs, engine = self.asked.experiment.costs, self.engine
+        given = ForecastInput(
+            experiment=self.asked.name,
+            driver=self.asked.name,
+            at=cluster.world.now(),
+            begun_at=self.begun_at,
+            spent_s=engine.worker_s(1),
+            restart_s=costs.start_s + costs.restore_s,
+            node_of=engine.node_of,
+            unsaved_s=engine.unsaved_s,
+            moved_at=engine.moved_at,
+        )
+        cluster.board.put(forecast_of(self.run.state, given, is_over=is_last))
+
+
+class TunerGroup:
+    """A TunerGroup is the tuners of one world, each handled when something has happened to it."""
+
+    def __init__(
+        self,
+        cluster: JointCluster,
+        *,
+        speed_of: SpeedOf = lambda node_type: 1.0,
+        new_store: Callable[[], TrialStore] = NullTrialStore,
+    ) -> None:
+        self.tuners: list[JointTuner] = []
+        self._cluster, self._speed_of, self._new_store = cluster, speed_of, new_store
+
+    @property
+    def is_over(self) -> bool:
+        return all(tuner.ended_at is not None for tuner in self.tuners)
+
+    def begin(self, asked: JointExperiment) -> None:
+        """Starts a tuner, whose forecast is there before a tick sees its trials."""
+        tuner = JointTuner(self._cluster, asked, self._speed_of, self._new_store())
+        self.tuners.append(tuner)
+        self._note_drivers()
+        self._handle(tuner)
+        if asked.publishes and tuner.ended_at is None:
+            tuner.publish(self._cluster)
+
+    def handle_news(self) -> None:
+        for tuner in self.tuners:
+            if tuner.ended_at is None and tuner.engine.has_news:
+                self._handle(tuner)
+
+    def note_capacity(self) -> None:
+        for tuner in self.tuners:
+            if tuner.ended_at is None:
+                tuner.engine.note_capacity()
+
+    def publish(self) -> None:
+        for tuner in self.tuners:
+            if tuner.ended_at is None and tuner.asked.publishes:
+                tuner.publish(self._cluster)
+
+    def kill(self, tuner: JointTuner) -> None:
+        """Ends a tuner's program without a word: its trials go, its last forecast stays."""
+        tuner.ended_at, tuner.is_killed = self._cluster.world.time, True
+        tuner.engine.close()
+        self._note_drivers()
+
+    def _handle(self, tuner: JointTuner) -> None:
+        tuner.step()
+        if tuner.ended_at is not None:
+            if tuner.asked.publishes:
+                tuner.publish(self._cluster, is_last=True)
+            self._note_drivers()
+
+    def _note_drivers(self) -> None:
+        self._cluster.note_drivers(sum(tuner.ended_at is None for tuner in self.tuners))
+
+
+class JointRun:
+    """A JointRun runs until every experiment is over and its machines are gone."""
+
+    def __init__(
+        self,
+        cluster: JointCluster,
+        experiments: Sequence[JointExperiment],
+        *,
+        speed_of: SpeedOf = lambda node_type: 1.0,
+        publish_s: float = 10.0,
+    ) -> None:
+        self.cluster, self.world = cluster, cluster.world
+        self.group = TunerGroup(cluster, speed_of=speed_of)
+        self.after_tick: Callable[[], None] = lambda: None
+        self._waiting, self._publish_s = len(experiments), publish_s
+        for asked in experiments:
+            self.world.after(asked.start_s, lambda asked=asked: self._begin(asked))  # type: ignore[misc]
+        self.world.after(0.0, self._tick)
+        self.world.after(publish_s, self._publish)
+
+    @property
+    def tuners(self) -> list[JointTuner]:
+        return self.group.tuners
+
+    @property
+    def is_over(self) -> bool:
+        return not self._waiting and self.group.is_over
+
+    def run(self, limit_s: float = LONGEST_S) -> JointResult:
+        """Runs to the end; StuckWorld when an experiment has not ended by `limit_s`."""
+        while not self.is_over:
+            self.step(limit_s)
+        end_s = max((tuner.ended_at or 0.0 for tuner in self.tuners), default=0.0)
+        until = self.world.time + _WIND_DOWN_S
+        while self._workers_left() and self.world.run_next(until):
+            pass
+        return self._result(end_s)
+
+    def step(self, limit_s: float = LONGEST_S) -> None:
+        """Runs the next event of the world, and what the tuners do about it."""
+        if not self.world.run_next(limit_s):
+            raise StuckWorld(self._stuck(limit_s))
+        self.group.handle_news()
+
+    def _begin(self, asked: JointExperiment) -> None:
+        self._waiting -= 1
+        self.group.begin(asked)
+
+    def _tick(self) -> None:
+        self.cluster.tick()
+        self.after_tick()
+        self.cluster.store.commits.clear()
+        self.group.note_capacity()
+        self.world.after(self.cluster.options.tick_s, self._tick)
+
+    def _publish(self) -> None:
+        self.group.publish()
+        self.world.after(self._publish_s, self._publish)
+
+    def _workers(self) -> list[CloudMachine]:
+        return [m for m in self.cluster.cloud.machines.values() if m.kind is NodeKind.WORKER]
+
+    def _workers_left(self) -> bool:
+        return any(machine.exists for machine in self._workers())
+
+    def _result(self, end_s: float) -> JointResult:
+        now, workers, engines = self.world.time, self._workers(), [tuner.engine for tuner in self.tuners]
+        heads = [m for m in self.cluster.cloud.machines.values() if m.kind is NodeKind.HEAD]
+        lives = [(now if m.ended_at is None else m.ended_at) - m.created_at for m in workers]
+        moves = [count for engine in engines for count in engine.work.moves.values()]
+        return JointResult(
+            cost=sum(m.cost(now) for m in workers) + sum(m.price_per_hour for m in heads[:1]) * end_s / 3600,
+            end_s=end_s,
+            node_s=sum(lives),
+            busy_s=sum(engine.worker_s(1) for engine in engines),
+            repeated_s=sum(engine.work.repeated_s for engine in engines),
+            moves=tuple(moves),
+            losses=sum(engine.work.losses for engine in engines),
+            taken=self.cluster.cloud.taken,
+            machines=len(workers),
+            best={tuner.asked.name: tuner.best for tuner in self.tuners},
+        )
+
+    def _stuck(self, limit_s: float) -> str:
+        names = ", ".join(tuner.asked.name for tuner in self.tuners if tuner.ended_at is None)
+        return (
+            f"after {limit_s:g} simulated seconds these experiments are not over: {names or 'not begun'}; "
+            "give the cluster machines that hold their trials, or a longer limit"
+        )

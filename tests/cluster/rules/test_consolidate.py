@@ -1,0 +1,159 @@
+"""A node is emptied when its trials can go on elsewhere for less, and `why` has the figures."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.cluster.worlds import S, created, following, node, record, spec, tick, world
+
+from muster.base.forecast import Forecast, RunningTrial
+from muster.cluster.model import NodeStatus, StopCause
+from muster.cluster.plan import Drain
+from muster.cluster.reconcile import reconcile
+from muster.cluster.spending import Consolidation
+from muster.testing.builders import NOW, amounts, node_type
+
+SMALL = node_type("small", {"CPU": 2}, price_per_hour=1.0, max_nodes=9)
+LARGE = node_type("large", {"CPU": 8}, price_per_hour=4.0, max_nodes=9)
+
+
+def priced(**changes):
+    return spec(SMALL, LARGE, max_nodes=20, **changes)
+
+
+def worker(name, of):
+    return record(name, S.RAY_RUNNING, node_type=of.name, price_per_hour=of.price_per_hour)
+
+
+def used(name, of, cpus):
+    left = amounts({"CPU": of.resources["CPU"] / 10_000 - cpus})
+    return node(name, node_type=of.name, total=of.resources, available=left)
+
+
+def trial(name, on, cpus=2, **changes):
+    usual = {"is_movable": True, "unsaved_s": 30.0, "restart_s": 20.0, "rest_s": 3600.0}
+    shape = amounts({"CPU": cpus})
+    return RunningTrial(trial_id=name, node_id=f"n-{on}", shape=shape, **{**usual, **changes})
+
+
+def told(*trials):
+    return (Forecast(experiment="e", driver="d", at=NOW, trials=trials),)
+
+
+def two_half_empty(**changes):
+    """Two large nodes with one trial of 2 CPUs each."""
+    trials = changes.pop("trials", (trial("x", "a"), trial("y", "b")))
+    return world(
+        [worker("a", LARGE), worker("b", LARGE)],
+        nodes=[used("a", LARGE, 2), used("b", LARGE, 2)],
+        spec=priced(**changes),
+        forecasts=told(*trials),
+    )
+
+
+def drained(seen):
+    return [action.instance_id for action in reconcile(seen).actions if isinstance(action, Drain)]
+
+
+def why(seen, name):
+    return [v.detail for v in reconcile(seen).verdicts if v.subject_id == name][-1]
+
+
+def test_a_node_is_emptied_into_the_free_room_of_another():
+    seen = two_half_empty()
+    (drain,) = reconcile(seen).actions
+    assert (drain.cause, drain.instance_id) == (StopCause.CONSOLIDATION, "a")
+    assert drain.deadline_s == 60.0
+    assert "its 1 trials go into the free room of other nodes: saves $4" in drain.message
+
+
+def test_only_one_of_two_is_emptied_and_the_other_waits_until_it_is_done():
+    seen = two_half_empty()
+    plan = reconcile(seen)
+    assert drained(following(seen, plan)) == []
+
+
+def test_its_work_is_planned_for_before_it_asks_for_room():
+    """The other node has room for it, so nothing is bought."""
+    seen = two_half_empty()
+    again = following(seen, reconcile(seen))
+    assert created(again, reconcile(again)) == []
+
+
+def test_nothing_moves_that_is_not_worth_twice_the_cost_and_the_reason_is_told():
+    brief = (trial("x", "a", rest_s=20.0), trial("y", "b", rest_s=20.0))
+    seen = two_half_empty(trials=brief)
+    assert drained(seen) == []
+    assert "not worth it" in why(seen, "a")
+
+
+def test_eager_moves_for_less():
+    """70 s of a quarter node are lost, 20 s of a whole one saved: worth its cost, and not twice."""
+    shares = (trial("x", "a", rest_s=20.0, unsaved_s=50.0), trial("y", "b", rest_s=20.0, unsaved_s=50.0))
+    assert drained(two_half_empty(trials=shares)) == []
+    assert drained(two_half_empty(trials=shares, consolidation=Consolidation.EAGER)) == ["a"]
+
+
+def test_it_can_be_switched_off():
+    assert drained(two_half_empty(consolidation=Consolidation.OFF)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"is_movable": False}, "trial x cannot be moved"),
+        ({"rest_s": None}, "not known how long trial x will run"),
+        ({"moved_at": NOW - 500.0}, "trial x was moved 500 s ago"),
+    ],
+)
+def test_a_node_with_a_trial_that_may_not_move_stays(change, text):
+    seen = two_half_empty(trials=(trial("x", "a", **change), trial("y", "b", moved_at=NOW - 1.0)))
+    assert drained(seen) == []
+    assert text in why(seen, "a")
+
+
+def test_a_trial_that_was_moved_longer_ago_may_be_moved_again():
+    assert drained(two_half_empty(trials=(trial("x", "a", moved_at=NOW - 601.0), trial("y", "b")))) == ["a"]
+
+
+def test_a_node_on_which_anything_else_runs_is_never_emptied():
+    seen = two_half_empty(trials=(trial("x", "a"),))
+    busy = replace(seen.runtime, nodes=tuple(_busier(n) for n in seen.runtime.nodes))
+    assert drained(replace(seen, runtime=busy)) == []
+
+
+def _busier(seen_node):
+    return replace(seen_node, available=amounts({"CPU": 4})) if seen_node.node_id == "n-a" else seen_node
+
+
+def test_a_node_is_emptied_into_one_cheaper_machine_which_is_bought_in_time():
+    """One trial of 2 CPUs on a large node: a small one does for a quarter of the price."""
+    seen = world(
+        [worker("a", LARGE)],
+        nodes=[used("a", LARGE, 2)],
+        spec=priced(),
+        forecasts=told(trial("x", "a", rest_s=7200.0)),
+    )
+    states, plan = tick(seen)
+    assert states["a"] == "RAY_STOP_REQUESTED"
+    again = following(seen, plan)
+    assert [one.node_type for one in created(again, reconcile(again))] == ["small"]
+
+
+def test_an_idle_node_is_no_place_to_move_to():
+    idle = node("b", NodeStatus.IDLE, node_type="small", total=SMALL.resources, idle_s=10.0)
+    seen = world(
+        [worker("a", SMALL), worker("b", SMALL)],
+        nodes=[used("a", SMALL, 2), replace(idle, available=SMALL.resources)],
+        spec=priced(),
+        forecasts=told(trial("x", "a")),
+    )
+    assert drained(seen) == []
+
+
+def test_nothing_moves_while_machines_come_or_go():
+    from muster.testing.builders import demand
+
+    seen = two_half_empty()
+    more = replace(seen, runtime=replace(seen.runtime, demands=(demand({"CPU": 8}),)))
+    assert drained(more) == []

@@ -1,0 +1,144 @@
+"""What tuners expect: room is bought ahead, kept for it, given up without it, and never bought too late."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.cluster.worlds import S, created, node, record, spec, tick, world
+
+from muster.base.forecast import ComingWork, Forecast, RunningTrial
+from muster.cluster.model import DriverReport, Gang, NodeStatus, Objective, Strategy
+from muster.cluster.plan import Reason, Subject
+from muster.cluster.reconcile import reconcile
+from muster.testing.builders import NOW, amounts, demand, node_type
+
+ONE = amounts({"CPU": 1})
+PRICED = node_type("cpu", {"CPU": 1}, price_per_hour=1.0, max_nodes=100)
+
+
+def priced(**changes):
+    head = {"objective": Objective.COST}
+    return spec(PRICED, max_nodes=101, **{**head, **changes})
+
+
+def waiting(count):
+    return tuple(
+        Gang(gang_id=f"g{i}", strategy=Strategy.PACK, options=((demand(ONE),),)) for i in range(count)
+    )
+
+
+def forecast(*coming, trials=(), **changes):
+    usual = {"experiment": "e", "driver": "d", "at": NOW, "is_complete": True}
+    return Forecast(coming=coming, trials=tuple(trials), **{**usual, **changes})
+
+
+def running(name, rest_s):
+    return RunningTrial(trial_id=name, node_id=f"n-{name}", shape=ONE, is_movable=True, rest_s=rest_s)
+
+
+def bought(seen):
+    return len(created(seen, reconcile(seen)))
+
+
+def drivers(seen, live):
+    return replace(seen, runtime=replace(seen.runtime, drivers=DriverReport(live=live)))
+
+
+def test_nodes_for_a_rung_that_opens_within_a_boot_time_are_bought_now():
+    soon = forecast(ComingWork(shape=ONE, count=2, start_s=100.0, each_s=3600.0))
+    later = forecast(ComingWork(shape=ONE, count=2, start_s=1000.0, each_s=3600.0))
+    assert bought(world(spec=priced(), forecasts=(soon,))) == 2
+    assert bought(world(spec=priced(), forecasts=(later,))) == 0
+
+
+def test_nothing_is_bought_for_work_that_will_be_over_before_a_machine_could_serve():
+    brief = forecast(ComingWork(shape=ONE, count=2, start_s=20.0, end_s=140.0, each_s=60.0))
+    assert bought(world(spec=priced(), forecasts=(brief,))) == 0
+
+
+def test_unlikely_work_is_not_bought_for():
+    unlikely = forecast(ComingWork(shape=ONE, count=2, start_s=20.0, each_s=3600.0, probability=0.4))
+    assert bought(world(spec=priced(), forecasts=(unlikely,))) == 0
+
+
+def test_an_idle_node_that_work_will_need_is_kept_beyond_its_timeout():
+    idle = node("a", NodeStatus.IDLE, available=ONE, idle_s=400.0)
+    soon = forecast(ComingWork(shape=ONE, count=1, start_s=60.0, each_s=600.0))
+    seen = world([record("a", S.RAY_RUNNING)], nodes=[idle], spec=priced())
+    assert tick(seen)[0] == {"a": "RAY_STOP_REQUESTED"}
+    assert tick(replace(seen, forecasts=(soon,)))[0] == {"a": "RAY_RUNNING"}
+
+
+def test_an_idle_node_that_nothing_will_need_goes_at_once_where_every_driver_forecasts():
+    idle = node("a", NodeStatus.IDLE, available=ONE, idle_s=16.0)
+    seen = world([record("a", S.RAY_RUNNING)], nodes=[idle], spec=priced(), forecasts=(forecast(),))
+    assert tick(drivers(seen, 1))[0] == {"a": "RAY_STOP_REQUESTED"}
+    assert tick(drivers(seen, 2))[0] == {"a": "RAY_RUNNING"}, "another driver may need it"
+    assert tick(seen)[0] == {"a": "RAY_RUNNING"}, "it is not known who else is there"
+    partial = replace(seen, forecasts=(forecast(is_complete=False),))
+    assert tick(drivers(partial, 1))[0] == {"a": "RAY_RUNNING"}
+
+
+def test_trials_that_get_a_place_before_a_machine_could_boot_wait_for_it_and_are_told_so():
+    """Two running trials end in 30 s; each place serves two waiting ones of 60 s within the boot time."""
+    records = [record(name, S.RAY_RUNNING) for name in ("a", "b")]
+    coming = ComingWork(shape=ONE, count=4, each_s=60.0)
+    told = forecast(coming, trials=[running("a", 30.0), running("b", 30.0)])
+    seen = world(records, gangs=waiting(4), spec=priced(), forecasts=(told,))
+    plan = reconcile(seen)
+    assert created(seen, plan) == []
+    verdicts = {v.subject_id: v for v in plan.verdicts if v.subject is Subject.GANG}
+    assert {v.reason for v in verdicts.values()} == {Reason.WAITING_FOR_TURN}
+    assert "places become free before a new machine could serve" in verdicts["g0"].detail
+
+
+def test_without_a_forecast_the_same_trials_get_machines():
+    seen = world([record("a", S.RAY_RUNNING)], gangs=waiting(4), spec=priced())
+    assert bought(seen) == 4
+
+
+@pytest.mark.parametrize(("each_s", "expected"), [(3600.0, 10), (600.0, 4), (60.0, 1)])
+def test_no_more_machines_are_bought_than_spend_a_tenth_of_their_time_on_booting(each_s, expected):
+    """Ten trials: 10 h of work are worth all ten places, 100 min (6,000 s / 1,500 s) four, 10 min one."""
+    told = forecast(ComingWork(shape=ONE, count=10, each_s=each_s))
+    seen = world(gangs=waiting(10), spec=priced(), forecasts=(told,))
+    assert bought(seen) == expected
+
+
+def test_a_deadline_asks_for_more_places_than_their_boot_is_worth():
+    told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + 1101.0)
+    assert bought(world(gangs=waiting(10), spec=priced(), forecasts=(told,))) == 6
+
+
+def test_until_durations_are_known_a_first_batch_is_bought():
+    told = forecast(ComingWork(shape=ONE, count=40))
+    assert bought(world(gangs=waiting(40), spec=priced(), forecasts=(told,))) == 16
+
+
+def test_machines_on_their_way_count_as_places():
+    told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0))
+    coming = [record(f"c{i}", S.ALLOCATED, node_type="cpu") for i in range(3)]
+    assert bought(world(coming, gangs=waiting(10), spec=priced(), forecasts=(told,))) == 1
+
+
+def test_nothing_is_held_back_where_machines_are_not_chosen_by_price():
+    told = forecast(ComingWork(shape=ONE, count=4, each_s=10.0))
+    seen = world(gangs=waiting(4), spec=priced(objective=Objective.UTILIZATION), forecasts=(told,))
+    assert bought(seen) == 4
+
+
+def test_a_forecast_may_be_switched_off():
+    from muster.cluster.spending import ForecastPolicy
+
+    told = forecast(ComingWork(shape=ONE, count=4, start_s=50.0, each_s=3600.0))
+    seen = world(spec=priced(forecasts=ForecastPolicy(is_used=False)), forecasts=(told,))
+    assert bought(seen) == 0
+
+
+def test_how_long_machines_take_to_boot_is_remembered():
+    from tests.cluster.worlds import past
+
+    asked = past((S.QUEUED, NOW - 90), (S.REQUESTED, NOW - 80), (S.ALLOCATED, NOW - 40))
+    booting = record("a", S.ALLOCATED, history=asked)
+    plan = reconcile(world([booting], nodes=[node("a")], spec=priced()))
+    assert plan.memory.boot_s == {"cpu": 80.0}

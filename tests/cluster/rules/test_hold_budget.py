@@ -1,0 +1,131 @@
+"""A budget is held: what is reserved counts as spent, and workers go before it is used up."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from tests.cluster.worlds import S, created, following, machine, past, record, spec, states, tick, world
+
+from muster.cluster.model import StopCause
+from muster.cluster.plan import Drain, Launch, Reason, Subject
+from muster.cluster.reconcile import reconcile
+from muster.cluster.snapshot import BudgetPeriod, Memory
+from muster.cluster.spending import Budget
+from muster.testing.builders import NOW, demand, node_type
+
+PRICED = node_type("cpu", {"CPU": 1}, price_per_hour=3.6, max_nodes=100)  # a tenth of a cent per second
+LEAST = 0.001 * (150 + 60 + 60)  # $ of one machine: boot, drain, end
+
+
+def limited(**budget):
+    return spec(PRICED, max_nodes=101, budget=Budget(**budget))
+
+
+def serving(name, since):
+    return record(
+        name, S.RAY_RUNNING, price_per_hour=3.6, history=past((S.ALLOCATED, since), (S.RAY_RUNNING, since))
+    )
+
+
+def bought(seen):
+    return len(created(seen, reconcile(seen)))
+
+
+def test_no_more_machines_are_bought_than_fit_under_the_price_per_hour():
+    assert bought(world(demands=[demand(count=5)], spec=limited(per_hour=8.0))) == 2
+
+
+def test_no_more_machines_are_bought_than_the_total_can_pay_back_to_their_end():
+    assert bought(world(demands=[demand(count=5)], spec=limited(total=3.5 * LEAST))) == 3
+
+
+def test_what_is_not_bought_says_that_the_budget_is_the_reason_and_how_much_is_left():
+    plan = reconcile(world(demands=[demand(count=5, name="x")], spec=limited(per_hour=8.0)))
+    (blocked,) = [v for v in plan.verdicts if v.reason is Reason.BLOCKED_BY_BUDGET]
+    assert (blocked.subject, blocked.count) == (Subject.DEMAND, 3)
+    assert "allows 2 of 5 new machines" in blocked.detail
+
+
+def test_a_budget_below_one_machine_buys_none_and_says_so():
+    plan = reconcile(world(demands=[demand()], spec=limited(total=0.1)))
+    assert not [a for a in plan.actions if isinstance(a, Launch)]
+    assert any(v.reason is Reason.BUDGET and "allows 0 of 1" in v.detail for v in plan.verdicts)
+
+
+def test_machines_that_exist_are_reserved_up_to_the_moment_they_can_be_given_back():
+    """Spent 0.1, reserved 0.12 for the one that runs: 0.27 for another fit into 0.5, and not into 0.48."""
+    records = [serving("a", NOW - 100)]
+    assert bought(world(records, demands=[demand()], spec=limited(total=0.5))) == 1
+    assert bought(world(records, demands=[demand()], spec=limited(total=0.48))) == 0
+
+
+def test_workers_are_drained_before_the_budget_is_used_up():
+    """At a tenth of a cent per second, giving back takes 120 s; with 30 s of slack they go at 0.25 left."""
+    records = [serving("a", NOW - 100), serving("b", NOW - 100)]
+    assert tick(world(records, spec=limited(total=0.51)))[0] == dict.fromkeys("ab", "RAY_RUNNING")
+    seen = world(records, spec=limited(total=0.49))
+    after, plan = tick(seen)
+    assert after == dict.fromkeys("ab", "RAY_STOP_REQUESTED")
+    drains = [action for action in plan.actions if isinstance(action, Drain)]
+    assert {(d.cause, d.deadline_s) for d in drains} == {(StopCause.BUDGET, 60.0)}
+
+
+def test_nothing_is_bought_while_the_workers_go():
+    records = [serving("a", NOW - 100)]
+    seen = world(records, demands=[demand(count=3)], spec=limited(total=0.2))
+    plan = reconcile(seen)
+    again = following(seen, plan, seconds=10)
+    assert created(again, reconcile(again)) == []
+
+
+def test_a_new_period_has_a_new_total():
+    spent = Memory(spent=5.0, budget_period=BudgetPeriod(since=NOW - 3000, spent_before=0.0))
+    seen = world(demands=[demand()], spec=limited(total=5.0, period_s=3600.0), memory=spent)
+    assert bought(seen) == 0
+    old = replace(spent, budget_period=BudgetPeriod(since=NOW - 3700, spent_before=0.0))
+    later = replace(seen, memory=old)
+    plan = reconcile(later)
+    assert len(created(later, plan)) == 1
+    assert plan.memory.budget_period == BudgetPeriod(since=NOW - 100, spent_before=5.0)
+
+
+def test_a_type_without_a_price_is_never_bought_under_a_budget():
+    free = spec(node_type("cpu", {"CPU": 1}, max_nodes=9), budget=Budget(total=100.0))
+    assert bought(world(demands=[demand()], spec=free)) == 0
+
+
+def test_a_cluster_never_costs_more_than_its_total_and_uses_most_of_it():
+    """Machines come after 60 s, go 50 s after their drain and 20 s after their end; demand never ends."""
+    total = 4.0
+    seen, bill = _next_world(world(spec=limited(total=total)), ()), 0.0
+    for _ in range(400):
+        plan = reconcile(seen)
+        seen = following(seen, plan, seconds=5.0)
+        records = [_moved_on(one, seen.now) for name, one in seen.instances.items() if name != "head"]
+        bill += 5.0 * 0.001 * sum(_is_paid(one, seen.now) for one in records)
+        seen = _next_world(seen, records)
+    assert 0.7 * total < bill <= total
+    assert states(seen, reconcile(seen)) == {}
+
+
+def _next_world(seen, records):
+    listed = [machine(one.instance_id, node_type="cpu") for one in records if _is_paid(one, seen.now)]
+    fresh = world(records, machines=listed, demands=[demand(count=20)], spec=seen.spec)
+    return replace(seen, instances=fresh.instances, cloud=fresh.cloud, runtime=fresh.runtime)
+
+
+def _is_paid(one, now):
+    is_ending = one.state is S.TERMINATING and now - one.history[-1].at >= 20.0
+    return one.cloud_id is not None and not is_ending
+
+
+def _moved_on(one, now):
+    """The world's answer to what was asked: a launch, a drain."""
+    steps = {
+        S.REQUESTED: (S.ALLOCATED, 10.0, {"cloud_id": f"c-{one.instance_id}"}),
+        S.ALLOCATED: (S.RAY_RUNNING, 50.0, {"node_id": f"n-{one.instance_id}"}),
+        S.RAY_STOP_REQUESTED: (S.RAY_STOPPED, 50.0, {}),
+    }
+    state, after_s, fields = steps.get(one.state, (one.state, float("inf"), {}))
+    if now - one.history[-1].at < after_s:
+        return one
+    return replace(one, state=state, history=(*one.history, *past((state, now))), **fields)
