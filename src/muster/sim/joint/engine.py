@@ -59,7 +59,9 @@ class TrialWork:
     repeated_s: float = 0.0  # work since the newest checkpoint, lost with a node
     restores: int = 0
     moves: dict[str, int] = field(default_factory=dict)  # trial -> how often its node was taken from it
-    moved_at: dict[str, float] = field(default_factory=dict)  # trial -> when it last happened, by the wall clock
+    moved_at: dict[str, float] = field(
+        default_factory=dict
+    )  # trial -> when it last happened, by the wall clock
     losses: int = 0  # processes that ended with their node, before they could leave it
 
 

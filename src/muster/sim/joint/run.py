@@ -219,5 +219,3 @@ class JointRun:
             f"after {limit_s:g} simulated seconds these experiments are not over: {names or 'not begun'}; "
             "give the cluster machines that hold their trials, or a longer limit"
         )
-
-
