@@ -31,6 +31,9 @@ TUNE = {
         "page",
         "Show experiments and clusters in a browser; write a report to mail.",
     ),
+    "quote": CommandEntry(
+        "muster.cli.quote", "quote_command", "Show what an experiment will cost, before it is run."
+    ),
     "compat": CommandEntry(
         "muster.cli.compat", "compat", "Change the imports of Ray Tune scripts; list what muster lacks."
     ),

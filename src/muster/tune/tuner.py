@@ -16,8 +16,9 @@ from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
+    from muster.sim.quote.quote import Quote
     from muster.tune.ask_tell import AskedTrial, AskTell
-    from muster.tune.execution.launch import ExperimentOutcome
+    from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
     from muster.tune.execution.paths import ExperimentPaths
 
 _Part = TypeVar("_Part", TuneConfig, RunConfig)
@@ -82,32 +83,63 @@ class Tuner:
 
     def fit(self) -> ResultGrid:
         """Runs the experiment to its end; failed trials are results too. Ctrl-C stops gently."""
-        from muster.tune.execution.launch import ExperimentSpec, launch
+        from muster.tune.execution.launch import launch
 
-        if self._trainable is None:
-            raise TuneError(
-                "Tuner needs a trainable to fit: a function of a config, or a Trainable class. Without one, "
-                "use ask() and tell()"
-            )
-        launched = launch(
-            ExperimentSpec(
-                trainable=self._trainable,
-                trainable_name=self._name,
-                code=self._code,
-                param_space=self._space,
-                tune=self._tune,
-                run=self._run,
-                resume=self._resume,
-                overrides=self._overrides,
-                has_new_space=self._has_new_space,
-            )
-        )
+        launched = launch(self._asked())
         self._grid = self._results(launched)
         failure = self._run.failure_config
         if failure is not None and failure.raises_first and self._grid.num_errors:
             error = self._grid.errors[0]
             raise error if isinstance(error, Exception) else TuneError(str(error))
         return self._grid
+
+    def _asked(self) -> ExperimentSpec:
+        from muster.tune.execution.launch import ExperimentSpec
+
+        if self._trainable is None:
+            raise TuneError(
+                "Tuner needs a trainable to fit: a function of a config, or a Trainable class. Without one, "
+                "use ask() and tell()"
+            )
+        return ExperimentSpec(
+            trainable=self._trainable,
+            trainable_name=self._name,
+            code=self._code,
+            param_space=self._space,
+            tune=self._tune,
+            run=self._run,
+            resume=self._resume,
+            overrides=self._overrides,
+            has_new_space=self._has_new_space,
+        )
+
+    def quote(
+        self,
+        cluster: str | os.PathLike[str],
+        *,
+        minutes: float = 3.0,
+        step_s: float | None = None,
+        starts: int = 10,
+    ) -> Quote:
+        """Returns what `fit()` will cost on a cluster, and how long it will take, before it is run.
+
+        Args:
+            cluster: A cluster file with the prices of its node types.
+            minutes: How long trials are run on this computer to see how long a step takes.
+            step_s: The seconds that one step takes; given, nothing is run.
+            starts: How often each variant is simulated.
+
+        The answer has a line for the experiment as it is and for changes that cost or take less:
+        `print(tuner.quote("cluster.yaml"))`, or `muster quote` for a table and a picture.
+        """
+        from pathlib import Path
+
+        from muster.config.to_spec import load_spec
+        from muster.sim.quote.quote import quote
+        from muster.sim.quote.world import Assumptions
+
+        asked, spec = self._asked(), load_spec(Path(cluster))
+        return quote(asked, spec, minutes=minutes, step_s=step_s, assumed=Assumptions(starts=starts))
 
     def ask(self) -> AskedTrial | None:
         """Returns the next trial to run in a loop of the user; None: not now, or the end.

@@ -1,0 +1,148 @@
+"""Implements `muster quote`: what the experiment of a script will cost on a cluster, before it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from muster.cli.console import QUIET, emit, remark, show
+from muster.cli.sim.tune_command import launch_of
+from muster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from muster.sim.quote.quote import Quote
+    from muster.sim.quote.world import QuoteLine
+
+
+@click.command(name="quote")
+@click.argument("script", type=click.Path(path_type=Path))
+@click.option(
+    "--cluster",
+    "cluster_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="File with prices.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.01, max=120),
+    default=3.0,
+    show_default=True,
+    help="How long real trials are run here to see how long a step takes.",
+)
+@click.option(
+    "--step-s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds of one step; given, nothing is run.",
+)
+@click.option(
+    "--starts", type=click.IntRange(min=1), default=10, show_default=True, help="Runs of each variant."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+@click.option("--plot", type=click.Path(path_type=Path), help="File for a picture of cost against time.")
+def quote_command(script: Path, cluster_file: Path, **given: Any) -> None:  # noqa: ANN401 - the options
+    """Show what the experiment of SCRIPT will cost and how long it will take, in several variants.
+
+    Runs its trials on this computer for a few minutes, then the whole system in virtual time: its scheduler
+    and searcher, the autoscaler and its planner, and the cluster's machines at their prices.
+
+    \b
+    Try:
+      muster quote train.py --cluster cluster.yaml
+      muster quote train.py --cluster cluster.yaml --step-s 40 --plot quote.png
+
+    Exit codes: 0 answered; 2 bad input.
+    """
+    from muster.config.to_spec import load_spec
+    from muster.sim.quote.quote import quote
+    from muster.sim.quote.world import Assumptions
+
+    asked, spec = launch_of(script), load_spec(cluster_file)
+    found = quote(
+        asked,
+        spec,
+        minutes=given["minutes"],
+        step_s=given["step_s"],
+        assumed=Assumptions(starts=given["starts"]),
+        progress=remark,
+    )
+    if given["as_json"]:
+        emit(msgspec.json.encode(found))
+    else:
+        show(*_page(found))
+    if given["plot"] is not None:
+        draw(found, given["plot"])
+        remark(f"plot: {given['plot']}")
+
+
+def _page(found: Quote) -> Iterator[RenderableType]:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("variant", "cost", "nine of ten", "time", "best", "to get it"):
+        is_number = name not in ("variant", "to get it")
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
+    first = found.lines[0]
+    for line in found.lines:
+        table.add_row(
+            line.name,
+            f"${line.cost:.2f}",
+            f"${line.cost_low:.2f} to {line.cost_high:.2f}",
+            f"{line.hours:.1f} h",
+            _best(line, first),
+            line.change,
+        )
+    yield table
+    source = (
+        f"a step takes {found.step_s:.3g} s, measured on {found.measured_on} trials"
+        if found.measured_on
+        else f"a step takes {found.step_s:.3g} s, as given; curves are made up"
+    )
+    yield Text(f"{source}; {found.trials} trials; each line is {found.starts} simulated runs", style=QUIET)
+
+
+def _best(line: QuoteLine, first: QuoteLine) -> str:
+    if line.best is None:
+        return ""
+    if line is first or not first.best:
+        return f"{line.best:.4g}"
+    return f"{(line.best - first.best) / abs(first.best):+.1%}"
+
+
+def draw(found: Quote, path: Path) -> None:
+    """Draws cost against time to a file, a point with its interval for each variant."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("--plot needs matplotlib: pip install 'muster-ml[plot]'") from error
+    figure = Figure(figsize=(8, 5))
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for line in found.lines:
+        axes.errorbar(
+            line.hours,
+            line.cost,
+            xerr=[[line.hours - line.hours_low], [line.hours_high - line.hours]],
+            yerr=[[max(0.0, line.cost - line.cost_low)], [max(0.0, line.cost_high - line.cost)]],
+            fmt="o",
+            capsize=3,
+            label=line.name,
+        )
+    axes.set(xlabel="hours", ylabel="$", title="What it will cost, and how long it will take")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--plot {path}: cannot be written ({error}); try a name that ends in .png"
+        ) from error

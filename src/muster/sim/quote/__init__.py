@@ -1,0 +1,1 @@
+"""Answers what an experiment will cost before it is run."""

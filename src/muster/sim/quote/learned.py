@@ -1,0 +1,118 @@
+"""Learns from a few minutes of real trials how long steps take and how curves go on, for simulated trials.
+
+A simulated trial does what the recorded trial with the nearest config did. Beyond the record its metric goes
+on as a + b / sqrt(t), fitted to that trial. Each start of a simulation draws the pace anew within what so few
+trials can tell, so that the spread of the answer has this uncertainty in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median, stdev
+from typing import Any
+
+from msgspec import Struct
+
+from muster.base.rng import Seed
+from muster.errors import ConfigError
+from muster.sim.tune.curve import Config, Curve, Metrics
+from muster.sim.tune.trace import RecordedCurve, RecordedTrial
+
+_FEWEST_ROWS = 3  # to fit a curve to
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """A Pace is how long one step takes: a median over trials, and how far they are apart (of logarithms)."""
+
+    step_s: float
+    sigma: float = 0.0
+    trials: int = 1  # that it was measured on
+
+    @property
+    def uncertainty(self) -> float:
+        """Returns how far the true median may be off, as the standard deviation of a logarithm."""
+        return self.sigma / math.sqrt(self.trials) if self.trials > 1 else max(self.sigma, 0.1)
+
+
+def pace_of(trials: Sequence[RecordedTrial]) -> Pace:
+    """Returns the pace of recorded trials; the first step of each counts only where there is no other."""
+    steps = [median(trial.seconds[1:] or trial.seconds) for trial in trials if trial.seconds]
+    known = [math.log(max(step, 1e-6)) for step in steps]
+    if not known:
+        raise ConfigError(
+            "no trial has reported a result within the time of the profile; give it more minutes, or give "
+            "step_s, the seconds that a step takes"
+        )
+    sigma = stdev(known) if len(known) > 1 else 0.0
+    return Pace(step_s=math.exp(fmean(known)), sigma=sigma, trials=len(known))
+
+
+class LearnedCurve(Curve):
+    """A LearnedCurve is what simulated trials do, in one start of a simulation."""
+
+    def __init__(self, recorded: RecordedCurve, metric: str, most_steps: int | None, seed: Seed) -> None:
+        self._recorded, self._metric, self._most_steps = recorded, metric, most_steps
+        pace, draw = pace_of(recorded.trials), seed.derive("quote.pace")
+        self._factor = math.exp(draw.gauss(0.0, pace.uncertainty))
+        self._fits: dict[str, tuple[float, float]] = {}
+
+    def iterations(self, config: Config) -> int | None:
+        return self._most_steps
+
+    def seconds(self, config: Config, iteration: int) -> float:
+        seconds = self._recorded.followed(config).seconds
+        known = seconds[iteration - 1] if iteration <= len(seconds) else median(seconds[1:] or seconds)
+        return known * self._factor
+
+    def metrics(self, config: Config, iteration: int) -> Metrics:
+        trial = self._recorded.followed(config)
+        if iteration <= len(trial.rows):
+            return trial.rows[iteration - 1]
+        level, slope = self._fit(trial)
+        return {**trial.rows[-1], self._metric: level + slope / math.sqrt(iteration)}
+
+    def _fit(self, trial: RecordedTrial) -> tuple[float, float]:
+        found = self._fits.get(trial.trial_id)
+        if found is None:
+            found = self._fits[trial.trial_id] = fitted([row.get(self._metric) for row in trial.rows])
+        return found
+
+
+def fitted(values: Sequence[Any]) -> tuple[float, float]:
+    """Returns a and b of a + b / sqrt(t) by least squares; of too few values the last one stays."""
+    points = [(1.0 / math.sqrt(t), float(v)) for t, v in enumerate(values, 1) if _is_finite(v)]
+    if not points:
+        return math.nan, 0.0
+    if len(points) < _FEWEST_ROWS:
+        return points[-1][1], 0.0
+    mean_x, mean_y = fmean(x for x, _ in points), fmean(y for _, y in points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    return mean_y - slope * mean_x, slope
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class GivenCurve(Curve):
+    """A GivenCurve is for a user who knows how long steps take: curves of a common kind, by config."""
+
+    def __init__(self, pace: Pace, metric: str, mode: str, most_steps: int | None, seed: Seed) -> None:
+        self._pace, self._metric, self._most_steps, self._seed = pace, metric, most_steps, seed
+        self._sign = -1.0 if mode == "max" else 1.0
+
+    def iterations(self, config: Config) -> int | None:
+        return self._most_steps
+
+    def seconds(self, config: Config, iteration: int) -> float:
+        return self._pace.step_s * math.exp(self._pace.sigma * self._of(config)[0])
+
+    def metrics(self, config: Config, iteration: int) -> Metrics:
+        _, level, slope = self._of(config)
+        return {self._metric: self._sign * (level + slope / math.sqrt(iteration))}
+
+    def _of(self, config: Mapping[str, Any]) -> tuple[float, float, float]:
+        draw = self._seed.derive(f"quote.config.{sorted(config.items(), key=lambda item: item[0])!r}")
+        return draw.gauss(0.0, 1.0), draw.random(), draw.random()

@@ -1,0 +1,237 @@
+"""Quotes an experiment: a few minutes of real trials, then the whole system in virtual time, in variants.
+
+Called by `Tuner.quote` and `muster quote`. The scheduler, the searcher, the reconciler and the planner are
+the real ones; the trials follow what was measured, the machines are those of the cluster file.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from muster.cluster.model import ClusterSpec
+from muster.errors import ConfigError
+from muster.sim.quote.learned import GivenCurve, LearnedCurve, Pace, pace_of
+from muster.sim.quote.world import Assumptions, MakeCurve, QuoteLine, Variant, checked_spec, line_of
+from muster.sim.tune.trace import RecordedCurve, read_trace
+from muster.trials.template import TrialTemplate
+from muster.tune.config import RunConfig
+from muster.tune.execution.assemble import template_of
+from muster.tune.tune_config import TuneConfig
+
+if TYPE_CHECKING:
+    from muster.tune.execution.launch import ExperimentSpec
+
+OTHER_ETA = 4
+AS_ASKED = "as it is"
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """A Measured is what the trials of a quote follow, and what was measured for it."""
+
+    make_curve: MakeCurve
+    pace: Pace
+    is_given: bool = False  # the user gave the pace; nothing was run
+
+
+class Quote(Struct, frozen=True, kw_only=True):
+    """A Quote is what an experiment will cost, and how long it will take, in several variants."""
+
+    lines: tuple[QuoteLine, ...]
+    step_s: float
+    measured_on: int  # trials that were run for it; 0: the step time was given
+    trials: int
+    starts: int
+
+    def __str__(self) -> str:
+        """Returns one sentence for each variant, the experiment as it is first."""
+        first = self.lines[0]
+        parts = [f"${first.cost:.2f} ± {half_width(first):.2f}, {first.hours:.1f} h"]
+        parts += [f"{line.name} ${line.cost:.2f}, {line.hours:.1f} h" for line in self.lines[1:]]
+        return "; ".join(parts)
+
+
+def half_width(line: QuoteLine) -> float:
+    """Returns half of the interval of the cost."""
+    return (line.cost_high - line.cost_low) / 2.0
+
+
+def quote(
+    asked: ExperimentSpec,
+    spec: ClusterSpec,
+    *,
+    minutes: float = 3.0,
+    step_s: float | None = None,
+    assumed: Assumptions | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Quote:
+    """Returns the quote of an experiment on a cluster.
+
+    Args:
+        asked: The experiment.
+        spec: The cluster, with the prices of its node types.
+        minutes: How long real trials are run on this computer.
+        step_s: The seconds that one step takes; given, nothing is run.
+        assumed: What neither the trials nor the cluster file say.
+        progress: Is told what is done.
+    """
+    template = _template(asked)
+    checked_spec(spec, template)
+    assumed = assumed or Assumptions()
+    measured = (
+        _given(asked, template, step_s) if step_s is not None else _run(asked, template, minutes, progress)
+    )
+    lines = []
+    with _quiet():
+        for variant in variants(asked.tune, spec):
+            progress(f"simulating {variant.name}: {assumed.starts} starts")
+            lines.append(line_of(variant, template, measured.make_curve, assumed))
+    return Quote(
+        lines=tuple(lines),
+        step_s=measured.pace.step_s,
+        measured_on=0 if measured.is_given else measured.pace.trials,
+        trials=template.num_samples,
+        starts=assumed.starts,
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the simulated monitor and tuner log is about a world that does not exist."""
+    logger = logging.getLogger("muster")
+    before = logger.disabled, logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.disabled, logger.level = before
+
+
+def _template(asked: ExperimentSpec) -> TrialTemplate:
+    if asked.tune.num_samples < 1:
+        raise ConfigError("an experiment without an end has no price: give TuneConfig(num_samples=...)")
+    named = {**asked.overrides, "trainable_name": asked.trainable_name}
+    return template_of(asked.trainable, asked.param_space, asked.tune, asked.run, named)
+
+
+def _most_steps(asked: ExperimentSpec, template: TrialTemplate, recorded: int | None) -> int:
+    """Returns after how many steps a trial is over: by its criteria, its scheduler, or as it was seen."""
+    given = template.stopping_criterion.get("training_iteration")
+    parameters = getattr(asked.tune.scheduler, "_parameters", None)
+    longest = getattr(parameters, "max_t", None) or getattr(asked.tune.scheduler, "_max_t", None)
+    ends = [int(one) for one in (given, longest, recorded) if isinstance(one, int | float) and one > 0]
+    if not ends:
+        raise ConfigError(
+            "it is not known how many steps a trial runs: give RunConfig(stop={'training_iteration': ...}), "
+            "a scheduler with max_t, or more minutes, so that a trial ends within them"
+        )
+    return min(ends)
+
+
+def _given(asked: ExperimentSpec, template: TrialTemplate, step_s: float) -> Measured:
+    if not step_s > 0:
+        raise ConfigError(f"step_s is {step_s:g}: give the seconds that one step takes, more than 0")
+    pace, steps = Pace(step_s=step_s, sigma=0.3, trials=10), _most_steps(asked, template, None)
+    metric, mode = _objective(asked.tune)
+    return Measured(
+        make_curve=lambda seed: GivenCurve(pace, metric, mode, steps, seed), pace=pace, is_given=True
+    )
+
+
+def _objective(tune: TuneConfig) -> tuple[str, str]:
+    scheduler = tune.scheduler
+    metric = tune.metric or getattr(scheduler, "metric", None) or getattr(scheduler, "_metric", None)
+    mode = tune.mode or getattr(scheduler, "_mode", None) or "min"
+    return (metric if isinstance(metric, str) else ""), (mode if isinstance(mode, str) else "min")
+
+
+def _run(
+    asked: ExperimentSpec, template: TrialTemplate, minutes: float, progress: Callable[[str], None]
+) -> Measured:
+    """Runs the experiment for a few minutes on this computer, as it would begin; keeps nothing of it."""
+    progress(f"running trials for at most {minutes:g} min to see how long a step takes")
+    with tempfile.TemporaryDirectory(prefix="muster-quote-") as place:
+        ended = _fit(asked, minutes, Path(place))
+        recorded = read_trace(place)
+    metric, _ = _objective(asked.tune)
+    longest = max((len(trial.rows) for trial in recorded.trials if trial.trial_id in ended), default=None)
+    steps = _most_steps(asked, template, longest)
+    return Measured(
+        make_curve=lambda seed: LearnedCurve(_fresh(recorded), metric, steps, seed),
+        pace=pace_of(recorded.trials),
+    )
+
+
+def _fresh(recorded: RecordedCurve) -> RecordedCurve:
+    return RecordedCurve(recorded.trials)
+
+
+def _fit(asked: ExperimentSpec, minutes: float, place: Path) -> set[str]:
+    """Returns the trials whose own code ended them."""
+    from copy import deepcopy
+
+    from muster.tune.tuner import Tuner
+
+    tune = copy(asked.tune)
+    tune.scheduler, tune.search_alg = deepcopy(tune.scheduler), deepcopy(tune.search_alg)
+    tune.time_budget_s = minutes * 60.0
+    run = RunConfig(name="profile", storage_path=str(place), stop=deepcopy(asked.run.stop), verbose=0)
+    grid = Tuner(asked.trainable, param_space=asked.param_space, tune_config=tune, run_config=run).fit()
+    if len(grid) and len(grid.errors) == len(grid):
+        raise ConfigError(f"every trial of the profile failed; the first: {grid.errors[0]}")
+    return {str(one.metrics.get("trial_id")) for one in grid if one.metrics and one.metrics.get("done")}
+
+
+def variants(tune: TuneConfig, spec: ClusterSpec) -> list[Variant]:
+    """Returns the experiment as it is, and what could be changed to pay less or to wait less."""
+    found = [Variant(name=AS_ASKED, change="", spec=spec, tune=tune)]
+    markets = {offer.market for known in spec.node_types for offer in known.offers}
+    if {"spot", "on-demand"} <= markets:
+        found.append(_market(spec, tune, "on-demand"))
+        found.append(_market(spec, tune, "spot"))
+    other = _other_eta(tune)
+    if other is not None:
+        change = f"reduction_factor={OTHER_ETA} of the scheduler"
+        found.append(Variant(name=f"eta={OTHER_ETA}", change=change, spec=spec, tune=other))
+    workers = (spec.max_nodes or 1) - 1
+    if workers >= 2:
+        half = replace(spec, max_nodes=workers // 2 + 1)
+        found.append(
+            Variant(name="half the machines", change=f"max_workers: {workers // 2}", spec=half, tune=tune)
+        )
+    return found
+
+
+def _market(spec: ClusterSpec, tune: TuneConfig, market: str) -> Variant:
+    types = tuple(
+        replace(known, offers=tuple(one for one in known.offers if one.market == market) or known.offers)
+        for known in spec.node_types
+    )
+    change = f"only offers with market: {market}"
+    return Variant(name=f"all {market}", change=change, spec=replace(spec, node_types=types), tune=tune)
+
+
+def _other_eta(tune: TuneConfig) -> TuneConfig | None:
+    """Returns the same search with another reduction factor; None where the scheduler has none."""
+    from muster.tune.schedulers import AsyncHyperBandScheduler
+
+    scheduler: Any = tune.scheduler
+    if not isinstance(scheduler, AsyncHyperBandScheduler):
+        return None
+    parameters = scheduler._parameters
+    if parameters.reduction_factor >= OTHER_ETA:
+        return None
+    changed = copy(tune)
+    own: dict[str, Any] = {**parameters._asdict(), "reduction_factor": OTHER_ETA}
+    if tune.metric is None:
+        own |= {"metric": scheduler._metric, "mode": scheduler._mode}
+    changed.scheduler = type(scheduler)(**own)
+    return changed

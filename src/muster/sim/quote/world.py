@@ -1,0 +1,193 @@
+"""Runs an experiment in one variant of a cluster, in virtual time, for several starts: a line of a quote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from statistics import fmean, quantiles
+from typing import Any
+
+from msgspec import Struct
+
+from muster.base.rng import Seed
+from muster.cluster.model import ClusterSpec, NodeType, health_key
+from muster.errors import ConfigError
+from muster.sim.cluster.cloud import Catalogue
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.options import RunOptions
+from muster.sim.joint.cloud import BootTime, SpotPool, SpotSeries
+from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.run import JointExperiment, JointResult, JointRun
+from muster.sim.tune.curve import Curve
+from muster.sim.tune.engine import Costs
+from muster.sim.tune.experiment import SimulatedExperiment
+from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.template import TrialTemplate
+from muster.tune.tune_config import TuneConfig
+
+TICK_S = 10.0
+SPOT = "spot"
+_UP_S, _DOWN_S = 36_000.0, 1_200.0  # a pool sells for ten hours, then for twenty minutes nothing
+_MACHINES = 1_000
+_SPANS = 200
+
+
+class Assumptions(Struct, frozen=True, kw_only=True):
+    """Assumptions are what neither the trials nor the cluster file say."""
+
+    boot: BootTime = BootTime()
+    costs: Costs = Costs(start_s=5.0, restore_s=5.0, save_s=1.0, checkpoint_every=1)
+    starts: int = 10
+    spot_up_s: float = _UP_S  # how long a spot pool lasts, on average
+    spot_down_s: float = _DOWN_S
+
+
+class Variant(Struct, frozen=True, kw_only=True):
+    """A Variant is one line of a quote: a change of the cluster or of the search."""
+
+    name: str
+    change: str  # what to write to get it; "" for the experiment as it is
+    spec: ClusterSpec
+    tune: TuneConfig
+
+
+class QuoteLine(Struct, frozen=True, kw_only=True):
+    """A QuoteLine is the answer for one variant; intervals hold nine of ten starts."""
+
+    name: str
+    change: str
+    cost: float  # $, on average
+    cost_low: float
+    cost_high: float
+    hours: float
+    hours_low: float
+    hours_high: float
+    best: float | None = None
+    machines: float = 0.0
+    taken: float = 0.0  # machines that the cloud took back
+
+
+MakeCurve = Callable[[Seed], Curve]
+
+
+def line_of(
+    variant: Variant, template: TrialTemplate, make_curve: MakeCurve, assumed: Assumptions
+) -> QuoteLine:
+    """Simulates every start of one variant."""
+    results = [_run(variant, template, make_curve, assumed, Seed(start)) for start in range(assumed.starts)]
+    costs, hours = [one.cost for one in results], [one.end_s / 3600.0 for one in results]
+    values = [value for one in results for value in one.best.values() if not math.isnan(value)]
+    (cost_low, cost_high), (hours_low, hours_high) = _interval(costs), _interval(hours)
+    return QuoteLine(
+        name=variant.name,
+        change=variant.change,
+        cost=fmean(costs),
+        cost_low=cost_low,
+        cost_high=cost_high,
+        hours=fmean(hours),
+        hours_low=hours_low,
+        hours_high=hours_high,
+        best=fmean(values) if values else None,
+        machines=fmean(one.machines for one in results),
+        taken=fmean(one.taken for one in results),
+    )
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
+    cuts = quantiles(values, n=20, method="inclusive")
+    return cuts[0], cuts[-1]
+
+
+def _run(
+    variant: Variant, template: TrialTemplate, make_curve: MakeCurve, assumed: Assumptions, seed: Seed
+) -> JointResult:
+    cluster = _cluster(variant.spec, assumed, seed)
+    tune = variant.tune
+    asked = SimulatedExperiment(
+        curve=make_curve(seed),
+        space=template.param_space,
+        metric=tune.metric if isinstance(tune.metric, str) else "",
+        mode=tune.mode if isinstance(tune.mode, str) else "min",
+        num_samples=tune.num_samples,
+        make_scheduler=lambda: deepcopy(tune.scheduler),
+        make_search=None if tune.search_alg is None else lambda: _search(tune.search_alg),
+        max_concurrent=tune.max_concurrent_trials or 0,
+        resources=size_of(template),
+        costs=assumed.costs,
+        max_failures=-1,
+        seed=_number(seed),
+        given_template=template,
+    )
+    return JointRun(cluster, [JointExperiment(name="quote", experiment=asked)]).run()
+
+
+def _search(given: Any) -> Any:  # noqa: ANN401 - the user's searcher, by object or by name
+    from muster.tune.search import create_searcher
+
+    return create_searcher(given) if isinstance(given, str) else deepcopy(given)
+
+
+def _number(seed: Seed) -> int:
+    return seed.derive("quote.search").randrange(2**31)
+
+
+def _cluster(spec: ClusterSpec, assumed: Assumptions, seed: Seed) -> JointCluster:
+    charged = {known.name: known.price_per_hour or 0.0 for known in spec.node_types}
+    for known in spec.node_types:
+        charged |= {health_key(known.name, each.name): each.price_per_hour or 0.0 for each in known.offers}
+    sells = Catalogue(types={t.name: t for t in spec.node_types}, prices=charged, reports_offers=True)
+    cluster = JointCluster(seed, RunOptions(spec=spec, catalogue=sells, tick_s=TICK_S), Faults.none())
+    cluster.cloud.boot_time = assumed.boot
+    cluster.cloud.open_pools(seed, _pools(spec, assumed, seed))
+    return cluster
+
+
+def _pools(spec: ClusterSpec, assumed: Assumptions, seed: Seed) -> list[SpotPool]:
+    """Every spot pool sells and takes back at random, each by itself."""
+    found = []
+    for known in spec.node_types:
+        for offer in known.offers:
+            if offer.market == SPOT:
+                key = health_key(known.name, offer.name)
+                draw = seed.derive(f"quote.spot.{key}")
+                runs = []
+                for _ in range(_SPANS):
+                    runs.append((_MACHINES, max(1, round(draw.expovariate(1.0 / assumed.spot_up_s) / 60.0))))
+                    runs.append((0, max(1, round(draw.expovariate(1.0 / assumed.spot_down_s) / 60.0))))
+                found.append(SpotPool(key, SpotSeries(60.0, tuple(runs)), draw.uniform(0.0, 36_000.0)))
+    return found
+
+
+def size_of(template: TrialTemplate) -> PlacementGroupFactory:
+    """Returns what a trial needs; a ConfigError where that depends on its config."""
+    if not isinstance(template.resources, PlacementGroupFactory):
+        raise ConfigError("trials whose resources depend on their config cannot be quoted: give one size")
+    return template.resources
+
+
+def checked_spec(spec: ClusterSpec, template: TrialTemplate) -> ClusterSpec:
+    """Returns the spec; a ConfigError names a type without a price, or trials that fit nowhere."""
+    workers = [
+        known for known in spec.node_types if known.max_nodes > 0 and known.name != spec.head_node_type
+    ]
+    unpriced = [known.name for known in workers if not known.is_priced]
+    if unpriced or not workers:
+        what = (
+            f"{', '.join(unpriced[:3])} has no price" if unpriced else "the cluster file has no worker types"
+        )
+        raise ConfigError(f"a quote needs the price of every node type, and {what}: give price_per_hour")
+    if not any(_holds(known, template) for known in workers):
+        raise ConfigError(
+            f"no node type holds a trial, which needs {size_of(template).required_resources}; add one, or "
+            "ask for less with tune.with_resources"
+        )
+    return spec
+
+
+def _holds(known: NodeType, template: TrialTemplate) -> bool:
+    from muster.base.resources import Resources
+
+    return all(known.resources.holds(Resources.of(bundle)) for bundle in size_of(template).bundles)

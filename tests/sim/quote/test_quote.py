@@ -1,0 +1,151 @@
+"""A quote: real trials for a moment, then the whole system in virtual time, with a line for each change."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+
+from muster import tune
+from muster.base.rng import Seed
+from muster.cli.quote import quote_command
+from muster.errors import ConfigError
+from muster.sim.quote.learned import LearnedCurve, Pace, fitted, pace_of
+from muster.sim.tune.trace import RecordedCurve, RecordedTrial
+
+CLUSTER = """
+cluster_name: quoted
+provider: {type: process}
+max_workers: 8
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 0}, price_per_hour: 0.2}
+  cpu:
+    resources: {CPU: 2}
+    max_workers: 8
+    offers:
+      - {zone: a, market: spot, price_per_hour: 0.1}
+      - {zone: a, market: on-demand, price_per_hour: 0.4}
+"""
+
+
+def trains(config):
+    for step in range(9):
+        tune.report({"loss": config["x"] + 1.0 / (step + 1)})
+
+
+def tuner(tmp_path, **changes):
+    given = {"metric": "loss", "mode": "min", "num_samples": 12}
+    scheduler = tune.schedulers.ASHAScheduler(max_t=9, reduction_factor=3)
+    return tune.Tuner(
+        trains,
+        param_space={"x": tune.uniform(0, 1)},
+        tune_config=tune.TuneConfig(**{**given, "scheduler": scheduler, **changes}),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER, encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_every_variant_has_a_line_with_its_cost_its_time_and_the_change_that_gives_it(tmp_path, cluster):
+    found = tuner(tmp_path).quote(cluster, step_s=60.0, starts=2)
+    lines = {line.name: line for line in found.lines}
+    assert list(lines) == ["as it is", "all on-demand", "all spot", "eta=4", "half the machines"]
+    assert all(line.cost_low <= line.cost <= line.cost_high for line in found.lines)
+    assert lines["all on-demand"].cost > 1.5 * lines["all spot"].cost
+    assert lines["half the machines"].change == "max_workers: 4"
+    assert str(found).startswith(f"${lines['as it is'].cost:.2f} ± ")
+
+
+@pytest.mark.slow
+def test_the_same_question_has_the_same_answer(tmp_path, cluster):
+    first = tuner(tmp_path, num_samples=3).quote(cluster, step_s=60.0, starts=1)
+    assert tuner(tmp_path, num_samples=3).quote(cluster, step_s=60.0, starts=1) == first
+
+
+@pytest.mark.slow
+def test_longer_steps_cost_more(tmp_path, cluster):
+    few = {"num_samples": 2, "scheduler": None}
+    run = tune.RunConfig(stop={"training_iteration": 5})
+    costs = []
+    for step_s in (60.0, 240.0):
+        asked = tuner(tmp_path, **few)
+        asked._run.stop = run.stop
+        costs.append(asked.quote(cluster, step_s=step_s, starts=1).lines[0].cost)
+    assert costs[1] > 2 * costs[0]
+
+
+@pytest.mark.slow
+def test_without_a_step_time_trials_are_run_and_nothing_of_them_is_kept(tmp_path, cluster):
+    found = tuner(tmp_path).quote(cluster, minutes=0.1, starts=1)
+    assert found.measured_on >= 1
+    assert 0.0 < found.step_s < 1.0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.yaml"]
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_or_a_document_and_draws_a_picture(tmp_path, cluster):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from muster import tune\n"
+        "def trains(config):\n"
+        "    tune.report({'loss': config['x']})\n"
+        "tune.Tuner(trains, param_space={'x': tune.uniform(0, 1)}, tune_config=tune.TuneConfig(\n"
+        "    metric='loss', mode='min', num_samples=4),\n"
+        "    run_config=tune.RunConfig(stop={'training_iteration': 3})).fit()\n",
+        encoding="utf-8",
+    )
+    args = [str(script), "--cluster", str(cluster), "--step-s", "30", "--starts", "1"]
+    picture = tmp_path / "quote.png"
+    shown = CliRunner().invoke(quote_command, [*args, "--plot", str(picture)])
+    assert shown.exit_code == 0, shown.output
+    assert "all spot" in shown.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    document = CliRunner().invoke(quote_command, [*args, "--json"])
+    assert json.loads(document.stdout)["lines"][0]["name"] == "as it is"
+
+
+@pytest.mark.parametrize(
+    ("edit", "changes", "text"),
+    [
+        (("price_per_hour: 0.4", "max_workers: 3"), {}, "needs the price of every node type"),
+        (("resources: {CPU: 2}", "resources: {GPU: 2}"), {}, "no node type holds a trial"),
+        (("", ""), {"num_samples": -1}, "an experiment without an end has no price"),
+        (("", ""), {"scheduler": None}, "it is not known how many steps a trial runs"),
+    ],
+)
+def test_what_cannot_be_quoted_is_said_in_one_sentence(tmp_path, cluster, edit, changes, text):
+    cluster.write_text(CLUSTER.replace(*edit) if edit[0] else CLUSTER, encoding="utf-8")
+    with pytest.raises(ConfigError, match=text):
+        tuner(tmp_path, **changes).quote(cluster, step_s=60.0, starts=1)
+
+
+def recorded(*seconds, values=None):
+    rows = tuple({"loss": value} for value in values or [1.0] * len(seconds))
+    return RecordedTrial("t", {"x": 1}, rows, tuple(seconds))
+
+
+def test_the_first_step_of_a_trial_does_not_count_where_there_are_others():
+    assert pace_of([recorded(9.0, 2.0, 2.0)]) == Pace(step_s=pytest.approx(2.0), sigma=0.0, trials=1)
+    assert pace_of([recorded(9.0)]).step_s == pytest.approx(9.0)
+
+
+def test_a_curve_goes_on_as_it_was_fitted():
+    values = [2.0 + 3.0 / math.sqrt(t) for t in range(1, 6)]
+    assert fitted(values) == (pytest.approx(2.0), pytest.approx(3.0))
+    curve = LearnedCurve(RecordedCurve([recorded(*[1.0] * 5, values=values)]), "loss", 99, Seed(1))
+    assert curve.metrics({"x": 1}, 3) == {"loss": values[2]}
+    assert curve.metrics({"x": 1}, 16)["loss"] == pytest.approx(2.75)
+
+
+def test_few_values_or_none_are_not_extrapolated():
+    assert fitted([4.0, 3.0]) == (3.0, 0.0)
+    assert math.isnan(fitted([None, float("nan")])[0])
