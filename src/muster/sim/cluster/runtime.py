@@ -145,7 +145,6 @@ class SimRuntime:
         self.gangs[gang.gang_id] = gang
         self.schedule()
 
-    def bundle(self, shape: Resources, selectors: tuple[Selector, ...] = ()) -> Task:
     def withdraw_gang(self, gang: GangWork) -> None:
         """Removes a gang, pending or placed; its bundles are free for others."""
         if self.gangs.pop(gang.gang_id, None) is None:
@@ -160,7 +159,7 @@ class SimRuntime:
         if held_by:
             self.schedule()
 
-    def bundle(self, shape: Resources) -> Task:
+    def bundle(self, shape: Resources, selectors: tuple[Selector, ...] = ()) -> Task:
         """Returns one bundle for a gang about to be submitted."""
         return self._new_task(TaskClass(shape, selectors), FOREVER)
 
@@ -172,14 +171,14 @@ class SimRuntime:
     def schedule(self) -> None:
         """Starts whatever has room now: gangs first, then tasks, one class after the other."""
         serving = [node for node in self.nodes.values() if node.serves]
-        without_room: set[tuple[Resources, int, Strategy]] = set()  # a gang like one of these has none either
+        without_room: set[tuple[TaskClass, int, Strategy]] = set()  # a gang like one of these has none either
         for gang in self.gangs.values():
-            like = (gang.tasks[0].like.shape, len(gang.tasks), gang.strategy)
-            if gang.placed or like in without_room:
+            kind = (gang.tasks[0].like, len(gang.tasks), gang.strategy)
+            if gang.placed or kind in without_room:
                 continue
             spots = spots_for(gang, serving)
             if spots is None:
-                without_room.add(like)
+                without_room.add(kind)
                 continue
             for task, node in zip(gang.tasks, spots, strict=True):
                 node.take(task)

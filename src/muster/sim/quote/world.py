@@ -19,8 +19,8 @@ from muster.sim.cluster.options import RunOptions
 from muster.sim.joint.cloud import BootTime, SpotPool, SpotSeries
 from muster.sim.joint.cluster import JointCluster
 from muster.sim.joint.run import JointExperiment, JointResult, JointRun
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Curve
-from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
