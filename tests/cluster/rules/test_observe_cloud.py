@@ -391,6 +391,13 @@ def test_a_machine_is_not_gone_by_a_terminate_that_the_provider_has_not_heard():
         assert tick(later)[0] == {"a": state}  # a provider that cannot be called is not waited for
 
 
+def test_a_provider_that_refuses_to_terminate_a_machine_for_ever_does_not_keep_its_record():
+    """A machine that is gone is not known to it any more: every refusal starts another attempt."""
+    again = past((S.TERMINATING, NOW - 60.0), (S.TERMINATION_FAILED, NOW - 5.0), (S.TERMINATING, NOW - 5.0))
+    refused = record("a", S.TERMINATING, history=again, missing_since=NOW - 40.0)
+    assert tick(world([refused], machines=[], unheard_terminates=frozenset({"a"})))[0] == {"a": "TERMINATED"}
+
+
 def test_requests_and_wishes_are_not_ended_by_a_list():
     seen = world([record("r", S.REQUESTED), record("q", S.QUEUED)], machines=[])
     assert tick(seen)[0] == {"r": "REQUESTED", "q": "REQUESTED"}

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from muster.base.ids import CloudId, InstanceId, RequestId
-from muster.cluster.model import Instance, NodeStatus, Offer, StopCause, health_key
+from muster.cluster.model import Instance, NodeKind, NodeStatus, Offer, StopCause, health_key
 from muster.cluster.plan import Launch, Plan, base_id
 from muster.cluster.spend import spend_so_far
 from muster.cluster.states import ON_CLOUD, InstanceState
@@ -149,9 +149,8 @@ class PurchasesAreExplained:
             return
         self._let_go.add(machine.cloud_id)
         since = before.missing_since if before and before.missing_since is not None else commit.plan.at
-        is_ours = (
-            not after.provisional
-        )  # a list has shown it: then it is terminated first, whatever is missing
+        # A worker that a list has shown is terminated first, whatever later lists lack.
+        is_ours = machine.kind is NodeKind.WORKER and not after.provisional
         if is_ours or commit.plan.at - since <= cluster.spec.spec.timeouts.listing_grace_s:
             yield f"{machine.cloud_id} exists, and its record ended without a call: {after.details}"
 
