@@ -326,7 +326,9 @@ class _Handler(BaseHTTPRequestHandler):
         verb = verb or ("watch" if is_watch else "get" if call.name else "list")
         group = _GROUPS[call.resource]
         resource = f"{call.resource}/{call.sub}" if call.sub else call.resource
-        if not allows(role, group, resource, verb):
+        # A server takes the name of a selector for the name of the object.
+        selected = call.query.get("fieldSelector", "").partition("metadata.name=")[2]
+        if not allows(role, group, resource, verb, call.name or selected):
             full = f"{call.resource}.{group}" if group else call.resource
             name = f' "{call.name}"' if call.name else ""
             raise Refused(
@@ -341,7 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _review(self, role: Role | None, body: Object) -> Object:
         asked = body["spec"]["resourceAttributes"]
         resource = asked["resource"] + (f"/{asked['subresource']}" if asked.get("subresource") else "")
-        allowed = allows(role, asked.get("group", ""), resource, asked["verb"])
+        allowed = allows(role, asked.get("group", ""), resource, asked["verb"], asked.get("name", ""))
         return {**body, "kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}
 
     def _stream(self, call: _Call) -> None:

@@ -13,9 +13,16 @@ class Rule:
     groups: tuple[str, ...]
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
+    names: tuple[str, ...] = ()  # of the objects that it is about; none: all
 
     def manifest(self) -> dict[str, list[str]]:
-        return {"apiGroups": list(self.groups), "resources": list(self.resources), "verbs": list(self.verbs)}
+        names = {"resourceNames": list(self.names)} if self.names else {}
+        return {
+            "apiGroups": list(self.groups),
+            "resources": list(self.resources),
+            "verbs": list(self.verbs),
+            **names,
+        }
 
 
 Role = tuple[Rule, ...]
@@ -31,7 +38,7 @@ KUBERAY_1_7: Role = (
     Rule(("ray.io",), ("rayclusters",), ("get", "patch")),
 )
 # What deploy/kuberay/role.yaml adds where an administrator wants it.
-EXTRA: Role = (Rule(("ray.io",), ("rayclusters",), ("watch", "delete")),)
+EXTRA: Role = (Rule(("ray.io",), ("rayclusters",), ("watch", "delete"), names=("demo",)),)
 NOBODY: Role = ()
 ROLES = {
     "kuberay-1.3": KUBERAY_1_3,
@@ -41,8 +48,11 @@ ROLES = {
 }
 
 
-def allows(role: Sequence[Rule] | None, group: str, resource: str, verb: str) -> bool:
-    """None is the administrator, who may do everything."""
+def allows(role: Sequence[Rule] | None, group: str, resource: str, verb: str, name: str = "") -> bool:
+    """None is the administrator, who may do everything. `name` is that of the object, "" for all of them."""
     if role is None:
         return True
-    return any(group in r.groups and resource in r.resources and verb in r.verbs for r in role)
+    return any(
+        group in r.groups and resource in r.resources and verb in r.verbs and (not r.names or name in r.names)
+        for r in role
+    )
