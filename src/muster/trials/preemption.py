@@ -6,7 +6,7 @@ Pure. Called by Lifecycle and ExperimentState with the times of events, so that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from muster.session.preemption import PreemptionInfo
 from muster.trials.events import TrialFailure, TrialFailureKind
@@ -127,5 +127,5 @@ def rest_of(trial: Trial) -> float | None:
     return max(0.0, min(known)) if known else None
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
