@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = f"{ROOT / 'src' / 'muster'}{os.sep}"
-LIMITS = {"one report": 20, "whole fit": 100, "muster plan": 42, "one tick": 48}
+LIMITS = {"one report": 22, "whole fit": 110, "muster plan": 42, "one tick": 48}
 
 
 class Walk:

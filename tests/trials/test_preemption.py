@@ -27,8 +27,8 @@ def trial(done=4, *, slowest_s=10.0, save_s=None, **criterion):
     ("made", "rest_s"),
     [
         (trial(training_iteration=10), 60.0),
-        (trial(time_total_s=55.0), 15.0),
-        (trial(training_iteration=10, time_total_s=55.0), 15.0),
+        (trial(time_total_s=55.0), 25.0),
+        (trial(training_iteration=10, time_total_s=55.0), 25.0),
         (trial(training_iteration=2), 0.0),
         (trial(), None),
         (trial(0, training_iteration=10), None),

@@ -117,15 +117,17 @@ def rest_of(trial: Trial) -> float | None:
     """Returns the seconds until the trial reaches a criterion of time or iterations; None: unknown."""
     last, criterion = trial.last_result, trial.stopping_criterion
     known: list[float] = []
+    slowest_s = trial.metric_analysis.get("time_this_iter_s", {}).get("max")
+    if not _is_number(slowest_s):
+        return None
     most_s, total_s = criterion.get("time_total_s"), last.get("time_total_s")
     if _is_number(most_s) and _is_number(total_s):
-        known.append(most_s - total_s)
+        known.append(most_s - total_s + slowest_s)  # the step that reaches it ends after it
     most, done = criterion.get("training_iteration"), last.get("training_iteration")
-    slowest_s = trial.metric_analysis.get("time_this_iter_s", {}).get("max")
-    if _is_number(most) and _is_number(done) and _is_number(slowest_s):
+    if _is_number(most) and _is_number(done):
         known.append((most - done) * slowest_s)
     return max(0.0, min(known)) if known else None
 
 
-def _is_number(value: Any) -> TypeGuard[float]:  # noqa: ANN401 - of a user's result
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
