@@ -97,7 +97,7 @@ class ResultRows:
 
 
 class CurveBands:
-    """CurveBands are the quantiles of a metric by iteration; new results change only the buckets they are in."""
+    """CurveBands are quantiles of a metric by iteration; new results change only the buckets they are in."""
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
