@@ -98,7 +98,7 @@ DELTAS = """async (count) => {
     const { zero_time, summary } = head, number = Number(change) + at;
     const delta = { generation, change: number, zero_time, rows, words: {}, summary };
     source.handlers.delta({ data: JSON.stringify(delta) });
-    if (at % 20 === 19) await new Promise(requestAnimationFrame);
+    if (at % 60 === 59) await new Promise(requestAnimationFrame);
   }
 }"""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from tests.page.samples import log_results, result_of, write_experiment
 
-from muster.page.result_curves import MAX_RAW_POINTS, Bands, ResultReader, ResultRows, rollup, scattered
+from muster.page.result_curves import MAX_RAW_POINTS, CurveBands, ResultReader, ResultRows, rollup, scattered
 
 
 def rows_of(points: list[tuple[int, float, float]]) -> ResultRows:
@@ -40,7 +40,7 @@ def test_values_that_are_no_numbers_are_left_out_of_a_rollup():
 
 
 def test_bands_that_follow_new_results_equal_those_made_anew():
-    stream, rows, bands = np.random.default_rng(3), ResultRows(["loss"]), Bands("loss")
+    stream, rows, bands = np.random.default_rng(3), ResultRows(["loss"]), CurveBands("loss")
     for trial in range(60):
         first = int(stream.integers(1, 400))
         points = [[first + each, stream.random()] for each in range(int(stream.integers(1, 5)))]
@@ -54,7 +54,7 @@ def test_bands_that_follow_new_results_equal_those_made_anew():
 
 
 def test_a_few_new_results_among_a_million_cost_little():
-    rows, bands = ResultRows(["loss"]), Bands("loss")
+    rows, bands = ResultRows(["loss"]), CurveBands("loss")
     values = np.random.default_rng(1).random(1_000_000)
     rows.add(0, np.stack([np.arange(1_000_000) % 100, values], axis=1).astype(np.float32))
     bands.of(rows)

@@ -164,7 +164,7 @@ class Catalog:
                 summary = session.summary()
                 metric = summary["metric"]
                 found = session.table.numbers([metric]).get(metric)
-            values = [] if found is None else found[np.isfinite(found)]
+            values = found[np.isfinite(found)] if found is not None else np.zeros(0)
             best = (
                 None
                 if not len(values)

@@ -246,6 +246,8 @@ class ExperimentSession:
             self._loader.take_status(trial_id, status)
         for fact in step.facts:
             self._loader.take_fact(fact)
+        if self._writer is None:
+            self._mark_interrupted()  # what the last facts left running
         if not self._settings:
             self._settings = self._follower.settings()
         self.curves.start(self._curve_metrics())

@@ -106,12 +106,7 @@ class FactLoader:
         params = {} if created is None else self._identified(row, created)
         machine = _machine(started)
         result = {} if reported is None else reported[1]
-        times = (
-            created and created[0],
-            started and started[0],
-            reported and reported[0],
-            exited and exited[0],
-        )
+        times = (_at(created), _at(started), _at(reported), _at(exited))
         dict.keys(params), dict.keys(result)  # TypeError for what is no dict: before anything is added
         found.rows.append(row)
         found.statuses.append(digest.status or "PENDING")
@@ -206,6 +201,10 @@ class FactLoader:
 def _body(kept: Kept | None) -> list[Any] | None:
     """Returns a fact's content, decoded."""
     return None if kept is None else _DECODE(*kept)
+
+
+def _at(body: list[Any] | None) -> float | None:
+    return body[0] if body else None
 
 
 def _machine(started: list[Any] | None) -> str | None:

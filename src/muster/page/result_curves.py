@@ -96,8 +96,8 @@ class ResultRows:
         return [_plain(self.iterations[places]), _plain(found[places])]
 
 
-class Bands:
-    """Bands are the quantiles of one metric by iteration; new results change only the buckets they are in."""
+class CurveBands:
+    """CurveBands are quantiles of a metric by iteration; new results change only the buckets they are in."""
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
@@ -160,7 +160,7 @@ class Bands:
 
 def rollup(rows: ResultRows, metric: str, keep: npt.NDArray[np.bool_] | None = None) -> dict[str, Any]:
     """Returns quantiles of a metric by iteration, over all trials or those that `keep` names."""
-    bands, found = Bands(metric), rows.column(metric)
+    bands, found = CurveBands(metric), rows.column(metric)
     if found is not None and rows.count:
         if keep is None or not len(keep):
             bands.make(rows.iterations, found)
@@ -201,7 +201,7 @@ class ResultReader:
         self._known: dict[int, str] = {}  # all rows that were ever asked for
         self._waiting: dict[int, str] = {}  # rows of the table whose files have more, and their folders
         self._decoder: msgspec.json.Decoder[Any] | None = None
-        self._bands: dict[str, Bands] = {}  # by metric
+        self._bands: dict[str, CurveBands] = {}  # by metric
         self.done = 0  # files read, each time counted
         self._most = MAX_ROWS
         self.left_out = 0  # trials that were not read because there is too much
@@ -229,7 +229,7 @@ class ResultReader:
         if self.rows is None:
             return {}
         if metric not in self._bands:
-            self._bands[metric] = Bands(metric)
+            self._bands[metric] = CurveBands(metric)
         return self._bands[metric].of(self.rows)
 
     def read(self, budget_s: float, most: int | None = None) -> bool:

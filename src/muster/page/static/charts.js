@@ -130,7 +130,7 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     }
     context.textAlign = "center"; context.fillStyle = colours.text;
     context.fillText(fitted(context, xs.name, width - 100), (LEFT + width) / 2, height - 6);
-    const status = table.trial("status"), size = table.rows > 3000 ? 2 : table.rows > 500 ? 3 : 4;
+    const status = table.trial("status"), size = table.rows > 3000 ? 2 : table.rows > 500 ? 3 : table.rows > 60 ? 5 : 7;
     const spread = (column, row) => (column.kind === "word" ? (((row * 2654435761) % 1000) / 1000 - 0.5) * 0.5 : 0);
     const places = held.current.places = placesOf(table, xs, ys, sx, sy, spread, held.current.places, version, width);
     const layer = new PixelLayer(width, height), faint = pixelColour(colours.faint, 0.5);

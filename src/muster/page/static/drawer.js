@@ -35,7 +35,7 @@ export function TrialDrawer({ source, experiment, id, close, version, table, vie
     <p class="headline"><span style=${{ color: STATUS_COLOURS[status] }} aria-hidden="true">${STATUS_SIGNS[status]}</span> <b>${STATUS_WORDS[status] || status}</b> ${trial.name}</p>
     <section><h3>Why</h3><p data-test="why-words">${trial.why}</p></section>
     <section><h3>Time${cost === null ? "" : " and cost"}</h3><p>created ${clockTime(times.created, true)}${times.started ? `, started ${clockTime(times.started)}` : ""}${times.ended ? `, ended ${clockTime(times.ended)}, after ${shortDuration(times.ended - times.started)}` : ""}.
-      ${trial.starts > 1 ? ` Started ${trial.starts} times.` : ""}${trial.failures ? ` Failed ${trial.failures} times.` : ""}${cost === null ? "" : Number.isNaN(own) ? ` About ${money(cost)}, as its share of the machine.` : ` It has cost ${money(cost)}.`}</p></section>
+      ${trial.starts > 1 ? ` Started ${trial.starts} times.` : ""}${trial.failures ? ` Failed ${trial.failures === 1 ? "once" : `${trial.failures} times`}.` : ""}${cost === null ? "" : Number.isNaN(own) ? ` About ${money(cost)}, as its share of the machine.` : ` It has cost ${money(cost)}.`}</p></section>
     ${trial.error || trial.error_file ? html`<section><h3>Error</h3><pre class="log" tabindex="0">${trial.error || trial.error_file}</pre></section>` : null}
     <${Pairs} name="Config" pairs=${trial.config} /><${Pairs} name="Last result" pairs=${trial.result} />
     ${trial.checkpoints.length ? html`<section><h3>Checkpoints</h3><ul>${trial.checkpoints.map((name) => html`<li key=${name}>${name}</li>`)}</ul></section>` : null}
