@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -50,17 +50,16 @@ def variants_of(recorded: Sequence[tuple[float, ClusterSpec]], options: VariantO
             options.objectives or (None,), options.markets or (None,), options.idle_timeouts_s or (None,)
         )
         for objective, market, idle_s in changes:
-            words = [base]
-            changed = specs
+            words, changed = [base], specs
             if objective is not None:
                 words.append(f"objective {objective.value}")
-                changed = _each(changed, lambda spec, to=objective: replace(spec, objective=to))
+                changed = tuple((at, replace(spec, objective=objective)) for at, spec in changed)
             if market is not None:
                 words.append(market)
-                changed = _each(changed, lambda spec, to=market: only_market(spec, to))
+                changed = tuple((at, only_market(spec, market)) for at, spec in changed)
             if idle_s is not None:
                 words.append(f"idle {short_duration(idle_s)}")
-                changed = _each(changed, lambda spec, to=idle_s: _with_idle(spec, to))
+                changed = tuple((at, _with_idle(spec, idle_s)) for at, spec in changed)
             found += _named(", ".join(words), changed, spot, options, own)
     return found
 
@@ -80,7 +79,8 @@ def _bases(own: Specs, options: VariantOptions, table: PriceTable | None) -> Ite
         if table is None:
             yield AS_RECORDED, own
         else:
-            yield table_name(table), _each(own, lambda spec: with_prices(spec, table, options.markets))
+            priced = tuple((at, with_prices(spec, table, options.markets)) for at, spec in own)
+            yield table_name(table), priced
     for path in options.clusters:
         if table is None:
             yield path.name, ((own[0][0], load_spec(path)),)
@@ -90,10 +90,6 @@ def _bases(own: Specs, options: VariantOptions, table: PriceTable | None) -> Ite
 
 def table_name(table: PriceTable) -> str:
     return Path(table.file).name
-
-
-def _each(specs: Specs, change: Callable[[ClusterSpec], ClusterSpec]) -> Specs:
-    return tuple((at, change(spec)) for at, spec in specs)
 
 
 def with_prices(spec: ClusterSpec, table: PriceTable, markets: Sequence[str] = ()) -> ClusterSpec:

@@ -228,15 +228,15 @@ class WorkFinder:
         likes.sort(key=lambda like: like.shape.key, reverse=True)
         ends = dict.fromkeys(work.like.shape for work in self._open.get(name, []) if work.started != self._at)
         story = _filled(change, [(like.shape, min(started[like], len(self._queues[like]))) for like in likes])
-        for like, is_begin in story or _shortest_story(change, [like.shape for like in likes], list(ends)):
+        for shape, is_begin in story or _shortest_story(change, [one.shape for one in likes], list(ends)):
             if is_begin:
-                begun = next(one for one in likes if one.shape == like)
+                begun = next(one for one in likes if one.shape == shape)
                 if started[begun] > 0 and self._queues[begun]:
                     self._begin(name, change, begun, started)
             else:
-                oldest = next((one for one in self._open[name] if one.like.shape == like), None)
+                oldest = next((one for one in self._open[name] if one.like.shape == shape), None)
                 if oldest is not None:
-                    _take(change, like, times=-1)
+                    _take(change, shape, times=-1)
                     self._open[name].remove(oldest)
                     self._end(oldest, self._at, is_seen=True)
         self._explain_roughly(name, change, likes, started)
