@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.base.resources import Resources
 from muster.cluster.model import Demand
 from muster.sim.backtest.work import WorkFinder
-from muster.stores.history.past import Moment, PastGang
+from muster.stores.history.past import PastGang, PastMoment
 
 ONE, TWO = Demand(shape=Resources.of(CPU=1)), Demand(shape=Resources.of(CPU=2))
 GPU = Demand(shape=Resources.of(CPU=1, GPU=1))
@@ -13,7 +13,7 @@ GPU = Demand(shape=Resources.of(CPU=1, GPU=1))
 
 def moment(at, waiting=None, used=None, **more):
     amounts = {name: Resources.of(each) for name, each in (used or {}).items()}
-    return Moment(at, waiting=waiting or {}, used=amounts, **more)
+    return PastMoment(at, waiting=waiting or {}, used=amounts, **more)
 
 
 def found(*moments, until=None):

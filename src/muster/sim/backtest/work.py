@@ -13,7 +13,7 @@ from statistics import median
 
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import Demand
-from muster.stores.history.past import Moment, PastGang
+from muster.stores.history.past import PastGang, PastMoment
 
 RETURN_S = 180.0  # work of a lost node that waits again within this time is the same work
 UNKNOWN_S = 60.0  # how long work runs of which nothing is known
@@ -97,7 +97,7 @@ class WorkFinder:
         self._at = 0.0
         self._uneven: set[str] = set()  # machines whose use is not explained to the last
 
-    def step(self, moment: Moment) -> None:
+    def step(self, moment: PastMoment) -> None:
         """Explains what has changed since the moment before."""
         if moment.is_after_gap:
             self.finish(self._at)
@@ -134,7 +134,7 @@ class WorkFinder:
 
     # -- what waits --------------------------------------------------------------------------------
 
-    def _lose_nodes(self, moment: Moment) -> None:
+    def _lose_nodes(self, moment: PastMoment) -> None:
         """Work of a node that went may come back; an idle node had none."""
         for name in [one for one in self._used if one not in moment.used]:
             for work in self._open.pop(name, []):
@@ -143,7 +143,7 @@ class WorkFinder:
             self._lost.remove((lost_at, work))
             self._end(work, lost_at, is_seen=True)
 
-    def _queue(self, moment: Moment) -> dict[Demand, int]:
+    def _queue(self, moment: PastMoment) -> dict[Demand, int]:
         """Queues what arrived, and returns how many of each shape wait no longer."""
         started: dict[Demand, int] = {}
         for like in {**self._queues, **moment.waiting}:
@@ -167,7 +167,7 @@ class WorkFinder:
 
     # -- gangs -------------------------------------------------------------------------------------
 
-    def _follow_gangs(self, moment: Moment, rises: dict[str, Units]) -> None:
+    def _follow_gangs(self, moment: PastMoment, rises: dict[str, Units]) -> None:
         for gang_id, gang in moment.gangs.items():
             known = self._gangs.get(gang_id)
             if known is None:
@@ -184,7 +184,7 @@ class WorkFinder:
                 del self._gangs[gang_id]
                 self._end_gang(known, moment, rises)
 
-    def _end_gang(self, gang: GangOfWork, moment: Moment, rises: dict[str, Units]) -> None:
+    def _end_gang(self, gang: GangOfWork, moment: PastMoment, rises: dict[str, Units]) -> None:
         if gang.started is None:
             self.trace.withdrawn += 1
         else:
@@ -201,7 +201,7 @@ class WorkFinder:
                     _take(rises[name], demand.shape)
                     gang.held[name] = gang.held.get(name, EMPTY).plus(demand.shape)
 
-    def _give_back(self, gang: GangOfWork, moment: Moment, rises: dict[str, Units]) -> None:
+    def _give_back(self, gang: GangOfWork, moment: PastMoment, rises: dict[str, Units]) -> None:
         for name, held in gang.held.items():
             if name in moment.used:
                 for resource, units in held.items():
@@ -210,7 +210,7 @@ class WorkFinder:
 
     # -- single requests ---------------------------------------------------------------------------
 
-    def _unexplained_use(self, name: str, moment: Moment) -> Units:
+    def _unexplained_use(self, name: str, moment: PastMoment) -> Units:
         """Returns the use of a machine without what is known to run there: above 0 something began."""
         left = dict(moment.used[name])
         if self._used.get(name) == moment.used[name] and name not in self._uneven:
