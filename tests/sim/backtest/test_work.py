@@ -65,6 +65,22 @@ def test_one_that_takes_the_place_of_an_equal_one_ends_the_oldest():
     assert lives(trace) == [("CPU: 1", 0, 0, 40), ("CPU: 1", 0, 40, 70)]
 
 
+def test_use_and_waiting_may_be_reported_some_seconds_apart_in_either_order():
+    late = found(
+        moment(0, {TWO: 1}, {"m": {}}),
+        moment(10, {}, {"m": {}}),
+        moment(13, {}, {"m": {"CPU": 2}}),
+        moment(50, {}, {"m": {}}),
+    )
+    soon = found(
+        moment(0, {TWO: 1}, {"m": {}}),
+        moment(10, {TWO: 1}, {"m": {"CPU": 2}}),
+        moment(13, {}, {"m": {"CPU": 2}}),
+        moment(50, {}, {"m": {}}),
+    )
+    assert (lives(late), lives(soon)) == ([("CPU: 2", 0, 13, 50)], [("CPU: 2", 0, 10, 50)])
+
+
 def test_begins_and_ends_at_once_are_told_apart():
     """Two small ones end and one with a GPU begins between two looks: one CPU less, one GPU more."""
     trace = found(
