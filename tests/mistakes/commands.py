@@ -69,6 +69,7 @@ FILES = {
     "prices.yaml": CLUSTER + "muster: {prices: prices.csv}\n",
     "prices.csv": "type,zone,on_demand,spot\nsmall,a,1.0,cheap\n",
     "script.py": "import muster\n",
+    "newer.history": "muster history 99\n",
     "rack.yaml": "provider: {type: local, head_ip: 127.0.0.1, worker_ips: [127.0.0.2]}\n"
     "auth: {ssh_private_key: /no_key}\n",
     "rack_twice.yaml": "provider: {type: local, head_ip: a, worker_ips: [b, b]}\n",
@@ -151,6 +152,9 @@ COMMANDS = [
     _of("rsync_one_path", "rsync-up HERE/rack.yaml HERE", "both paths", "file_mounts"),
     _of("submit_no_script", "submit HERE/rack.yaml HERE/none.py", "none.py"),
     _of("down_workers_here", "down HERE/good.yaml -y --workers-only", "--workers-only"),
+    _of("backtest_no_history", "backtest HERE/good.yaml", "good.yaml", "not a history", "`history`"),
+    _of("backtest_newer", "backtest HERE/newer.history", "newer.history", "format 99", "upgrade muster"),
+    _of("backtest_unknown", "backtest nosuch", "'nosuch'"),
     _of("up_without_a_terminal", "up HERE/good.yaml", "-y"),
     _of("up_port", "up HERE/good.yaml --port 0", "--port", "65535"),
     _of("up_missing_file", "up HERE/none.yaml", "none.yaml", "No such file"),

@@ -23,6 +23,7 @@ PAGES = {
     ),
     "status": "docs/laptop-cluster.md",
     "why": "docs/laptop-cluster.md",
+    "backtest": "docs/backtest.md",
     "gc": "docs/head.md",
     "monitor": "docs/monitor.md",
     "kuberay-autoscaler": "docs/kubernetes.md",

@@ -17,8 +17,9 @@ from tools.tree import (
 MAX_FILES_PER_FOLDER = 20
 # The tree was cut to 448 files and 68,433 lines. What an issue adds on top is raised here on purpose: SSH,
 # the launcher, a rack, offers and the provider kit are about 60 files and 10,000 lines; AWS, other clouds and
-# notices about 30 and 6,000, KubeRay and sizes of machines about 25 and 5,000.
-MAX_FILES, MAX_LINES = 680, 116_000
+# notices about 30 and 6,000, KubeRay and sizes of machines about 25 and 5,000, the history and its replay 14
+# and 2,500, money (forecasts, budgets, consolidation, the joint world, the quote) about 35 and 7,000.
+MAX_FILES, MAX_LINES = 680, 118_000
 PART_OF_ITS_IMPORTER_BELOW = 120  # lines
 # Those of `remote` are kinds of runners or layers below one; the provider contract is three files by subject.
 # Of AWS, KubeRay, the page and the simulated EC2 it is the parts of a provider or a server, an idea each.

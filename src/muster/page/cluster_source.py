@@ -135,7 +135,7 @@ class LedgerSource:
         past = self._follower.refresh()
         spent = past.spent[-1][1] if past.spent else 0.0
         problem = problem or self._follower.problem
-        found = Found(published=published, problem=problem, past=past, spent=spent)
+        found = ClusterFiles(published=published, problem=problem, past=past, spent=spent)
         if not self._cluster.home.ledger.is_file():
             records = () if published is None else published.instances
             return self._made(now, replace(found, records=records))
@@ -148,7 +148,7 @@ class LedgerSource:
     def why(self, subject: str) -> object:
         return codec.to_builtins(self._why(self.name, subject))
 
-    def _made(self, now: float, found: Found) -> ClusterBands:
+    def _made(self, now: float, found: ClusterFiles) -> ClusterBands:
         past, decisions = found.past, found.decisions
         seen = map(partial(_ended, past), past.machines.values())
         known = {one.instance_id: one for one in seen if one.history}
@@ -176,8 +176,8 @@ class LedgerSource:
         )
 
 
-class Found(Struct, frozen=True, kw_only=True):
-    """A Found is what the files of a cluster have."""
+class ClusterFiles(Struct, frozen=True, kw_only=True):
+    """ClusterFiles are what the files of a cluster have."""
 
     published: PublishedStatus | None
     problem: str
@@ -195,7 +195,7 @@ def _ended(past: PastReader, machine: Instance) -> Instance:
     return replace(machine, state=InstanceState.TERMINATED, history=(*machine.history, end))
 
 
-def _read(history: SqliteHistory, now: float, found: Found) -> Found:
+def _read(history: SqliteHistory, now: float, found: ClusterFiles) -> ClusterFiles:
     records = tuple(history.find())
     decisions = tuple(history.decisions(limit=MAX_DECISIONS))
     return replace(found, records=records, decisions=decisions, spent=history.spend(now).total)

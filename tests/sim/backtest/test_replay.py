@@ -141,6 +141,8 @@ def test_a_price_file_gives_offers_to_types_without_and_prices_to_those_with():
         spec("cpu-4"), Offer(zone="b", price_per_hour=9.0), Offer(zone="x", price_per_hour=8.0)
     )
     assert [one.price_per_hour for one in with_prices(offered, table).node_types[1].offers] == [0.3, 8.0]
+    more = with_prices(offered, table, ["spot"]).node_types[1].offers
+    assert [one.name for one in more] == ["b/on-demand", "x/on-demand", "a/spot"]
     with pytest.raises(ConfigError, match="has no row for any node type of the recording"):
         with_prices(spec("gpu-1"), table)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.base.resources import Resources
 from muster.cluster.model import Demand
 from muster.sim.backtest.work import WorkFinder
-from muster.stores.history.past import Moment, PastGang
+from muster.stores.history.past import PastGang, PastMoment
 
 ONE, TWO = Demand(shape=Resources.of(CPU=1)), Demand(shape=Resources.of(CPU=2))
 GPU = Demand(shape=Resources.of(CPU=1, GPU=1))
@@ -13,7 +13,7 @@ GPU = Demand(shape=Resources.of(CPU=1, GPU=1))
 
 def moment(at, waiting=None, used=None, **more):
     amounts = {name: Resources.of(each) for name, each in (used or {}).items()}
-    return Moment(at, waiting=waiting or {}, used=amounts, **more)
+    return PastMoment(at, waiting=waiting or {}, used=amounts, **more)
 
 
 def found(*moments, until=None):
@@ -63,6 +63,22 @@ def test_one_that_takes_the_place_of_an_equal_one_ends_the_oldest():
         moment(70, {}, {"m": {}}),
     )
     assert lives(trace) == [("CPU: 1", 0, 0, 40), ("CPU: 1", 0, 40, 70)]
+
+
+def test_use_and_waiting_may_be_reported_some_seconds_apart_in_either_order():
+    late = found(
+        moment(0, {TWO: 1}, {"m": {}}),
+        moment(10, {}, {"m": {}}),
+        moment(13, {}, {"m": {"CPU": 2}}),
+        moment(50, {}, {"m": {}}),
+    )
+    soon = found(
+        moment(0, {TWO: 1}, {"m": {}}),
+        moment(10, {TWO: 1}, {"m": {"CPU": 2}}),
+        moment(13, {}, {"m": {"CPU": 2}}),
+        moment(50, {}, {"m": {}}),
+    )
+    assert (lives(late), lives(soon)) == ([("CPU: 2", 0, 13, 50)], [("CPU: 2", 0, 10, 50)])
 
 
 def test_begins_and_ends_at_once_are_told_apart():

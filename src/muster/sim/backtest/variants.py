@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -50,17 +50,16 @@ def variants_of(recorded: Sequence[tuple[float, ClusterSpec]], options: VariantO
             options.objectives or (None,), options.markets or (None,), options.idle_timeouts_s or (None,)
         )
         for objective, market, idle_s in changes:
-            words = [base]
-            changed = specs
+            words, changed = [base], specs
             if objective is not None:
                 words.append(f"objective {objective.value}")
-                changed = _each(changed, lambda spec, to=objective: replace(spec, objective=to))
+                changed = tuple((at, replace(spec, objective=objective)) for at, spec in changed)
             if market is not None:
                 words.append(market)
-                changed = _each(changed, lambda spec, to=market: only_market(spec, to))
+                changed = tuple((at, only_market(spec, market)) for at, spec in changed)
             if idle_s is not None:
                 words.append(f"idle {short_duration(idle_s)}")
-                changed = _each(changed, lambda spec, to=idle_s: _with_idle(spec, to))
+                changed = tuple((at, _with_idle(spec, idle_s)) for at, spec in changed)
             found += _named(", ".join(words), changed, spot, options, own)
     return found
 
@@ -80,7 +79,8 @@ def _bases(own: Specs, options: VariantOptions, table: PriceTable | None) -> Ite
         if table is None:
             yield AS_RECORDED, own
         else:
-            yield table_name(table), _each(own, lambda spec: with_prices(spec, table))
+            priced = tuple((at, with_prices(spec, table, options.markets)) for at, spec in own)
+            yield table_name(table), priced
     for path in options.clusters:
         if table is None:
             yield path.name, ((own[0][0], load_spec(path)),)
@@ -92,13 +92,12 @@ def table_name(table: PriceTable) -> str:
     return Path(table.file).name
 
 
-def _each(specs: Specs, change: Callable[[ClusterSpec], ClusterSpec]) -> Specs:
-    return tuple((at, change(spec)) for at, spec in specs)
+def with_prices(spec: ClusterSpec, table: PriceTable, markets: Sequence[str] = ()) -> ClusterSpec:
+    """Returns the configuration with the prices of a table; ConfigError when it has none of the types.
 
-
-def with_prices(spec: ClusterSpec, table: PriceTable) -> ClusterSpec:
-    """Returns the configuration with the prices of a table; ConfigError when it has none of the types."""
-    types = tuple(_priced(known, table) for known in spec.node_types)
+    Types without offers get all of the table, the others those of `markets` that they lack.
+    """
+    types = tuple(_priced(known, table, markets) for known in spec.node_types)
     if types == spec.node_types and not any(_rows(known, table) for known in spec.node_types):
         names = ", ".join(known.machine_type or known.name for known in spec.node_types[:5])
         message = f"has no row for any node type of the recording ({names}); name them in the column 'type'"
@@ -106,19 +105,20 @@ def with_prices(spec: ClusterSpec, table: PriceTable) -> ClusterSpec:
     return replace(spec, node_types=types)
 
 
-def _priced(known: NodeType, table: PriceTable) -> NodeType:
+def _priced(known: NodeType, table: PriceTable, markets: Sequence[str]) -> NodeType:
     rows = _rows(known, table)
     prices = {(row.zone, market): price for row in rows for market, price in row.prices.items()}
     if not prices:
         return known
-    if known.offers:
-        offers = (
-            replace(offer, price_per_hour=prices.get((offer.zone, offer.market), offer.price_per_hour))
-            for offer in known.offers
-        )
-        return replace(known, offers=tuple(offers))
-    made = (Offer(zone=zone, market=market, price_per_hour=price) for (zone, market), price in prices.items())
-    return replace(known, offers=tuple(made), price_per_hour=min(prices.values()))
+    offers = [
+        replace(offer, price_per_hour=prices.get((offer.zone, offer.market), offer.price_per_hour))
+        for offer in known.offers
+    ]
+    there = {(offer.zone, offer.market) for offer in offers}
+    for (zone, market), price in prices.items():
+        if not known.offers or (market in markets and (zone, market) not in there):
+            offers.append(Offer(zone=zone, market=market, price_per_hour=price))
+    return replace(known, offers=tuple(offers), price_per_hour=min(prices.values()))
 
 
 def _rows(known: NodeType, table: PriceTable) -> tuple[PriceRow, ...]:

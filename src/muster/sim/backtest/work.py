@@ -13,9 +13,10 @@ from statistics import median
 
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import Demand
-from muster.stores.history.past import Moment, PastGang
+from muster.stores.history.past import PastGang, PastMoment
 
 RETURN_S = 180.0  # work of a lost node that waits again within this time is the same work
+LAG_S = 8.0  # between a report that something waits no longer and the use of its node
 UNKNOWN_S = 60.0  # how long work runs of which nothing is known
 
 Units = dict[str, int]
@@ -83,58 +84,103 @@ class WorkTrace:
         return {like: median(lengths) for like, lengths in found.items()}
 
 
+@dataclass
+class _Line:
+    """A _Line is requests of one shape that wait, oldest first.
+
+    A runtime reports that something waits no longer, and the use of its node, at moments that differ by some
+    seconds, in either order. `due` has when requests stopped to wait of which no use has risen yet, `early`
+    when a use rose for requests that are still reported to wait.
+    """
+
+    queue: deque[Work] = field(default_factory=deque)
+    due: deque[float] = field(default_factory=deque)
+    early: deque[float] = field(default_factory=deque)
+    reported: int = 0
+
+    @property
+    def ready(self) -> int:
+        return min(len(self.due), len(self.queue))
+
+    def report(self, count: int, at: float) -> int:
+        """Takes the number that waits now; returns how many have arrived."""
+        while self.early and at - self.early[0] > LAG_S:
+            self.early.popleft()
+        for _ in range(min(len(self.early), max(0, self.reported - count))):
+            self.early.popleft()
+        self.reported = count
+        change = count - len(self.early) - (len(self.queue) - len(self.due))
+        self.due.extend([at] * min(-change, len(self.queue) - len(self.due)))
+        return max(0, change)
+
+    def take(self) -> Work:
+        self.due.popleft()
+        return self.queue.popleft()
+
+    def take_early(self, at: float) -> Work | None:
+        """Returns one that is still reported to wait; None when none is."""
+        if len(self.queue) <= len(self.due):
+            return None
+        self.early.append(at)
+        return self.queue.popleft()
+
+
 class WorkFinder:
     """A WorkFinder reads one moment after the other."""
 
     def __init__(self) -> None:
         self.trace = WorkTrace()
-        self._queues: dict[Demand, deque[Work]] = {}
+        self._lines: dict[Demand, _Line] = {}
         self._open: dict[str, list[Work]] = {}  # machine -> what runs there, oldest first
         self._lost: list[tuple[float, Work]] = []
         self._used: dict[str, Resources] = {}
         self._gangs: dict[str, GangOfWork] = {}  # that wait or run
         self._constraints: dict[Demand, int] = {}
         self._at = 0.0
+        self._is_first = True
         self._uneven: set[str] = set()  # machines whose use is not explained to the last
 
-    def step(self, moment: Moment) -> None:
+    def step(self, moment: PastMoment) -> None:
         """Explains what has changed since the moment before."""
         if moment.is_after_gap:
             self.finish(self._at)
         self._at = moment.at
+        for like in self._lines:  # what is still due now has replaced something, before this moment
+            self._replace_unseen(like, LAG_S)
         self._lose_nodes(moment)
-        started = self._queue(moment)
+        self._queue(moment)
         rises = {name: self._unexplained_use(name, moment) for name in moment.used}
         self._follow_gangs(moment, rises)
         for name, change in rises.items():
             if any(change.values()):
-                self._explain(name, change, started)
-        for like, count in started.items():
-            self._replace_unseen(like, count)
-        self._used = dict(moment.used)
+                self._explain(name, change)
+        self._used, self._is_first = dict(moment.used), False
         if moment.constraints != self._constraints:
             self._constraints = dict(moment.constraints)
             self.trace.constraints.append((moment.at, self._constraints))
 
     def finish(self, at: float) -> WorkTrace:
         """Ends everything that runs or waits, as far as it is known."""
+        for like in self._lines:
+            self._replace_unseen(like, -1.0)
         for works in self._open.values():
             for work in works:
                 self._end(work, at, is_seen=False)
         for gang in self._gangs.values():
             gang.ended = at if gang.started is not None else None
             self.trace.gangs.append(gang)
-        for queue in self._queues.values():
-            self.trace.withdrawn += len(queue)
-            self.trace.works.extend(queue)
-        self._open, self._gangs, self._queues, self._used, self._lost = {}, {}, {}, {}, []
+        for line in self._lines.values():
+            self.trace.withdrawn += len(line.queue)
+            self.trace.works.extend(line.queue)
+        self._open, self._gangs, self._lines, self._used, self._lost = {}, {}, {}, {}, []
+        self._is_first = True
         self.trace.works.sort(key=lambda work: work.arrived)
         self.trace.gangs.sort(key=lambda gang: gang.arrived)
         return self.trace
 
     # -- what waits --------------------------------------------------------------------------------
 
-    def _lose_nodes(self, moment: Moment) -> None:
+    def _lose_nodes(self, moment: PastMoment) -> None:
         """Work of a node that went may come back; an idle node had none."""
         for name in [one for one in self._used if one not in moment.used]:
             for work in self._open.pop(name, []):
@@ -143,17 +189,12 @@ class WorkFinder:
             self._lost.remove((lost_at, work))
             self._end(work, lost_at, is_seen=True)
 
-    def _queue(self, moment: Moment) -> dict[Demand, int]:
-        """Queues what arrived, and returns how many of each shape wait no longer."""
-        started: dict[Demand, int] = {}
-        for like in {**self._queues, **moment.waiting}:
-            queue = self._queues.setdefault(like, deque())
-            change = moment.waiting.get(like, 0) - len(queue)
-            for _ in range(change):
-                queue.append(self._returned(like) or Work(like, moment.at, is_arrival_seen=True))
-            if change < 0:
-                started[like] = -change
-        return started
+    def _queue(self, moment: PastMoment) -> None:
+        """Queues what arrived, and notes how many of each shape wait no longer."""
+        for like in {**self._lines, **moment.waiting}:
+            line = self._lines.setdefault(like, _Line())
+            for _ in range(line.report(moment.waiting.get(like, 0), moment.at)):
+                line.queue.append(self._returned(like) or Work(like, moment.at, is_arrival_seen=True))
 
     def _returned(self, like: Demand) -> Work | None:
         """Work of a lost node starts again from nothing."""
@@ -167,7 +208,7 @@ class WorkFinder:
 
     # -- gangs -------------------------------------------------------------------------------------
 
-    def _follow_gangs(self, moment: Moment, rises: dict[str, Units]) -> None:
+    def _follow_gangs(self, moment: PastMoment, rises: dict[str, Units]) -> None:
         for gang_id, gang in moment.gangs.items():
             known = self._gangs.get(gang_id)
             if known is None:
@@ -184,7 +225,7 @@ class WorkFinder:
                 del self._gangs[gang_id]
                 self._end_gang(known, moment, rises)
 
-    def _end_gang(self, gang: GangOfWork, moment: Moment, rises: dict[str, Units]) -> None:
+    def _end_gang(self, gang: GangOfWork, moment: PastMoment, rises: dict[str, Units]) -> None:
         if gang.started is None:
             self.trace.withdrawn += 1
         else:
@@ -201,7 +242,7 @@ class WorkFinder:
                     _take(rises[name], demand.shape)
                     gang.held[name] = gang.held.get(name, EMPTY).plus(demand.shape)
 
-    def _give_back(self, gang: GangOfWork, moment: Moment, rises: dict[str, Units]) -> None:
+    def _give_back(self, gang: GangOfWork, moment: PastMoment, rises: dict[str, Units]) -> None:
         for name, held in gang.held.items():
             if name in moment.used:
                 for resource, units in held.items():
@@ -210,7 +251,7 @@ class WorkFinder:
 
     # -- single requests ---------------------------------------------------------------------------
 
-    def _unexplained_use(self, name: str, moment: Moment) -> Units:
+    def _unexplained_use(self, name: str, moment: PastMoment) -> Units:
         """Returns the use of a machine without what is known to run there: above 0 something began."""
         left = dict(moment.used[name])
         if self._used.get(name) == moment.used[name] and name not in self._uneven:
@@ -222,55 +263,58 @@ class WorkFinder:
                 _take(left, gang.held[name])
         return {resource: units for resource, units in left.items() if units}
 
-    def _explain(self, name: str, change: Units, started: dict[Demand, int]) -> None:
+    def _explain(self, name: str, change: Units) -> None:
         """Finds which requests began and ended on a machine, so that what runs there is what it uses."""
-        likes = [like for like, count in started.items() if count > 0 and self._queues[like]]
+        likes = [like for like, line in self._lines.items() if line.ready]
         likes.sort(key=lambda like: like.shape.key, reverse=True)
         ends = dict.fromkeys(work.like.shape for work in self._open.get(name, []) if work.started != self._at)
-        story = _filled(change, [(like.shape, min(started[like], len(self._queues[like]))) for like in likes])
-        for like, is_begin in story or _shortest_story(change, [like.shape for like in likes], list(ends)):
+        story = _filled(change, [(like.shape, self._lines[like].ready) for like in likes])
+        for shape, is_begin in story or _shortest_story(change, [one.shape for one in likes], list(ends)):
             if is_begin:
-                begun = next(one for one in likes if one.shape == like)
-                if started[begun] > 0 and self._queues[begun]:
-                    self._begin(name, change, begun, started)
+                begun = next(one for one in likes if one.shape == shape)
+                if self._lines[begun].ready:
+                    self._begin(name, change, begun)
             else:
-                oldest = next((one for one in self._open[name] if one.like.shape == like), None)
+                oldest = next((one for one in self._open[name] if one.like.shape == shape), None)
                 if oldest is not None:
-                    _take(change, like, times=-1)
+                    _take(change, shape, times=-1)
                     self._open[name].remove(oldest)
                     self._end(oldest, self._at, is_seen=True)
-        self._explain_roughly(name, change, likes, started)
+        self._explain_roughly(name, change, likes)
         rest = Resources({resource: units for resource, units in change.items() if units > 0})
         for like in self._known_parts(rest) if rest else ():
-            self.trace.unexplained += 1
             _take(change, like.shape)
-            self._start(name, Work(like, self._at))
+            self._start(name, self._early(like))
         self._uneven.discard(name)
         if any(change.values()):
             self._uneven.add(name)
 
-    def _explain_roughly(
-        self, name: str, change: Units, likes: list[Demand], started: dict[Demand, int]
-    ) -> None:
+    def _early(self, like: Demand) -> Work:
+        """Returns the work of a rise that nothing is due for: one that is said to wait, else a new one."""
+        line = self._lines.get(like)
+        work = None if line is None or self._is_first else line.take_early(self._at)
+        self.trace.unexplained += work is None
+        return Work(like, self._at) if work is None else work
+
+    def _explain_roughly(self, name: str, change: Units, likes: list[Demand]) -> None:
         """Begins what explains a rise of something rare, ends the oldest, and begins what still fits."""
         for resource in sorted(change, key=lambda one: one == "CPU"):
             for like in likes if resource != "CPU" else ():
                 units = like.shape.units(resource)
-                while units and change[resource] >= units and started[like] > 0 and self._queues[like]:
-                    self._begin(name, change, like, started)
+                while units and change[resource] >= units and self._lines[like].ready:
+                    self._begin(name, change, like)
         self._end_works(name, change)
         for like in likes:
-            while started[like] > 0 and self._queues[like] and _holds(change, like.shape):
-                self._begin(name, change, like, started)
+            while self._lines[like].ready and _holds(change, like.shape):
+                self._begin(name, change, like)
 
-    def _begin(self, name: str, change: Units, like: Demand, started: dict[Demand, int]) -> None:
-        started[like] -= 1
+    def _begin(self, name: str, change: Units, like: Demand) -> None:
         _take(change, like.shape)
-        self._start(name, self._queues[like].popleft())
+        self._start(name, self._lines[like].take())
 
     def _known_parts(self, rest: Resources) -> list[Demand]:
         """Splits a rise that nothing waited for into shapes that are known, else takes it as one request."""
-        known = {like.shape: like for like in self._queues}
+        known = {like.shape: like for like in self._lines}
         shapes = sorted(known, key=lambda shape: shape.key, reverse=True)
         parts = _filled(dict(rest), [(shape, MAX_PARTS) for shape in shapes])
         return [known[shape] for shape, _ in parts] or [Demand(shape=rest)]
@@ -288,64 +332,61 @@ class WorkFinder:
                 works.remove(work)
                 self._end(work, self._at, is_seen=True)
 
-    def _replace_unseen(self, like: Demand, count: int) -> None:
+    def _replace_unseen(self, like: Demand, after_s: float) -> None:
         """Some wait no longer, but no use rose: each took the place of one that ended, or was withdrawn.
 
         Where all of a shape go at once, they were withdrawn. Where only some do, something ran in their
         place that is not told apart from what ran there before: they are part of that.
         """
-        queue = self._queues[like]
-        left = min(count, len(queue))
-        while left and self._replace_same(queue[0]):
-            queue.popleft()
-            left -= 1
-        while left and self._replace_others(queue[0]):
-            queue.popleft()
-            left -= 1
-        is_withdrawn = left > 2 and left == len(queue)
-        for _ in range(left):
-            work = queue.popleft()
+        line, going = self._lines[like], []
+        while line.ready and self._at - line.due[0] > after_s:
+            at = line.due[0]
+            work = line.take()
+            if not self._replace_same(work, at) and not self._replace_others(work, at):
+                going.append((at, work))
+        is_withdrawn = len(going) > 2 and not line.queue
+        for at, work in going:
             if is_withdrawn:
                 self.trace.withdrawn += 1
-                work.ended = self._at
+                work.ended = at
                 self.trace.works.append(work)
             else:
                 self.trace.absorbed += 1
 
-    def _replace_same(self, new: Work) -> bool:
+    def _replace_same(self, new: Work, at: float) -> bool:
         same = [
             (work.started, name, work)
             for name, works in self._open.items()
             for work in works
-            if work.like.shape == new.like.shape and work.started is not None and work.started < self._at
+            if work.like.shape == new.like.shape and work.started is not None and work.started < at
         ]
         if not same:
             return False
         _, name, old = min(same, key=lambda one: one[:2])
         self._open[name].remove(old)
-        self._end(old, self._at, is_seen=True)
-        self._start(name, new)
+        self._end(old, at, is_seen=True)
+        self._start(name, new, at)
         return True
 
-    def _replace_others(self, new: Work) -> bool:
+    def _replace_others(self, new: Work, at: float) -> bool:
         """Looks for a machine whose oldest requests leave exactly the room that this one needs."""
         wanted = dict(new.like.shape.positive())
         for name, works in self._open.items():
             left, going = dict(wanted), []
             for work in works:
-                if any(left.values()) and work.started != self._at and _holds(left, work.like.shape):
+                if any(left.values()) and (work.started or 0.0) < at and _holds(left, work.like.shape):
                     _take(left, work.like.shape)
                     going.append(work)
             if going and not any(left.values()):
                 for work in going:
                     works.remove(work)
-                    self._end(work, self._at, is_seen=True)
-                self._start(name, new)
+                    self._end(work, at, is_seen=True)
+                self._start(name, new, at)
                 return True
         return False
 
-    def _start(self, name: str, work: Work) -> None:
-        work.started = self._at
+    def _start(self, name: str, work: Work, at: float | None = None) -> None:
+        work.started = self._at if at is None else at
         self._open.setdefault(name, []).append(work)
 
     def _end(self, work: Work, at: float, *, is_seen: bool) -> None:

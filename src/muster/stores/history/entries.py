@@ -30,8 +30,8 @@ class SpecChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prices: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
 
-class GangEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A GangEntry is a gang that waits: bundles as shape and count, of its first option."""
+class WaitingGang(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A WaitingGang is a gang that waits: bundles as shape and count, of its first option."""
 
     strategy: str
     bundles: tuple[tuple[str, int], ...]
@@ -106,7 +106,7 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     shapes: Mapping[str, Demand] = field(default_factory=dict)  # new ones, by the key used below
     demand: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # shape -> verdict -> count
     constraints: Mapping[str, int] | None = None  # shape -> count; None: as before
-    gangs: Mapping[str, GangEntry | None] = field(default_factory=dict)  # None: it waits no longer
+    gangs: Mapping[str, WaitingGang | None] = field(default_factory=dict)  # None: it waits no longer
     placed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # gang -> nodes; (): it has ended
     machines: tuple[MachineEntry, ...] = ()
     states: tuple[StateEntry, ...] = ()

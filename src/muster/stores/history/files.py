@@ -47,6 +47,7 @@ class HistoryWriter:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._segment = _open_segment(folder, self._limits.segment_bytes)
         self._seq = 0
+        self._newest_at: float | None = None  # of this writer's entries
         self._tail = folder / TAIL
         self._tail_bytes = 0
         self._room = RoomPerDay(self._limits.day_bytes)
@@ -67,15 +68,15 @@ class HistoryWriter:
         return True
 
     def close(self, at: float) -> None:
-        """Notes the time of an orderly end."""
-        if self._seq:
-            self._append(self._recorder.last(self._seq + 1, at))
+        """Notes the time of an orderly end, by a clock that may be behind that of the ticks."""
+        if self._newest_at is not None:
+            self._append(self._recorder.last(self._seq + 1, max(at, self._newest_at)))
 
     def _append(self, entry: HistoryEntry) -> None:
         line = to_line(entry)
         with open(self._tail, "ab", buffering=0) as file:
             file.write(line)
-        self._seq = entry.seq
+        self._seq, self._newest_at = entry.seq, entry.at
         self._tail_bytes += len(line)
         self._room.take(entry.at, len(line) * self._packed_share)
         if self._tail_bytes >= self._limits.block_bytes:

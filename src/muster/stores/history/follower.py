@@ -47,7 +47,8 @@ class HistoryFollower:
 
     def _wanted(self) -> list[Path]:
         """Returns the newest segments within the limit, oldest first."""
-        left, chosen = MAX_BYTES, []
+        left = MAX_BYTES
+        chosen: list[Path] = []
         for path in reversed(segments(self._folder)):
             with contextlib.suppress(FileNotFoundError):
                 left -= path.stat().st_size

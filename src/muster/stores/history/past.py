@@ -19,11 +19,11 @@ from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
 from muster.stores.history.entries import (
     ActionEntry,
     ForecastEntry,
-    GangEntry,
     HistoryEntry,
     MachineEntry,
     StateEntry,
     VerdictEntry,
+    WaitingGang,
 )
 from muster.stores.history.recorder import HEARTBEAT_S
 from muster.stores.history.spec_changes import changed_spec
@@ -46,8 +46,8 @@ class PastDecision:
 
 
 @dataclass
-class Moment:
-    """A Moment is the cluster after one entry. `used` is by machine; the dicts are the folder's own."""
+class PastMoment:
+    """A PastMoment is the cluster after one entry. `used` is by machine; the dicts are the folder's own."""
 
     at: float
     waiting: dict[Demand, int] = field(default_factory=dict)
@@ -80,14 +80,14 @@ class PastReader:
         self.decisions: list[PastDecision] = []
         self.forecasts: dict[str, ForecastEntry] = {}
         self.gaps: list[tuple[float, float]] = []
-        self.moment = Moment(0.0)
+        self.moment = PastMoment(0.0)
         self.seq = 0
         self._shapes: dict[str, Demand] = {}
         self._counts: dict[str, Mapping[str, int]] = {}
         self._reasons: dict[str, str] = {}
         self._keys: dict[str, str] = {}
 
-    def add(self, entry: HistoryEntry) -> Moment:
+    def add(self, entry: HistoryEntry) -> PastMoment:
         """Takes one entry and returns the moment after it, which the next entry changes."""
         before, self.until, self.seq = self.until, entry.at, entry.seq
         self.since = entry.at if self.since is None else self.since
@@ -113,7 +113,7 @@ class PastReader:
         is_gap = before is not None and entry.at - before > GAP_S
         if before is not None and is_gap:
             self.gaps.append((before, entry.at))
-        self.moment = Moment(entry.at, is_after_gap=is_gap)
+        self.moment = PastMoment(entry.at, is_after_gap=is_gap)
         self._shapes, self._counts, self._reasons, self._keys = {}, {}, {}, {}
         self.forecasts.clear()
 
@@ -154,7 +154,7 @@ class PastReader:
         if entry.demand or entry.gangs or entry.is_whole:
             self.demand.append((entry.at, self._by_verdict()))
 
-    def _gang(self, gang: GangEntry) -> PastGang:
+    def _gang(self, gang: WaitingGang) -> PastGang:
         return PastGang(gang.strategy, tuple((self._shapes[key], count) for key, count in gang.bundles))
 
     def _by_verdict(self) -> dict[str, int]:
@@ -186,7 +186,7 @@ def read_past(entries: Iterable[HistoryEntry]) -> PastReader:
     return past
 
 
-def moments(past: PastReader, entries: Iterable[HistoryEntry]) -> Iterator[Moment]:
+def moments(past: PastReader, entries: Iterable[HistoryEntry]) -> Iterator[PastMoment]:
     """Yields the cluster after each entry, while `past` folds it."""
     for entry in entries:
         yield past.add(entry)

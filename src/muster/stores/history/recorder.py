@@ -46,11 +46,11 @@ from muster.stores.history.entries import (
     NOT_KNOWN,
     ActionEntry,
     ForecastEntry,
-    GangEntry,
     HistoryEntry,
     MachineEntry,
     StateEntry,
     VerdictEntry,
+    WaitingGang,
 )
 from muster.stores.history.spec_changes import spec_change
 
@@ -93,7 +93,7 @@ class _State:
     spec: ClusterSpec | None = None
     demand: dict[str, dict[str, int]] = field(default_factory=dict)
     constraints: dict[str, int] = field(default_factory=dict)
-    gangs: dict[str, GangEntry] = field(default_factory=dict)
+    gangs: dict[str, WaitingGang] = field(default_factory=dict)
     placed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     used: dict[str, dict[str, float]] = field(default_factory=dict)
     forecasts: dict[str, ForecastEntry] = field(default_factory=dict)
@@ -294,13 +294,13 @@ class HistoryRecorder:
                 counts[NOT_KNOWN] = counts.get(NOT_KNOWN, 0) + left
         return found
 
-    def _gang(self, gang: Gang, reasons: Mapping[tuple[Subject, str], Mapping[str, int]]) -> GangEntry:
+    def _gang(self, gang: Gang, reasons: Mapping[tuple[Subject, str], Mapping[str, int]]) -> WaitingGang:
         bundles: dict[str, int] = {}
         for demand in gang.options[0] if gang.options else ():
             key = self._shape(demand)
             bundles[key] = bundles.get(key, 0) + demand.count
         judged = reasons.get((Subject.GANG, gang.gang_id), {})
-        return GangEntry(
+        return WaitingGang(
             strategy=gang.strategy.value,
             bundles=tuple(bundles.items()),
             reason=next(iter(judged), NOT_KNOWN),
