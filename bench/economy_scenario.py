@@ -232,7 +232,10 @@ class Scenario:
         def scheduler() -> PopulationBasedTraining:
             mutations = {"lr": loguniform(1e-4, 1.0), "momentum": uniform(0.0, 1.0)}
             return PopulationBasedTraining(
-                perturbation_interval=self.perturbation, hyperparam_mutations=mutations, seed=seed
+                "training_iteration",
+                perturbation_interval=self.perturbation,
+                hyperparam_mutations=mutations,
+                seed=seed,
             )
 
         made = self._experiment(self.members, shape, seed, scheduler)
