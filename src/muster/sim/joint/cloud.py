@@ -192,4 +192,3 @@ def assign_pools(
         one = chosen.choice(series)
         pools.append(SpotPool(key, one, begun.uniform(0.0, one.length_s)))
     return pools
-

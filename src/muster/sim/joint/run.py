@@ -66,8 +66,7 @@ class JointTuner:
     ) -> None:
         self.asked = asked
         self.engine = JointEngine(
-            cluster.runtime,
-            cluster.world,
+            cluster,
             asked.name,
             asked.experiment.curve,
             costs=asked.experiment.costs,
@@ -257,5 +256,3 @@ class JointRun:
             f"after {limit_s:g} simulated seconds these experiments are not over: {names or 'not begun'}; "
             "give the cluster machines that hold their trials, or a longer limit"
         )
-
-

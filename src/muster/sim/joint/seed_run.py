@@ -88,7 +88,9 @@ def draw_pools(seed: Seed, spec: ClusterSpec) -> list[SpotPool]:
         return []
     keys = [health_key(t.name, o.name) for t in spec.node_types for o in t.offers if o.market == "spot"]
     return [
-        SpotPool(key, SpotSeries(30.0, tuple((draw.randint(0, 4), draw.randint(1, 20)) for _ in range(9))), 0.0)
+        SpotPool(
+            key, SpotSeries(30.0, tuple((draw.randint(0, 4), draw.randint(1, 20)) for _ in range(9))), 0.0
+        )
         for key in keys
     ]
 
@@ -132,7 +134,9 @@ class JointSeedRun(SeedRun):
             made = replaced(made, resources=PlacementGroupFactory([shape]), reuse_actors=False)
             asked = JointExperiment(name=name, experiment=made, publishes=draw.random() < 0.8)
             self._kinds[name], self._to_begin = kind, self._to_begin + 1
-            self.cluster.world.after(draw.uniform(0.0, 0.5 * length_s), lambda asked=asked: self._begin(asked))  # type: ignore[misc]
+            self.cluster.world.after(
+                draw.uniform(0.0, 0.5 * length_s), lambda asked=asked: self._begin(asked)
+            )  # type: ignore[misc]
 
     def _begin(self, asked: JointExperiment) -> None:
         self._to_begin -= 1
@@ -164,7 +168,7 @@ class JointSeedRun(SeedRun):
 
     def _tuner_checks(self, cluster: SimulatedCluster) -> Iterator[str]:
         yield from _held_back_for_ever(cluster)
-        for tuner, store in zip(self.group.tuners, self.stores, strict=True):
+        for tuner in self.group.tuners:
             yield from _placements_are_single(cluster, tuner)
             if tuner.ended_at is not None and not tuner.is_killed:
                 yield from _ended_well(tuner)
@@ -197,7 +201,9 @@ def _held_back_for_ever(cluster: SimulatedCluster) -> Iterator[str]:
         return
     waits = [v for v in cluster.plan.verdicts if v.reason is Reason.WAITING_FOR_TURN]
     is_placed = any(gang.placed for gang in cluster.runtime.gangs.values())
-    is_coming = bool(cluster.store.live) and any(i.state.name != "RAY_RUNNING" for i in cluster.store.live.values())
+    is_coming = bool(cluster.store.live) and any(
+        i.state.name != "RAY_RUNNING" for i in cluster.store.live.values()
+    )
     serves = any(verdict.reason is Reason.PLACED for verdict in cluster.plan.verdicts)
     if waits and not (is_placed or is_coming or serves or cluster.plan.actions):
         yield f"{waits[0].subject_id} waits for its turn, and nothing has a place: {waits[0].detail}"

@@ -234,7 +234,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
         return super().choose_trial_to_run(tune_controller)
 
     def milestones(self, trial: Trial) -> Sequence[Milestone] | None:
-        """Returns the rungs of the trial's bracket, each of which one of `reduction_factor` leaves upwards."""
+        """Returns the rungs of the trial's bracket, from which one of `reduction_factor` goes on."""
         parameters = self._parameters
         if parameters.type == "promotion" and trial.state is TrialState.PAUSED:
             return None  # others decide whether and when it is promoted
