@@ -24,10 +24,11 @@ def hold_budget(draft: Draft) -> None:
     if budget is None or request is None or packing is None:
         return
     if budget.is_used_up:
+        text = f"the budget is used up: {budget.text()}"
+        draft.pack_request = replace(request, most_new=0, most_new_reason=text)
+        draft.packing = pack(draft.pack_request)  # so that what waits has the true reason
         draft.packing = _ended(draft, budget)
-        draft.add_cluster_verdict(
-            Reason.BUDGET, f"the budget is used up: {budget.text()}; workers are given back"
-        )
+        draft.add_cluster_verdict(Reason.BUDGET, f"{text}; workers are given back")
         return
     wanted = sum(packing.launch.values())
     trial = replace(budget)  # a copy to try purchases on; what waits for its launch comes first

@@ -134,7 +134,8 @@ def _limits(cluster: SimulatedCluster) -> Iterator[str]:
         yield f"{total} machines, the cluster's maximum is {spec.max_nodes}"
     for t in spec.node_types:
         least = min(t.min_nodes, t.most_nodes)
-        if have[t.name] < least and not full and not _is_sold_out(cluster, t):
+        is_free = not full and spec.budget is None  # a budget comes before a minimum
+        if have[t.name] < least and is_free and not _is_sold_out(cluster, t):
             yield f"{have[t.name]} machines of {t.name}, its minimum is {least}"
 
 
