@@ -79,7 +79,7 @@ def _holds(cluster: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType
         return all(have[t.name] >= t.most_nodes or _is_sold_out(cluster, t) for t in fitting)
     if reason is Reason.BLOCKED_BY_CLUSTER_LIMIT:
         return limit is not None and sum(have.values()) >= limit
-    if reason is Reason.BLOCKED_BY_BUDGET:
+    if reason in (Reason.BLOCKED_BY_BUDGET, Reason.WAITING_FOR_TURN):
         return cluster.spec.spec.budget is not None
     return False  # placed, on its way or backed off: none of that may last
 
