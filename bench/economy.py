@@ -100,10 +100,7 @@ def best(runs: Iterable[JointResult]) -> float:
 def shares(scenario: Scenario, workload: str, found: Runs, starts: int) -> dict[str, float]:
     """Turns one feature off at a time: how much more it costs then is that feature's share."""
     ours, figures, rows = found["ours, with spot"][:starts], {}, []
-    off = {
-        f"without {text}": replace(OURS, **{name: False})
-        for text, name in WITHOUT.items()
-    }
+    off = {f"without {text}": replace(OURS, **{name: False}) for text, name in WITHOUT.items()}
     off["without spot"] = ON_DEMAND
     for name, runs in run_all(scenario, workload, off, starts).items():
         more = median(b.cost / a.cost for a, b in zip(ours, runs, strict=False))

@@ -91,8 +91,8 @@ class Scenario:
     upscaling_speed: float = 1.0
     max_concurrent: int = 10
     billing_minimum_s: float = 60.0
-    boot: BootTime = BootTime()
-    spot: SpotModel = SpotModel()
+    boot: BootTime = field(default_factory=BootTime)
+    spot: SpotModel = field(default_factory=SpotModel)
     single_series_machines: int = 32  # of a series of 0 and 1
     series_factor: int = 2  # of a series of n
     assignment_seed: int = 0
@@ -127,7 +127,9 @@ class Scenario:
             is_used=switches.uses_forecasts,
             boot_s=self.boot.expected_s,
             keep_s=usual.keep_s if switches.removes else self.idle_timeout_s,
-            least_probability=usual.least_probability if switches.buys_ahead else 2.0,  # nothing is that likely
+            least_probability=usual.least_probability
+            if switches.buys_ahead
+            else 2.0,  # nothing is that likely
             most_boot_share=usual.most_boot_share if switches.not_too_late else 1e6,
             first_slots=usual.first_slots if switches.not_too_late else 1_000_000,
         )
@@ -173,7 +175,9 @@ class Scenario:
         """Returns the world of one start, before anything has begun."""
         spec = self.spec(switches)
         charged = {t.name: t.price_per_hour or 0.0 for t in spec.node_types}
-        charged |= {health_key(t.name, o.name): o.price_per_hour or 0.0 for t in spec.node_types for o in t.offers}
+        charged |= {
+            health_key(t.name, o.name): o.price_per_hour or 0.0 for t in spec.node_types for o in t.offers
+        }
         sells = Catalogue(types={t.name: t for t in spec.node_types}, prices=charged, reports_offers=True)
         options = RunOptions(spec=spec, catalogue=sells, tick_s=self.tick_s)
         cluster = JointCluster(Seed(seed), options, Faults.none())
@@ -232,7 +236,10 @@ class Scenario:
         def scheduler() -> PopulationBasedTraining:
             mutations = {"lr": loguniform(1e-4, 1.0), "momentum": uniform(0.0, 1.0)}
             return PopulationBasedTraining(
-                perturbation_interval=self.perturbation, hyperparam_mutations=mutations, seed=seed
+                "training_iteration",
+                perturbation_interval=self.perturbation,
+                hyperparam_mutations=mutations,
+                seed=seed,
             )
 
         made = self._experiment(self.members, shape, seed, scheduler)

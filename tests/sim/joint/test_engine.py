@@ -39,7 +39,7 @@ def join(made, node_type=GPU):
 
 def engine(made, costs=COSTS):
     speeds = {"gpu": 1.0, "fast": 2.0}
-    built = JointEngine(made.runtime, made.world, "e", CURVE, costs=costs, speed_of=speeds.__getitem__)
+    built = JointEngine(made, "e", CURVE, costs=costs, speed_of=speeds.__getitem__)
     (first,) = built.poll(0.0)
     assert isinstance(first, CapacityChanged)
     return built
@@ -178,7 +178,7 @@ def test_a_process_does_nothing_more_once_its_machine_is_gone_which_is_noticed_l
 def test_two_engines_share_nodes_in_the_order_of_their_requests():
     made = cluster()
     join(made)
-    first, second = engine(made), JointEngine(made.runtime, made.world, "f", CURVE, costs=COSTS)
+    first, second = engine(made), JointEngine(made, "f", CURVE, costs=COSTS)
     first.submit(start("a"))
     second.submit(start("b"))
     assert (first.node_of("a"), second.node_of("b")) == ("n-0002", None)

@@ -23,6 +23,7 @@ _CLOUD = click.option(
     show_default=True,
     help="Where machines come from: a cloud or a rack by the seed, a simulated EC2 or RayCluster.",
 )
+_JOINT = click.option("--joint", is_flag=True, help="With tuners and their trials in the same world.")
 _VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Print every tick, also those without changes.")
 
 
@@ -42,25 +43,27 @@ sim.add_command(tune_command)
 @sim.command()
 @_SEED
 @_CLOUD
+@_JOINT
 @_VERBOSE
-def run(seed: int, cloud: str, verbose: bool) -> None:
+def run(seed: int, cloud: str, joint: bool, verbose: bool) -> None:
     """Run one seed and print what happened, tick by tick.
 
     Exit codes: 0 all properties held; 1 one did not.
     """
-    _run(_CLOUDS[cloud], seed, verbose, None)
+    _run(_kind(cloud, joint), seed, verbose, None)
 
 
 @sim.command()
 @_SEED
 @click.option("--until-tick", type=click.IntRange(min=1), required=True, help="Stop after this tick.")
 @_CLOUD
+@_JOINT
 @_VERBOSE
-def replay(seed: int, until_tick: int, cloud: str, verbose: bool) -> None:
+def replay(seed: int, until_tick: int, cloud: str, joint: bool, verbose: bool) -> None:
     """Run one seed up to a tick, then show instances, machines and waiting requests with reasons."""
     from muster.cli.sim.view import standstill
 
-    show(*standstill(_run(_CLOUDS[cloud], seed, verbose, until_tick, fail=False).cluster))
+    show(*standstill(_run(_kind(cloud, joint), seed, verbose, until_tick, fail=False).cluster))
 
 
 @sim.command(name="sweep")
@@ -68,7 +71,8 @@ def replay(seed: int, until_tick: int, cloud: str, verbose: bool) -> None:
 @click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="First seed.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of processes. Default: one per CPU.")
 @_CLOUD
-def sweep_command(seeds: int, start: int, jobs: int | None, cloud: str) -> None:
+@_JOINT
+def sweep_command(seeds: int, start: int, jobs: int | None, cloud: str, joint: bool) -> None:
     """Run many seeds and print every failing one with the command that replays it.
 
     Exit codes: 0 all properties held in all runs; 1 some did not.
@@ -78,7 +82,7 @@ def sweep_command(seeds: int, start: int, jobs: int | None, cloud: str) -> None:
     chosen = range(start, start + seeds)
     failed: list[Report] = []
     with SweepProgress(seeds) as progress:
-        for report in sweep(chosen, jobs or os.cpu_count() or 1, _CLOUDS[cloud]):
+        for report in sweep(chosen, jobs or os.cpu_count() or 1, _kind(cloud, joint)):
             progress.step(report)
             if not report.ok:
                 failed.append(report)
@@ -98,6 +102,18 @@ def day(seed: int) -> None:
     from muster.sim.cluster.story import simulate_day
 
     show(*story_pages(simulate_day(seed)))
+
+
+def _kind(cloud: str, joint: bool) -> type[SeedRun]:
+    if not joint:
+        return _CLOUDS[cloud]
+    if cloud != "any":
+        raise click.UsageError(
+            f"--joint runs on the cloud of the seed, not with --cloud {cloud}: leave out one of the two"
+        )
+    from muster.sim.joint.seed_run import JointSeedRun  # it imports the tuner
+
+    return JointSeedRun
 
 
 def _run(kind: type[SeedRun], seed: int, verbose: bool, until_tick: int | None, fail: bool = True) -> SeedRun:

@@ -43,9 +43,9 @@ def _held(draft: Draft, request: PackRequest) -> Held:
     assert draft.packing is not None
     policy, held = draft.spec.forecasts, Held()
     for work in draft.expected:
-        items = [
-            *_of_shape(Subject.GANG, request.gangs, draft.packing.gangs, work.shape),
+        items = [  # the last are held first: a trial is a gang, and plain demands are mostly somebody else's
             *_of_shape(Subject.DEMAND, request.demands, draft.packing.demands, work.shape),
+            *_of_shape(Subject.GANG, request.gangs, draft.packing.gangs, work.shape),
         ]
         has_room = sum(sum(o.placed.values()) + sum(o.coming.values()) for _, o in items)
         bought = sum(sum(o.bought.values()) for _, o in items)

@@ -24,21 +24,21 @@ def hold_budget(draft: Draft) -> None:
     if budget is None or request is None or packing is None:
         return
     if budget.is_used_up:
+        text = f"the budget is used up: {budget.text()}"
+        draft.pack_request = replace(request, most_new=0, most_new_reason=text)
+        draft.packing = pack(draft.pack_request)  # so that what waits has the true reason
         draft.packing = _ended(draft, budget)
-        draft.add_cluster_verdict(
-            Reason.BUDGET, f"the budget is used up: {budget.text()}; workers are given back"
-        )
+        draft.add_cluster_verdict(Reason.BUDGET, f"{text}; workers are given back")
         return
     wanted = sum(packing.launch.values())
-    trial = replace(budget)  # a copy to try purchases on; what waits for its launch comes first
-    for one in draft.in_state(_S.QUEUED):
-        trial.take(_price_of(draft, one))
-    fitting = _fitting(packing, trial)
+    fitting = _fitting(draft, packing, budget)
+    text = f"the budget allows {fitting} of {wanted} new machines: {budget.text()}"
     if fitting < wanted:
-        text = f"the budget allows {fitting} of {wanted} new machines: {budget.text()}"
-        draft.pack_request = replace(request, most_new=fitting, most_new_reason=text)
-        draft.packing = pack(draft.pack_request)
         draft.add_cluster_verdict(Reason.BUDGET, text)
+    while fitting >= 0 and _fitting(draft, packing, budget) < sum(packing.launch.values()):
+        draft.pack_request = replace(request, most_new=fitting, most_new_reason=text)
+        draft.packing = packing = pack(draft.pack_request)
+        fitting -= 1  # fewer machines may be larger ones, which cost more
 
 
 def _price_of(draft: Draft, queued: Instance) -> float | None:
@@ -50,8 +50,11 @@ def _price_of(draft: Draft, queued: Instance) -> float | None:
     return queued.price_per_hour if cheapest is None else cheapest.offer.price_per_hour
 
 
-def _fitting(packing: Packing, budget: BudgetState) -> int:
+def _fitting(draft: Draft, packing: Packing, budget: BudgetState) -> int:
     """Returns how many of the planned machines can be paid for, the cheapest first."""
+    trial = replace(budget)  # a copy to try purchases on; what waits for its launch comes first
+    for one in draft.in_state(_S.QUEUED):
+        trial.take(_price_of(draft, one))
     prices: list[tuple[float | None, Offer | None]] = []
     known = {offer.node_type.name: offer for offer in packing.offers}
     for name, count in packing.launch.items():
@@ -65,7 +68,7 @@ def _fitting(packing: Packing, budget: BudgetState) -> int:
             price = known[name].node_type.price_per_hour if name in known else None
             prices += [(price, None)] * count
     prices.sort(key=lambda each: (each[0] is None, each[0] or 0.0))
-    return sum(budget.take(price, offer) for price, offer in prices)
+    return sum(trial.take(price, offer) for price, offer in prices)
 
 
 def _ended(draft: Draft, budget: BudgetState) -> Packing:

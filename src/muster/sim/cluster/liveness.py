@@ -79,7 +79,7 @@ def _holds(cluster: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType
         return all(have[t.name] >= t.most_nodes or _is_sold_out(cluster, t) for t in fitting)
     if reason is Reason.BLOCKED_BY_CLUSTER_LIMIT:
         return limit is not None and sum(have.values()) >= limit
-    if reason is Reason.BLOCKED_BY_BUDGET:
+    if reason in (Reason.BLOCKED_BY_BUDGET, Reason.WAITING_FOR_TURN):
         return cluster.spec.spec.budget is not None
     return False  # placed, on its way or backed off: none of that may last
 
@@ -134,7 +134,8 @@ def _limits(cluster: SimulatedCluster) -> Iterator[str]:
         yield f"{total} machines, the cluster's maximum is {spec.max_nodes}"
     for t in spec.node_types:
         least = min(t.min_nodes, t.most_nodes)
-        if have[t.name] < least and not full and not _is_sold_out(cluster, t):
+        is_free = not full and spec.budget is None  # a budget comes before a minimum
+        if have[t.name] < least and is_free and not _is_sold_out(cluster, t):
             yield f"{have[t.name]} machines of {t.name}, its minimum is {least}"
 
 

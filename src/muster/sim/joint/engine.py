@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from muster.base.ids import NodeId
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import Strategy
-from muster.sim.cluster.runtime import SimRuntime
+from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode
 from muster.sim.cluster.world import World
 from muster.sim.event_queue import ANY_TURN, GONE, Action, EventQueue, HasTurns
@@ -107,8 +107,7 @@ class JointEngine(SimulatedEngine):
     """A JointEngine runs the trials of one experiment on the nodes of a cluster; several may share one.
 
     Args:
-        runtime: The simulated runtime of the cluster.
-        world: Its world.
+        cluster: Where the trials run.
         name: Of the experiment: gangs carry it.
         curve: What trials do: a Curve, a function, or one Curve per trainable name.
         costs: What starting, saving and stopping take.
@@ -120,8 +119,7 @@ class JointEngine(SimulatedEngine):
 
     def __init__(
         self,
-        runtime: SimRuntime,
-        world: World,
+        cluster: SimulatedCluster,
         name: str,
         curve: Curve | Report | Mapping[str, Curve],
         *,
@@ -129,10 +127,10 @@ class JointEngine(SimulatedEngine):
         speed_of: SpeedOf = lambda node_type: 1.0,
         faults: FaultPlan | None = None,
     ) -> None:
-        super().__init__(world, {}, curve, costs=costs, faults=faults)
-        self.timeline: EventQueue = WorldQueue(world)
+        super().__init__(cluster.world, {}, curve, costs=costs, faults=faults)
+        self.timeline: EventQueue = WorldQueue(cluster.world)
         self.work = TrialWork()
-        self._runtime, self._world, self._name = runtime, world, name
+        self._runtime, self._world, self._name = cluster.runtime, cluster.world, name
         self._speed_of = speed_of
         self._placements: dict[str, Placement] = {}  # by trial, from the request to the end
         self._gangs = 0

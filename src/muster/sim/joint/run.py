@@ -66,8 +66,7 @@ class JointTuner:
     ) -> None:
         self.asked = asked
         self.engine = JointEngine(
-            cluster.runtime,
-            cluster.world,
+            cluster,
             asked.name,
             asked.experiment.curve,
             costs=asked.experiment.costs,

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from muster.base.rng import Seed
 from muster.cluster.model import Budget, ClusterSpec, Consolidation, ForecastPolicy, health_key
-from muster.cluster.plan import Reason
+from muster.cluster.plan import Reason, Verdict
+from muster.cluster.states import InstanceState
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.checkers import Check
 from muster.sim.cluster.faults import Faults
@@ -38,6 +39,7 @@ FAULTS: Mapping[str, tuple[float, float]] = {
 KINDS = tuple(name for name in SCHEDULERS if name not in ("pb2", "bohb"))  # a model per decision is slow
 _JUMPING = ("pbt", "pbt_synch")  # members continue from another's checkpoint
 _CALM_S, _MOST_CALM_S = 240.0, 12_000.0
+STALE_S = 120.0  # a forecast's time and some ticks
 
 
 class RecordingStore(NullTrialStore):
@@ -118,7 +120,7 @@ class JointSeedRun(SeedRun):
         return draw_joint_options(self.seed)
 
     def checks(self) -> tuple[Check, ...]:
-        return (*super().checks(), self._tuner_checks)
+        return (*super().checks(), HeldBack(), self._tuner_checks)
 
     def _new_store(self) -> RecordingStore:
         self.stores.append(RecordingStore())
@@ -167,8 +169,7 @@ class JointSeedRun(SeedRun):
         return not self._to_begin and not is_at_work and super()._is_at_rest()
 
     def _tuner_checks(self, cluster: SimulatedCluster) -> Iterator[str]:
-        yield from _held_back_for_ever(cluster)
-        for tuner, store in zip(self.group.tuners, self.stores, strict=True):
+        for tuner in self.group.tuners:
             yield from _placements_are_single(cluster, tuner)
             if tuner.ended_at is not None and not tuner.is_killed:
                 yield from _ended_well(tuner)
@@ -195,18 +196,37 @@ def _add_rates(seed: Seed, faults: Faults) -> None:
             faults.rates[kind] = round(rate, 4)
 
 
-def _held_back_for_ever(cluster: SimulatedCluster) -> Iterator[str]:
-    """A trial waits for its turn only as long as another of its shape has a place, or is about to."""
-    if cluster.plan is None:
-        return
-    waits = [v for v in cluster.plan.verdicts if v.reason is Reason.WAITING_FOR_TURN]
-    is_placed = any(gang.placed for gang in cluster.runtime.gangs.values())
-    is_coming = bool(cluster.store.live) and any(
-        i.state.name != "RAY_RUNNING" for i in cluster.store.live.values()
-    )
-    serves = any(verdict.reason is Reason.PLACED for verdict in cluster.plan.verdicts)
-    if waits and not (is_placed or is_coming or serves or cluster.plan.actions):
-        yield f"{waits[0].subject_id} waits for its turn, and nothing has a place: {waits[0].detail}"
+class HeldBack:
+    """A HeldBack is a check: a trial waits for its turn only while something has a place, or is about to.
+
+    A forecast of a tuner that is gone counts until it is stale, so that for so long nothing may happen.
+    """
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        waits = self._waits(cluster)
+        if waits is None:
+            self._since = None
+            return
+        now = cluster.world.time
+        self._since = now if self._since is None else self._since
+        if now - self._since > STALE_S:
+            text = f"{waits.subject_id} waits for its turn for {now - self._since:.0f} s"
+            yield f"{text}, and nothing has a place: {waits.detail}"
+
+    def _waits(self, cluster: SimulatedCluster) -> Verdict | None:
+        if cluster.plan is None or cluster.plan.actions:
+            return None
+        if any(verdict.reason is Reason.BUDGET for verdict in cluster.plan.verdicts):
+            return None
+        if any(gang.placed for gang in cluster.runtime.gangs.values()):
+            return None
+        if any(record.state is not InstanceState.RAY_RUNNING for record in cluster.store.live.values()):
+            return None
+        waits = (v for v in cluster.plan.verdicts if v.reason is Reason.WAITING_FOR_TURN)
+        return next(waits, None)
 
 
 def _placements_are_single(cluster: SimulatedCluster, tuner: JointTuner) -> Iterator[str]:

@@ -1,0 +1,115 @@
+"""Runs tuners and the autoscaler together: to the end, on spot, several at once, and twice the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from muster.base.resources import Resources
+from muster.base.rng import Seed
+from muster.cluster.model import ClusterSpec, LaunchLimits, NodeType, Objective, Offer
+from muster.sim.cluster.cloud import Catalogue
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
+from muster.sim.joint.cloud import SpotModel, SpotPool, SpotSeries
+from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.run import JointExperiment, JointRun, StuckWorld
+from muster.sim.tune.engine import Costs
+from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.problems import PROBLEMS
+from muster.trials.placement_group import PlacementGroupFactory
+from muster.tune.schedulers import ASHAScheduler
+
+POOL = "gpu a/spot"
+OFFERS = (
+    Offer(market="on-demand", price_per_hour=1.0),
+    Offer(zone="a", market="spot", price_per_hour=0.3),
+)
+
+
+def cluster(seed=1, series=((8, 1),), offers=OFFERS):
+    gpu = NodeType(name="gpu", resources=Resources.of(CPU=4, GPU=1), max_nodes=8, offers=offers)
+    spec = ClusterSpec(
+        head_node_type=HEAD_TYPE,
+        node_types=(head_type(), gpu),
+        idle_timeout_s=300.0,
+        objective=Objective.COST,
+        limits=LaunchLimits(upscaling_speed=10.0),
+    )
+    prices = {"gpu on-demand": 1.0, POOL: 0.3}
+    sells = Catalogue(types={"gpu": gpu}, prices=prices, reports_offers=True)
+    made = JointCluster(Seed(seed), RunOptions(spec=spec, catalogue=sells, tick_s=10.0), Faults.none())
+    made.cloud.model = SpotModel(noticed_share=0.8)
+    made.cloud.open_pools(Seed(seed), [SpotPool(POOL, SpotSeries(60.0, series), 0.0)])
+    return made
+
+
+def experiment(trials=12, seed=1, gpus=1):
+    problem = PROBLEMS["power_law"]
+    return SimulatedExperiment(
+        curve=problem.curve(seed),
+        space=problem.space(),
+        metric=problem.metric,
+        mode=problem.mode,
+        num_samples=trials,
+        make_scheduler=lambda: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3),
+        resources=PlacementGroupFactory([{"CPU": 1, "GPU": gpus}]),
+        costs=Costs(save_s=5.0, restore_s=20.0, checkpoint_every=1),
+        max_failures=-1,
+        seed=seed,
+    )
+
+
+def joint(made=None, **more):
+    asked = JointExperiment(name="e", experiment=experiment(**more))
+    return JointRun(made or cluster(), [asked])
+
+
+def test_an_experiment_runs_to_its_end_and_its_machines_are_gone_afterwards():
+    run = joint()
+    result = run.run()
+    state = run.tuners[0].run.state
+    assert {trial.status for trial in state.trials.values()} == {"TERMINATED"}
+    assert (len(state.trials), run.cluster.runtime.gangs) == (12, {})
+    assert [m for m in run.cluster.cloud.alive() if m.node_type == "gpu"] == []
+    assert 0.0 < result.cost < 2.0
+    assert 0.0 < result.busy_s < result.node_s
+    assert result.lost_share == 0.0
+
+
+def test_two_runs_of_one_seed_are_equal():
+    assert joint().run() == joint().run()
+
+
+def test_machines_that_are_taken_cost_little_work_and_no_trial():
+    run = joint(cluster(series=((8, 3), (2, 2), (8, 3), (1, 2))))
+    result = run.run()
+    state = run.tuners[0].run.state
+    assert result.taken > 0
+    assert {trial.status for trial in state.trials.values()} == {"TERMINATED"}
+    assert sum(result.moves) >= result.losses
+    assert result.lost_share < 0.1
+
+
+def test_experiments_that_share_a_cluster_all_end():
+    first = JointExperiment(name="a", experiment=experiment(6))
+    second = replace(first, name="b", start_s=400.0)
+    run = JointRun(cluster(), [first, second])
+    result = run.run()
+    assert result.best["a"] == result.best["b"]
+    assert run.tuners[1].ended_at > run.tuners[0].ended_at
+
+
+def test_a_forecast_is_on_the_board_before_the_first_tick_and_says_so_when_all_is_over():
+    run = joint()
+    seen = []
+    run.after_tick = lambda: seen.append(run.cluster.board.newest.get("e"))
+    run.run()
+    assert sum(work.count for work in seen[0].coming) == 12
+    assert (seen[-1].trials, seen[-1].coming, seen[-1].is_complete, seen[-1].done) == ((), (), True, 1.0)
+
+
+def test_a_world_without_machines_for_the_trials_is_stuck_and_says_what_to_do():
+    with pytest.raises(StuckWorld, match="give the cluster machines that hold their trials"):
+        joint(gpus=2).run(limit_s=600.0)
