@@ -11,7 +11,7 @@ from muster.trials.commands import StartTrial
 from muster.trials.events import CheckpointSaved, ExperimentResumed, TrialAdmitted
 from muster.trials.model import CheckpointPolicy
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
-from muster.trials.restore import reset_trial, restore
+from muster.trials.restore import ResumeRules, apply_resume_rules, reset_trial, restore
 from muster.trials.states import TrialState
 from muster.trials.template import TrialTemplate
 
@@ -131,3 +131,9 @@ def test_a_second_end_on_the_way_changes_nothing():
     assert second.scheduler.seen == []
     assert any(isinstance(fact, CheckpointSaved) for fact in second.facts)
     assert [ref.rows for ref in second.trial("t0").checkpoints] == [2, 4]
+
+
+def test_a_trial_that_is_not_to_go_on_owes_nothing():
+    again = resumed()
+    apply_resume_rules(again.state, ResumeRules(unfinished="skip"), 0.0)
+    assert (again.statuses, again.state.lifecycle.owed) == ({"t0": "TERMINATED"}, {})

@@ -310,6 +310,7 @@ class Lifecycle:
         """Ends a trial in any state and notifies scheduler, searcher and callbacks once."""
         if trial.is_finished():
             return
+        self.owed.pop(trial.trial_id, None)
         if trial.state in (_S.RUNNING, _S.SAVING):
             self._complete(trial)
         else:
