@@ -201,7 +201,8 @@ class MedianStoppingRule(MetricScheduler):
             return self.CONTINUE
         self._stopped[key] = None
         best, median = self._shown(self._best.get(key, math.nan)), self._shown(others.median)
-        reason = f"its best {best} is worse than {median}, the median of the means of {counted(others.number, 'other')}"
+        compared = f"{median}, the median of the means of {counted(others.number, 'other')}"
+        reason = f"its best {best} is worse than {compared}"
         explain(tune_controller, key, STOPPED if self._hard_stop else PAUSED, reason)
         return self.STOP if self._hard_stop else self.PAUSE
 
