@@ -91,7 +91,7 @@ class ExperimentSession:
 
     def read_all(self) -> None:
         """Reads every result that is logged, and waits for those of a remote experiment."""
-        while self.behind:
+        while self.behind and self.curves.rows is not None:
             self.refresh()
             with self.lock:
                 self.curves.read(1.0)
