@@ -86,7 +86,7 @@ def reasons(facts):
 
 def test_asha_names_the_rung_the_value_and_the_cut():
     found = reasons(run(lambda: ASHAScheduler(metric="score", mode="max", max_t=9, reduction_factor=3)))
-    assert found[0] == ("1", "stopped", "at rung 1: score = 1 is worse than score = 3, the cut of 1 results")
+    assert found[0] == ("1", "stopped", "at rung 1: score = 1 is worse than score = 3, the cut of 1 result")
     assert ("0", "stopped", "it reached max_t = 9") in found
 
 
@@ -94,7 +94,7 @@ def test_values_of_a_metric_to_minimize_are_shown_as_they_were_reported():
     found = reasons(
         run(lambda: ASHAScheduler(metric="score", mode="min", max_t=9, reduction_factor=3), xs=(1, 3))
     )
-    assert found[0] == ("1", "stopped", "at rung 1: score = 3 is worse than score = 1, the cut of 1 results")
+    assert found[0] == ("1", "stopped", "at rung 1: score = 3 is worse than score = 1, the cut of 1 result")
 
 
 def test_asha_by_promotion_says_who_waits_and_who_goes_on():
@@ -104,7 +104,7 @@ def test_asha_by_promotion_says_who_waits_and_who_goes_on():
             xs=(3, 1, 2, 0, 5, 4),
         )
     )
-    assert found[0] == ("0", "paused", "at rung 1: score = 3 is not yet among the best 1/3 of 1 results")
+    assert found[0] == ("0", "paused", "at rung 1: score = 3 is not yet among the best 1/3 of 1 result")
     assert ("0", "promoted", "from rung 1: score = 3 is now among the best 1/3 of 4 results") in found
     assert any(decision == "stopped" and "nothing more to try" in why for _, decision, why in found)
 
@@ -133,7 +133,7 @@ def test_the_median_rule_names_the_median_and_how_many_it_is_of():
     assert (
         "1",
         "stopped",
-        "its best score = 1 is worse than score = 3, the median of the means of 1 others",
+        "its best score = 1 is worse than score = 3, the median of the means of 1 other",
     ) in found
 
 
@@ -222,4 +222,4 @@ def test_readers_find_the_last_decision_and_a_paused_trial_is_paused():
             digest.note(pack(fact, place))
     found = digest.summary(place)
     assert (found.status, found.decision, found.returned) == ("PAUSED", "paused", False)
-    assert found.reason == "at rung 1: score = 3 is not yet among the best 1/3 of 1 results"
+    assert found.reason == "at rung 1: score = 3 is not yet among the best 1/3 of 1 result"

@@ -26,7 +26,7 @@ from muster.stores.experiment.summary import Digest
 
 PERIOD_S = 0.1
 LOG_BUDGET_S = 0.06  # of one refresh, for reading result files, until so many trials are read
-SAMPLE = 160
+SAMPLE = 120
 QUIET_S = 3.0  # then nothing for so long: the page is being loaded
 SLOW_BUDGET_S = 0.012  # and from then on: the rest makes the bands exact, and must not take a whole core
 WRITER_PERIOD_S = 1.0
@@ -91,7 +91,7 @@ class ExperimentSession:
 
     def read_all(self) -> None:
         """Reads every result that is logged, and waits for those of a remote experiment."""
-        while self.behind:
+        while self.behind and self.curves.rows is not None:
             self.refresh()
             with self.lock:
                 self.curves.read(1.0)

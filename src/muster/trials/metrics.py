@@ -58,6 +58,16 @@ def in_words(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun.
+
+    Example:
+        >>> counted(1, "result"), counted(3, "result")
+        ('1 result', '3 results')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def flatten(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
     """Returns a copy with nested dicts joined by `/`, after the flat keys; lists and empty dicts are kept."""
     flat = dict(result)

@@ -31,7 +31,7 @@ from muster.stores.experiment.trial_rows import RowBuffer, unsqueezed
 from muster.stores.sqlite import Database, Row
 
 _COLUMNS = "trial_id, status, starts, reports, failures"
-_CHUNK = 100  # ids per query
+_CHUNK = 250  # trials per query
 
 
 class FollowStep(Struct, kw_only=True):

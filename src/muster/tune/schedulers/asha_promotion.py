@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from muster.trials.controller_view import PROMOTED, STOPPED, ControllerView
-from muster.trials.metrics import in_words
+from muster.trials.metrics import counted, in_words
 from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import TrialState
@@ -102,9 +102,9 @@ class PromotionRung:
 
     def described(self, trial_id: str, verb: str, shown: Shown) -> str:
         """Returns where a trial stands here, in words: "rung 9: loss = 0.3 is among the best 1/3 of 7"."""
-        share, count = in_words(self._eta), len(self.scores)
+        share, count = in_words(self._eta), counted(len(self.scores), "result")
         score = shown(self.scores[trial_id])
-        return f"rung {in_words(self.milestone)}: {score} {verb} among the best 1/{share} of {count} results"
+        return f"rung {in_words(self.milestone)}: {score} {verb} among the best 1/{share} of {count}"
 
     @property
     def cutoff(self) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.base.rng import Seed
 from muster.trials.controller_view import PAUSED, PROMOTED, STOPPED, ControllerView
-from muster.trials.metrics import in_words
+from muster.trials.metrics import counted, in_words
 from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP, Milestone
 from muster.trials.states import TrialState
@@ -130,7 +130,7 @@ class StoppingRule:
         milestone, cutoff, count = self._last_stop or (time, None, 0)
         if math.isnan(score) or cutoff is None:
             return f"at rung {in_words(milestone)}: {shown(score)} is no number to compare"
-        cut = f"{shown(cutoff)}, the cut of {count} results"
+        cut = f"{shown(cutoff)}, the cut of {counted(count, 'result')}"
         return f"at rung {in_words(milestone)}: {shown(score)} is worse than {cut}"
 
     def end(self, bracket: int, trial_id: str, time: float, score: float) -> None:

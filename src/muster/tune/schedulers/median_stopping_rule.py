@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
+from muster.trials.metrics import counted
 from muster.trials.model import Trial
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain, first_waiting
@@ -200,7 +201,8 @@ class MedianStoppingRule(MetricScheduler):
             return self.CONTINUE
         self._stopped[key] = None
         best, median = self._shown(self._best.get(key, math.nan)), self._shown(others.median)
-        reason = f"its best {best} is worse than {median}, the median of the means of {others.number} others"
+        compared = f"{median}, the median of the means of {counted(others.number, 'other')}"
+        reason = f"its best {best} is worse than {compared}"
         explain(tune_controller, key, STOPPED if self._hard_stop else PAUSED, reason)
         return self.STOP if self._hard_stop else self.PAUSE
 

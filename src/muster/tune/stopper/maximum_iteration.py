@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from muster.trials.metrics import counted
 from muster.tune.stopper.stopper import Stopper
 
 
@@ -22,7 +23,7 @@ class MaximumIterationStopper(Stopper):
         return self._seen[trial_id] >= self._max_iter
 
     def why(self, trial_id: str = "") -> str:
-        return f"it had {self._seen.get(trial_id, 0)} results, and max_iter is {self._max_iter}"
+        return f"it had {counted(self._seen.get(trial_id, 0), 'result')}, and max_iter is {self._max_iter}"
 
     def stop_all(self) -> bool:
         return False
