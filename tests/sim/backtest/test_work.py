@@ -127,6 +127,19 @@ def test_a_gang_starts_with_the_label_of_its_nodes_and_ends_with_it():
     assert trace.works == []
 
 
+def test_the_use_of_a_gang_may_be_reported_some_seconds_after_its_labels():
+    gang = PastGang("PACK", ((ONE, 2),))
+    trace = found(
+        moment(0, {}, {"m": {}}, gangs={"g": gang}),
+        moment(20, {}, {"m": {}}, placed={"g": ("m",)}),
+        moment(23, {}, {"m": {"CPU": 2}}, placed={"g": ("m",)}),
+        moment(70, {}, {"m": {"CPU": 2}}),
+        moment(74, {}, {"m": {}}),
+    )
+    assert [(one.started, one.ended) for one in trace.gangs] == [(20, 70)]
+    assert trace.works == []
+
+
 def test_a_gap_ends_what_was_known():
     trace = found(
         moment(0, {}, {"m": {"CPU": 1}}),

@@ -51,6 +51,7 @@ class GangOfWork:
     is_end_seen: bool = False
     interruptions: int = 0
     held: dict[str, Resources] = field(default_factory=dict)  # machine -> its bundles there
+    unheld: list[Resources] = field(default_factory=list)  # bundles whose use was not reported yet
 
 
 @dataclass
@@ -135,6 +136,7 @@ class WorkFinder:
         self._lost: list[tuple[float, Work]] = []
         self._used: dict[str, Resources] = {}
         self._gangs: dict[str, GangOfWork] = {}  # that wait or run
+        self._lingering: list[tuple[float, str, Resources]] = []  # use of gangs that have just ended
         self._constraints: dict[Demand, int] = {}
         self._at = 0.0
         self._is_first = True
@@ -148,6 +150,7 @@ class WorkFinder:
         for like in self._lines:  # what is still due now has replaced something, before this moment
             self._replace_unseen(like, LAG_S)
         self._lose_nodes(moment)
+        self._lingering = [one for one in self._lingering if moment.at - one[0] <= LAG_S]
         self._queue(moment)
         rises = {name: self._unexplained_use(name, moment) for name in moment.used}
         self._follow_gangs(moment, rises)
@@ -220,6 +223,8 @@ class WorkFinder:
             machines = moment.placed.get(gang_id, ())
             if machines and known.started is None:
                 known.started = moment.at
+                known.unheld = [like.shape for like, count in known.gang.bundles for _ in range(count)]
+            if machines and known.unheld and moment.at - (known.started or 0.0) <= LAG_S:
                 self._hold(known, machines, rises)
             elif not machines and gang_id not in moment.gangs:
                 del self._gangs[gang_id]
@@ -235,18 +240,23 @@ class WorkFinder:
 
     def _hold(self, gang: GangOfWork, machines: Iterable[str], rises: dict[str, Units]) -> None:
         """Takes the bundles out of the rises of the machines that carry the gang's label."""
-        for demand, count in gang.gang.bundles:
-            for _ in range(count):
-                name = next((one for one in machines if _holds(rises.get(one, {}), demand.shape)), None)
-                if name is not None:
-                    _take(rises[name], demand.shape)
-                    gang.held[name] = gang.held.get(name, EMPTY).plus(demand.shape)
+        for shape in tuple(gang.unheld):
+            name = next((one for one in machines if _holds(rises.get(one, {}), shape)), None)
+            if name is not None:
+                _take(rises[name], shape)
+                gang.unheld.remove(shape)
+                gang.held[name] = gang.held.get(name, EMPTY).plus(shape)
 
     def _give_back(self, gang: GangOfWork, moment: PastMoment, rises: dict[str, Units]) -> None:
+        """Its use may be reported for some seconds more: until then it is nobody else's."""
         for name, held in gang.held.items():
-            if name in moment.used:
-                for resource, units in held.items():
-                    rises[name][resource] = rises[name].get(resource, 0) + units
+            if name not in moment.used:
+                continue
+            change = rises.setdefault(name, {})
+            if all(change.get(resource, 0) >= 0 for resource in held):
+                self._lingering.append((moment.at, name, held))
+            else:
+                _take(change, held, times=-1)
         gang.held = {}
 
     # -- single requests ---------------------------------------------------------------------------
@@ -254,13 +264,19 @@ class WorkFinder:
     def _unexplained_use(self, name: str, moment: PastMoment) -> Units:
         """Returns the use of a machine without what is known to run there: above 0 something began."""
         left = dict(moment.used[name])
-        if self._used.get(name) == moment.used[name] and name not in self._uneven:
+        is_same = self._used.get(name) == moment.used[name] and name not in self._uneven
+        if is_same and not any(one[1] == name for one in self._lingering):
             return {}
         for work in self._open.get(name, ()):
             _take(left, work.like.shape)
         for gang in self._gangs.values():
             if name in gang.held:
                 _take(left, gang.held[name])
+        for entry in [one for one in self._lingering if one[1] == name]:
+            if _holds(left, entry[2]):
+                _take(left, entry[2])
+            else:
+                self._lingering.remove(entry)
         return {resource: units for resource, units in left.items() if units}
 
     def _explain(self, name: str, change: Units) -> None:
