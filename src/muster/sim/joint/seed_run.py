@@ -25,7 +25,7 @@ from muster.sim.cluster.options import RunOptions, draw_options
 from muster.sim.cluster.run import SHAPES, Report, SeedRun, TraceListener
 from muster.sim.joint.cloud import SpotModel, SpotPool, SpotSeries
 from muster.sim.joint.cluster import JointCluster
-from muster.sim.joint.run import JointExperiment, JointTuner, TunerGroup
+from muster.sim.joint.tuner import JointExperiment, JointTuner, TunerGroup
 from muster.sim.tune.candidates import SCHEDULERS
 from muster.sim.tune.chaos import random_experiment
 from muster.sim.tune.experiment import NullTrialStore
