@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from muster.cluster.model import NodeKind
 from muster.errors import TuneError
@@ -61,7 +62,7 @@ class JointRun:
         self.after_tick: Callable[[], None] = lambda: None
         self._waiting, self._publish_s = len(experiments), publish_s
         for asked in experiments:
-            self.world.after(asked.start_s, lambda asked=asked: self._begin(asked))  # type: ignore[misc]
+            self.world.after(asked.start_s, partial(self._begin, asked))
         self.world.after(0.0, self._tick)
         self.world.after(publish_s, self._publish)
 
