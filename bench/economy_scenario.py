@@ -34,7 +34,8 @@ from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
 from muster.sim.joint.cloud import BootTime, SpotModel, SpotSeries, assign_pools
 from muster.sim.joint.cluster import JointCluster
-from muster.sim.joint.run import JointExperiment, JointResult, JointRun
+from muster.sim.joint.run import JointResult, JointRun
+from muster.sim.joint.tuner import JointExperiment
 from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment

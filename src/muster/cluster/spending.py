@@ -15,6 +15,10 @@ class Budget(Struct, frozen=True, kw_only=True):
     period_s: float | None = None  # None: one budget for ever; else it begins anew so often
 
 
+# A node that is emptied is given so long: its trials leave it with their next checkpoint, without hurry.
+NEXT_CHECKPOINT_S = 600.0
+
+
 class Consolidation(Enum):
     """A Consolidation is whether nodes with trials that can be moved are emptied to save money."""
 

@@ -172,7 +172,8 @@ class _Forecaster:
         ahead = self._milestones(trial)
         if ahead is None:
             return None
-        total, reached, probability = 0.0, {}, 1.0
+        total, probability = 0.0, 1.0
+        reached: dict[str, float] = {}
         for milestone in ahead:
             begun = reached.get(milestone.time_attr, _done(trial, milestone.time_attr))
             span_s = self._pace.seconds(trial.trial_id, max(0.0, milestone.time - begun), milestone.time_attr)
@@ -303,7 +304,8 @@ class _Forecaster:
 
     def _asked(self, trial: Trial) -> Sequence[Milestone] | None:
         ask = getattr(self._state.plugins.scheduler, "milestones", None)
-        return None if ask is None else ask(trial)
+        found: Sequence[Milestone] | None = None if ask is None else ask(trial)
+        return found
 
 
 def _done(trial: Trial, time_attr: str) -> float:

@@ -63,7 +63,7 @@ def test_a_node_is_emptied_into_the_free_room_of_another():
     seen = two_half_empty()
     (drain,) = reconcile(seen).actions
     assert (drain.cause, drain.instance_id) == (StopCause.CONSOLIDATION, "a")
-    assert drain.deadline_s == 60.0
+    assert drain.deadline_s == 600.0
     assert "its 1 trials go into the free room of other nodes: saves $4" in drain.message
 
 

@@ -14,7 +14,8 @@ from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
 from muster.sim.joint.cloud import SpotModel, SpotPool, SpotSeries
 from muster.sim.joint.cluster import JointCluster
-from muster.sim.joint.run import JointExperiment, JointRun, StuckWorld
+from muster.sim.joint.run import JointRun, StuckWorld
+from muster.sim.joint.tuner import JointExperiment
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS

@@ -12,6 +12,7 @@ from muster.cluster.binpack.request import Removal
 from muster.cluster.model import Instance, NodeStatus, StopCause
 from muster.cluster.plan import Drain
 from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.spending import NEXT_CHECKPOINT_S
 from muster.cluster.states import InstanceState
 
 _S = InstanceState
@@ -137,14 +138,18 @@ def _drain(draft: Draft, instance: Instance, removal: Removal) -> None:
     if draft.move(instance, _S.RAY_STOP_REQUESTED, removal.details, stop_cause=removal.cause) is None:
         return
     assert instance.node_id is not None
-    idle = removal.cause is StopCause.IDLE
+    deadline_s = draft.spec.timeouts.drain_deadline_s
+    if removal.cause is StopCause.IDLE:
+        deadline_s = 0.0
+    elif removal.cause is StopCause.CONSOLIDATION:
+        deadline_s = max(deadline_s, NEXT_CHECKPOINT_S)
     draft.act(
         Drain(
             request_id=RequestId(draft.fresh("d")),
             instance_id=instance.instance_id,
             node_id=instance.node_id,
             cause=removal.cause,
-            deadline_s=0.0 if idle else draft.spec.timeouts.drain_deadline_s,
+            deadline_s=deadline_s,
             message=removal.details,
         )
     )

@@ -16,6 +16,7 @@ from muster.cluster.model import (
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
+from muster.cluster.spending import NEXT_CHECKPOINT_S
 from muster.cluster.states import InstanceState
 
 _S = InstanceState
@@ -125,6 +126,8 @@ def _longest_drain_s(draft: Draft, instance: Instance) -> float:
     """A node that the cloud will take was given until then, which may be later than other drains end."""
     limits, policy = draft.spec.timeouts, draft.spec.notices
     given_s = policy.ahead_s if instance.stop_cause is StopCause.NOTICE else 0.0
+    if instance.stop_cause is StopCause.CONSOLIDATION:
+        given_s = NEXT_CHECKPOINT_S
     return max(limits.drain_deadline_s, given_s) + limits.stopping_s
 
 

@@ -65,8 +65,8 @@ class TrialWork:
     losses: int = 0  # processes that ended with their node, before they could leave it
 
 
-class Placement:
-    """A Placement is one start of a trial: its gang, and what happens to the nodes of it."""
+class TrialPlacement:
+    """A TrialPlacement is one start of a trial: its gang, and what happens to the nodes of it."""
 
     def __init__(self, engine: JointEngine, command: StartTrial, curve: Curve, gang: GangWork) -> None:
         self.command, self.curve, self.gang = command, curve, gang
@@ -132,7 +132,7 @@ class JointEngine(SimulatedEngine):
         self.work = TrialWork()
         self._runtime, self._world, self._name = cluster.runtime, cluster.world, name
         self._speed_of = speed_of
-        self._placements: dict[str, Placement] = {}  # by trial, from the request to the end
+        self._placements: dict[str, TrialPlacement] = {}  # by trial, from the request to the end
         self._gangs = 0
         self._known = Resources.of(self.capacity())
         self._ready.append(self._capacity_now())
@@ -178,7 +178,7 @@ class JointEngine(SimulatedEngine):
         placement = self._placements.get(trial_id)
         return self._world.time - placement.saved_at if placement is not None and placement.nodes else 0.0
 
-    def placements(self) -> Collection[Placement]:
+    def placements(self) -> Collection[TrialPlacement]:
         """Returns every start of a trial that waits for a node or has one."""
         return self._placements.values()
 
@@ -213,12 +213,12 @@ class JointEngine(SimulatedEngine):
         tasks = [self._runtime.bundle(shape) for shape in shapes]
         gang_id = f"{self._name}-{command.trial_id}-{self._gangs}"
         gang = GangWork(gang_id, Strategy(command.resources.strategy), tasks, FOREVER)
-        placement = Placement(self, command, curve, gang)
+        placement = TrialPlacement(self, command, curve, gang)
         gang.listener = placement
         self._placements[command.trial_id] = placement
         self._runtime.submit_gang(gang)
 
-    def begin(self, placement: Placement) -> None:
+    def begin(self, placement: TrialPlacement) -> None:
         """Starts the process of a trial that has its place."""
         placement.placed_at = placement.saved_at = self._world.time
         if placement.command.checkpoint is not None:
@@ -239,7 +239,7 @@ class JointEngine(SimulatedEngine):
             self._release(placement)
             self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now()))
 
-    def _release(self, placement: Placement) -> None:
+    def _release(self, placement: TrialPlacement) -> None:
         del self._placements[placement.command.trial_id]
         if placement.nodes:
             self.work.held_s += (self._world.time - placement.placed_at) * placement.share
@@ -294,7 +294,7 @@ class JointEngine(SimulatedEngine):
 
     # -- losing the node --------------------------------------------------------------------------
 
-    def leave_unless_at_work(self, placement: Placement) -> None:
+    def leave_unless_at_work(self, placement: TrialPlacement) -> None:
         """Takes a trial off a node that will go, where it has nothing to lose; others save first."""
         process = self._processes.get(placement.command.trial_id)
         if process is not None and not placement.has_begun:
@@ -304,7 +304,7 @@ class JointEngine(SimulatedEngine):
         self._count_move(process.trial_id)
         self._exit(process, failure=PREEMPTED)
 
-    def freeze(self, placement: Placement) -> None:
+    def freeze(self, placement: TrialPlacement) -> None:
         """Stops a process whose machine is gone; that is noticed later."""
         process = self._processes.get(placement.command.trial_id)
         if process is not None and not process.is_lost:
@@ -312,7 +312,7 @@ class JointEngine(SimulatedEngine):
             process.turn += 1
             self._count_loss(placement)
 
-    def lose(self, placement: Placement, *, was_draining: bool) -> None:
+    def lose(self, placement: TrialPlacement, *, was_draining: bool) -> None:
         """Ends the process of a trial whose node is dead."""
         process = self._processes.get(placement.command.trial_id)
         if process is None:
@@ -322,7 +322,7 @@ class JointEngine(SimulatedEngine):
         self._count_move(process.trial_id)
         self._exit(process, failure=PREEMPTED if was_draining else NODE_LOST)
 
-    def _count_loss(self, placement: Placement) -> None:
+    def _count_loss(self, placement: TrialPlacement) -> None:
         self.work.losses += 1
         self.work.repeated_s += (self._world.time - placement.saved_at) * placement.share
 

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,9 +26,10 @@ from muster.sim.cluster.options import RunOptions, draw_options
 from muster.sim.cluster.run import SHAPES, Report, SeedRun, TraceListener
 from muster.sim.joint.cloud import SpotModel, SpotPool, SpotSeries
 from muster.sim.joint.cluster import JointCluster
-from muster.sim.joint.run import JointExperiment, JointTuner, TunerGroup
+from muster.sim.joint.tuner import JointExperiment, JointTuner, TunerGroup
 from muster.sim.tune.candidates import SCHEDULERS
 from muster.sim.tune.chaos import random_experiment
+from muster.sim.tune.curve import as_curve
 from muster.sim.tune.experiment import NullTrialStore
 from muster.trials.events import Fact, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
@@ -136,9 +138,7 @@ class JointSeedRun(SeedRun):
             made = replaced(made, resources=PlacementGroupFactory([shape]), reuse_actors=False)
             asked = JointExperiment(name=name, experiment=made, publishes=draw.random() < 0.8)
             self._kinds[name], self._to_begin = kind, self._to_begin + 1
-            self.cluster.world.after(
-                draw.uniform(0.0, 0.5 * length_s), lambda asked=asked: self._begin(asked)
-            )  # type: ignore[misc]
+            self.cluster.world.after(draw.uniform(0.0, 0.5 * length_s), partial(self._begin, asked))
 
     def _begin(self, asked: JointExperiment) -> None:
         self._to_begin -= 1
@@ -279,4 +279,4 @@ def wrong_rows(tuner: JointTuner, store: RecordingStore, *, is_jumping: bool) ->
 
 def _expected(tuner: JointTuner, result: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a metric
     asked = tuner.asked.experiment
-    return asked.curve.metrics(result["config"], result["training_iteration"])[asked.metric]  # type: ignore[union-attr]
+    return as_curve(asked.curve).metrics(result["config"], result["training_iteration"])[asked.metric]

@@ -1,0 +1,132 @@
+"""Runs the tuners of a joint world: the real TrialController with schedulers and searchers, on its nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.engine import JointEngine, SpeedOf
+from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment, SimulatedRun
+from muster.trials.forecast import ForecastInput, forecast_of
+from muster.trials.ports import TrialStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointExperiment:
+    """A JointExperiment is an experiment, and when it starts in the world."""
+
+    name: str
+    experiment: SimulatedExperiment
+    start_s: float = 0.0
+    publishes: bool = True  # its forecasts
+
+
+class JointTuner:
+    """A JointTuner is the tuner's half of one experiment."""
+
+    def __init__(
+        self, cluster: JointCluster, asked: JointExperiment, speed_of: SpeedOf, store: TrialStore
+    ) -> None:
+        self.asked = asked
+        self.engine = JointEngine(
+            cluster,
+            asked.name,
+            asked.experiment.curve,
+            costs=asked.experiment.costs,
+            speed_of=speed_of,
+            faults=asked.experiment.faults,
+        )
+        self.run = SimulatedRun(asked.experiment, store, self.engine)
+        self.begun_at = cluster.world.now()
+        self.ended_at: float | None = None
+        self.is_killed = False
+
+    @property
+    def best(self) -> float:
+        found = self.run.history.best
+        return math.nan if found is None else found.value
+
+    def step(self) -> None:
+        """Handles everything that is ready, until nothing follows from it."""
+        facts = self.run.state.facts
+        while self.ended_at is None:
+            before = facts.count
+            if not self.run.step():
+                self.ended_at = self.run.clock.monotonic()
+            elif facts.count == before and not self.engine.has_news:
+                return
+
+    def publish(self, cluster: JointCluster, *, is_last: bool = False) -> None:
+        costs, engine = self.asked.experiment.costs, self.engine
+        given = ForecastInput(
+            experiment=self.asked.name,
+            driver=self.asked.name,
+            at=cluster.world.now(),
+            begun_at=self.begun_at,
+            spent_s=engine.worker_s(1),
+            restart_s=costs.start_s + costs.restore_s,
+            node_of=engine.node_of,
+            unsaved_s=engine.unsaved_s,
+            moved_at=engine.moved_at,
+        )
+        cluster.board.put(forecast_of(self.run.state, given, is_over=is_last))
+
+
+class TunerGroup:
+    """A TunerGroup is the tuners of one world, each handled when something has happened to it."""
+
+    def __init__(
+        self,
+        cluster: JointCluster,
+        *,
+        speed_of: SpeedOf = lambda node_type: 1.0,
+        new_store: Callable[[], TrialStore] = NullTrialStore,
+    ) -> None:
+        self.tuners: list[JointTuner] = []
+        self._cluster, self._speed_of, self._new_store = cluster, speed_of, new_store
+
+    @property
+    def is_over(self) -> bool:
+        return all(tuner.ended_at is not None for tuner in self.tuners)
+
+    def begin(self, asked: JointExperiment) -> None:
+        """Starts a tuner, whose forecast is there before a tick sees its trials."""
+        tuner = JointTuner(self._cluster, asked, self._speed_of, self._new_store())
+        self.tuners.append(tuner)
+        self._note_drivers()
+        self._handle(tuner)
+        if asked.publishes and tuner.ended_at is None:
+            tuner.publish(self._cluster)
+
+    def handle_news(self) -> None:
+        for tuner in self.tuners:
+            if tuner.ended_at is None and tuner.engine.has_news:
+                self._handle(tuner)
+
+    def note_capacity(self) -> None:
+        for tuner in self.tuners:
+            if tuner.ended_at is None:
+                tuner.engine.note_capacity()
+
+    def publish(self) -> None:
+        for tuner in self.tuners:
+            if tuner.ended_at is None and tuner.asked.publishes:
+                tuner.publish(self._cluster)
+
+    def kill(self, tuner: JointTuner) -> None:
+        """Ends a tuner's program without a word: its trials go, its last forecast stays."""
+        tuner.ended_at, tuner.is_killed = self._cluster.world.time, True
+        tuner.engine.close()
+        self._note_drivers()
+
+    def _handle(self, tuner: JointTuner) -> None:
+        tuner.step()
+        if tuner.ended_at is not None:
+            if tuner.asked.publishes:
+                tuner.publish(self._cluster, is_last=True)
+            self._note_drivers()
+
+    def _note_drivers(self) -> None:
+        self._cluster.note_drivers(sum(tuner.ended_at is None for tuner in self.tuners))
