@@ -16,7 +16,7 @@ from muster.errors import ConfigError, StoreError
 from muster.sim.backtest.compare import backtest
 from muster.sim.backtest.recording import read_recording
 from muster.sim.backtest.replay import Replay, Variant
-from muster.sim.backtest.spot import SpotPools, SpotSeries, read_spot
+from muster.sim.backtest.spot import SpotPools, PoolSeries, read_spot
 from muster.sim.backtest.variants import VariantOptions, only_market, variants_of, with_prices
 
 
@@ -78,8 +78,8 @@ def test_spot_machines_are_taken_when_their_series_falls_and_refused_when_there_
         Offer(zone="a", market="spot", price_per_hour=0.1),
     )
     specs = ((recording.since, offered),)
-    never = SpotSeries(((0, 600.0),))
-    flaky = SpotSeries(((32, 900.0), (0, 300.0)))
+    never = PoolSeries(((0, 600.0),))
+    flaky = PoolSeries(((32, 900.0), (0, 300.0)))
     variants = [Variant(name="x", specs=specs, spot=(series,)) for series in (never, flaky)]
     none, some = (Replay(recording, each, 0, 20.0).run() for each in variants)
     assert none.interruptions == 0

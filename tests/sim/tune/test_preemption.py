@@ -143,7 +143,8 @@ def info(deadline):
 
 
 def names(facts):
-    return [name.removeprefix("Trial") for name, _ in facts]
+    """Names of facts, without the reasons that are written for readers."""
+    return [name.removeprefix("Trial") for name, _ in facts if name != "TrialDecided"]
 
 
 def test_a_class_is_saved_at_its_next_result_and_goes_on_elsewhere():

@@ -29,7 +29,7 @@ from muster.cluster.model import (
 )
 from muster.errors import StoreError
 from muster.sim.backtest.recording import ASSUMED_BOOT_S, ASSUMED_END_S, Recording, Timings
-from muster.sim.backtest.spot import NOTICE_S, TAKEN_WITHIN_S, WITHOUT_NOTICE, SpotPools, SpotSeries
+from muster.sim.backtest.spot import NOTICE_S, TAKEN_WITHIN_S, WITHOUT_NOTICE, SpotPools, PoolSeries
 from muster.sim.backtest.work import UNKNOWN_S, GangOfWork, Work
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.cloud import CloudMachine, SimCloud
@@ -51,7 +51,7 @@ class Variant(Struct, frozen=True, kw_only=True):
 
     name: str
     specs: tuple[tuple[float, ClusterSpec], ...]  # from when on each holds; the first from the beginning
-    spot: tuple[SpotSeries, ...] = ()  # (): machines are lost as often as in the recording
+    spot: tuple[PoolSeries, ...] = ()  # (): machines are lost as often as in the recording
 
 
 class ReplayResult(Struct, frozen=True, kw_only=True):

@@ -21,8 +21,8 @@ WITHOUT_NOTICE = 0.1  # of the machines that are taken
 
 
 @dataclass(frozen=True)
-class SpotSeries:
-    """A SpotSeries is how many machines there were, as runs of (machines, seconds)."""
+class PoolSeries:
+    """A PoolSeries is how many machines there were, as runs of (machines, seconds)."""
 
     runs: tuple[tuple[int, float], ...]
 
@@ -43,7 +43,7 @@ class SpotSeries:
 class SpotPools:
     """SpotPools gives every pool a series, always the same, and a start in it by the seed."""
 
-    def __init__(self, series: tuple[SpotSeries, ...], seed: Seed) -> None:
+    def __init__(self, series: tuple[PoolSeries, ...], seed: Seed) -> None:
         self._series, self._seed = series, seed
 
     def level(self, pool: str, time_s: float) -> tuple[int, float]:
@@ -53,7 +53,7 @@ class SpotPools:
         return chosen.at(offset_s + time_s)
 
 
-def read_spot(path: Path) -> tuple[SpotSeries, ...]:
+def read_spot(path: Path) -> tuple[PoolSeries, ...]:
     """Reads a file of series: {"series": [{"step_s": 60, "runs": [[machines, steps], ...]}, ...]}."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def read_spot(path: Path) -> tuple[SpotSeries, ...]:
     return tuple(_series(entry, f"series[{position}]", str(path)) for position, entry in enumerate(series))
 
 
-def _series(entry: object, where: str, file: str) -> SpotSeries:
+def _series(entry: object, where: str, file: str) -> PoolSeries:
     step_s = entry.get("step_s") if isinstance(entry, Mapping) else None
     runs = entry.get("runs") if isinstance(entry, Mapping) else None
     if not isinstance(step_s, int | float) or not _is_number(step_s) or step_s <= 0:
@@ -80,7 +80,7 @@ def _series(entry: object, where: str, file: str) -> SpotSeries:
         )
     most = max(machines for machines, _ in runs)
     times = MANY if most <= 1 else 2
-    return SpotSeries(tuple((int(machines * times), float(steps * step_s)) for machines, steps in runs))
+    return PoolSeries(tuple((int(machines * times), float(steps * step_s)) for machines, steps in runs))
 
 
 def _is_run(run: object) -> bool:

@@ -17,7 +17,7 @@ from muster.config.prices import PriceRow, PriceTable, parse_prices
 from muster.config.to_spec import load_spec, to_spec
 from muster.errors import ConfigError
 from muster.sim.backtest.replay import Variant
-from muster.sim.backtest.spot import SpotSeries, read_spot
+from muster.sim.backtest.spot import PoolSeries, read_spot
 
 AS_RECORDED = "as recorded"
 Specs = tuple[tuple[float, ClusterSpec], ...]
@@ -65,7 +65,7 @@ def variants_of(recorded: Sequence[tuple[float, ClusterSpec]], options: VariantO
 
 
 def _named(
-    name: str, specs: Specs, spot: tuple[SpotSeries, ...], options: VariantOptions, own: Specs
+    name: str, specs: Specs, spot: tuple[PoolSeries, ...], options: VariantOptions, own: Specs
 ) -> Iterator[Variant]:
     if options.spot is not None:
         yield Variant(name=f"{name}, {options.spot.name}", specs=specs, spot=spot)

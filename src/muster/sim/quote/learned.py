@@ -8,7 +8,7 @@ trials can tell, so that the spread of the answer has this uncertainty in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -19,6 +19,7 @@ from muster.errors import ConfigError
 from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.trace import RecordedCurve, RecordedTrial
 
+MakeCurve = Callable[[Seed], Curve]
 _FEWEST_ROWS = 3  # to fit a curve to
 
 
@@ -116,3 +117,11 @@ class GivenCurve(Curve):
     def _of(self, config: Mapping[str, Any]) -> tuple[float, float, float]:
         draw = self._seed.derive(f"quote.config.{sorted(config.items(), key=lambda item: item[0])!r}")
         return draw.gauss(0.0, 1.0), draw.random(), draw.random()
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """A Measured is what the trials of a quote follow, and what was measured for it."""
+
+    make_curve: MakeCurve
+    pace: Pace
+    is_given: bool = False  # the user gave the pace; nothing was run

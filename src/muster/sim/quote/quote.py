@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from muster.cluster.model import ClusterSpec
 from muster.errors import ConfigError
-from muster.sim.quote.learned import GivenCurve, LearnedCurve, Pace, pace_of
-from muster.sim.quote.world import Assumptions, MakeCurve, QuoteLine, Variant, checked_spec, line_of
+from muster.sim.quote.learned import GivenCurve, LearnedCurve, Measured, Pace, pace_of
+from muster.sim.quote.world import Assumptions, QuoteLine, QuoteVariant, checked_spec, line_of
 from muster.sim.tune.trace import RecordedCurve, read_trace
 from muster.trials.template import TrialTemplate
 from muster.tune.config import RunConfig
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 
 OTHER_ETA = 4
 AS_ASKED = "as it is"
-
-
-class Measured(Struct, frozen=True, kw_only=True):
-    """A Measured is what the trials of a quote follow, and what was measured for it."""
-
-    make_curve: MakeCurve
-    pace: Pace
-    is_given: bool = False  # the user gave the pace; nothing was run
 
 
 class Quote(Struct, frozen=True, kw_only=True):
@@ -190,9 +182,9 @@ def _fit(asked: ExperimentSpec, minutes: float, place: Path) -> set[str]:
     return {str(one.metrics.get("trial_id")) for one in grid if one.metrics and one.metrics.get("done")}
 
 
-def variants(tune: TuneConfig, spec: ClusterSpec) -> list[Variant]:
+def variants(tune: TuneConfig, spec: ClusterSpec) -> list[QuoteVariant]:
     """Returns the experiment as it is, and what could be changed to pay less or to wait less."""
-    found = [Variant(name=AS_ASKED, change="", spec=spec, tune=tune)]
+    found = [QuoteVariant(name=AS_ASKED, change="", spec=spec, tune=tune)]
     markets = {offer.market for known in spec.node_types for offer in known.offers}
     if {"spot", "on-demand"} <= markets:
         found.append(_market(spec, tune, "on-demand"))
@@ -200,23 +192,25 @@ def variants(tune: TuneConfig, spec: ClusterSpec) -> list[Variant]:
     other = _other_eta(tune)
     if other is not None:
         change = f"reduction_factor={OTHER_ETA} of the scheduler"
-        found.append(Variant(name=f"eta={OTHER_ETA}", change=change, spec=spec, tune=other))
+        found.append(QuoteVariant(name=f"eta={OTHER_ETA}", change=change, spec=spec, tune=other))
     workers = (spec.max_nodes or 1) - 1
     if workers >= 2:
         half = replace(spec, max_nodes=workers // 2 + 1)
         found.append(
-            Variant(name="half the machines", change=f"max_workers: {workers // 2}", spec=half, tune=tune)
+            QuoteVariant(
+                name="half the machines", change=f"max_workers: {workers // 2}", spec=half, tune=tune
+            )
         )
     return found
 
 
-def _market(spec: ClusterSpec, tune: TuneConfig, market: str) -> Variant:
+def _market(spec: ClusterSpec, tune: TuneConfig, market: str) -> QuoteVariant:
     types = tuple(
         replace(known, offers=tuple(one for one in known.offers if one.market == market) or known.offers)
         for known in spec.node_types
     )
     change = f"only offers with market: {market}"
-    return Variant(name=f"all {market}", change=change, spec=replace(spec, node_types=types), tune=tune)
+    return QuoteVariant(name=f"all {market}", change=change, spec=replace(spec, node_types=types), tune=tune)
 
 
 def _other_eta(tune: TuneConfig) -> TuneConfig | None:

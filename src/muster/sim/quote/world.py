@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from statistics import fmean, quantiles
 from typing import Any
@@ -18,9 +18,10 @@ from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import RunOptions
 from muster.sim.joint.cloud import BootTime, SpotPool, SpotSeries
 from muster.sim.joint.cluster import JointCluster
-from muster.sim.joint.run import JointExperiment, JointResult, JointRun
+from muster.sim.joint.run import JointResult, JointRun
+from muster.sim.joint.tuner import JointExperiment
+from muster.sim.quote.learned import MakeCurve
 from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import Curve
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
@@ -43,8 +44,8 @@ class Assumptions(Struct, frozen=True, kw_only=True):
     spot_down_s: float = _DOWN_S
 
 
-class Variant(Struct, frozen=True, kw_only=True):
-    """A Variant is one line of a quote: a change of the cluster or of the search."""
+class QuoteVariant(Struct, frozen=True, kw_only=True):
+    """A QuoteVariant is one line of a quote: a change of the cluster or of the search."""
 
     name: str
     change: str  # what to write to get it; "" for the experiment as it is
@@ -68,11 +69,8 @@ class QuoteLine(Struct, frozen=True, kw_only=True):
     taken: float = 0.0  # machines that the cloud took back
 
 
-MakeCurve = Callable[[Seed], Curve]
-
-
 def line_of(
-    variant: Variant, template: TrialTemplate, make_curve: MakeCurve, assumed: Assumptions
+    variant: QuoteVariant, template: TrialTemplate, make_curve: MakeCurve, assumed: Assumptions
 ) -> QuoteLine:
     """Simulates every start of one variant."""
     results = [_run(variant, template, make_curve, assumed, Seed(start)) for start in range(assumed.starts)]
@@ -102,7 +100,7 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _run(
-    variant: Variant, template: TrialTemplate, make_curve: MakeCurve, assumed: Assumptions, seed: Seed
+    variant: QuoteVariant, template: TrialTemplate, make_curve: MakeCurve, assumed: Assumptions, seed: Seed
 ) -> JointResult:
     cluster = _cluster(variant.spec, assumed, seed)
     tune = variant.tune
