@@ -16,7 +16,7 @@ from muster.errors import ConfigError, StoreError
 from muster.sim.backtest.compare import backtest
 from muster.sim.backtest.recording import read_recording
 from muster.sim.backtest.replay import Replay, Variant
-from muster.sim.backtest.spot import SpotPools, PoolSeries, read_spot
+from muster.sim.backtest.spot import PoolSeries, SpotPools, read_spot
 from muster.sim.backtest.variants import VariantOptions, only_market, variants_of, with_prices
 
 

@@ -29,7 +29,7 @@ from muster.cluster.model import (
 )
 from muster.errors import StoreError
 from muster.sim.backtest.recording import ASSUMED_BOOT_S, ASSUMED_END_S, Recording, Timings
-from muster.sim.backtest.spot import NOTICE_S, TAKEN_WITHIN_S, WITHOUT_NOTICE, SpotPools, PoolSeries
+from muster.sim.backtest.spot import NOTICE_S, TAKEN_WITHIN_S, WITHOUT_NOTICE, PoolSeries, SpotPools
 from muster.sim.backtest.work import UNKNOWN_S, GangOfWork, Work
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.cloud import CloudMachine, SimCloud
