@@ -142,3 +142,20 @@ def test_how_long_machines_take_to_boot_is_remembered():
     booting = record("a", S.ALLOCATED, history=asked)
     plan = reconcile(world([booting], nodes=[node("a")], spec=priced()))
     assert plan.memory.boot_s == {"cpu": 80.0}
+
+
+LARGE = node_type("large", {"CPU": 4}, price_per_hour=8.0, max_nodes=100)
+
+
+def test_trials_under_a_limit_of_nodes_wait_instead_of_making_the_planner_buy_dearer_ones():
+    limit = spec(PRICED, LARGE, max_nodes=11, objective=Objective.COST)
+    many = forecast(ComingWork(shape=ONE, count=40, each_s=36_000.0))
+    seen = world(gangs=waiting(40), spec=limit, forecasts=(many,))
+    made = created(seen, reconcile(seen))
+    assert {record.node_type for record in made} == {"cpu"}
+
+
+def test_trials_that_a_limit_left_without_room_do_not_take_the_place_of_those_that_are_held():
+    limit = spec(PRICED, max_nodes=31, objective=Objective.COST)
+    little = forecast(ComingWork(shape=ONE, count=90, each_s=100.0))  # 9,000 s: worth six boots
+    assert bought(world(gangs=waiting(90), spec=limit, forecasts=(little,))) == 6

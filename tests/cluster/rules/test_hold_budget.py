@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 from tests.cluster.worlds import S, created, following, machine, past, record, spec, states, tick, world
 
-from muster.cluster.model import StopCause
+from muster.cluster.model import Objective, StopCause
 from muster.cluster.plan import Drain, Launch, Reason, Subject
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import BudgetPeriod, Memory
@@ -129,3 +129,16 @@ def _moved_on(one, now):
     if now - one.history[-1].at < after_s:
         return one
     return replace(one, state=state, history=(*one.history, *past((state, now))), **fields)
+
+
+def test_fewer_machines_are_not_larger_ones_that_the_budget_does_not_allow():
+    large = node_type("large", {"CPU": 9}, price_per_hour=20.0, max_nodes=9)
+    limit = spec(PRICED, large, max_nodes=101, objective=Objective.COST, budget=Budget(per_hour=8.0))
+    seen = world(demands=[demand(count=5)], spec=limit)
+    assert {each.node_type for each in created(seen, reconcile(seen))} <= {"cpu"}
+
+
+def test_once_the_budget_is_used_up_that_is_the_reason_of_what_waits():
+    plan = reconcile(world(demands=[demand(name="x")], spec=limited(total=0.0)))
+    reasons = {v.reason for v in plan.verdicts if v.subject is Subject.DEMAND}
+    assert reasons == {Reason.BLOCKED_BY_BUDGET}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
+from muster.cluster.binpack.offers import by_price
 from muster.cluster.binpack.pack import objective_of, pack
 from muster.cluster.binpack.request import ItemOutcome, PackRequest
 from muster.cluster.expected_work import ExpectedWork
@@ -35,6 +36,7 @@ def hold_back(draft: Draft) -> None:
     draft.add_verdicts(*_verdicts(draft, request, held))
 
 
+_UNLIMITED = 1_000_000_000
 Held = dict[tuple[Subject, int], int]  # a gang or demand of the request -> how many of its requests wait
 
 
@@ -52,6 +54,8 @@ def _held(draft: Draft, request: PackRequest) -> Held:
         if not bought:
             continue
         most = work.new_places(policy.most_boot_share, policy.first_slots)
+        if work.deadline_s is None:
+            most = min(most, has_room + _room_at_best_price(request, work.shape))
         # Those that a limit left without room would be bought for in the place of those that are held.
         wanted = bought + sum(o.unplaced for _, o in items)
         # Requests of the same shape beyond those of the forecast are somebody else's: they are not held.
@@ -62,6 +66,26 @@ def _held(draft: Draft, request: PackRequest) -> Held:
                 held[subject, outcome.index] = amount
                 surplus -= amount
     return held
+
+
+def _room_at_best_price(request: PackRequest, shape: Resources) -> int:
+    """Returns how many places the cluster's limit allows on the machines with the cheapest ones.
+
+    Trials can wait: they do not make the planner buy dearer machines only because these have more places.
+    """
+    if request.max_nodes is None:
+        return _UNLIMITED
+    best: tuple[float, int] | None = None
+    for offer in request.offers:
+        size = offer.node_type.resources
+        places = min((size.units(name) // units for name, units in shape.items() if units), default=0)
+        usable = by_price(offer.choices)
+        price = usable[0].expected_price if usable else offer.node_type.price_per_hour
+        is_sold = offer.room > 0 and (bool(usable) or not offer.choices)
+        if places > 0 and is_sold and price is not None and (best is None or price / places < best[0]):
+            best = (price / places, places)
+    left = request.max_nodes - len(request.nodes) - sum(request.leaving.values())
+    return max(0, left) * (1 if best is None else best[1])
 
 
 def _of_shape(
