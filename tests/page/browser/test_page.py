@@ -94,7 +94,6 @@ def test_every_band_and_the_drawer_follow_a_live_experiment(tmp_path: Path, serv
         says(tab, "best", "1.00e-4")
         tab.locator("tr[data-place='5']").click()
         says(tab, "why-words", "It failed after 8 results, because its code raised")
-        picture(tab, "page-drawer")
         tab.keyboard.press("Escape")
         part(tab, "drawer").wait_for(state="detached")
         part(tab, "why-band").get_by_role("button", name=machine_id(7)).first.click()
@@ -309,7 +308,8 @@ def write_population(place: Path) -> list[tuple[float, float]]:
     with open_store(place, num_samples=8, metric=["loss", "acc"], mode=["min", "max"]) as store:
         for number in range(8):
             told = report_fact(number, 4)
-            result = {**told.result, "cost_usd": 0.25 * (number + 1)}
+            accuracy = 0.5 + 0.05 * (number * 5 % 8)  # so that several trials are on the front
+            result = {**told.result, "acc": accuracy, "cost_usd": 0.25 * (number + 1)}
             values.append((result["loss"], result["acc"]))
             store.append(
                 [*facts_of_start(number), TrialReported(trial_id=told.trial_id, at=told.at, result=result)]
@@ -345,4 +345,5 @@ def test_the_pareto_front_the_lineage_the_cost_and_the_reasons_are_shown(tmp_pat
     tab.keyboard.press("Escape")
     tab.locator("tr[data-place='2']").click()
     says(tab, "why-words", "It was stopped after 1 result, at rung 4: loss = 0.9 is worse than loss = 0.5")
+    picture(tab, "page-drawer")
     assert serious(tab) == []
