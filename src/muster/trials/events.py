@@ -73,6 +73,17 @@ class TrialExited(Struct, frozen=True, kw_only=True):
     reusable: bool = False  # the process waits for another StartTrial
 
 
+class TrialPriced(Struct, frozen=True, kw_only=True, tag="priced", gc=False):
+    """TrialPriced: the place that a trial holds costs so much, from `at` on until it exits or another comes.
+
+    A price that becomes known late holds from the beginning: then `at` lies in the past.
+    """
+
+    trial_id: str
+    at: float
+    usd_per_hour: float  # for its share of the node
+
+
 class CapacityChanged(Struct, frozen=True, kw_only=True):
     """CapacityChanged carries what all trials together may use from now on."""
 
@@ -87,7 +98,7 @@ class Woke(Struct, frozen=True, kw_only=True, gc=False):
     at: float
 
 
-EngineEvent = TrialStarted | TrialReported | CheckpointSaved | TrialExited | CapacityChanged
+EngineEvent = TrialStarted | TrialReported | CheckpointSaved | TrialExited | TrialPriced | CapacityChanged
 Event = EngineEvent | Woke
 
 
@@ -127,6 +138,22 @@ class SearchExhausted(Struct, frozen=True, kw_only=True, tag="exhausted"):
     at: float
 
 
+class TrialCharged(Struct, frozen=True, kw_only=True, tag="charged"):
+    """TrialCharged: an attempt of a trial is over; so much has the trial cost by then, in all attempts."""
+
+    trial_id: str
+    at: float
+    cost_usd: float | None  # None: a price was not known
+
+
+class TrialSuspended(Struct, frozen=True, kw_only=True, tag="suspended"):
+    """TrialSuspended: the budget or the deadline takes the process of a trial, which then waits again."""
+
+    trial_id: str
+    at: float
+    saves: bool  # a checkpoint comes first; False: it has just made one, or there is no time for one
+
+
 Fact = (
     TrialCreated
     | TrialAdmitted
@@ -134,6 +161,9 @@ Fact = (
     | TrialReported
     | CheckpointSaved
     | TrialExited
+    | TrialPriced
+    | TrialCharged
+    | TrialSuspended
     | SearchExhausted
     | ExperimentEnded
 )

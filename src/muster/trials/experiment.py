@@ -6,10 +6,12 @@ The outcome is deterministic, given the plug-ins: searcher, scheduler, stopper a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 
 from typing_extensions import assert_never
 
 from muster.errors import TuneError
+from muster.trials.budget import BudgetGuard
 from muster.trials.commands import EngineCommand
 from muster.trials.decide import PluginCalls, decide
 from muster.trials.events import (
@@ -19,7 +21,9 @@ from muster.trials.events import (
     ExperimentEnded,
     SearchExhausted,
     TrialAdmitted,
+    TrialCharged,
     TrialExited,
+    TrialPriced,
     TrialReported,
     TrialStarted,
     Woke,
@@ -27,11 +31,13 @@ from muster.trials.events import (
 from muster.trials.lifecycle import FactLog, Lifecycle
 from muster.trials.model import Trial
 from muster.trials.plugins import Plugins
-from muster.trials.states import FINISHED, TrialState
+from muster.trials.spend import COST_KEY, SpendBook, cost_of
+from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
 
 _BATCH = 16  # trials
+_ENDLESS = 2**31  # a search that is given no number of samples has more than these
 
 
 class ExperimentState:
@@ -60,6 +66,9 @@ class ExperimentState:
             directory_for=directory_for,
         )
         self.is_exhausted = False  # the searcher has no more trials
+        self.spend = SpendBook()
+        self.guard = BudgetGuard(settings.limits, self.spend) if settings.limits else None
+        self.ended_by = ""  # "budget" or "deadline": what ended this run; its trials can be resumed
 
     @property
     def trials(self) -> Mapping[str, Trial]:
@@ -67,6 +76,8 @@ class ExperimentState:
 
     @property
     def is_finished(self) -> bool:
+        if self.ended_by and not self.index.with_process:
+            return True
         return not self.index.live and (self.is_stopping or self.plugins.search.is_finished())
 
     @property
@@ -86,6 +97,9 @@ class ExperimentState:
                 self.facts.note(event)
                 self._dispatch(trial, event)
                 return self.take_commands()
+            case TrialPriced():
+                self._price(event)
+                return []
             case CapacityChanged():
                 self.index.resize(event.capacity, is_bounded=event.is_bounded)
                 return []
@@ -101,20 +115,94 @@ class ExperimentState:
         if trial.state is not TrialState.RUNNING and self.lifecycle.is_to_stop(trial):
             self._drop(trial, event)
             return []
+        if trial.usd_per_hour is not None:
+            event.result.setdefault(COST_KEY, cost_of(trial, event.at))
         self.facts.note(event)
         decided = decide(self.plugins, self.settings, trial, event)
         self.lifecycle.apply(trial, decided, event.at)
+        if self.guard is not None:
+            self._check_limits(self.guard, trial, event)
         return self.take_commands()
 
     def advance(self, at: float, *, admits: bool = True) -> list[EngineCommand]:
         """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
-        lifecycle = self.lifecycle
+        lifecycle, guard = self.lifecycle, self.guard
+        self.spend.seen_at = at
         if not lifecycle.is_stopping and self._should_end():
             self.end(at)
+        if guard is not None and not lifecycle.is_stopping:
+            self._hold_limits(guard, at)
+            admits = admits and not guard.is_closing
         if admits and not lifecycle.is_stopping:
             self._take_suggestions(at)
             self._admit(at)
+        if guard is not None:
+            self._end_by_limits(guard)
         return self.take_commands()
+
+    def wake_at(self, at: float) -> float:
+        """Returns when `advance` must be called although nothing happens; inf when it need not be."""
+        if self.guard is None or self.ended_by or self.is_stopping:
+            return inf
+        return self.guard.wake_at(at)
+
+    def _check_limits(self, guard: BudgetGuard, trial: Trial, event: TrialReported) -> None:
+        """Suspends the trial that has just reported if the limits leave it no room until its next report."""
+        has_checkpoint = event.checkpoint is not None
+        guard.note_report(trial, event.at, has_checkpoint=has_checkpoint)
+        is_asked = trial.state in (TrialState.RUNNING, TrialState.SAVING) and not self.lifecycle.is_stopping
+        if is_asked and not guard.may_continue(trial, event.at):
+            guard.is_closing = True
+            self.suspend(trial, event.at, saves=not has_checkpoint)
+
+    def _hold_limits(self, guard: BudgetGuard, at: float) -> None:
+        """Stops everything when money or time is nearly gone; warns early when they will not do."""
+        if not self.ended_by and guard.is_over(at) and not self.is_finished:
+            guard.is_closing, self.ended_by = True, guard.reason
+            for trial in self.index.holders():
+                self.suspend(trial, at, saves=False)
+        elif (running := self.index.with_process) and (
+            text := guard.warning(at, next(iter(self.index.holders())), self._trials_left(), running)
+        ):
+            self.facts.warn(text)
+
+    def _end_by_limits(self, guard: BudgetGuard) -> None:
+        """Ends the experiment when nothing runs and the limits let nothing start."""
+        if self.ended_by or self.is_stopping or self.index.with_process or self.is_finished:
+            return
+        if guard.is_closing or guard.has_refused:
+            self.ended_by = guard.reason
+
+    def _trials_left(self) -> int | None:
+        """Returns how many trials have not ended, with those that are not suggested yet; None: no end."""
+        total = getattr(self.plugins.search, "total_samples", None)
+        if not isinstance(total, int) or not 0 < total < _ENDLESS:
+            return len(self.index.live) if self.is_exhausted else None
+        return total - (len(self.index.order) - len(self.index.live))
+
+    def suspend(self, trial: Trial, at: float, *, saves: bool) -> None:
+        """Takes the process of a trial, which then waits again; also during a restore."""
+        self.lifecycle.suspend(trial, at, saves=saves)
+
+    def charge(self, trial: Trial, at: float, *, has_run: bool = True) -> None:
+        """Ends what a trial costs, when its process has ended or will be left alone."""
+        if self.spend.close(trial, at) or (has_run and self.spend.leave_unknown(trial)):
+            cost = cost_of(trial, at)
+            self.facts.note(TrialCharged(trial_id=trial.trial_id, at=at, cost_usd=cost))
+
+    def charge_all(self, at: float) -> None:
+        """Ends what all trials cost: their processes are ended, by a driver that stops early."""
+        for trial in self.index.holders() if self.spend.is_used else ():
+            self.charge(trial, at, has_run=bool(trial.location))
+
+    def _price(self, event: TrialPriced) -> None:
+        trial = self.index.trials.get(event.trial_id)
+        if trial is None or trial.state not in HAS_PROCESS:
+            return
+        self.facts.note(event)
+        self.spend.price(trial, event.at, event.usd_per_hour)
+        if self.guard is not None:
+            self.guard.note_price(trial, event.at, event.usd_per_hour)
 
     def end(self, at: float) -> None:
         """Stops all trials in the ordinary way, so that searcher, scheduler and loggers are notified."""
@@ -167,9 +255,15 @@ class ExperimentState:
             case TrialStarted():
                 self.lifecycle.started(trial, event)
             case CheckpointSaved():
+                if self.guard is not None:
+                    self.guard.note_saved(trial, event.at)
                 self.lifecycle.saved(trial, event)
             case TrialExited():
+                self.charge(trial, event.at, has_run=bool(trial.location))
                 self.lifecycle.exited(trial, event)
+                if self.guard is not None:
+                    is_over = trial.state is TrialState.TERMINATED
+                    self.guard.note_exit(trial, event.at, is_over=is_over)
 
     def _should_end(self) -> bool:
         failed = self.settings.failure.fail_fast and self.lifecycle.first_failure is not None
@@ -220,6 +314,10 @@ class ExperimentState:
             if not self.index.can_ever_fit(trial):
                 self.lifecycle.refuse(trial, at)
             elif self._has_room(trial) and not self.lifecycle.has_process_soon(trial):
+                if self.guard is not None:
+                    if not self.guard.may_start(trial, at):
+                        return
+                    self.guard.note_start(trial, at)
                 self.lifecycle.start(trial, at)
             else:
                 return

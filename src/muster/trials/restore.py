@@ -21,10 +21,13 @@ from muster.trials.events import (
     Fact,
     SearchExhausted,
     TrialAdmitted,
+    TrialCharged,
     TrialCreated,
     TrialExited,
+    TrialPriced,
     TrialReported,
     TrialStarted,
+    TrialSuspended,
 )
 from muster.trials.experiment import ExperimentState
 from muster.trials.metrics import Statistics
@@ -74,6 +77,7 @@ def snapshot(state: ExperimentState, *, with_ended: bool = True) -> dict[str, An
         "after_save": dict(state.lifecycle.after_save),
         "restoring": sorted(state.lifecycle.restoring),
         "capacity": state.index.capacity.to_floats(),
+        "at": state.spend.seen_at if state.spend.is_used else None,
     }
 
 
@@ -108,6 +112,7 @@ def replay(
     The capacity is that of the earlier run meanwhile: schedulers that read it must decide as they did.
     """
     hooks, state.plugins.hooks = state.plugins.hooks, observer or _NullHooks()
+    guard, state.guard = state.guard, None  # what it decided is among the facts
     capacity = state.index.capacity
     try:
         if seen is not None:
@@ -115,9 +120,10 @@ def replay(
         on_loaded()
         for fact in facts:
             _repeat(state, fact, make_trial)
+            state.spend.seen_at = max(state.spend.seen_at, fact.at)
         state.facts.take()
     finally:
-        state.plugins.hooks = hooks
+        state.plugins.hooks, state.guard = hooks, guard
         state.index.capacity = capacity
 
 
@@ -127,6 +133,7 @@ def finish_restore(state: ExperimentState) -> None:
     behind = tuple(pending)
     for trial in tuple(state.index.live.values()):
         if trial.state in HAS_PROCESS:
+            state.charge(trial, state.spend.seen_at, has_run=bool(trial.location))
             state.lifecycle.abandon(trial)
     for trial_id in behind:
         pending[trial_id] = pending.pop(trial_id)
@@ -161,6 +168,8 @@ def _trial_record(trial: Trial) -> dict[str, Any]:
         record["adopted"] = _saved_ref(trial.adopted, root)
     if trial.has_new_resources:
         record["resources"] = trial.placement_group_factory.described()
+    if trial.cost_usd is not None or trial.usd_per_hour is not None or trial.is_unpriced:
+        record["cost"] = (trial.cost_usd, trial.is_unpriced, trial.usd_per_hour, trial.priced_at)
     return {
         **record,
         "number": trial.number,
@@ -199,6 +208,9 @@ def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial
         state.index.enlist(trial, is_waiting=trial.trial_id in waiting)
     for trial_id in (*seen["pending"], *seen["paused"]):  # in the order in which they began to wait
         state.index.enqueue(by_id[trial_id])
+    state.spend.load(state.index.order)
+    if (at := seen.get("at")) is not None:
+        state.spend.seen_at = at
 
 
 def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> Trial:
@@ -218,6 +230,8 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> 
         )
         trial.has_new_resources = True
     trial.checkpoints = tuple(_ref_from(saved, root) for saved in record["checkpoints"])
+    if "cost" in record:
+        trial.cost_usd, trial.is_unpriced, trial.usd_per_hour, trial.priced_at = record["cost"]
     if "adopted" in record:
         trial.adopted = _ref_from(record["adopted"], root)
     return trial
@@ -240,8 +254,12 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
             state.add(_asked_again(state, fact, make_trial), fact.at)
         case TrialAdmitted():
             state.admit_again(fact)
-        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited():
+        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited() | TrialPriced():
             state.handle(fact)
+        case TrialCharged():  # follows from the exit before it, unless the driver left its trials alone
+            state.charge(state.index.trials[fact.trial_id], fact.at, has_run=False)
+        case TrialSuspended():
+            state.suspend(state.index.trials[fact.trial_id], fact.at, saves=fact.saves)
         case SearchExhausted():
             state.exhaust_again(fact)
         case ExperimentEnded():

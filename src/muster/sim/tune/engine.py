@@ -25,11 +25,13 @@ from muster.trials.events import (
     TrialExited,
     TrialFailure,
     TrialFailureKind,
+    TrialPriced,
     TrialReported,
     TrialStarted,
 )
 from muster.trials.model import CheckpointRef
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.spend import share_of
 
 MEMORY_KEY = "sim_memory"  # in a checkpoint's metrics: what a curve with a past resumes from
 HOSTNAME, ADDRESS = "simulated", "127.0.0.1"
@@ -186,6 +188,9 @@ class WorkerCapacity:
     def can_ever_fit(self, resources: PlacementGroupFactory) -> bool:
         return self.whole.holds(self.needs(resources))
 
+    def share(self, resources: PlacementGroupFactory) -> float:
+        return self._size(resources)[1]
+
     def take(self, resources: PlacementGroupFactory) -> None:
         needs, share = self._size(resources)
         self._free = self._free.minus(needs)
@@ -204,8 +209,7 @@ class WorkerCapacity:
         """Returns the needed resources, and their largest share of the capacity."""
         if resources not in self._sizes:
             needs = Resources.of(resources.required_resources)
-            shares = [units / total for name, units in needs.items() if (total := self.whole.units(name))]
-            self._sizes[resources] = (needs, max(shares, default=0.0))
+            self._sizes[resources] = (needs, share_of(needs, self.whole))
         return self._sizes[resources]
 
 
@@ -228,6 +232,7 @@ class SimulatedEngine:
         capacity: What all trials together may use.
         curve: What trials do: a Curve, a function, or one Curve per trainable name.
         costs: What starting, saving and stopping take.
+        price_per_hour: What the whole capacity costs; None: nobody knows.
         faults: What goes wrong; None: nothing does.
 
     `poll` goes to the next event however far away that is, because waiting costs nothing here; it returns
@@ -242,8 +247,10 @@ class SimulatedEngine:
         *,
         costs: Costs | None = None,
         faults: FaultPlan | None = None,
+        price_per_hour: float | None = None,
     ) -> None:
         self._clock = clock
+        self._price_per_hour = price_per_hour
         self._capacity = dict(capacity)
         self._curves = curve if isinstance(curve, Mapping) else None
         self._curve = None if isinstance(curve, Mapping) else as_curve(curve)
@@ -330,6 +337,10 @@ class SimulatedEngine:
         process = SimulatedProcess(command, curve, faults, free[-1] if free else self._pids + 1)
         self._processes[command.trial_id] = process
         self.worker_capacity.take(command.resources)
+        if self._price_per_hour is not None:
+            rate = self._price_per_hour * self.worker_capacity.share(command.resources)
+            at = self._clock.now()
+            self._ready.append(TrialPriced(trial_id=command.trial_id, at=at, usd_per_hour=rate))
         is_reused = bool(free)
         if free:
             free.pop()

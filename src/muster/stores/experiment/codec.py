@@ -20,12 +20,15 @@ from muster.trials.events import (
     Fact,
     SearchExhausted,
     TrialAdmitted,
+    TrialCharged,
     TrialCreated,
     TrialExited,
     TrialFailure,
     TrialFailureKind,
+    TrialPriced,
     TrialReported,
     TrialStarted,
+    TrialSuspended,
 )
 from muster.trials.model import CheckpointRef
 
@@ -37,9 +40,12 @@ FAILED = 9  # an exit with a failure
 ADMITTED, ENDED = 10, 11
 RESIZED = 12  # an admission with resources that a scheduler changed
 _REPORTS = 13  # several reports; only in batches
+PRICED, CHARGED, SUSPENDED = 14, 15, 16
 _FEW, _TWICE = 8, 2  # fewer reports, or fewer of each trial, are stored one by one: that is cheaper
 _ONE, _EACH, _SHARED = range(3)  # forms of a column: a constant, a value per report, objects and their places
-_OF_NUMBERS = frozenset({EXITED, ADMITTED, EXHAUSTED, ENDED})  # nothing of the user's in them
+_OF_NUMBERS = frozenset(
+    {EXITED, ADMITTED, EXHAUSTED, ENDED, PRICED, CHARGED, SUSPENDED}
+)  # nothing of the user's in them
 _ENCODER = msgspec.msgpack.Encoder()
 _BATCH = msgspec.msgpack.Decoder(list[tuple[int, str, Raw]])
 
@@ -267,6 +273,18 @@ def _ended(fact: ExperimentEnded, _: ExperimentLocation) -> tuple[int, list[Any]
     return ENDED, [fact.at]
 
 
+def _priced(fact: TrialPriced, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return PRICED, [fact.at, fact.usd_per_hour]
+
+
+def _charged(fact: TrialCharged, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return CHARGED, [fact.at, fact.cost_usd]
+
+
+def _suspended(fact: TrialSuspended, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return SUSPENDED, [fact.at, fact.saves]
+
+
 _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]]]] = {
     TrialCreated: _created,
     TrialStarted: _started,
@@ -276,6 +294,9 @@ _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]
     SearchExhausted: _exhausted,
     TrialAdmitted: _admitted,
     ExperimentEnded: _ended,
+    TrialPriced: _priced,
+    TrialCharged: _charged,
+    TrialSuspended: _suspended,
 }
 
 
@@ -329,6 +350,18 @@ def _read_ended(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentEn
     return ExperimentEnded(at=body[0])
 
 
+def _read_priced(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialPriced:
+    return TrialPriced(trial_id=trial_id, at=body[0], usd_per_hour=body[1])
+
+
+def _read_charged(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialCharged:
+    return TrialCharged(trial_id=trial_id, at=body[0], cost_usd=body[1])
+
+
+def _read_suspended(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialSuspended:
+    return TrialSuspended(trial_id=trial_id, at=body[0], saves=body[1])
+
+
 _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] = {
     CREATED: _read_created,
     STARTED: _read_started,
@@ -342,4 +375,7 @@ _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] =
     ADMITTED: _read_admitted,
     RESIZED: _read_admitted,
     ENDED: _read_ended,
+    PRICED: _read_priced,
+    CHARGED: _read_charged,
+    SUSPENDED: _read_suspended,
 }
