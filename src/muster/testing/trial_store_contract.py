@@ -21,10 +21,13 @@ from muster.trials.events import (
     Fact,
     SearchExhausted,
     TrialAdmitted,
+    TrialCharged,
     TrialCreated,
     TrialExited,
+    TrialPriced,
     TrialReported,
     TrialStarted,
+    TrialSuspended,
 )
 from muster.trials.model import CheckpointRef
 from muster.trials.ports import SavedExperiment, TrialStore
@@ -66,6 +69,10 @@ def every_kind(root: str) -> tuple[Fact, ...]:
         failed("t"),
         TrialAdmitted(trial_id="t", at=9.5),
         TrialAdmitted(trial_id="t", at=9.75, resources=[[{}, {"GPU": 0.5}], "PACK", [], {}]),
+        TrialPriced(trial_id="t", at=9.8, usd_per_hour=0.125),
+        TrialSuspended(trial_id="t", at=9.9, saves=True),
+        TrialCharged(trial_id="t", at=9.9, cost_usd=0.25),
+        TrialCharged(trial_id="t", at=9.95, cost_usd=None),
         SearchExhausted(at=10.0),
         ExperimentEnded(at=11.0),
     )

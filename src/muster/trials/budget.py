@@ -17,6 +17,7 @@ from muster.trials.spend import HOUR_S, SpendBook
 from muster.trials.template import Limits
 
 STOP_S = 5.0  # stopping a trial at once takes at most so long: its grace time and a signal
+PRICE_WAIT_S = 60.0  # the price of a new machine is known by then
 _FEW_STEPS = 3  # fewer do not tell how long the rest will take
 _TICK_S = 0.001  # a moment later than reckoned, or rounding would have it be a moment too early for ever
 _SHARE = 0.1  # of a small budget, or of a near deadline, that is kept for stopping
@@ -207,6 +208,9 @@ class BudgetGuard:
 
         `sample`: any trial that runs; `trials_left`: those that have not ended; `at_once`: those that run.
         """
+        if not self._has_warned and (text := self._unpriced_text(at)):
+            self._has_warned = True
+            return text
         if self._has_warned or sample is None or not trials_left or not at_once:
             return ""
         each_s, step_s = self.usual.trial_s(sample), self.usual.step_s
@@ -214,9 +218,8 @@ class BudgetGuard:
             return ""
         done_s = sum(min(each_s, at - pace.began_at) for pace in self._paces.values())
         work_s = max(0.0, trials_left * each_s - done_s)
-        pace_text = (
-            f"at {short_duration(step_s)} per step the {counted(trials_left, 'trial')} left need about"
-        )
+        step_text = f"{step_s:.2g} s" if step_s < 1 else short_duration(step_s)
+        pace_text = f"at {step_text} per step the {counted(trials_left, 'trial')} left need about"
         text = self._late_text(at, work_s / at_once, pace_text) or self._dear_text(at, work_s, pace_text)
         self._has_warned = bool(text)
         return text
@@ -243,6 +246,18 @@ class BudgetGuard:
             f"{pace_text} {money(need)}, the budget has {money(left)} left: raise it, use cheaper machines "
             "or fewer samples"
         )
+
+    def _unpriced_text(self, at: float) -> str:
+        """Returns which trial runs without a price although money is limited; "" when none does."""
+        if self.limits.cost_budget is None:
+            return ""
+        for trial_id, pace in self._paces.items():
+            if pace.rate is None and pace.reported_at is not None and at - pace.began_at > PRICE_WAIT_S:
+                return (
+                    f"trial {trial_id} runs on a machine without a known price, so the budget does not count "
+                    "it: add RunConfig(price_per_hour=...), or a price to the cluster file"
+                )
+        return ""
 
     def _margin_s(self, at: float) -> float:
         """Returns how long before the deadline all must be stopped."""

@@ -232,12 +232,15 @@ class Trial(TrialReading):
         self.checkpoints: tuple[CheckpointRef, ...] = ()  # retained ones, worst first; kept by checkpoints.py
         self.checkpoint_index = -1  # of the newest checkpoint ever made
         self.adopted: CheckpointRef | None = None  # of another trial: where it starts until it makes its own
+        self._begin_costs()
+        for name, value in policies.items():
+            setattr(self, name, value)
+
+    def _begin_costs(self) -> None:
         self.cost_usd: float | None = None  # of the attempts that are over; None: none of them had a price
         self.is_unpriced = False  # an attempt had no price: the cost is not known
         self.usd_per_hour: float | None = None  # of the place it holds; None: not known, or it holds none
         self.priced_at = 0.0  # since when it costs that
-        for name, value in policies.items():
-            setattr(self, name, value)
 
     @property
     def is_packed(self) -> bool:

@@ -6,10 +6,10 @@ resource pay for all of it. Without a price nothing is counted: a cost is then u
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 
-from muster.base.resources import Resources
+from muster.base.resources import EMPTY, Resources
 from muster.trials.model import Trial
 
 COST_KEY = "cost_usd"  # in every result of a trial whose price is known: what it has cost so far
@@ -25,6 +25,22 @@ def share_of(needs: Resources, whole: Resources) -> float:
     """
     shares = [units / total for name, units in needs.items() if (total := whole.units(name))]
     return max(shares, default=0.0)
+
+
+def share_of_bundles(bundles: Sequence[Mapping[str, float]], node: Resources) -> float:
+    """Returns the share of a node that a trial holds; bundles that need several nodes count on such nodes.
+
+    Example:
+        >>> share_of_bundles([{"CPU": 1}, {"CPU": 8}, {"CPU": 8}], Resources.of(CPU=8))
+        2.125
+    """
+    sizes = [Resources.of(bundle) for bundle in bundles]
+    together = EMPTY
+    for size in sizes:
+        together = together.plus(size)
+    if node.holds(together):
+        return share_of(together, node)
+    return sum(share_of(size, node) for size in sizes)
 
 
 def cost_of(trial: Trial, at: float) -> float | None:

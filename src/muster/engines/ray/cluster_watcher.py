@@ -38,6 +38,10 @@ class ClusterView(NamedTuple):
     has_autoscaler: bool = False
     unplaceable: Mapping[str, str] = {}  # why, by hex id of a placement group that can never be placed
     draining: frozenset[str] = frozenset()  # hex ids of nodes that live, and are to go
+    totals: Mapping[str, Mapping[str, float]] = {}  # what each node that lives has in all, by its hex id
+    prices: Mapping[str, float] = {}  # $ per hour of nodes, by hex id; those that are not known are missing
+    price_problem: str = ""  # why prices were ignored
+    has_prices: bool = False  # a monitor publishes them, also of nodes to come
 
     @property
     def present(self) -> dict[str, float]:
@@ -54,20 +58,28 @@ def _total(nodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
     """Returns what each living node has, without Ray's own markers."""
-    return [
-        {name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN_MARKS)}
-        for node in ray.nodes()
+    return list(totals_of(ray).values())
+
+
+def totals_of(ray: Any) -> dict[str, dict[str, float]]:  # noqa: ANN401 - a module
+    """Returns what each living node has by its hex id, without Ray's own markers."""
+    return {
+        str(node.get("NodeID", number)): {
+            name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN_MARKS)
+        }
+        for number, node in enumerate(ray.nodes())
         if node["Alive"]
-    ]
+    }
 
 
 def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
     """Returns what the cluster reports now."""
-    nodes = nodes_of(ray)
+    totals = totals_of(ray)
+    from muster.runtimes.ray.price_board import read_prices
     from muster.runtimes.ray.publish import max_resources
     from muster.runtimes.ray.verdict_board import read_board
 
-    limit, board = max_resources(client), read_board(client)
+    limit, board, prices = max_resources(client), read_board(client), read_prices(client, now)
     is_ours = now - board.at < _FRESH_S
     unplaceable = {
         group: f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
@@ -75,7 +87,9 @@ def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN
         if is_ours and verdict.reason in _UNPLACEABLE
     }
     has_autoscaler = limit is not None or is_ours or _grows(client.kv_get(_LEGACY_STATUS))
-    return ClusterView(nodes, limit, has_autoscaler, unplaceable, client.draining_nodes())
+    draining, nodes = client.draining_nodes(), list(totals.values())
+    known = (prices.nodes, prices.problem, prices.is_published)
+    return ClusterView(nodes, limit, has_autoscaler, unplaceable, draining, totals, *known)
 
 
 def _grows(status: bytes | None) -> bool:

@@ -35,6 +35,7 @@ NAME = "simulated"
 ONE_CPU = PlacementGroupFactory([{"CPU": 1}])
 _KEEP_TWO = CheckpointPolicy(num_to_keep=2)
 _FREE = Costs()
+_NO_LIMITS = Limits()
 _MAX_IDLE_STEPS = 5  # without anything under way: schedulers may be asked more than once
 
 
@@ -67,7 +68,7 @@ class SimulatedExperiment:
     costs: Costs = _FREE
     faults: FaultPlan | None = None
     deadline_s: float = math.inf
-    limits: Limits = Limits()
+    limits: Limits = _NO_LIMITS
     price_per_hour: float | None = None  # of all workers together
     seed: int = 0
     ahead: int | None = None  # trials asked for ahead of room; None: as a launch would
