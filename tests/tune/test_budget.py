@@ -10,6 +10,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from muster import tune
+from muster.cli.tune.experiment import read_experiment
+from muster.cli.tune.ls import heading
 from muster.errors import TuneError
 
 UTC = timezone.utc
@@ -125,6 +127,9 @@ def test_a_budget_of_cents_ends_a_class_with_its_steps_saved_and_more_money_resu
     told = capsys.readouterr().out
     assert (grid.ended_by, grid.num_errors, grid.num_terminated) == ("budget", 0, 0)
     assert "Ended by its budget, cost $" in told
+    shown = read_experiment(str(tmp_path / "e"))
+    assert (shown.state, shown.ended_by) == ("interrupted", "budget")
+    assert next(heading(shown, colour=False)) == "e: interrupted, ended by its budget"
     assert "cost_budget=...).fit()" in told
     (before,) = grid
     assert before.metrics.get("count", 0) < 30

@@ -36,6 +36,8 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
         return [
             f"Ended by its {limit}{cost}: {finished:,} of {planned:,} trials are done, and everything is "
             "saved. To continue with more:",
+            f"  in a shell:  {info.program} tune resume {shlex.quote(info.directory)} "
+            f"--{more.replace('_', '-')} ...",
             f"  in Python:   {again}",
         ]
     return [
