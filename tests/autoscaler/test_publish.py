@@ -10,9 +10,10 @@ from tests.cluster.worlds import HEAD_NODE, spec
 
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.publish import StatusFile, TimelineFile, read_timeline
+from muster.autoscaler.publish import PriceBoard, StatusFile, TimelineFile, read_timeline
 from muster.autoscaler.status_files import read_status
 from muster.cluster.model import RuntimeReport
+from muster.runtimes.ray.price_board import prices_of
 from muster.testing.builders import amounts, demand, gang, node_report, node_type
 
 
@@ -102,3 +103,20 @@ def test_the_timeline_stays_small_and_keeps_the_newest(home):
     assert len(lines) > 5
     assert lines[-1].demand == {"demands": {"infeasible": 129}}
     assert read_timeline(home.path / "none") == []
+
+
+def test_the_prices_of_nodes_are_published_for_tuners():
+    written = []
+
+    class Writer:
+        def write(self, at, instances):
+            written.append(prices_of(instances))
+
+    scene = Scene(wishes=spec(node_type("cpu", price_per_hour=36.0)), outlets=[PriceBoard(Writer())])
+    scene.tick()
+    scene.stage.runtime.demands = [demand()]
+    scene.tick()
+    ((request, _),) = scene.stage.provider.called("launch")
+    scene.machine_for("w", request)
+    scene.tick()
+    assert (written[0], list(written[-1].values())) == ({}, [36.0])
