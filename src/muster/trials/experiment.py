@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import inf
+from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
 from muster.errors import TuneError
-from muster.trials.budget import BudgetGuard
 from muster.trials.commands import EngineCommand
 from muster.trials.decide import PluginCalls, decide
 from muster.trials.events import (
@@ -35,6 +35,9 @@ from muster.trials.spend import COST_KEY, SpendBook, cost_of
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
+
+if TYPE_CHECKING:
+    from muster.trials.budget import BudgetGuard
 
 _BATCH = 16  # trials
 _ENDLESS = 2**31  # a search that is given no number of samples has more than these
@@ -67,8 +70,15 @@ class ExperimentState:
         )
         self.is_exhausted = False  # the searcher has no more trials
         self.spend = SpendBook()
-        self.guard = BudgetGuard(settings.limits, self.spend) if settings.limits else None
+        self.guard = self._make_guard()
         self.ended_by = ""  # "budget" or "deadline": what ended this run; its trials can be resumed
+
+    def _make_guard(self) -> BudgetGuard | None:
+        if not self.settings.limits:
+            return None
+        from muster.trials.budget import BudgetGuard
+
+        return BudgetGuard(self.settings.limits, self.spend)
 
     @property
     def trials(self) -> Mapping[str, Trial]:
