@@ -10,10 +10,11 @@ from tests.cluster.worlds import HEAD_NODE, spec
 
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.publish import HistoryFile, StatusFile, TimelineFile, read_timeline
+from muster.autoscaler.publish import HistoryFile, PriceBoard, StatusFile, TimelineFile, read_timeline
 from muster.autoscaler.status_files import read_status
 from muster.base.clock import ManualClock
 from muster.cluster.model import RuntimeReport
+from muster.runtimes.ray.price_board import prices_of
 from muster.stores.history.files import read_history
 from muster.testing.builders import amounts, demand, gang, node_report, node_type
 
@@ -124,3 +125,20 @@ def test_a_history_that_cannot_be_written_does_not_keep_the_tick_from_its_other_
     scene = Scene(outlets=[HistoryFile(home.history, ManualClock(0.0))])
     assert scene.tick().is_decided
     assert len(scene.heard.ticks) == 1
+
+
+def test_the_prices_of_nodes_are_published_for_tuners():
+    written = []
+
+    class Writer:
+        def write(self, at, instances):
+            written.append(prices_of(instances))
+
+    scene = Scene(wishes=spec(node_type("cpu", price_per_hour=36.0)), outlets=[PriceBoard(Writer())])
+    scene.tick()
+    scene.stage.runtime.demands = [demand()]
+    scene.tick()
+    ((request, _),) = scene.stage.provider.called("launch")
+    scene.machine_for("w", request)
+    scene.tick()
+    assert (written[0], list(written[-1].values())) == ({}, [36.0])

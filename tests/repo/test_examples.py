@@ -29,6 +29,8 @@ def test_the_example_plans_with_every_objective(root, demand, objective):
 
 
 TUNE_EXAMPLES = {
+    "budget.py": r"^ended by its budget: \d of \d trials, \$0\.\d{3}, 0 errors\n"
+    r"finished: 8 of 8 trials, \$0\.\d{3}, 0 errors\n$",
     "class_api.py": r"best loss .* with \{'rate': 0\.4\}\n"
     r"newest checkpoint of the best trial: .*checkpoint_00000\d\n"
     r"trials that ended with an error: 0\n$",

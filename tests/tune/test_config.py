@@ -36,6 +36,8 @@ def test_tune_config_has_the_reference_fields_in_their_order():
             "trial_name_creator": None,
             "trial_dirname_creator": None,
             "chdir_to_trial_dir": "DEPRECATED",
+            "cost_budget": None,
+            "deadline": None,
         }
     )
 
@@ -58,6 +60,7 @@ def test_run_config_has_the_reference_fields_and_ours_last():
             "engine": "auto",
             "trial_time_limit_s": None,
             "page": False,
+            "price_per_hour": None,
         }
     )
 

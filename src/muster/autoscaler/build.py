@@ -28,6 +28,7 @@ from muster.autoscaler.publish import (
     HistoryFile,
     LeaseKey,
     LeaseRenewal,
+    PriceBoard,
     StatusFile,
     TimelineFile,
     VerdictBoard,
@@ -53,8 +54,10 @@ from muster.providers.registry import ManagedProvider, ProviderContext, build_pr
 from muster.providers.v1.adapter import V1Adapter
 from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
+from muster.runtimes.ray.forecast_board import GcsForecastBoard
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.notice_board import GcsNoticeBoard
+from muster.runtimes.ray.price_board import PriceWriter
 from muster.runtimes.ray.publish import StatePublisher
 from muster.runtimes.ray.resizer import resizer_for
 from muster.runtimes.ray.verdict_board import VerdictWriter
@@ -140,6 +143,7 @@ class _Parts:
         wants_drivers = options.source.wants_drivers if options.source is not None else lambda: False
         self._nodes = GcsNodeSource(self._link, clock, wants_drivers)
         self._notices = GcsNoticeBoard(self._link, clock)
+        self._forecasts = GcsForecastBoard(self._link, clock)
 
     def monitor(self, stop: StopSignal, close: Callable[[], None]) -> Monitor:
         if self._options.shadow:
@@ -290,6 +294,7 @@ class _Parts:
             spec=self._source,
             resizer=resizer_for(self._link, provider, self._stack),
             notices=self._notices if self._options.source is None else self._options.source.provider,
+            forecasts=self._forecasts,
         )
 
     def _installer(self, provider: ManagedProvider) -> Installer | None:
@@ -342,6 +347,7 @@ class _Parts:
             *([] if self._mounts is None else [self._mounts]),
             events,
             VerdictBoard(VerdictWriter(self._link)),
+            PriceBoard(PriceWriter(self._link)),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
             TimelineFile(home.timeline),
             self._history(),

@@ -26,6 +26,7 @@ from muster.cluster.plan import Subject
 from muster.cluster.spend import price_per_hour, spend_so_far
 from muster.host.atomic_write import atomic_write
 from muster.runtimes.ray.client import GcsClient
+from muster.runtimes.ray.price_board import PriceWriter
 from muster.runtimes.ray.publish import StatePublisher
 from muster.runtimes.ray.verdict_board import VerdictWriter
 from muster.stores.history.files import HistoryWriter
@@ -54,6 +55,17 @@ class VerdictBoard:
     def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
             self._writer.write(tick.plan.at, tick.plan.verdicts)
+
+
+class PriceBoard:
+    """A PriceBoard publishes what each node costs, for tuners that add up what their trials cost."""
+
+    def __init__(self, writer: PriceWriter) -> None:
+        self._writer = writer
+
+    def on_tick(self, tick: Tick) -> None:
+        if tick.runtime is not None:
+            self._writer.write(tick.plan.at, tick.ledger.instances.values())
 
 
 class LeaseRenewal:

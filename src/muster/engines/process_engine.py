@@ -34,6 +34,7 @@ from muster.trials.events import (
     TrialExited,
     TrialFailure,
     TrialNoticed,
+    TrialPriced,
     TrialReported,
     TrialStarted,
 )
@@ -186,6 +187,10 @@ class ProcessEngine:
         """Gives a trial what it needs; returns False when it must wait."""
         raise NotImplementedError
 
+    def _node_of(self, run: TrialRun) -> Mapping[str, str]:
+        """Returns how the cluster calls the node of a trial, where there is one."""
+        return {}
+
     def _check_more(self, now: float) -> None:
         """Does what else is due, a few times per second at most."""
 
@@ -313,6 +318,11 @@ class ProcessEngine:
         )
         self._start_waiting()
 
+    def _priced(self, run: TrialRun, at: float, usd_per_hour: float) -> None:
+        """Reports what the place of a trial costs from a time on."""
+        trial_id = run.command.trial_id
+        self._events.append(TrialPriced(trial_id=trial_id, at=at, usd_per_hour=usd_per_hour))
+
     # Frames and ends of processes (called by the pool)
 
     def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None:
@@ -363,6 +373,7 @@ class ProcessEngine:
         who.pid, who.hostname, who.node_ip, who.from_function = location
         if not run.stopping:
             place: dict[str, Any] = {"pid": who.pid, "hostname": who.hostname, "node_ip": who.node_ip}
+            place.update(self._node_of(run))
             self._events.append(
                 TrialStarted(trial_id=who.trial_id, at=self._clock.now(), location=place, reused=run.reused)
             )

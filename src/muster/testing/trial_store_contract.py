@@ -23,13 +23,16 @@ from muster.trials.events import (
     Fact,
     SearchExhausted,
     TrialAdmitted,
+    TrialCharged,
     TrialCreated,
     TrialDecided,
     TrialExited,
     TrialMoved,
     TrialNoticed,
+    TrialPriced,
     TrialReported,
     TrialStarted,
+    TrialSuspended,
 )
 from muster.trials.model import CheckpointRef
 from muster.trials.ports import SavedExperiment, TrialStore
@@ -77,6 +80,10 @@ def every_kind(root: str) -> tuple[Fact, ...]:
         TrialNoticed(trial_id="t", at=9.85),
         TrialMoved(trial_id="t", at=9.9),
         TrialDecided(trial_id="t", at=9.875, decision="stopped", reason="at rung 9: loss = 0.5 is worse"),
+        TrialPriced(trial_id="t", at=9.8, usd_per_hour=0.125),
+        TrialSuspended(trial_id="t", at=9.9, saves=True),
+        TrialCharged(trial_id="t", at=9.9, cost_usd=0.25),
+        TrialCharged(trial_id="t", at=9.95, cost_usd=None),
         SearchExhausted(at=10.0),
         ExperimentEnded(at=11.0),
         ExperimentResumed(at=12.0),

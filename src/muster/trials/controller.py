@@ -61,6 +61,7 @@ class TrialController:
                 pass
         finally:  # a callback may have raised: the completed steps are kept
             self.flush()
+        self._state.charge_all(self._clock.now())
         self.save(is_last=True)
         self._discard_checkpoints()
         return self._state

@@ -82,6 +82,17 @@ class TrialNoticed(Struct, frozen=True, kw_only=True):
     info: PreemptionInfo | None = None
 
 
+class TrialPriced(Struct, frozen=True, kw_only=True, tag="priced", gc=False):
+    """TrialPriced: the place that a trial holds costs so much, from `at` on until it exits or another comes.
+
+    A price that becomes known late holds from the beginning: then `at` lies in the past.
+    """
+
+    trial_id: str
+    at: float
+    usd_per_hour: float  # for its share of the node
+
+
 class CapacityChanged(Struct, frozen=True, kw_only=True):
     """CapacityChanged carries what all trials together may use from now on."""
 
@@ -96,7 +107,15 @@ class Woke(Struct, frozen=True, kw_only=True, gc=False):
     at: float
 
 
-EngineEvent = TrialStarted | TrialReported | CheckpointSaved | TrialExited | TrialNoticed | CapacityChanged
+EngineEvent = (
+    TrialStarted
+    | TrialReported
+    | CheckpointSaved
+    | TrialExited
+    | TrialNoticed
+    | TrialPriced
+    | CapacityChanged
+)
 Event = EngineEvent | Woke
 
 
@@ -162,6 +181,22 @@ class SearchExhausted(Struct, frozen=True, kw_only=True, tag="exhausted"):
     at: float
 
 
+class TrialCharged(Struct, frozen=True, kw_only=True, tag="charged"):
+    """TrialCharged: an attempt of a trial is over; so much has the trial cost by then, in all attempts."""
+
+    trial_id: str
+    at: float
+    cost_usd: float | None  # None: a price was not known
+
+
+class TrialSuspended(Struct, frozen=True, kw_only=True, tag="suspended"):
+    """TrialSuspended: the budget or the deadline takes the process of a trial, which then waits again."""
+
+    trial_id: str
+    at: float
+    saves: bool  # a checkpoint comes first; False: it has just made one, or there is no time for one
+
+
 Fact = (
     TrialCreated
     | TrialAdmitted
@@ -172,6 +207,9 @@ Fact = (
     | TrialNoticed
     | TrialMoved
     | TrialDecided
+    | TrialPriced
+    | TrialCharged
+    | TrialSuspended
     | SearchExhausted
     | ExperimentEnded
     | ExperimentResumed

@@ -6,6 +6,8 @@ The outcome is deterministic, given the plug-ins: searcher, scheduler, stopper a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
+from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
@@ -20,9 +22,11 @@ from muster.trials.events import (
     ExperimentEnded,
     SearchExhausted,
     TrialAdmitted,
+    TrialCharged,
     TrialExited,
     TrialMoved,
     TrialNoticed,
+    TrialPriced,
     TrialReported,
     TrialStarted,
     Woke,
@@ -30,11 +34,16 @@ from muster.trials.events import (
 from muster.trials.lifecycle import FactLog, Lifecycle
 from muster.trials.model import Trial
 from muster.trials.plugins import Plugins
-from muster.trials.states import FINISHED, TrialState
+from muster.trials.spend import COST_KEY, SpendBook, cost_of
+from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
 
+if TYPE_CHECKING:
+    from muster.trials.budget import BudgetGuard
+
 _BATCH = 16  # trials
+_ENDLESS = 2**31  # a search that is given no number of samples has more than these
 
 
 class ExperimentState:
@@ -63,6 +72,16 @@ class ExperimentState:
             directory_for=directory_for,
         )
         self.is_exhausted = False  # the searcher has no more trials
+        self.spend = SpendBook()
+        self.guard = self._make_guard()
+        self.ended_by = ""  # "budget" or "deadline": what ended this run; its trials can be resumed
+
+    def _make_guard(self) -> BudgetGuard | None:
+        if not self.settings.limits:
+            return None
+        from muster.trials.budget import BudgetGuard
+
+        return BudgetGuard(self.settings.limits, self.spend)
 
     @property
     def trials(self) -> Mapping[str, Trial]:
@@ -70,6 +89,8 @@ class ExperimentState:
 
     @property
     def is_finished(self) -> bool:
+        if self.ended_by and not self.index.with_process:
+            return True
         return not self.index.live and (self.is_stopping or self.plugins.search.is_finished())
 
     @property
@@ -89,6 +110,9 @@ class ExperimentState:
                 self.facts.note(event)
                 self._dispatch(trial, event)
                 return self.take_commands()
+            case TrialPriced():
+                self._price(event)
+                return []
             case CapacityChanged():
                 self.index.resize(event.capacity, is_bounded=event.is_bounded)
                 return []
@@ -101,6 +125,8 @@ class ExperimentState:
         trial = self.index.trials.get(event.trial_id)
         if trial is None or trial.state in FINISHED:
             return []
+        if trial.usd_per_hour is not None:
+            event.result.setdefault(COST_KEY, cost_of(trial, event.at))
         if trial.state is not TrialState.RUNNING:
             if trial.trial_id in self.lifecycle.repeating:
                 self.facts.note(event)
@@ -112,25 +138,97 @@ class ExperimentState:
         self.facts.note(event)
         decided = decide(self.plugins, self.settings, trial, event)
         self.lifecycle.apply(trial, decided, event.at)
+        if self.guard is not None:
+            self._check_limits(self.guard, trial, event)
         return self.take_commands()
 
     def advance(self, at: float, *, admits: bool = True) -> list[EngineCommand]:
         """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
-        lifecycle, index = self.lifecycle, self.index
+        lifecycle, index, guard = self.lifecycle, self.index, self.guard
+        self.spend.seen_at = at
         waits = index.pending or index.paused or lifecycle.first_failure or lifecycle.preemptions.announced
-        if self.is_exhausted and not waits and self.plugins.stopper is None:
+        if self.is_exhausted and not waits and self.plugins.stopper is None and guard is None:
             return self.take_commands()  # nearly every step: nothing waits that could be started
         if not lifecycle.is_stopping and (why := self._why_to_end()):
             self.end(at, why)
         if lifecycle.preemptions.announced:
             self._move_overdue(at)
+        if guard is not None and not lifecycle.is_stopping:
+            self._hold_limits(guard, at)
+            admits = admits and not guard.is_closing
         if admits and not lifecycle.is_stopping:
             if lifecycle.owed:
                 self._start_owing(at)
             self._take_suggestions(at)
             self._admit(at)
             self.plugins.view.reasons.clear()  # of a choice that found no room
+        if guard is not None:
+            self._end_by_limits(guard)
         return self.take_commands()
+
+    def wake_at(self, at: float) -> float:
+        """Returns when `advance` must be called although nothing happens; inf when it need not be."""
+        if self.guard is None or self.ended_by or self.is_stopping:
+            return inf
+        return self.guard.wake_at(at)
+
+    def _check_limits(self, guard: BudgetGuard, trial: Trial, event: TrialReported) -> None:
+        """Suspends the trial that has just reported if the limits leave it no room until its next report."""
+        has_checkpoint = event.checkpoint is not None
+        guard.note_report(trial, event.at, has_checkpoint=has_checkpoint)
+        is_asked = trial.state in (TrialState.RUNNING, TrialState.SAVING) and not self.lifecycle.is_stopping
+        if is_asked and not guard.may_continue(trial, event.at):
+            guard.is_closing = True
+            self.suspend(trial, event.at, saves=not has_checkpoint)
+
+    def _hold_limits(self, guard: BudgetGuard, at: float) -> None:
+        """Stops everything when money or time is nearly gone; warns early when they will not do."""
+        if not self.ended_by and guard.is_over(at) and not self.is_finished:
+            guard.is_closing, self.ended_by = True, guard.reason
+            for trial in self.index.holders():
+                self.suspend(trial, at, saves=False)
+        elif (running := self.index.with_process) and (
+            text := guard.warning(at, next(iter(self.index.holders())), self._trials_left(), running)
+        ):
+            self.facts.warn(text)
+
+    def _end_by_limits(self, guard: BudgetGuard) -> None:
+        """Ends the experiment when nothing runs and the limits let nothing start."""
+        if self.ended_by or self.is_stopping or self.index.with_process or self.is_finished:
+            return
+        if guard.is_closing or guard.has_refused:
+            self.ended_by = guard.reason
+
+    def _trials_left(self) -> int | None:
+        """Returns how many trials have not ended, with those that are not suggested yet; None: no end."""
+        total = getattr(self.plugins.search, "total_samples", None)
+        if not isinstance(total, int) or not 0 < total < _ENDLESS:
+            return len(self.index.live) if self.is_exhausted else None
+        return total - (len(self.index.order) - len(self.index.live))
+
+    def suspend(self, trial: Trial, at: float, *, saves: bool) -> None:
+        """Takes the process of a trial, which then waits again; also during a restore."""
+        self.lifecycle.suspend(trial, at, saves=saves)
+
+    def charge(self, trial: Trial, at: float, *, has_run: bool = True) -> None:
+        """Ends what a trial costs, when its process has ended or will be left alone."""
+        if self.spend.close(trial, at) or (has_run and self.spend.leave_unknown(trial)):
+            cost = cost_of(trial, at)
+            self.facts.note(TrialCharged(trial_id=trial.trial_id, at=at, cost_usd=cost))
+
+    def charge_all(self, at: float) -> None:
+        """Ends what all trials cost: their processes are ended, by a driver that stops early."""
+        for trial in self.index.holders() if self.spend.is_used else ():
+            self.charge(trial, at, has_run=bool(trial.location))
+
+    def _price(self, event: TrialPriced) -> None:
+        trial = self.index.trials.get(event.trial_id)
+        if trial is None or trial.state not in HAS_PROCESS:
+            return
+        self.facts.note(event)
+        self.spend.price(trial, event.at, event.usd_per_hour)
+        if self.guard is not None:
+            self.guard.note_price(trial, event.at, event.usd_per_hour)
 
     def end(self, at: float, why: str = "the experiment was ended") -> None:
         """Stops all trials in the ordinary way, so that searcher, scheduler and loggers are notified."""
@@ -211,9 +309,15 @@ class ExperimentState:
             case TrialStarted():
                 self.lifecycle.started(trial, event)
             case CheckpointSaved():
+                if self.guard is not None:
+                    self.guard.note_saved(trial, event.at)
                 self.lifecycle.saved(trial, event)
             case TrialExited():
+                self.charge(trial, event.at, has_run=bool(trial.location))
                 self.lifecycle.exited(trial, event)
+                if self.guard is not None:
+                    is_over = trial.state is TrialState.TERMINATED
+                    self.guard.note_exit(trial, event.at, is_over=is_over)
 
     def _why_to_end(self) -> str:
         """Returns why the experiment ends now, in words; "" while it does not."""
@@ -280,6 +384,10 @@ class ExperimentState:
             if not self.index.can_ever_fit(trial):
                 self.lifecycle.refuse(trial, at)
             elif self._has_room(trial) and not self.lifecycle.has_process_soon(trial):
+                if self.guard is not None:
+                    if not self.guard.may_start(trial, at):
+                        return
+                    self.guard.note_start(trial, at)
                 self.lifecycle.start(trial, at)
             else:
                 return

@@ -23,13 +23,14 @@ from muster.trials.events import (
     TrialNoticed,
     TrialReported,
     TrialStarted,
+    TrialSuspended,
 )
 from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointPolicy, CheckpointRef, FailurePolicy, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
 from muster.trials.preemption import Preemptions
-from muster.trials.states import TrialState
+from muster.trials.states import HAS_PROCESS, TrialState
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
 
@@ -55,6 +56,8 @@ def may_retry(trial: Trial, failure: TrialFailure) -> bool:
 
 _S = TrialState
 _PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # in `after_save` only: without a checkpoint its steps would be lost
+_SUSPEND = "SUSPEND"  # in `after_save` only: the trial gives its process up and waits again
+SUSPEND_GRACE_S = 2.0  # money and time are nearly gone: no longer than that
 
 
 class FactLog:
@@ -321,6 +324,25 @@ class Lifecycle:
         self._leave(trial, _S.TERMINATED)
         self.apply_plugin_requests(at)
 
+    def suspend(self, trial: Trial, at: float, *, saves: bool) -> None:
+        """Lets a trial give its process up and wait again, from its newest checkpoint; plug-ins see nothing.
+
+        With `saves` the trial has just reported, and a checkpoint is made first.
+        """
+        if trial.state not in HAS_PROCESS or trial.state is _S.STOPPING:
+            return
+        self._facts.note(TrialSuspended(trial_id=trial.trial_id, at=at, saves=saves))
+        last = self._commands[-1] if self._commands else None
+        if isinstance(last, ContinueTrial) and last.trial_id == trial.trial_id:
+            self._commands.pop()  # nobody has seen it
+        if saves and trial.state is _S.SAVING:
+            if self.after_save.get(trial.trial_id, CONTINUE) == CONTINUE:
+                self.after_save[trial.trial_id] = _SUSPEND
+        elif saves and trial.state is _S.RUNNING:
+            self._save_then(trial, _SUSPEND)
+        else:
+            self._leave(trial, _S.PENDING)
+
     def exited(self, trial: Trial, event: TrialExited) -> None:
         """Handles the end of a process, or its release for another trial."""
         self.after_save.pop(trial.trial_id, None)
@@ -418,6 +440,8 @@ class Lifecycle:
             self.stop(trial, at)
         elif decision == PAUSE:
             self._leave(trial, _S.PAUSED)
+        elif decision == _SUSPEND:
+            self._leave(trial, _S.PENDING)
         if self._settings.reuse_actors and trial.state is _S.STOPPING:
             self._freeing[trial.trial_id] = (
                 trial.placement_group_factory
@@ -434,8 +458,9 @@ class Lifecycle:
         trial.intent = intent
         if trial.state is not _S.STOPPING:
             self._index.move(trial, _S.STOPPING)
-            keep = self._settings.reuse_actors and intent is not _S.PENDING
-            grace_s = self._settings.stop_grace_s
+            suspends, grace_s = intent is _S.PENDING, self._settings.stop_grace_s
+            keep = self._settings.reuse_actors and not suspends
+            grace_s = min(grace_s, SUSPEND_GRACE_S) if suspends else grace_s
             self._commands.append(StopTrial(trial_id=trial.trial_id, keep_process=keep, grace_s=grace_s))
 
     def _keep(self, trial: Trial, checkpoint: CheckpointRef) -> None:

@@ -22,6 +22,7 @@ DEFAULT_METRIC = "_metric"
 _AUTO_FILLED = frozenset(
     {
         "checkpoint_dir_name",
+        "cost_usd",
         "iterations_since_restore",
         "time_since_restore",
         "time_this_iter_s",

@@ -151,6 +151,7 @@ class Trial(TrialReading):
         "checkpoints",
         "config",
         "config_leaves",
+        "cost_usd",
         "custom_dirname",
         "custom_trial_name",
         "error_filename",
@@ -160,6 +161,7 @@ class Trial(TrialReading):
         "export_formats",
         "has_new_resources",
         "intent",
+        "is_unpriced",
         "last_result",
         "last_result_time",
         "location",
@@ -171,6 +173,7 @@ class Trial(TrialReading):
         "number",
         "pickled_error_filename",
         "placement_group_factory",
+        "priced_at",
         "relative_logdir",
         "restore_path",
         "save_s",
@@ -180,6 +183,7 @@ class Trial(TrialReading):
         "stopping_criterion",
         "trainable_name",
         "trial_id",
+        "usd_per_hour",
     )
 
     def __init__(
@@ -230,8 +234,15 @@ class Trial(TrialReading):
         self.save_s: float | None = None  # how long its last save took, of those that were asked for
         self.checkpoint_index = -1  # of the newest checkpoint ever made
         self.adopted: CheckpointRef | None = None  # of another trial: where it starts until it makes its own
+        self._begin_costs()
         for name, value in policies.items():
             setattr(self, name, value)
+
+    def _begin_costs(self) -> None:
+        self.cost_usd: float | None = None  # of the attempts that are over; None: none of them had a price
+        self.is_unpriced = False  # an attempt had no price: the cost is not known
+        self.usd_per_hour: float | None = None  # of the place it holds; None: not known, or it holds none
+        self.priced_at = 0.0  # since when it costs that
 
     @property
     def is_packed(self) -> bool:

@@ -22,13 +22,16 @@ from muster.trials.events import (
     Fact,
     SearchExhausted,
     TrialAdmitted,
+    TrialCharged,
     TrialCreated,
     TrialDecided,
     TrialExited,
     TrialMoved,
     TrialNoticed,
+    TrialPriced,
     TrialReported,
     TrialStarted,
+    TrialSuspended,
 )
 from muster.trials.experiment import ExperimentState
 from muster.trials.metrics import Statistics
@@ -81,6 +84,7 @@ def snapshot(state: ExperimentState, *, with_ended: bool = True) -> dict[str, An
         "repeating": dict(state.lifecycle.repeating),
         "preemptions": state.lifecycle.preemptions.saved(),
         "capacity": state.index.capacity.to_floats(),
+        "at": state.spend.seen_at if state.spend.is_used else None,
     }
 
 
@@ -115,6 +119,7 @@ def replay(
     The capacity is that of the earlier run meanwhile: schedulers that read it must decide as they did.
     """
     hooks, state.plugins.hooks = state.plugins.hooks, observer or _NullHooks()
+    guard, state.guard = state.guard, None  # what it decided is among the facts
     capacity, state.facts.repeats = state.index.capacity, True
     try:
         if seen is not None:
@@ -122,9 +127,10 @@ def replay(
         on_loaded()
         for fact in facts:
             _repeat(state, fact, make_trial)
+            state.spend.seen_at = max(state.spend.seen_at, fact.at)
         state.facts.take()
     finally:
-        state.plugins.hooks = hooks
+        state.plugins.hooks, state.guard = hooks, guard
         state.index.capacity, state.facts.repeats = capacity, False
 
 
@@ -137,6 +143,7 @@ def finish_restore(state: ExperimentState) -> None:
     behind = tuple(pending)
     interrupted = [trial for trial in state.index.live.values() if trial.state in HAS_PROCESS]
     for trial in interrupted:
+        state.charge(trial, state.spend.seen_at, has_run=bool(trial.location))
         state.lifecycle.abandon(trial)
     if interrupted:  # a second crash may come before the next snapshot
         state.facts.note(ExperimentResumed(at=max(0.0, *(trial.last_result_time for trial in interrupted))))
@@ -175,6 +182,8 @@ def _trial_record(trial: Trial) -> dict[str, Any]:
         record["save_s"] = trial.save_s
     if trial.has_new_resources:
         record["resources"] = trial.placement_group_factory.described()
+    if trial.cost_usd is not None or trial.usd_per_hour is not None or trial.is_unpriced:
+        record["cost"] = (trial.cost_usd, trial.is_unpriced, trial.usd_per_hour, trial.priced_at)
     return {
         **record,
         "number": trial.number,
@@ -216,6 +225,9 @@ def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial
         state.index.enlist(trial, is_waiting=trial.trial_id in waiting)
     for trial_id in (*seen["pending"], *seen["paused"]):  # in the order in which they began to wait
         state.index.enqueue(by_id[trial_id])
+    state.spend.load(state.index.order)
+    if (at := seen.get("at")) is not None:
+        state.spend.seen_at = at
 
 
 def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> Trial:
@@ -236,6 +248,8 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> 
         )
         trial.has_new_resources = True
     trial.checkpoints = tuple(_ref_from(saved, root) for saved in record["checkpoints"])
+    if "cost" in record:
+        trial.cost_usd, trial.is_unpriced, trial.usd_per_hour, trial.priced_at = record["cost"]
     if "adopted" in record:
         trial.adopted = _ref_from(record["adopted"], root)
     return trial
@@ -258,12 +272,12 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
             state.add(_asked_again(state, fact, make_trial), fact.at)
         case TrialAdmitted():
             state.admit_again(fact)
-        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited() | TrialNoticed():
+        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited():
             state.handle(fact)
-        case TrialMoved():
-            state.move_again(fact)
-        case TrialDecided():
-            pass  # the fact before it was handled again, and whoever decided then has explained it again
+        case TrialNoticed() | TrialPriced():
+            state.handle(fact)
+        case TrialMoved() | TrialDecided() | TrialCharged() | TrialSuspended():
+            _repeat_decision(state, fact)
         case SearchExhausted():
             state.exhaust_again(fact)
         case ExperimentEnded():
@@ -273,6 +287,22 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
         case _:
             assert_never(fact)
     state.take_commands()
+
+
+def _repeat_decision(
+    state: ExperimentState, fact: TrialMoved | TrialDecided | TrialCharged | TrialSuspended
+) -> None:
+    """Repeats what was decided on a trial by something else than a plug-in."""
+    trial = state.index.trials[fact.trial_id]
+    match fact:
+        case TrialMoved():
+            state.move_again(fact)
+        case TrialDecided():
+            pass  # the fact before it was handled again, and whoever decided then has explained it again
+        case TrialCharged():  # follows from the exit before it, unless the driver left its trials alone
+            state.charge(trial, fact.at, has_run=False)
+        case TrialSuspended():
+            state.suspend(trial, fact.at, saves=fact.saves)
 
 
 def _asked_again(state: ExperimentState, fact: TrialCreated, make_trial: MakeTrial) -> Trial:

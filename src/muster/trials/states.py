@@ -57,7 +57,7 @@ TRIAL_MACHINE: StateMachine[TrialState] = StateMachine(
         _S.STOPPING: (
             _S.PAUSED,  # its process ended; it may continue later
             _S.TERMINATED,  # its process ended
-            _S.PENDING,  # paused and chosen again before its process had ended; or it failed meanwhile
+            _S.PENDING,  # paused and chosen again before its process had ended; it failed; the budget took it
             _S.ERROR,  # it failed while stopping
         ),
         _S.PAUSED: (

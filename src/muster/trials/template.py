@@ -79,6 +79,16 @@ def _checked_dirname(name: str) -> str:
     return name
 
 
+class Limits(Struct, frozen=True, kw_only=True):
+    """Limits are what an experiment may cost, in $ over all its runs, and when it must be over."""
+
+    cost_budget: float | None = None
+    deadline: float | None = None  # seconds since the epoch
+
+    def __bool__(self) -> bool:
+        return self.cost_budget is not None or self.deadline is not None
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Settings are resolved from TuneConfig and RunConfig; a restart does not change them."""
 
@@ -94,3 +104,4 @@ class Settings(Struct, frozen=True, kw_only=True):
     result_buffer_age_s: float = 100.0
     trial_time_limit_s: float | None = None
     stop_grace_s: float = 10.0
+    limits: Limits = Limits()  # of all its runs together; a restore may be given others

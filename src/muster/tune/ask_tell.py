@@ -88,6 +88,7 @@ class AskTell:
         from muster.tune.execution.ask_tell_run import AskTellRun
         from muster.tune.search.check_space import check_space
 
+        _refuse_limits(tune_config)
         check_space(param_space or {})
         self._wanted = _wanted(dict(param_space or {}), tune_config, run_config, trainable, resume)
         self._thread = threading.get_ident()
@@ -246,6 +247,15 @@ class AskTell:
                 "ask and tell must be called from the thread that made the search: let your workers pass "
                 "their results to it, for example through concurrent.futures"
             )
+
+
+def _refuse_limits(tune_config: TuneConfig | None) -> None:
+    """Refuses limits that only a driver which runs its trials itself can hold."""
+    if tune_config is not None and (tune_config.cost_budget is not None or tune_config.deadline is not None):
+        raise ValueError(
+            "TuneConfig(cost_budget=..., deadline=...) does not go with ask and tell, because the loop runs "
+            "the trials itself: leave both out, or use Tuner.fit"
+        )
 
 
 def _wanted(

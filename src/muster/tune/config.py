@@ -157,6 +157,9 @@ class RunConfig(BriefRepr):
         engine: Where trials run: "local" (processes on this machine), "ray" (a Ray cluster), or "auto".
         trial_time_limit_s: A trial that runs longer (seconds or a timedelta) is ended as failed.
         page: Whether `muster page` is started with the experiment and its address shown (extra `page`).
+        price_per_hour: What this machine costs in $ per hour, for `cost_usd` and TuneConfig(cost_budget=...);
+            on Ray, what a node costs whose price the cluster's autoscaler does not publish. It is here, not
+            in TuneConfig, because it belongs to where trials run.
     """
 
     name: str | None = None
@@ -174,6 +177,7 @@ class RunConfig(BriefRepr):
     engine: str = "auto"
     trial_time_limit_s: float | timedelta | None = None
     page: bool = False
+    price_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         if self.local_dir is not None:
@@ -207,6 +211,9 @@ class RunConfig(BriefRepr):
             known = ", ".join(repr(name) for name in ENGINES)
             raise ValueError(f"RunConfig(engine={self.engine!r}): must be one of {known}")
         log_files(self.log_to_file)
+        self.price_per_hour = dollars(
+            self.price_per_hour, f"RunConfig(price_per_hour={self.price_per_hour!r})"
+        )
         limit = seconds(self.trial_time_limit_s, "RunConfig(trial_time_limit_s=...)")
         if limit is not None and not limit > 0:
             raise ValueError(f"RunConfig(trial_time_limit_s={limit!r}): must be more than 0 seconds")
@@ -288,6 +295,15 @@ def seconds(value: float | timedelta | None, where: str) -> float | None:
         return value.total_seconds()
     if not _is_number(value) or math.isnan(value):
         raise ValueError(f"{where}: must be a number of seconds or a timedelta, not {value!r}")
+    return float(value)
+
+
+def dollars(value: float | None, where: str) -> float | None:
+    """Returns an amount of money, 0 or more; ValueError that names `where` when it is none."""
+    if value is None:
+        return None
+    if not _is_number(value) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{where}: must be a number of dollars, 0 or more")
     return float(value)
 
 

@@ -12,7 +12,7 @@ from muster.session.checkpoint import Checkpoint
 from muster.session.filesystems import as_arrow, as_fsspec
 from muster.tune.analysis.result_files import Scored, TrialFolder, opened_place
 from muster.tune.analysis.result_keys import *  # noqa: F403 - Ray's place for them
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, COST_USD
 from muster.tune.analysis.tables import Row, best_scored, check_mode, frame
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Result:
         error: The exception that ended the trial, or its text; None when it ended well.
         path: The trial's directory.
         best_checkpoints: Retained checkpoints with their results, the best last.
+        cost_usd: What the trial has cost in $, in all its attempts; None when a price was not known.
     """
 
     def __init__(  # noqa: PLR0913 - Ray's fields, in Ray's order
@@ -43,6 +44,7 @@ class Result:
         *,
         rows: Callable[[], Sequence[Row]] | None = None,
         config: dict[str, Any] | None = None,
+        cost_usd: float | None = None,
     ) -> None:
         """`rows` reads all logged results on demand; `config`: for a trial without any."""
         self.metrics = metrics
@@ -54,6 +56,7 @@ class Result:
         self._frame = metrics_dataframe
         self._rows = rows
         self._config = config
+        self.cost_usd = cost_usd
 
     @property
     def config(self) -> dict[str, Any] | None:
@@ -116,6 +119,7 @@ class Result:
             best_checkpoints=checkpoints,
             _storage_filesystem=filesystem,
             rows=partial(list, rows),
+            cost_usd=rows[-1].get(COST_USD) if rows else None,
         )
 
     def __repr__(self) -> str:

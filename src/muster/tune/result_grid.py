@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from muster.base.text import did_you_mean
 from muster.errors import public
 from muster.trials.metrics import flatten
+from muster.trials.spend import total_cost
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import check_mode, pareto_front
@@ -30,8 +31,22 @@ class ResultGrid:
         results.get_dataframe().to_csv("all.csv")
     """
 
-    def __init__(self, experiment_analysis: ExperimentAnalysis) -> None:
+    def __init__(self, experiment_analysis: ExperimentAnalysis, ended_by: str = "") -> None:
         self._experiment_analysis = experiment_analysis
+        self._ended_by = ended_by
+
+    @property
+    def ended_by(self) -> str:
+        """What ended the run of `fit` early: "budget" or "deadline"; "" when neither did.
+
+        The trials that were stopped are saved, have not failed, and are continued by Tuner.restore.
+        """
+        return self._ended_by
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What the trials have cost together in $; None when no price was known."""
+        return total_cost(trial.cost_usd for trial in self._experiment_analysis.trials)
 
     @property
     def experiment_path(self) -> str:
@@ -187,6 +202,7 @@ class ResultGrid:
             _storage_filesystem=trial.filesystem,
             rows=trial.rows_if_any,
             config=trial.config,
+            cost_usd=trial.cost_usd,
         )
 
     def _no_best(self, metric: str, filtered: bool) -> str:

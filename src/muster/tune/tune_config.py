@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any
 
+from muster.base.clock import SystemClock
 from muster.errors import public
-from muster.tune.config import DEPRECATED, BriefRepr, is_int, seconds
+from muster.tune.config import DEPRECATED, BriefRepr, dollars, is_int, seconds
 
 __all__ = ["ResumeConfig", "TuneConfig"]
 
@@ -32,6 +34,11 @@ class TuneConfig(BriefRepr):
         reuse_actors: Let a process run one trial after another instead of one trial only.
         trial_name_creator: `f(trial) -> str`.
         trial_dirname_creator: `f(trial) -> str`, without path separators.
+        cost_budget: What the experiment may cost in $, over all its runs. It ends in time, with its trials
+            saved, and `Tuner.restore(path, trainable, cost_budget=...)` continues it with more. Prices are
+            those of the cluster's nodes, or RunConfig(price_per_hour=...).
+        deadline: When the experiment must be over: a datetime with its zone, or seconds (a timedelta) from
+            now. It ends in time, with its trials saved, and is resumed with another deadline.
 
     Example:
         >>> TuneConfig(metric="loss", mode="min", num_samples=20)
@@ -49,6 +56,8 @@ class TuneConfig(BriefRepr):
     trial_name_creator: Callable[[Any], str] | None = None
     trial_dirname_creator: Callable[[Any], str] | None = None
     chdir_to_trial_dir: bool | str = DEPRECATED
+    cost_budget: float | None = None
+    deadline: datetime | timedelta | float | None = None
 
     def __post_init__(self) -> None:
         if self.chdir_to_trial_dir != DEPRECATED:
@@ -67,6 +76,8 @@ class TuneConfig(BriefRepr):
                 f"TuneConfig(max_concurrent_trials={limit!r}): must be a whole number; None or 0: no limit"
             )
         seconds(self.time_budget_s, "TuneConfig(time_budget_s=...)")
+        self.cost_budget = checked_budget(self.cost_budget, "TuneConfig")
+        self.deadline = checked_deadline(self.deadline, "TuneConfig")
         self._check_plugins()
 
     def _check_plugins(self) -> None:
@@ -88,6 +99,36 @@ class TuneConfig(BriefRepr):
         modes = self.mode if several else [self.mode] if self.mode is not None else []
         if any(mode not in MODES for mode in modes or ()):
             raise ValueError(f"TuneConfig(mode={self.mode!r}): must be 'min' or 'max'")
+
+
+def checked_budget(given: float | None, where: str) -> float | None:
+    """Returns a budget; ValueError when it is no amount of money above 0."""
+    amount = dollars(given, f"{where}(cost_budget={given!r})")
+    if amount is not None and not amount > 0:
+        raise ValueError(f"{where}(cost_budget={given!r}): must be more than $0")
+    return amount
+
+
+def checked_deadline(given: datetime | timedelta | float | None, where: str) -> datetime | None:
+    """Returns the moment that is meant, with a zone; ValueError when it has none or is over."""
+    if given is None:
+        return None
+    now = SystemClock().now()
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise ValueError(
+                f"{where}(deadline={given!r}): has no zone, so nobody knows when that is: "
+                "add one, as in datetime(..., tzinfo=timezone.utc)"
+            )
+        left_s, moment = given.timestamp() - now, given
+    else:
+        left_s = seconds(given, f"{where}(deadline={given!r})") or 0.0
+        if not math.isfinite(left_s):
+            raise ValueError(f"{where}(deadline={given!r}): must be a number of seconds; None: no deadline")
+        moment = datetime.fromtimestamp(now + left_s, timezone.utc)
+    if not left_s > 0:
+        raise ValueError(f"{where}(deadline={given!r}): is in the past: give a later one")
+    return moment
 
 
 @public

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from copy import copy
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.errors import TuneError, public
@@ -12,7 +13,7 @@ from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
 from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, open_experiment
 from muster.tune.result_grid import ResultGrid
-from muster.tune.tune_config import ResumeConfig, TuneConfig
+from muster.tune.tune_config import ResumeConfig, TuneConfig, checked_budget, checked_deadline
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -201,6 +202,9 @@ class Tuner:
         param_space: Mapping[str, Any] | None = None,
         storage_filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
         _resume_config: ResumeConfig | None = None,
+        *,
+        cost_budget: float | None = None,
+        deadline: datetime | timedelta | float | None = None,
     ) -> Tuner:
         """Returns a Tuner that resumes the experiment in `path`.
 
@@ -212,6 +216,8 @@ class Tuner:
             restart_errored: Run failed trials again, from the beginning.
             param_space: The same space, with other objects where it holds any.
             storage_filesystem: An fsspec file system that `path` is in.
+            cost_budget: Another budget, which includes what was spent before; None: that of the TuneConfig.
+            deadline: Another deadline; None: that of the TuneConfig.
         """
         kinds = ResumeConfig.ResumeType
         again = kinds.RESTART if restart_errored else kinds.SKIP
@@ -219,7 +225,12 @@ class Tuner:
             unfinished=kinds.RESUME if resume_unfinished else kinds.SKIP,
             errored=kinds.RESUME if resume_errored else again,
         )
-        return _restored(cls, os.fspath(path), trainable, rules, param_space, storage_filesystem)  # type: ignore[arg-type]
+        tuner = _restored(cls, os.fspath(path), trainable, rules, param_space, storage_filesystem)  # type: ignore[arg-type]
+        if cost_budget is not None:
+            tuner._tune.cost_budget = checked_budget(cost_budget, "Tuner.restore")
+        if deadline is not None:
+            tuner._tune.deadline = checked_deadline(deadline, "Tuner.restore")
+        return tuner
 
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:  # noqa: ANN401
@@ -245,7 +256,7 @@ class Tuner:
             found = ExperimentAnalysis(place.address, storage_filesystem=place.filesystem, **self._defaults())
         else:
             found = ExperimentAnalysis(place.directory, trials=launched.records(), **self._defaults())
-        return ResultGrid(found)
+        return ResultGrid(found, launched.state.ended_by)
 
 
 def _restored(

@@ -17,9 +17,14 @@ from tests.ray_clusters import clear
 
 import muster
 from muster import tune
+from muster.base.resources import Resources
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
+from muster.errors import TuneError
 from muster.runtimes.ray.client import GcsClient
+from muster.runtimes.ray.forecast_board import GcsForecastBoard
+from muster.runtimes.ray.price_board import KEY as PRICES
+from muster.runtimes.ray.price_board import PublishedPrices
 from muster.runtimes.ray.verdict_board import KEY, SPACE, GangVerdict, PublishedVerdicts
 from muster.session import report
 from muster.testing.engine_contract.fixture import Driver
@@ -229,6 +234,74 @@ def test_a_tuner_finds_the_cluster_by_itself(cluster, tmp_path):
     assert [each.metrics["step"] for each in grid] == [0, 1, 2]
     assert [each.checkpoint is not None for each in grid] == [True] * 3
     assert import_ray().is_initialized()  # it was not ours to shut down
+
+
+def steps_slowly(config):
+    """Steps of a tenth of a second, each with a checkpoint."""
+    import tempfile
+
+    start = 0
+    if (given := tune.get_checkpoint()) is not None:
+        with given.as_directory() as folder:
+            start = int(Path(folder, "step").read_text()) + 1
+    for step in range(start, 40):
+        time.sleep(0.1)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "step").write_text(str(step))
+            tune.report({"step": step}, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+class ForecastWatch(tune.Callback):
+    """Notes the forecasts of a run while it runs."""
+
+    def __init__(self, link):
+        self.board, self.seen = GcsForecastBoard(link), []
+
+    def on_trial_result(self, **info):
+        self.seen.extend(self.board.read().forecasts)
+
+    def __reduce__(self):
+        return tune.Callback, ()  # the resumed run is not watched
+
+
+@pytest.fixture
+def link(cluster):
+    made = GcsClient(cluster.address, AUTH)
+    yield made
+    made.kv_delete(PRICES, SPACE)
+
+
+def test_a_budget_of_cents_ends_an_experiment_and_resumes_with_more(link, tmp_path):
+    """The price is the monitor's; what the experiment expects is there while it runs, and gone afterwards."""
+    (node,) = [each["NodeID"] for each in import_ray().nodes() if each["Alive"]]
+    price = 7.2  # an hour, for two CPUs: a trial with one costs a tenth of a cent each second
+    board = PublishedPrices(at=time.time(), nodes={node: price})
+    link.kv_put(PRICES, msgspec.json.encode(board), SPACE)
+    watch = ForecastWatch(link)
+    cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["x"]))
+    run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0, callbacks=[watch])
+    limited = tune.TuneConfig(cost_budget=0.003)
+    grid = tune.Tuner(steps_slowly, run_config=run, tune_config=limited).fit()
+    (ended,) = grid
+    assert (grid.ended_by, grid.num_errors, grid.num_terminated) == ("budget", 0, 0)
+    assert grid.cost_usd > 0.0
+    assert ended.metrics.get("cost_usd", 0.0) <= grid.cost_usd
+    more = tune.Tuner.restore(str(tmp_path / "e"), steps_slowly, cost_budget=1.0).fit()
+    (whole,) = more
+    assert (more.ended_by, whole.error, whole.metrics["step"]) == ("", None, 39)
+    assert [row["step"] for row in whole.metrics_history] == list(range(40))
+    assert more.cost_usd > grid.cost_usd
+    (trial,) = next(one.trials for one in watch.seen if one.trials)
+    assert (str(trial.node_id), trial.shape) == (node, Resources.of(CPU=1))
+    assert {(one.experiment, bool(one.driver)) for one in watch.seen} == {(str(tmp_path / "e"), True)}
+    assert watch.board.read().forecasts == ()
+
+
+def test_a_budget_is_refused_where_nobody_publishes_prices(cluster, tmp_path):
+    run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0)
+    tuner = tune.Tuner(steps_slowly, run_config=run, tune_config=tune.TuneConfig(cost_budget=1.0))
+    with pytest.raises(TuneError, match="nothing says what the machines cost"):
+        tuner.fit()
 
 
 BY_CLIENT = """

@@ -56,7 +56,8 @@ class _RayWords(click.Command):
 @click.group(
     cls=_Tune,
     context_settings={"max_content_width": 88},
-    epilog="Exit codes: 0 done; 1 `resume` ended with failed trials; 2 bad input; 130 interrupted.",
+    epilog="Exit codes: 0 done; 1 `resume` ended with failed trials; 2 bad input; 3 `resume` was ended by a "
+    "budget or deadline; 130 interrupted.",
 )
 def tune() -> None:
     """List, show, plot, compare, export and resume experiments of muster.tune.
@@ -312,6 +313,8 @@ def compare(paths: tuple[str, ...], output: Path | None, as_json: bool, **asked:
     help="Rerun failed trials from their checkpoint, or from the start.",
 )
 @click.option("--skip-unfinished", is_flag=True, help="Keep interrupted trials as they are.")
+@click.option("--cost-budget", type=float, metavar="USD", help="Another budget, with what is spent already.")
+@click.option("--deadline", type=float, metavar="SECONDS", help="Another deadline, from now.")
 @click.pass_context
 def resume(ctx: click.Context, /, path: str, **asked: Any) -> None:  # noqa: ANN401
     """Continue an interrupted experiment.

@@ -79,6 +79,12 @@ class ExperimentView:
         is_done = self.is_exhausted and all(trial.status in FINISHED for trial in self.trials)
         return "finished" if is_done else "interrupted" if self.filesystem is None else "unfinished"
 
+    @property
+    def ended_by(self) -> str:
+        """Returns "budget" or "deadline" when that has ended the last run early; "" otherwise."""
+        found = self.settings.get("ended_by")
+        return found if isinstance(found, str) and self.writer is None else ""
+
     @cached_property
     def counts(self) -> dict[str, int]:
         """Returns the number of trials by status, in a fixed order."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from muster.base.text import money
 from muster.cli.tune.best import best_of
 from muster.cli.tune.columns import (
     CONFIG,
@@ -30,6 +31,7 @@ from muster.cli.tune.experiment import (
 from muster.cli.tune.table import cell, lay_out, notes, page_size, painted
 from muster.errors import StoreError
 from muster.trials.metrics import flatten
+from muster.trials.spend import total_cost
 
 EXPERIMENT_COLUMNS = ("name", "state", "trials", "best", "last_updated")
 EXPERIMENT_FIXED = (*EXPERIMENT_COLUMNS, "total_trials", "metric", "mode", "path", "pid", "since", "error")
@@ -173,8 +175,10 @@ def heading(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
     """Yields the experiment's name and state, its number of trials and the best value so far."""
     state = painted(experiment.state, experiment.state, colour=colour)
     writer = "" if experiment.writer is None else f" ({experiment.writer})"
-    yield f"{experiment.name}: {state}{writer}"
-    yield counts_text(experiment.counts)
+    end = f", ended by its {experiment.ended_by}" if experiment.ended_by else ""
+    yield f"{experiment.name}: {state}{writer}{end}"
+    cost = total_cost(trial.cost_usd for trial in experiment.trials)
+    yield counts_text(experiment.counts) + ("" if cost is None else f"; cost {money(round(cost, 4))}")
     if experiment.metric and experiment.mode:
         best = best_of(experiment)
         value = f"{cell('', best[0].value)} by {best[0].trial.trial_id}" if best else "not reported yet"

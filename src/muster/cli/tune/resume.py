@@ -18,7 +18,7 @@ from muster.cli.tune.ls import heading
 from muster.errors import ConfigError, LedgerLocked, RestoreError
 from muster.host.machine import program
 
-DONE, TRIALS_FAILED, STOPPED = 0, 1, 130
+DONE, TRIALS_FAILED, LIMITED, STOPPED = 0, 1, 3, 130
 SCRIPT_MODULE = "muster_resumed_script"
 
 
@@ -29,6 +29,8 @@ class ResumeRequest(Struct, frozen=True, kw_only=True):
     script: Path | None = None
     errored: str | None = None  # resume or restart
     skip_unfinished: bool = False
+    cost_budget: float | None = None
+    deadline: float | None = None  # seconds from now
 
 
 def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) -> tuple[list[str], int]:
@@ -50,6 +52,10 @@ def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) ->
         return [f"Stopped. To continue: {program()} tune resume {before.address}"], STOPPED
     after = read_experiment(path)
     lines = ["", *_summary(after)]
+    if after.ended_by:
+        option = "cost-budget" if after.ended_by == "budget" else after.ended_by
+        again = f"{program()} tune resume {before.address} --{option} ..."
+        return [*lines, "", f"Ended by its {after.ended_by}. To continue with more: {again}"], LIMITED
     if after.state != "finished" and not request.skip_unfinished:
         hint = f"Stopped before its end. To continue: {program()} tune resume {before.address}"
         return [*lines, "", hint], STOPPED
@@ -66,6 +72,8 @@ def _run(experiment: ExperimentView, trainable: Any, request: ResumeRequest) -> 
             resume_unfinished=not request.skip_unfinished,
             resume_errored=request.errored == "resume",
             restart_errored=request.errored == "restart",
+            cost_budget=request.cost_budget,
+            deadline=request.deadline,
         )
     except (FileNotFoundError, ValueError) as error:
         raise RestoreError(str(error)) from error

@@ -17,6 +17,7 @@ from muster.engines.worker.handle import Grant, TrialRun, WorkerHandle
 from muster.engines.worker.protocol import write_order
 from muster.host import machine
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.spend import share_of
 
 GPU = "GPU"
 
@@ -127,6 +128,7 @@ class LocalEngine(ProcessEngine):
         self._has_gpus = found.get("GPU", 0) > 0
         self._threads = options.env.get(_THREADS)  # of every process, unless its trial has other CPUs
         self._storage = options.storage
+        self._price_per_hour = options.price_per_hour
         self._exits = failures.ExitReader(machine.oom_kills)
         self._pool = WorkerPool(
             clock=clock,
@@ -139,6 +141,11 @@ class LocalEngine(ProcessEngine):
 
     def capacity(self) -> Mapping[str, float]:
         return self._resources.capacity.to_floats()
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether it is known what this machine costs."""
+        return self._price_per_hour is not None
 
     def register(self, name: str, trainable: bytes) -> None:
         """Makes a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
@@ -172,6 +179,9 @@ class LocalEngine(ProcessEngine):
         worker = self._pool.assign(run, idle if set(prefer) == set(grant.gpu_ids) else None)
         self._send_order(run, worker, order)
         self._pool.replenish(run)
+        if self._price_per_hour is not None:
+            share = share_of(Resources(units_of(command.resources)), self._resources.capacity)
+            self._priced(run, self._clock.now(), self._price_per_hour * share)
         return True
 
     def _env_of(self, run: TrialRun, grant: Grant) -> dict[str, str]:

@@ -33,6 +33,7 @@ class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
     )
     env: Mapping[str, str] = {}  # added to the environment of trials; of OMP_NUM_THREADS see `_env_of`
     storage: bytes | None = None  # of remote results, for `get_context().get_storage()`
+    price_per_hour: float | None = None  # $ of this whole machine; None: not known
 
 
 class WorkerPool(ProcessPool[WorkerHandle]):

@@ -41,6 +41,10 @@ class ClusterView(NamedTuple):
     draining: Mapping[str, PreemptionInfo] = {}  # by hex id, nodes that live, and are to go
     alive: frozenset[str] = frozenset()  # hex ids of all nodes that live
     groups: Mapping[str, Sequence[str]] = {}  # the draining nodes that a placement group is on, by its hex id
+    totals: Mapping[str, Mapping[str, float]] = {}  # what each node that lives has in all, by its hex id
+    prices: Mapping[str, float] = {}  # $ per hour of nodes, by hex id; those that are not known are missing
+    price_problem: str = ""  # why prices were ignored
+    has_prices: bool = False  # a monitor publishes them, also of nodes to come
 
     @property
     def present(self) -> dict[str, float]:
@@ -57,20 +61,28 @@ def _total(nodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
     """Returns what each living node has, without Ray's own markers."""
-    return [_size(node) for node in ray.nodes() if node["Alive"]]
+    return list(totals_of(ray).values())
 
 
-def _size(node: Mapping[str, Any]) -> dict[str, float]:
-    return {name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN_MARKS)}
+def totals_of(ray: Any) -> dict[str, dict[str, float]]:  # noqa: ANN401 - a module
+    """Returns what each living node has by its hex id, without Ray's own markers."""
+    return {
+        str(node.get("NodeID", number)): {
+            name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN_MARKS)
+        }
+        for number, node in enumerate(ray.nodes())
+        if node["Alive"]
+    }
 
 
 def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
     """Returns what the cluster reports now."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    totals = totals_of(ray)
+    from muster.runtimes.ray.price_board import read_prices
     from muster.runtimes.ray.publish import max_resources
     from muster.runtimes.ray.verdict_board import read_board
 
-    limit, board = max_resources(client), read_board(client)
+    limit, board, prices = max_resources(client), read_board(client), read_prices(client, now)
     is_ours = now - board.at < _FRESH_S
     unplaceable = {
         group: f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
@@ -78,10 +90,20 @@ def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN
         if is_ours and verdict.reason in _UNPLACEABLE
     }
     has_autoscaler = limit is not None or is_ours or _grows(client.kv_get(_LEGACY_STATUS))
-    sizes, alive = [_size(node) for node in nodes], frozenset(node["NodeID"] for node in nodes)
     draining = read_draining(client)
-    groups = groups_on(ray, draining) if draining else {}
-    return ClusterView(sizes, limit, has_autoscaler, unplaceable, draining, alive, groups)
+    return ClusterView(
+        list(totals.values()),
+        limit,
+        has_autoscaler,
+        unplaceable,
+        draining=draining,
+        alive=frozenset(totals),
+        groups=groups_on(ray, draining) if draining else {},
+        totals=totals,
+        prices=prices.nodes,
+        price_problem=prices.problem,
+        has_prices=prices.is_published,
+    )
 
 
 def read_draining(client: Any) -> dict[str, PreemptionInfo]:  # noqa: ANN401 - a GcsClient

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import Clock, SystemClock
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.runtimes.ray.client import GcsClient
+from muster.runtimes.ray.forecast_board import ForecastWriter
 from muster.runtimes.ray.native import check_auth, check_ray, raylet_module, read_token_anew
 from muster.runtimes.ray.versions import INSTALL, NEWEST, minor_of
 
@@ -64,13 +65,16 @@ def open_ray_engine(
 
     clock = clock or SystemClock()
     is_client = ray.util.client.ray.is_connected()
-    read = _cluster_reader(ray, clock, is_client)
+    client = None if is_client else GcsClient(ray.get_runtime_context().gcs_address)
+    read = _cluster_reader(ray, clock, client)
     connection = Connection(
         ray=ray,
         host=None if is_client else ray.util.get_node_ip_address(),
         actor_class=ray.remote(max_restarts=0, max_task_retries=0)(TrialActor),
         read_cluster=read,
         on_close=ray.shutdown if connects else None,
+        forecasts=None if client is None else ForecastWriter(client),
+        driver=str(ray.get_runtime_context().get_job_id()),
     )
     return RayEngine(
         clock=clock,
@@ -82,14 +86,13 @@ def open_ray_engine(
     )
 
 
-def _cluster_reader(ray: Any, clock: Clock, is_client: bool) -> Callable[[], ClusterView]:  # noqa: ANN401 - a module
-    """Returns a function that reads the cluster from here."""
+def _cluster_reader(ray: Any, clock: Clock, client: GcsClient | None) -> Callable[[], ClusterView]:  # noqa: ANN401 - a module
+    """Returns a function that reads the cluster from here; without a client, from a task on the head."""
     from muster.engines.ray.cluster_watcher import ClusterProbe, read_cluster
 
-    if is_client:
+    if client is None:
         probe = ClusterProbe(ray)
         return lambda: probe.read(clock.now())
-    client = GcsClient(ray.get_runtime_context().gcs_address)
     return lambda: read_cluster(ray, client, clock.now())
 
 

@@ -12,10 +12,16 @@ import platform
 import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from muster.base.clock import Clock
+from muster.base.forecast import Forecast
+from muster.base.resources import Resources
 from muster.engines.process_engine import EngineTimeouts, ProcessEngine, order_of
 from muster.engines.ray import failures as ray_failures
 from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
@@ -36,13 +42,16 @@ from muster.engines.ray.tls import TlsTunnel, uses_tls
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun
 from muster.engines.worker.protocol import write_order
+from muster.errors import EngineError
 from muster.host import machine
+from muster.runtimes.ray.forecast_board import ForecastWriter
 from muster.session.preemption import PreemptionInfo
 from muster.stores.checkpoints import CheckpointStore, delete_directory
 from muster.stores.storage import Storage
 from muster.trials.commands import StartTrial
 from muster.trials.events import CapacityChanged, TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.spend import share_of_bundles
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +68,7 @@ class RayOptions(EngineTimeouts, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}  # added to the environment of trials
     storage: bytes | None = None  # of remote results, for `get_context().get_storage()`
     remote_storage: RemoteStorage | None = None  # for nodes that do not see the driver's directory
+    price_per_hour: float | None = None  # $ of a node whose price nobody publishes; None: not known
 
 
 _DEFAULTS = RayOptions()
@@ -72,6 +82,8 @@ class Connection(NamedTuple):
     actor_class: Any  # `ray.remote(TrialActor)`
     read_cluster: Callable[[], ClusterView] | None = None  # reads the cluster; called in another thread
     on_close: Callable[[], None] | None = None
+    forecasts: ForecastWriter | None = None  # None: the key-value store cannot be written from here
+    driver: str = ""  # how the cluster calls this program
 
 
 class RayEngine(ProcessEngine, ActorListener):
@@ -104,7 +116,9 @@ class RayEngine(ProcessEngine, ActorListener):
         self._growth, self._history = Growth(), CapacityHistory()
         self._view = view
         self._draining = DrainingNodes()
-        self._has_warned = False
+        self._has_warned, self._price_problem = False, ""
+        self._writer, self._driver = connection.forecasts, connection.driver
+        self._forecast: Forecast | None = None
         key = secrets.token_bytes(32)
         self._placement_of: dict[str, ActorPlacement] = {}  # of trials that have one
         self._vacant: list[ActorPlacement] = []  # placement groups without an actor
@@ -130,7 +144,8 @@ class RayEngine(ProcessEngine, ActorListener):
         if connection.read_cluster is not None:
             wakeups = self._pool.wakeups
             self._watcher = ClusterWatcher(
-                connection.read_cluster, lambda seen: wakeups.put(lambda: self._on_view(seen))
+                partial(self._watch, connection.read_cluster),
+                lambda seen: wakeups.put(lambda: self._on_view(seen)),
             )
 
     def capacity(self) -> Mapping[str, float]:
@@ -145,6 +160,7 @@ class RayEngine(ProcessEngine, ActorListener):
     def close(self) -> None:
         if self._watcher is not None:
             self._watcher.close()
+        self._withdraw_forecast()
         groups = {id(placement): placement for placement in (*self._pool.placements.values(), *self._vacant)}
         super().close()
         with ThreadPoolExecutor(_MOST_REMOVALS) as threads:  # each waits for an answer of the cluster
@@ -206,7 +222,10 @@ class RayEngine(ProcessEngine, ActorListener):
         if not worker.sees_storage:
             self._was_apart.add(run.command.trial_id)
             _delete_leftovers(run.command)
-        worker.placement.assigned_at = self._clock.monotonic()
+        placement = worker.placement
+        placement.assigned_at, placement.priced_at = self._clock.monotonic(), self._clock.now()
+        placement.usd_per_hour = None
+        self._price_trial(run, worker)
         self._send_order(run, worker, self._orders.pop(run.command.trial_id))
         self.notify(run, self._info_of(worker.placement))
 
@@ -308,6 +327,7 @@ class RayEngine(ProcessEngine, ActorListener):
         self._on_draining(view)
         if self._measure(view):
             self._report_capacity()
+        self._price_trials(view)
         now = self._clock.monotonic()
         for placement in list(self._pool.placements.values()):
             if placement.run is not None and now >= placement.asked_at + _JUDGE_AFTER_S:
@@ -331,6 +351,52 @@ class RayEngine(ProcessEngine, ActorListener):
         node_ids = self._view.groups.get(placement.group.id.hex(), ())
         own = () if placement.worker is None else (placement.worker.node_id,)
         return self._draining.earliest((*own, *node_ids))
+
+    # What trials cost, and what they expect
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether nodes have a price, or will have one."""
+        return self._view.has_prices or self._options.price_per_hour is not None
+
+    def _price_trials(self, view: ClusterView) -> None:
+        """Prices come late: a monitor publishes that of a new node at its next tick."""
+        if view.price_problem and view.price_problem != self._price_problem:
+            _log.warning("%s", view.price_problem)
+        self._price_problem = view.price_problem
+        for run in self._trials.values() if self.has_prices else ():
+            if isinstance(run.worker, ActorHandle):
+                self._price_trial(run, run.worker)
+
+    def _price_trial(self, run: TrialRun, worker: ActorHandle) -> None:
+        placement, view = worker.placement, self._view
+        price = view.prices.get(worker.node_id, self._options.price_per_hour)
+        total = view.totals.get(worker.node_id)
+        if price is None or total is None:
+            return
+        rate = price * share_of_bundles(run.command.resources.bundles, Resources.of(total))
+        if rate != placement.usd_per_hour:
+            at = placement.priced_at if placement.usd_per_hour is None else self._clock.now()
+            placement.usd_per_hour = rate
+            self._priced(run, at, rate)
+
+    def _node_of(self, run: TrialRun) -> Mapping[str, str]:
+        return {"node_id": run.worker.node_id} if isinstance(run.worker, ActorHandle) else {}
+
+    def publish(self, forecast: Forecast) -> None:
+        """Has the watcher's thread tell the cluster's autoscaler what the experiment expects."""
+        self._forecast = replace(forecast, driver=self._driver)
+
+    def _watch(self, read: Callable[[], ClusterView]) -> ClusterView:
+        """Reads the cluster, and writes the newest forecast, in the watcher's thread."""
+        if self._writer is not None and self._forecast is not None:
+            self._writer.write(self._forecast)
+        return read()
+
+    def _withdraw_forecast(self) -> None:
+        if self._writer is not None:
+            with suppress(EngineError):  # the head is gone, and the entry with it
+                self._writer.remove()
 
     def _check_placeable(self, placement: ActorPlacement, run: TrialRun, now: float) -> None:
         """Ends a trial that can never be placed, and warns about one that has waited long."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from muster.base.resources import Resources
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.spend import share_of
 
 
 class Costs(Struct, frozen=True, kw_only=True):
@@ -55,6 +56,9 @@ class WorkerCapacity:
     def can_ever_fit(self, resources: PlacementGroupFactory) -> bool:
         return self.whole.holds(self.needs(resources))
 
+    def share(self, resources: PlacementGroupFactory) -> float:
+        return self._size(resources)[1]
+
     def take(self, resources: PlacementGroupFactory) -> None:
         needs, share = self._size(resources)
         self._free = self._free.minus(needs)
@@ -73,6 +77,5 @@ class WorkerCapacity:
         """Returns the needed resources, and their largest share of the capacity."""
         if resources not in self._sizes:
             needs = Resources.of(resources.required_resources)
-            shares = [units / total for name, units in needs.items() if (total := self.whole.units(name))]
-            self._sizes[resources] = (needs, max(shares, default=0.0))
+            self._sizes[resources] = (needs, share_of(needs, self.whole))
         return self._sizes[resources]

@@ -26,6 +26,7 @@ from muster.trials.events import (
     TrialFailure,
     TrialFailureKind,
     TrialNoticed,
+    TrialPriced,
     TrialReported,
     TrialStarted,
 )
@@ -170,6 +171,7 @@ class SimulatedEngine:
         capacity: What all trials together may use.
         curve: What trials do: a Curve, a function, or one Curve per trainable name.
         costs: What starting, saving and stopping take.
+        price_per_hour: What the whole capacity costs; None: nobody knows.
         faults: What goes wrong; None: nothing does.
 
     `poll` goes to the next event however far away that is, because waiting costs nothing here; it returns
@@ -184,8 +186,10 @@ class SimulatedEngine:
         *,
         costs: Costs | None = None,
         faults: FaultPlan | None = None,
+        price_per_hour: float | None = None,
     ) -> None:
         self._clock = clock
+        self._price_per_hour = price_per_hour
         self._capacity = dict(capacity)
         self._curves = curve if isinstance(curve, Mapping) else None
         self._curve = None if isinstance(curve, Mapping) else as_curve(curve)
@@ -289,6 +293,10 @@ class SimulatedEngine:
         process = SimulatedProcess(command, curve, faults, free[-1] if free else self._pids + 1)
         self._processes[command.trial_id] = process
         self._take_room(command)
+        if self._price_per_hour is not None:
+            rate = self._price_per_hour * self.worker_capacity.share(command.resources)
+            at = self._clock.now()
+            self._ready.append(TrialPriced(trial_id=command.trial_id, at=at, usd_per_hour=rate))
         is_reused = bool(free)
         if free:
             free.pop()

@@ -26,7 +26,7 @@ from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Plugins, SearchPlugin
 from muster.trials.ports import TrialStore
-from muster.trials.template import Settings, TrialTemplate
+from muster.trials.template import Limits, Settings, TrialTemplate
 from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import scheduler_of, search_of, stopper_of
 from muster.tune.stopper.function_stopper import resolve_stop
@@ -36,6 +36,7 @@ NAME = "simulated"
 ONE_CPU = PlacementGroupFactory([{"CPU": 1}])
 _KEEP_TWO = CheckpointPolicy(num_to_keep=2)
 _FREE = Costs()
+_NO_LIMITS = Limits()
 _MAX_IDLE_STEPS = 5  # without anything under way: schedulers may be asked more than once
 
 
@@ -68,6 +69,8 @@ class SimulatedExperiment:
     costs: Costs = _FREE
     faults: FaultPlan | None = None
     deadline_s: float = math.inf
+    limits: Limits = _NO_LIMITS
+    price_per_hour: float | None = None  # of all workers together
     seed: int = 0
     ahead: int | None = None  # trials asked for ahead of room; None: as a launch would
     given_template: TrialTemplate | None = None  # of a user's Tuner: its policies, criteria and names
@@ -161,6 +164,7 @@ class SimulatedRun:
             experiment.curve,
             costs=experiment.costs,
             faults=experiment.faults,
+            price_per_hour=experiment.price_per_hour,
         )
         self.clock = self.engine.clock
         self.engine.timeline.wake_at = experiment.deadline_s
@@ -189,6 +193,7 @@ class SimulatedRun:
             failure=FailurePolicy(max_failures=experiment.max_failures),
             reuse_actors=experiment.reuse_actors,
             max_pending=ahead if experiment.ahead is None else experiment.ahead,
+            limits=experiment.limits,
         )
         return ExperimentState(settings, plugins, capacity=self.engine.capacity())
 
@@ -216,12 +221,20 @@ class SimulatedRun:
     def step(self) -> bool:
         """Runs one round of the controller; False once the experiment is over."""
         self.steps += 1
+        if self.experiment.limits:
+            self._wake_for_limits()
         continues = self.controller.step(0.0)  # the engine waits for what is under way, however long
         if continues and not self.state.is_stopping and self.clock.monotonic() >= self.experiment.deadline_s:
             self.state.end(self.clock.now())
             continues = self.controller.step(0.0)  # the orders leave now, before time passes
             self.engine.timeline.wake_at = math.inf
         return continues
+
+    def _wake_for_limits(self) -> None:
+        """Has the engine come back when the limits are to be looked at: a timer in virtual time."""
+        clock, experiment = self.clock, self.experiment
+        at = self.state.wake_at(clock.now()) - clock.now() + clock.monotonic()
+        self.engine.timeline.wake_at = min(at, experiment.deadline_s)
 
     def _stuck(self) -> str:
         counts = dict(Counter(trial.state.value for trial in self.state.index.live.values()))

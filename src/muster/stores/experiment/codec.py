@@ -22,6 +22,7 @@ from muster.trials.events import (
     Fact,
     SearchExhausted,
     TrialAdmitted,
+    TrialCharged,
     TrialCreated,
     TrialDecided,
     TrialExited,
@@ -29,8 +30,10 @@ from muster.trials.events import (
     TrialFailureKind,
     TrialMoved,
     TrialNoticed,
+    TrialPriced,
     TrialReported,
     TrialStarted,
+    TrialSuspended,
 )
 from muster.trials.model import CheckpointRef
 
@@ -45,9 +48,12 @@ _REPORTS = 13  # several reports; only in batches
 RESUMED = 14
 NOTICED, MOVED = 15, 16  # the machine of a trial will be taken; its trial was moved when that time was over
 DECIDED = 17
+PRICED, CHARGED, SUSPENDED = 18, 19, 20
 _FEW, _TWICE = 8, 2  # fewer reports, or fewer of each trial, are stored one by one: that is cheaper
 _ONE, _EACH, _SHARED = range(3)  # forms of a column: a constant, a value per report, objects and their places
-_OF_NUMBERS = frozenset({EXITED, ADMITTED, EXHAUSTED, ENDED, RESUMED, MOVED})  # nothing of the user's in them
+_OF_NUMBERS = frozenset(  # nothing of the user's in them
+    {EXITED, ADMITTED, EXHAUSTED, ENDED, RESUMED, MOVED, PRICED, CHARGED, SUSPENDED}
+)
 _ENCODER = msgspec.msgpack.Encoder()
 _BATCH = msgspec.msgpack.Decoder(list[tuple[int, str, Raw]])
 
@@ -294,6 +300,18 @@ def _resumed(fact: ExperimentResumed, _: ExperimentLocation) -> tuple[int, list[
     return RESUMED, [fact.at]
 
 
+def _priced(fact: TrialPriced, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return PRICED, [fact.at, fact.usd_per_hour]
+
+
+def _charged(fact: TrialCharged, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return CHARGED, [fact.at, fact.cost_usd]
+
+
+def _suspended(fact: TrialSuspended, _: ExperimentLocation) -> tuple[int, list[Any]]:
+    return SUSPENDED, [fact.at, fact.saves]
+
+
 _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]]]] = {
     TrialCreated: _created,
     TrialStarted: _started,
@@ -307,6 +325,9 @@ _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]
     ExperimentResumed: _resumed,
     TrialNoticed: _noticed,
     TrialMoved: _moved,
+    TrialPriced: _priced,
+    TrialCharged: _charged,
+    TrialSuspended: _suspended,
 }
 
 
@@ -378,6 +399,18 @@ def _read_resumed(_: str, body: list[Any], __: ExperimentLocation) -> Experiment
     return ExperimentResumed(at=body[0])
 
 
+def _read_priced(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialPriced:
+    return TrialPriced(trial_id=trial_id, at=body[0], usd_per_hour=body[1])
+
+
+def _read_charged(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialCharged:
+    return TrialCharged(trial_id=trial_id, at=body[0], cost_usd=body[1])
+
+
+def _read_suspended(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialSuspended:
+    return TrialSuspended(trial_id=trial_id, at=body[0], saves=body[1])
+
+
 _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] = {
     CREATED: _read_created,
     STARTED: _read_started,
@@ -395,4 +428,7 @@ _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] =
     RESUMED: _read_resumed,
     NOTICED: _read_noticed,
     MOVED: _read_moved,
+    PRICED: _read_priced,
+    CHARGED: _read_charged,
+    SUSPENDED: _read_suspended,
 }

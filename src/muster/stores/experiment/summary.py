@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from muster.stores.experiment import values
 from muster.stores.experiment.codec import (
     ADMITTED,
+    CHARGED,
     CREATED,
     DECIDED,
     EXITED,
@@ -44,6 +45,7 @@ _GROUPS = {
     FAILED: (EXITED,),
     RESIZED: (RESIZED,),
     DECIDED: (DECIDED,),
+    CHARGED: (CHARGED,),
 }
 Kept = tuple[bytes, bytes | None]  # the body of a fact, and its pickles
 _MADE_AT = 0  # no kind of fact: where a record keeps `Digest.made_at`
@@ -76,6 +78,7 @@ class TrialSummary(Struct, frozen=True, kw_only=True):
     reason: str = ""  # of that decision, in words
     made_at: Mapping[int, int] = field(default_factory=dict)  # iterations of checkpoints of a class
     resources: list[Any] | None = None  # as `PlacementGroupFactory.saved` returns them
+    cost_usd: float | None = None  # up to its last exit or result; None: no price was known
 
 
 class Digest:
@@ -176,7 +179,16 @@ class Digest:
             reason=decided[2] or "",
             made_at=self.made_at,
             resources=self._body(RESIZED, 2, 3)[1] or (made[6] if len(made) > 6 else None),
+            cost_usd=self._cost(reported[1] or {}, reported[0]),
         )
+
+    def _cost(self, last: Mapping[str, Any], reported_at: float | None) -> float | None:
+        """Returns the newest known: of the last exit, or of a result after it."""
+        at, charged = self._body(CHARGED, 2)
+        if at is not None and at >= (reported_at or at):
+            return None if charged is None else float(charged)
+        found = last.get("cost_usd")
+        return found if isinstance(found, float) else None
 
     def _result(self, last: Mapping[str, Any], at: float | None) -> Mapping[str, Any]:
         """Returns the last result; after a restart, the one at the checkpoint the trial continues from."""

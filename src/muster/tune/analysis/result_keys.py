@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from muster.trials import metrics
 from muster.trials.metrics import TRAINING_ITERATION
+from muster.trials.spend import COST_KEY
 
 DEFAULT_METRIC = metrics.DEFAULT_METRIC
 DEBUG_METRICS = metrics.DEBUG_METRICS
@@ -27,6 +28,7 @@ TIMESTEPS_TOTAL = "timesteps_total"
 EPISODES_THIS_ITER = "episodes_this_iter"
 EPISODES_TOTAL = "episodes_total"
 CHECKPOINT_DIR_NAME = "checkpoint_dir_name"
+COST_USD = COST_KEY
 SHOULD_CHECKPOINT = "should_checkpoint"
 RESULT_DUPLICATE = "__duplicate__"
 TRIAL_INFO = "__trial_info__"
@@ -68,6 +70,7 @@ AUTO_RESULT_KEYS = (
     ITERATIONS_SINCE_RESTORE,
     TIMESTEPS_SINCE_RESTORE,
     EXPERIMENT_TAG,
+    COST_USD,
 )
 
 __all__ = [name for name in globals() if name.isupper()]

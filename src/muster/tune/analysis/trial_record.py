@@ -53,6 +53,7 @@ class TrialRecord:
     num_failures: int = 0
     placement_group_factory: PlacementGroupFactory | None = None
     made_at: Mapping[int, int] = field(default_factory=dict)  # see TrialFolder.checkpoints
+    cost_usd: float | None = None  # None: no price was known
 
     @property
     def folder(self) -> TrialFolder:
@@ -186,6 +187,7 @@ def _of_trial(trial: Trial, path: str, filesystem: Any) -> TrialRecord:  # noqa:
         start_time=trial.start_time,
         num_failures=trial.num_failures,
         placement_group_factory=trial.placement_group_factory,
+        cost_usd=None if trial.is_unpriced else trial.cost_usd,
     )
 
 
@@ -208,6 +210,7 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
         num_failures=summary.failures,
         placement_group_factory=PlacementGroupFactory.from_saved(summary.resources),
         made_at=summary.made_at,
+        cost_usd=summary.cost_usd,
     )
 
 

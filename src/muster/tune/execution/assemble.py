@@ -6,12 +6,13 @@ Called by Tuner; decides nothing that the core decides. Nothing is started here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import TuneError
 from muster.trials.model import FailurePolicy
 from muster.trials.plugins import SchedulerPlugin, SearchPlugin
-from muster.trials.template import Settings, TrialTemplate
+from muster.trials.template import Limits, Settings, TrialTemplate
 from muster.tune.config import RunConfig, log_files, seconds
 from muster.tune.trainable.checkpointing import checkpoint_policy
 from muster.tune.trainable.function_trainable import trainable_name
@@ -72,6 +73,16 @@ def settings_of(
         result_buffer_age_s=_whole_number(environment, "TUNE_RESULT_BUFFER_MAX_TIME_S", 100),
         strict_metrics=environment.get("TUNE_DISABLE_STRICT_METRIC_CHECKING") != "1",
         trial_time_limit_s=seconds(run.trial_time_limit_s, "RunConfig(trial_time_limit_s=...)"),
+        limits=limits_of(tune),
+    )
+
+
+def limits_of(tune: TuneConfig) -> Limits:
+    """Returns what the experiment may cost, and until when it may run."""
+    deadline = tune.deadline  # a moment: TuneConfig turned seconds into one
+    return Limits(
+        cost_budget=tune.cost_budget,
+        deadline=deadline.timestamp() if isinstance(deadline, datetime) else None,
     )
 
 

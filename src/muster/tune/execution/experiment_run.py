@@ -10,16 +10,17 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.text import did_you_mean
+from muster.base.text import did_you_mean, money
 from muster.errors import TuneError
 from muster.host.file_lock import holder_of
 from muster.host.machine import environment, program
@@ -32,7 +33,7 @@ from muster.trials.experiment import ExperimentState
 from muster.trials.metrics import TRAINING_ITERATION, flatten
 from muster.trials.plugins import Plugins
 from muster.trials.restore import MakeTrial
-from muster.trials.template import TrialTemplate
+from muster.trials.template import Limits, TrialTemplate
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.callback import Callback, CallbackList
 from muster.tune.config import seconds
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from muster.engines.ray.engine import RayEngine
     from muster.trials.model import Trial
     from muster.tune.reporting.reporter import Reporter
+    from muster.tune.stopper.stopper import Stopper
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +186,7 @@ def run_experiment(
     spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
 ) -> ExperimentOutcome:
     """Runs an experiment to its end, or until Ctrl-C; `stack` closes what is opened here."""
-    _prepare(spec)
+    _prepare(spec, engine)
     run = _assemble(spec, stack, reporter, engine)
     state, clock, directory = run.state, run.clock, spec.place.directory
     store = stack.enter_context(SqliteTrialStore(directory, trust_pickles=True))
@@ -210,8 +212,10 @@ def run_experiment(
         if run.uploads is not None:
             run.uploads.note(state.index.order)
     _announce(spec, run, reporter)
-    controller.run(stop.is_set)
+    controller.run(_between_steps(state, engine, clock, stop))
     is_interrupted = stop.is_set() and not state.is_finished
+    if state.ended_by:
+        store.save_settings({**settings_record(spec.trainable_name, spec.tune, state), **_end_record(state)})
     if is_interrupted:
         reporter.note("Stopping: everything is saved, trials end. Ctrl-C again stops at once.")
     deletions.close()
@@ -219,14 +223,37 @@ def run_experiment(
     engine.close()
     run.writer.close()
     is_uploaded = run.uploads is None or run.uploads.finish(reporter.note)
-    reporter.end(interrupted=is_interrupted, trials=state.index.order)
+    reporter.end(interrupted=is_interrupted or bool(state.ended_by), trials=state.index.order)
     return ExperimentOutcome(
         state=state, place=spec.place, is_interrupted=is_interrupted, is_uploaded=is_uploaded
     )
 
 
-def _prepare(spec: ExperimentSpec) -> None:
+def _between_steps(
+    state: ExperimentState, engine: LocalEngine | RayEngine, clock: Clock, stop: threading.Event
+) -> Callable[[], bool]:
+    """Returns what the controller asks between steps: whether to stop. On a cluster, forecasts go out."""
+    publish = getattr(engine, "publish", None)
+    if publish is None:
+        return stop.is_set
+    from muster.tune.execution.forecasts import ForecastPublisher
+
+    publisher = ForecastPublisher(state, publish, clock)
+
+    def should_stop() -> bool:
+        publisher.publish_if_due()
+        return stop.is_set()
+
+    return should_stop
+
+
+def _prepare(spec: ExperimentSpec, engine: LocalEngine | RayEngine) -> None:
     """Makes the directory; TuneError when it cannot be written, or the experiment could not be resumed."""
+    if spec.tune.cost_budget is not None and not engine.has_prices:
+        raise TuneError(
+            f"TuneConfig(cost_budget={spec.tune.cost_budget:g}) cannot be held, because nothing says what "
+            "the machines cost: add RunConfig(price_per_hour=...), or prices to the cluster file"
+        )
     spec.place.prepare()
     if spec.resume is None:
         set_old_store_aside(spec.place.directory)
@@ -299,9 +326,15 @@ def _assemble(
         capacity=engine.capacity(),
         directory_for=directory_namer(spec.place.directory, clock),
     )
-    if stopper is not None:
-        engine.ends_in(stopper._left_s)
+    if stopper is not None or settings.limits.deadline is not None:
+        engine.ends_in(lambda: _left_s(stopper, settings.limits, clock))
     return _Assembled(state, template, hooks, writer, uploads, clock)
+
+
+def _left_s(stopper: Stopper | None, limits: Limits, clock: Clock) -> float:
+    """Returns how long trials may still run: no machine is asked for that comes later."""
+    left_s = inf if stopper is None else stopper._left_s()
+    return left_s if limits.deadline is None else min(left_s, limits.deadline - clock.now())
 
 
 def _callbacks(
@@ -381,4 +414,20 @@ def _info(
         scheduler_debug=getattr(scheduler, "debug_string", str),
         time_budget_s=budget,
         program=program(),
+        cost=lambda: _cost_text(state, SystemClock()),
+        ended_by=lambda: state.ended_by,
     )
+
+
+def _end_record(state: ExperimentState) -> dict[str, Any]:
+    """Returns, for readers of the store, what ended the experiment early."""
+    return {"ended_by": state.ended_by, "cost_usd": state.spend.spent(state.spend.seen_at)}
+
+
+def _cost_text(state: ExperimentState, clock: Clock) -> str:
+    """Returns `cost $1.20 of $5.00`; "" when nothing is known of a price."""
+    if not state.spend.is_used:
+        return ""
+    budget = state.settings.limits.cost_budget
+    of = "" if budget is None else f" of {money(budget)}"
+    return f"cost {money(round(state.spend.spent(clock.now()), 4))}{of}"

@@ -114,15 +114,17 @@ def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | 
 
         reach = reach_of(spec.place, spec.run)
         return open_ray_engine(
-            trainables=trainables, options=RayOptions(env=env, remote_storage=reach, storage=storage)
+            trainables=trainables,
+            options=RayOptions(
+                env=env, remote_storage=reach, storage=storage, price_per_hour=spec.run.price_per_hour
+            ),
         )
     from muster.base.clock import SystemClock
     from muster.engines.local.engine import LocalEngine
     from muster.engines.local.worker_pool import LocalOptions
 
-    return LocalEngine(
-        clock=SystemClock(), trainables=trainables, options=LocalOptions(env=env, storage=storage)
-    )
+    options = LocalOptions(env=env, storage=storage, price_per_hour=spec.run.price_per_hour)
+    return LocalEngine(clock=SystemClock(), trainables=trainables, options=options)
 
 
 def _runs_on_ray(engine: str) -> bool:

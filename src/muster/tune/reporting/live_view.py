@@ -215,6 +215,8 @@ class LiveView:
         line.append(f"  {duration(snapshot.elapsed_s)}", style="dim")
         if snapshot.eta_s is not None and snapshot.eta_s > 0:
             line.append(f"  {duration(snapshot.eta_s)} left", style="dim")
+        if cost := snapshot.info.cost():
+            line.append(f"  {cost}", style="dim")
         return line
 
     def _bar(self, share: float, width: int) -> Text:

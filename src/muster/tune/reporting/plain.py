@@ -247,6 +247,8 @@ def time_line(snapshot: ExperimentSnapshot) -> str:
         parts.append(f"{rate(snapshot.per_second)}")
     if snapshot.eta_s:
         parts.append(f"about {duration(snapshot.eta_s)} left")
+    if cost := snapshot.info.cost():
+        parts.append(cost)
     return ", ".join(parts)
 
 

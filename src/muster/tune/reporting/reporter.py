@@ -55,6 +55,8 @@ class RunInfo:
     scheduler_debug: Callable[[], str] = str
     time_budget_s: float | None = None
     program: str = "muster"  # as this user's shell finds it
+    cost: Callable[[], str] = str  # `cost $1.20 of $5.00`; "": no price is known
+    ended_by: Callable[[], str] = str  # "budget" or "deadline", once one of them has ended the run
 
 
 class Reporter(Callback):

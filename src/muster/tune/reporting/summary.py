@@ -26,9 +26,20 @@ CAUSES_SHOWN = 5
 
 
 def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
-    """Returns what a user who pressed Ctrl-C needs to know."""
+    """Returns what a user who pressed Ctrl-C needs to know, or whose budget or deadline has ended a run."""
     finished = sum(trial.is_finished() for trial in trials)
     planned = info.total if info.total is not None else len(trials)
+    if limit := info.ended_by():
+        cost = f", {info.cost()}" if info.cost() else ""
+        more = {"budget": "cost_budget", "deadline": "deadline"}[limit]
+        again = f"tune.Tuner.restore({info.directory!r}, {_trainable(trials)}, {more}=...).fit()"
+        return [
+            f"Ended by its {limit}{cost}: {finished:,} of {planned:,} trials are done, and everything is "
+            "saved. To continue with more:",
+            f"  in a shell:  {info.program} tune resume {shlex.quote(info.directory)} "
+            f"--{more.replace('_', '-')} ...",
+            f"  in Python:   {again}",
+        ]
     return [
         f"Stopped early: {finished:,} of {planned:,} trials are done, and everything is saved. To continue:",
         f"  in a shell:  {info.program} tune resume {shlex.quote(info.directory)}",

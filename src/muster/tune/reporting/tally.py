@@ -138,8 +138,10 @@ class ExperimentTally:
 
     def move_paused(self) -> None:
         """Moves paused trials before a snapshot, because no hook reports a pause."""
-        for trial in [trial for trial in self.running.values() if trial.status == "PAUSED"]:
+        for trial in [trial for trial in self.running.values() if trial.status in ("PAUSED", "PENDING")]:
             del self.running[trial.trial_id]
+            if trial.status == "PENDING":  # it was suspended, for want of money or time
+                continue
             self.paused[trial.trial_id] = trial
             self._offer(trial)
 
