@@ -153,7 +153,7 @@ class _Forecaster:
             )
 
     def _is_movable(self, trial: Trial) -> bool:
-        """Returns whether it may be moved to save money: it has what to go on from, and had not to before."""
+        """Returns whether it may be moved to save money: it can go on from there, and was not moved twice."""
         has_all = trial.checkpoint is not None or not trial.has_reported_at_least_once
         return has_all and self._given.moves(trial.trial_id) < _MOST_MOVES
 
