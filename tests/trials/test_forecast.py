@@ -76,6 +76,12 @@ def test_work_since_the_checkpoint_is_what_a_move_would_repeat():
     assert first.unsaved_s == 3.0
 
 
+def test_a_trial_that_was_moved_twice_is_not_movable_any_more():
+    run = begun(30.0)
+    made = forecast(run, moves={"sim_00000": 1, "sim_00001": 2}.__getitem__)
+    assert [trial.is_movable for trial in made.trials] == [True, False]
+
+
 def test_a_rung_ends_most_trials_and_the_rest_is_what_is_expected():
     run = begun(10.0, make_scheduler=lambda: ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3))
     (first, _) = forecast(run).trials

@@ -25,6 +25,7 @@ from muster.trials.states import TrialState
 
 _AT_WORK = (TrialState.RUNNING, TrialState.SAVING)
 _WAITING = (TrialState.PENDING, TrialState.STARTING)
+_MOST_MOVES = 2  # of a trial; those that a cloud forced on it count too
 _MOST_COUNT = 1_000_000  # trials of an experiment without an end
 
 
@@ -44,6 +45,7 @@ class ForecastInput:
     node_of: Callable[[str], NodeId | None] = lambda trial_id: None
     unsaved_s: Callable[[str], float | None] = lambda trial_id: None  # None: by the trial's own results
     moved_at: Callable[[str], float | None] = lambda trial_id: None
+    moves: Callable[[str], int] = lambda trial_id: 0  # how often it has lost or left its node
 
 
 def forecast_of(state: ExperimentState, given: ForecastInput, *, is_over: bool = False) -> Forecast:
@@ -142,13 +144,18 @@ class _Forecaster:
                 trial_id=trial.trial_id,
                 node_id=node_id,
                 shape=self._state.index.size(trial),
-                is_movable=trial.checkpoint is not None or not trial.has_reported_at_least_once,
+                is_movable=self._is_movable(trial),
                 unsaved_s=round(unsaved_s, 1),
                 restart_s=given.restart_s,
                 rest_s=_rounded(self._rest[trial.trial_id]),
                 moved_at=given.moved_at(trial.trial_id),
                 is_leader=trial.trial_id in leaders,
             )
+
+    def _is_movable(self, trial: Trial) -> bool:
+        """Returns whether it may be moved to save money: it can go on from there, and was not moved twice."""
+        has_all = trial.checkpoint is not None or not trial.has_reported_at_least_once
+        return has_all and self._given.moves(trial.trial_id) < _MOST_MOVES
 
     def _unsaved_s(self, trial: Trial) -> float:
         known = self._given.unsaved_s(trial.trial_id)

@@ -182,6 +182,9 @@ class JointEngine(SimulatedEngine):
         """Returns every start of a trial that waits for a node or has one."""
         return self._placements.values()
 
+    def moves(self, trial_id: str) -> int:
+        return self.work.moves.get(trial_id, 0)
+
     def moved_at(self, trial_id: str) -> float | None:
         return self.work.moved_at.get(trial_id)
 

@@ -70,6 +70,7 @@ class JointTuner:
             node_of=engine.node_of,
             unsaved_s=engine.unsaved_s,
             moved_at=engine.moved_at,
+            moves=engine.moves,
         )
         cluster.board.put(forecast_of(self.run.state, given, is_over=is_last))
 
