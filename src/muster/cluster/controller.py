@@ -20,6 +20,7 @@ from muster.cluster.model import (
     Instance,
     LaunchFailure,
     ResizeFailure,
+    StopCause,
     TerminateFailure,
     merged_records,
 )
@@ -223,7 +224,9 @@ def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
         case Terminate():
             return any(_is(instances.get(i), InstanceState.TERMINATING) for i in action.instance_ids)
         case Drain():
-            return _is(instances.get(action.instance_id), InstanceState.RAY_STOP_REQUESTED)
+            drained = instances.get(action.instance_id)
+            is_nearer = action.cause is StopCause.NOTICE and _is(drained, InstanceState.RAY_STOPPING)
+            return is_nearer or _is(drained, InstanceState.RAY_STOP_REQUESTED)
         case Install():
             return _is(instances.get(action.instance_id), InstanceState.RAY_INSTALLING)
         case Resize() | ResizeNode():

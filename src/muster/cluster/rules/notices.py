@@ -143,7 +143,7 @@ def _drain(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None
 
 
 def _hurry(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
-    """A drain that is under way gets a deadline that has come nearer. Newer versions of Ray keep the first.
+    """A drain that is under way gets a deadline that has come nearer; the runtime takes the newest one.
 
     A node that is drained because it is idle has nothing to finish, and drains of others are theirs.
     """
