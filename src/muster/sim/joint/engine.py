@@ -19,8 +19,9 @@ from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode
 from muster.sim.cluster.world import World
 from muster.sim.event_queue import ANY_TURN, GONE, Action, EventQueue, HasTurns
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Curve, Report
-from muster.sim.tune.engine import Costs, SimulatedEngine, SimulatedProcess
+from muster.sim.tune.engine import SimulatedEngine, SimulatedProcess
 from muster.sim.tune.faults import FaultPlan
 from muster.trials.commands import StartTrial
 from muster.trials.events import CapacityChanged, EngineEvent, TrialExited, TrialFailure, TrialFailureKind
