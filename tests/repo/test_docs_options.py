@@ -24,6 +24,7 @@ PAGES = {
     "status": "docs/laptop-cluster.md",
     "why": "docs/laptop-cluster.md",
     "backtest": "docs/backtest.md",
+    "quote": "docs/money.md",
     "gc": "docs/head.md",
     "monitor": "docs/monitor.md",
     "kuberay-autoscaler": "docs/kubernetes.md",

@@ -494,11 +494,8 @@ def start_metrics_server(metrics: Metrics, host: str, port: int, token: Path | N
             host,
         )
         return start_metrics_server(metrics, "127.0.0.1", port, token)
-    how = (
-        f"with the token in {token}"
-        if token
-        else "to anyone who reaches it; --metrics-token-file asks a token"
-    )
+    to_anyone = "to anyone who reaches it; --metrics-token-file asks a token"
+    how = f"with the token in {token}" if token else to_anyone
     if token or not host.startswith(_LOOPBACK):
         logger.info("metrics: http://%s/metrics, %s", server.address, how)
     return server

@@ -1,4 +1,4 @@
-"""Calls the plug-ins, and decides on one result: stop or continue, and whether a checkpoint is due."""
+"""Calls the plug-ins, and decides on one result or failure: stop or continue, save, try again."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from muster.errors import MusterError, TuneError
 from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
-from muster.trials.events import TrialReported
+from muster.trials.events import TrialFailure, TrialFailureKind, TrialReported
 from muster.trials.metrics import DEFAULT_METRIC, flatten_result, in_words, missing_metric
-from muster.trials.model import CheckpointRef, Trial
+from muster.trials.model import CheckpointRef, FailurePolicy, Trial
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, Plugins
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
@@ -217,3 +217,23 @@ def _save_is_due(trial: Trial, result: dict[str, Any]) -> bool:
     if policy.frequency > 0 and result.get("training_iteration", 0) % policy.frequency == 0:
         return True
     return bool(result.get("should_checkpoint"))
+
+
+# The trial did nothing wrong: the machine was taken away. Counted only when the user asks for it.
+_NOT_ITS_FAULT = frozenset({TrialFailureKind.PREEMPTED})
+# Trying again would end the same way.
+_FINAL = frozenset({TrialFailureKind.RESET_REFUSED, TrialFailureKind.UNPICKLABLE, TrialFailureKind.START})
+
+
+def counts(trial: Trial, failure: TrialFailure, policy: FailurePolicy, was_restoring: bool) -> bool:
+    """Returns whether the failure uses up a retry of the trial; restore failures have a separate budget."""
+    if was_restoring and trial.num_restore_failures < policy.restore_retries:
+        return False
+    return failure.kind not in _NOT_ITS_FAULT or policy.count_preemption
+
+
+def may_retry(trial: Trial, failure: TrialFailure) -> bool:
+    """Returns whether the trial may run again; the caller has counted this failure in `num_failures`."""
+    if failure.kind in _FINAL:
+        return False
+    return trial.max_failures < 0 or trial.num_failures <= trial.max_failures

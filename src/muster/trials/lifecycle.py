@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from muster.trials.checkpoints import CheckpointToDelete, register
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.controller_view import PluginRequest
-from muster.trials.decide import PluginCalls, TrialDecision
+from muster.trials.decide import PluginCalls, TrialDecision, counts, may_retry
 from muster.trials.events import (
     CheckpointSaved,
     Fact,
@@ -26,33 +26,13 @@ from muster.trials.events import (
     TrialSuspended,
 )
 from muster.trials.metrics import flatten
-from muster.trials.model import CheckpointPolicy, CheckpointRef, FailurePolicy, Trial
+from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
 from muster.trials.preemption import Preemptions
 from muster.trials.states import HAS_PROCESS, TrialState
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
-
-# The trial did nothing wrong: the machine was taken away. Counted only when the user asks for it.
-_NOT_ITS_FAULT = frozenset({TrialFailureKind.PREEMPTED})
-# Trying again would end the same way.
-_FINAL = frozenset({TrialFailureKind.RESET_REFUSED, TrialFailureKind.UNPICKLABLE, TrialFailureKind.START})
-
-
-def counts(trial: Trial, failure: TrialFailure, policy: FailurePolicy, was_restoring: bool) -> bool:
-    """Returns whether the failure uses up a retry of the trial; restore failures have a separate budget."""
-    if was_restoring and trial.num_restore_failures < policy.restore_retries:
-        return False
-    return failure.kind not in _NOT_ITS_FAULT or policy.count_preemption
-
-
-def may_retry(trial: Trial, failure: TrialFailure) -> bool:
-    """Returns whether the trial may run again; the caller has counted this failure in `num_failures`."""
-    if failure.kind in _FINAL:
-        return False
-    return trial.max_failures < 0 or trial.num_failures <= trial.max_failures
-
 
 _S = TrialState
 _PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # in `after_save` only: without a checkpoint its steps would be lost

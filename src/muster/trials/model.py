@@ -222,8 +222,7 @@ class Trial(TrialReading):
         self.number = -1  # in the order of creation; set when the trial is added
         self.location: Mapping[str, Any] = {}  # pid, hostname, node_ip of its process
         self.start_time: float | None = None
-        self.num_failures = 0
-        self.num_restore_failures = 0
+        self.num_failures = self.num_restore_failures = 0
         self.num_rows = 0  # results that its files hold; a start takes those after its checkpoint away
         self.error_filename: str | None = None
         self.pickled_error_filename: str | None = None

@@ -114,8 +114,7 @@ class RayEngine(ProcessEngine, ActorListener):
         self._ray_version = str(connection.ray.__version__)
         self._capacity = ClusterCapacity({})
         self._growth, self._history = Growth(), CapacityHistory()
-        self._view = view
-        self._draining = DrainingNodes()
+        self._view, self._draining = view, DrainingNodes()
         self._has_warned, self._price_problem = False, ""
         self._writer, self._driver = connection.forecasts, connection.driver
         self._forecast: Forecast | None = None
