@@ -315,23 +315,18 @@ def gauges_of(tick: Tick, waits: Waits = MappingProxyType({})) -> dict[str, dict
             for kind in types
         },
         **_offer_gauges(tick),
-        **_budget_gauges(tick),
     }
     if tick.is_decided:
         found["last_tick_timestamp_seconds"] = {(): tick.plan.at}
+    budget = budget_of(tick.spec, records, tick.ledger.memory, tick.plan.at)
+    if budget is not None and budget.budget.total is not None:
+        found |= {"budget_left": {(): budget.left}, "budget_reserved": {(): budget.promised}}
     if tick.runtime is not None:
         totals = {node.node_id: node.total for node in tick.runtime.nodes}
         running = [totals.get(r.node_id, EMPTY) for r in records if r.state in RUNNING and r.node_id]
         found["cluster_resources"] = _amounts(tick, running)
         found.update(_demand_gauges(tick, waits))
     return found
-
-
-def _budget_gauges(tick: Tick) -> dict[str, dict[Labels, float]]:
-    budget = budget_of(tick.spec, tick.ledger.instances.values(), tick.ledger.memory, tick.plan.at)
-    if budget is None or budget.budget.total is None:
-        return {}
-    return {"budget_left": {(): budget.left}, "budget_reserved": {(): budget.promised}}
 
 
 def _offer_gauges(tick: Tick) -> dict[str, dict[Labels, float]]:
