@@ -17,6 +17,7 @@ from tests.ray_clusters import clear
 
 import muster
 from muster import tune
+from muster.base.forecast import Forecast, RunningTrial
 from muster.base.resources import Resources
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
@@ -251,19 +252,6 @@ def steps_slowly(config):
             tune.report({"step": step}, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
-class ForecastWatch(tune.Callback):
-    """Notes the forecasts of a run while it runs."""
-
-    def __init__(self, link):
-        self.board, self.seen = GcsForecastBoard(link), []
-
-    def on_trial_result(self, **info):
-        self.seen.extend(self.board.read().forecasts)
-
-    def __reduce__(self):
-        return tune.Callback, ()  # the resumed run is not watched
-
-
 @pytest.fixture
 def link(cluster):
     made = GcsClient(cluster.address, AUTH)
@@ -272,14 +260,13 @@ def link(cluster):
 
 
 def test_a_budget_of_cents_ends_an_experiment_and_resumes_with_more(link, tmp_path):
-    """The price is the monitor's; what the experiment expects is there while it runs, and gone afterwards."""
+    """The price is the one that the monitor publishes."""
     (node,) = [each["NodeID"] for each in import_ray().nodes() if each["Alive"]]
     price = 7.2  # an hour, for two CPUs: a trial with one costs a tenth of a cent each second
     board = PublishedPrices(at=time.time(), nodes={node: price})
     link.kv_put(PRICES, msgspec.json.encode(board), SPACE)
-    watch = ForecastWatch(link)
     cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["x"]))
-    run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0, callbacks=[watch])
+    run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0)
     limited = tune.TuneConfig(cost_budget=0.003)
     grid = tune.Tuner(steps_slowly, run_config=run, tune_config=limited).fit()
     (ended,) = grid
@@ -291,10 +278,23 @@ def test_a_budget_of_cents_ends_an_experiment_and_resumes_with_more(link, tmp_pa
     assert (more.ended_by, whole.error, whole.metrics["step"]) == ("", None, 39)
     assert [row["step"] for row in whole.metrics_history] == list(range(40))
     assert more.cost_usd > grid.cost_usd
-    (trial,) = next(one.trials for one in watch.seen if one.trials)
-    assert (str(trial.node_id), trial.shape) == (node, Resources.of(CPU=1))
-    assert {(one.experiment, bool(one.driver)) for one in watch.seen} == {(str(tmp_path / "e"), True)}
-    assert watch.board.read().forecasts == ()
+
+
+def test_a_forecast_is_there_while_the_engine_is_open_and_gone_afterwards(link, tmp_path):
+    board = GcsForecastBoard(link)
+    with opened() as engine:
+        driver = Driver(engine, tmp_path)
+        driver.start("a", "waits")
+        driver.to_report("a")
+        (begun,) = driver.of("a", TrialStarted)
+        running = RunningTrial(trial_id="a", node_id=begun.location["node_id"], shape=Resources.of(CPU=1))
+        engine.publish(Forecast(experiment="e", at=time.time(), trials=(running,)))
+        wait_for(lambda: board.read().forecasts)
+        (found,) = board.read().forecasts
+        driver_id = import_ray().get_runtime_context().get_job_id()
+        assert (found.experiment, found.driver, found.trials) == ("e", driver_id, (running,))
+        assert running.node_id in [each["NodeID"] for each in import_ray().nodes() if each["Alive"]]
+    assert board.read().forecasts == ()
 
 
 def test_a_budget_is_refused_where_nobody_publishes_prices(cluster, tmp_path):
