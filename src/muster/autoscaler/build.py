@@ -140,10 +140,14 @@ class _Parts:
         )
         host_and_port(options.head.address)  # an address that cannot be parsed fails at once
         self._link = GcsClient(options.head.address, options.head.auth, read_only=options.shadow)
-        wants_drivers = options.source.wants_drivers if options.source is not None else lambda: False
-        self._nodes = GcsNodeSource(self._link, clock, wants_drivers)
         self._notices = GcsNoticeBoard(self._link, clock)
         self._forecasts = GcsForecastBoard(self._link, clock)
+        self._nodes = GcsNodeSource(self._link, clock, self._wants_drivers)
+
+    def _wants_drivers(self) -> bool:
+        """Who uses the cluster matters where an unused one ends, and where tuners forecast what they need."""
+        source = self._options.source
+        return self._forecasts.has_any or (source is not None and source.wants_drivers())
 
     def monitor(self, stop: StopSignal, close: Callable[[], None]) -> Monitor:
         if self._options.shadow:

@@ -100,6 +100,7 @@ class Lifecycle:
         # what follows the checkpoint.
         self.owed: dict[str, tuple[int, str]] = {}
         self.repeating: dict[str, int] = {}  # trials that run again up to there: so many rows
+        self.moved_at: dict[str, float] = {}  # when a trial last left a machine on purpose
         self._freeing: dict[str, PlacementGroupFactory] = {}  # trials whose process will be free in a moment
 
     def add(self, trial: Trial, at: float) -> None:
@@ -352,6 +353,7 @@ class Lifecycle:
         repeats = trial.num_rows > (0 if trial.checkpoint is None else trial.checkpoint.rows)
         if repeats:
             scheduler.on_trial_error(view, trial)
+        self.moved_at[trial.trial_id] = event.at
         self._index.move(trial, _S.PENDING)
         self._index.pending.move_to_end(trial.trial_id, last=False)
         if repeats:

@@ -280,7 +280,7 @@ def test_a_budget_of_cents_ends_an_experiment_and_resumes_with_more(link, tmp_pa
     assert more.cost_usd > grid.cost_usd
 
 
-def test_a_forecast_is_there_while_the_engine_is_open_and_gone_afterwards(link, tmp_path):
+def test_a_forecast_is_there_while_the_engine_is_open_and_expects_nothing_afterwards(link, tmp_path):
     board = GcsForecastBoard(link)
     with opened() as engine:
         driver = Driver(engine, tmp_path)
@@ -294,7 +294,8 @@ def test_a_forecast_is_there_while_the_engine_is_open_and_gone_afterwards(link, 
         driver_id = import_ray().get_runtime_context().get_job_id()
         assert (found.experiment, found.driver, found.trials) == ("e", driver_id, (running,))
         assert running.node_id in [each["NodeID"] for each in import_ray().nodes() if each["Alive"]]
-    assert board.read().forecasts == ()
+    (over,) = board.read().forecasts
+    assert (over.experiment, over.trials, over.is_complete, over.done) == ("e", (), True, 1.0)
 
 
 def test_a_budget_is_refused_where_nobody_publishes_prices(cluster, tmp_path):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from muster.base.resources import Resources
+from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Curve
-from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
+from muster.trials.forecast import forecast_of
 from muster.trials.template import Limits
-from muster.tune.execution.forecasts import PERIOD_S, ForecastPublisher, forecast_of
+from muster.tune.execution.forecasts import PERIOD_S, ForecastPublisher, input_of
 from muster.tune.search.space import uniform
 
 
@@ -44,7 +45,7 @@ def run():
 
 
 def test_running_trials_are_shown_with_their_nodes_and_what_a_move_would_repeat(run):
-    found = forecast_of(run.state, 33.0)
+    found = forecast_of(run.state, input_of(run.state, 33.0))
     assert [(str(one.node_id), one.shape, one.is_movable, one.unsaved_s) for one in found.trials] == [
         (f"node-of-{trial.trial_id}", Resources.of(CPU=1), True, 13.0) for trial in run.state.index.holders()
     ]
@@ -54,7 +55,7 @@ def test_running_trials_are_shown_with_their_nodes_and_what_a_move_would_repeat(
 def test_a_trial_that_has_no_node_yet_is_left_out(run):
     for trial in run.state.index.holders():
         trial.location = {}
-    assert forecast_of(run.state, 33.0).trials == ()
+    assert forecast_of(run.state, input_of(run.state, 33.0)).trials == ()
 
 
 def test_forecasts_are_handed_over_every_few_seconds(run):

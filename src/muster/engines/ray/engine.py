@@ -159,7 +159,7 @@ class RayEngine(ProcessEngine, ActorListener):
     def close(self) -> None:
         if self._watcher is not None:
             self._watcher.close()
-        self._withdraw_forecast()
+        self._end_forecast()
         groups = {id(placement): placement for placement in (*self._pool.placements.values(), *self._vacant)}
         super().close()
         with ThreadPoolExecutor(_MOST_REMOVALS) as threads:  # each waits for an answer of the cluster
@@ -392,10 +392,18 @@ class RayEngine(ProcessEngine, ActorListener):
             self._writer.write(self._forecast)
         return read()
 
-    def _withdraw_forecast(self) -> None:
-        if self._writer is not None:
+    def _end_forecast(self) -> None:
+        """Says that nothing more will come, so that idle nodes need not wait; it is stale in a minute."""
+        if self._writer is not None and self._forecast is not None:
+            over = Forecast(
+                experiment=self._forecast.experiment,
+                driver=self._forecast.driver,
+                at=self._clock.now(),
+                is_complete=True,
+                done=1.0,
+            )
             with suppress(EngineError):  # the head is gone, and the entry with it
-                self._writer.remove()
+                self._writer.write(over)
 
     def _check_placeable(self, placement: ActorPlacement, run: TrialRun, now: float) -> None:
         """Ends a trial that can never be placed, and warns about one that has waited long."""

@@ -43,18 +43,13 @@ class ForecastWriter:
         self._client.kv_put(_key(forecast.experiment), encode(forecast), SPACE)
         self._written, self._generation = forecast, self._client.generation
 
-    def remove(self) -> None:
-        """Removes what was written: the experiment is over; raises an EngineError when the GCS is away."""
-        last, self._written = self._written, None
-        if last is not None:
-            self._client.kv_delete(_key(last.experiment), SPACE)
-
 
 class GcsForecastBoard:
     """A GcsForecastBoard reads all forecasts at once; raises an EngineError without a GCS."""
 
     def __init__(self, client: GcsClient, clock: Clock | None = None) -> None:
         self._client, self._clock = client, clock or SystemClock()
+        self.has_any = False  # at the last look
 
     def read(self) -> ForecastReport:
         """Returns every entry, also stale ones; those that are stale for long are deleted."""
@@ -74,6 +69,7 @@ class GcsForecastBoard:
                 self._client.kv_delete(key, SPACE)
             else:
                 forecasts.append(forecast)
+        self.has_any = bool(forecasts)
         return ForecastReport(forecasts=tuple(forecasts), damaged=tuple(damaged))
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from muster.base.clock import Clock
-from muster.base.forecast import Forecast, RunningTrial
+from muster.base.forecast import Forecast
 from muster.base.ids import NodeId
 from muster.trials.experiment import ExperimentState
-from muster.trials.model import Trial
-from muster.trials.states import TrialState
+from muster.trials.forecast import ForecastInput, forecast_of
 
 PERIOD_S = 3.0
-_AT_WORK = (TrialState.RUNNING, TrialState.SAVING)
+RESTART_S = 10.0  # of an actor on another node, until its first work
 
 
 class ForecastPublisher:
@@ -30,34 +29,32 @@ class ForecastPublisher:
         """Called between two steps of the controller, on its thread."""
         if self._clock.monotonic() >= self._due_at:
             self._due_at = self._clock.monotonic() + PERIOD_S
-            self._publish(forecast_of(self._state, self._clock.now()))
+            self._publish(forecast_of(self._state, input_of(self._state, self._clock.now())))
 
 
-def forecast_of(state: ExperimentState, now: float) -> Forecast:
-    """Returns the trials that run, with their nodes, and what is left of money and time."""
-    limits, running = state.settings.limits, state.index.holders()
+def input_of(state: ExperimentState, now: float) -> ForecastInput:
+    """Returns what the forecast of a state needs besides it: nodes, moves, and what is left of the limits."""
+    limits = state.settings.limits
     left = None if limits.cost_budget is None else max(0.0, limits.cost_budget - state.spend.spent(now))
-    return Forecast(
+    return ForecastInput(
         experiment=state.settings.experiment_dir,
         at=now,
-        trials=tuple(_shown(state, trial, now) for trial in running if _is_placed(trial)),
+        restart_s=RESTART_S,
+        begun_at=state.index.order[0].start_time if state.index.order else None,
+        spent_s=_trained_s(state) if limits.deadline is not None else None,
         deadline=limits.deadline,
         budget_left=None if left is None else round(left, 4),
+        node_of=lambda trial_id: _node_of(state, trial_id),
+        moved_at=state.lifecycle.moved_at.get,
     )
 
 
-def _is_placed(trial: Trial) -> bool:
-    return trial.state in _AT_WORK and bool(trial.location.get("node_id"))
+def _node_of(state: ExperimentState, trial_id: str) -> NodeId | None:
+    found = state.index.trials[trial_id].location.get("node_id")
+    return NodeId(str(found)) if found else None
 
 
-def _shown(state: ExperimentState, trial: Trial, now: float) -> RunningTrial:
-    saved = 0.0 if trial.checkpoint is None else trial.checkpoint.metrics.get("time_total_s", 0.0)
-    trained = trial.last_result.get("time_total_s", 0.0)
-    since_s = now - trial.last_result_time if trial.has_reported_at_least_once else 0.0
-    return RunningTrial(
-        trial_id=trial.trial_id,
-        node_id=NodeId(str(trial.location["node_id"])),
-        shape=state.index.size(trial),
-        is_movable=trial.checkpoint is not None or not trial.has_reported_at_least_once,
-        unsaved_s=round(max(0.0, since_s) + max(0.0, trained - saved), 1),
-    )
+def _trained_s(state: ExperimentState) -> float:
+    """Returns the seconds that all trials have trained; only a deadline needs it, and it visits all."""
+    trained = (trial.last_result.get("time_total_s") for trial in state.index.order)
+    return sum(seconds for seconds in trained if isinstance(seconds, int | float))
