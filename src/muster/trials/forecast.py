@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
@@ -91,7 +91,7 @@ class _Pace:
         return None if time_attr != ITERATION or pace is None else time * pace
 
 
-def _is_number(value: Any) -> bool:  # noqa: ANN401 - of a user's result
+def _is_number(value: Any) -> TypeGuard[float]:  # noqa: ANN401 - of a user's result
     return isinstance(value, int | float) and math.isfinite(value)
 
 
@@ -269,7 +269,7 @@ class _Forecaster:
         for rung in ask():
             start_s = self._opens_in_s(rung)
             shape = self._state.index.size(self._state.index.order[-1])
-            for count, time in ((rung.count, rung.time), *rung.follows):
+            for count, time in ((rung.number, rung.time), *rung.follows):
                 each_s = self._pace.seconds("", time, rung.time_attr)
                 if start_s is None or each_s is None or count <= 0:
                     break

@@ -166,12 +166,12 @@ class SimRuntime:
         serving = [node for node in self.nodes.values() if node.serves]
         without_room: set[tuple[Resources, int, Strategy]] = set()  # a gang like one of these has none either
         for gang in self.gangs.values():
-            like = (gang.tasks[0].like.shape, len(gang.tasks), gang.strategy)
-            if gang.placed or like in without_room:
+            kind = (gang.tasks[0].like.shape, len(gang.tasks), gang.strategy)
+            if gang.placed or kind in without_room:
                 continue
             spots = spots_for(gang, serving)
             if spots is None:
-                without_room.add(like)
+                without_room.add(kind)
                 continue
             for task, node in zip(gang.tasks, spots, strict=True):
                 node.take(task)

@@ -16,8 +16,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.rng import Seed
-from muster.cluster.model import Budget, ClusterSpec, Consolidation, ForecastPolicy, health_key
+from muster.cluster.model import ClusterSpec, health_key
 from muster.cluster.plan import Reason, Verdict
+from muster.cluster.spending import Budget, Consolidation, ForecastPolicy
 from muster.cluster.states import InstanceState
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.checkers import Check
