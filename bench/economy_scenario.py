@@ -20,8 +20,6 @@ from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import (
     ClusterSpec,
-    Consolidation,
-    ForecastPolicy,
     LaunchLimits,
     NodeType,
     Objective,
@@ -29,6 +27,7 @@ from muster.cluster.model import (
     Timeouts,
     health_key,
 )
+from muster.cluster.spending import Consolidation, ForecastPolicy
 from muster.sim.cluster.cloud import Catalogue
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
