@@ -269,11 +269,7 @@ class _Forecaster:
         for rung in ask():
             start_s = self._opens_in_s(rung)
             shape = self._state.index.size(self._state.index.order[-1])
-<<<<<<< HEAD
-            for count, time in ((rung.members, rung.time), *rung.follows):
-=======
             for count, time in ((rung.number, rung.time), *rung.follows):
->>>>>>> joint
                 each_s = self._pace.seconds("", time, rung.time_attr)
                 if start_s is None or each_s is None or count <= 0:
                     break

@@ -25,11 +25,7 @@ class RungToOpen(NamedTuple):
     """A RungToOpen is training that trials continue together, once all of some trials have come so far."""
 
     waits_for: tuple[str, ...]  # trials that are not there yet
-<<<<<<< HEAD
-    members: int  # how many of them
-=======
     number: int  # of trials that continue
->>>>>>> joint
     time: float  # of the result key `time_attr`: what each of them trains then
     time_attr: str = ITERATION
     follows: tuple[tuple[int, float], ...] = ()  # (number, time) of the rungs after it

@@ -173,11 +173,7 @@ class SimRuntime:
         serving = [node for node in self.nodes.values() if node.serves]
         without_room: set[tuple[TaskClass, int, Strategy]] = set()  # a gang like one of these has none either
         for gang in self.gangs.values():
-<<<<<<< HEAD
             kind = (gang.tasks[0].like, len(gang.tasks), gang.strategy)
-=======
-            kind = (gang.tasks[0].like.shape, len(gang.tasks), gang.strategy)
->>>>>>> joint
             if gang.placed or kind in without_room:
                 continue
             spots = spots_for(gang, serving)
