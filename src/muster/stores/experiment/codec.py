@@ -332,8 +332,8 @@ def _read_exhausted(_: str, body: list[Any], __: ExperimentLocation) -> SearchEx
 
 
 def _read_admitted(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialAdmitted:
-    at, resources, repeats = (*body, *(None, False)[len(body) - 1 :])
-    return TrialAdmitted(trial_id=trial_id, at=at, resources=resources, repeats=repeats)
+    resources = body[1] if len(body) > 1 else None
+    return TrialAdmitted(trial_id=trial_id, at=body[0], resources=resources, repeats=len(body) > 2)
 
 
 def _read_ended(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentEnded:
