@@ -12,8 +12,9 @@ from muster.sim.joint.seed_run import FAULTS, JointSeedRun, wrong_rows
 from muster.trials.events import TrialReported
 
 # Found: 78 (work of others was held back in the place of trials), 102 (a plan with fewer machines had dearer
-# ones than the budget allows, and waited for ever), 3 (a used-up budget was not the reason that was given).
-FOUND = (3, 78, 102)
+# ones than the budget allows, and waited for ever), 204 (the same after a failed launch), 3 (a used-up budget
+# was not the reason that was given).
+FOUND = (3, 78, 102, 204)
 
 
 @pytest.mark.slow

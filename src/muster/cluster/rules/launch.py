@@ -102,15 +102,17 @@ def _fills(pools: Counter[str], offer: Offer) -> bool:
 
 
 def _affordable(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
-    """Reserves the money of each purchase; what the budget does not allow stays QUEUED."""
+    """Reserves the money of each purchase; what the budget does not allow is withdrawn, and planned anew."""
     budget = draft.budget
     if budget is None:
         return batch
-    return [
-        (instance, offer)
-        for instance, offer in batch
-        if budget.take(draft.terms_of(instance.node_type, offer).get("price_per_hour"), offer)
-    ]
+    chosen: list[Purchase] = []
+    for instance, offer in batch:
+        if budget.take(draft.terms_of(instance.node_type, offer).get("price_per_hour"), offer):
+            chosen.append((instance, offer))
+        else:
+            draft.move(instance, _S.TERMINATED, "withdrawn: the budget does not allow for it")
+    return chosen
 
 
 def _room(draft: Draft, taken: Counter[str], name: str) -> int:

@@ -18,6 +18,7 @@ from muster.sim.cluster.checkers import Check
 from muster.sim.cluster.cloud import CloudMachine
 
 _S = InstanceState
+SPREAD = 1.3  # how much dearer another pool may be
 _STAYING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
 
 
@@ -58,6 +59,9 @@ def _wrong_offer(
         yield f"{held[_key(name, bought)]} machines of {name} from {bought.name}, at most {bought.max_nodes}"
     for offer in known.offers:
         is_cheaper = (offer.price_per_hour or 0.0) < (bought.price_per_hour or 0.0)
+        if cluster.runtime.drivers is not None and offer.market == bought.market == "spot":
+            # The leaders of a tuner are spread over pools that cost about the same.
+            is_cheaper = (offer.price_per_hour or 0.0) * SPREAD < (bought.price_per_hour or 0.0)
         if is_cheaper and offer.name not in full | blocked:
             yield f"{name} was bought from {bought.name}, although {offer.name} was cheaper and could be had"
 
