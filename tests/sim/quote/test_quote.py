@@ -12,7 +12,7 @@ from muster import tune
 from muster.base.rng import Seed
 from muster.cli.quote import quote_command
 from muster.errors import ConfigError
-from muster.sim.quote.learned import LearnedCurve, Pace, fitted, pace_of
+from muster.sim.quote.learned import LearnedCurve, StepPace, fitted, pace_of
 from muster.sim.tune.trace import RecordedCurve, RecordedTrial
 
 CLUSTER = """
@@ -134,7 +134,7 @@ def recorded(*seconds, values=None):
 
 
 def test_the_first_step_of_a_trial_does_not_count_where_there_are_others():
-    assert pace_of([recorded(9.0, 2.0, 2.0)]) == Pace(step_s=pytest.approx(2.0), sigma=0.0, trials=1)
+    assert pace_of([recorded(9.0, 2.0, 2.0)]) == StepPace(step_s=pytest.approx(2.0), sigma=0.0, trials=1)
     assert pace_of([recorded(9.0)]).step_s == pytest.approx(9.0)
 
 

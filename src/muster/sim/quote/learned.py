@@ -23,8 +23,8 @@ MakeCurve = Callable[[Seed], Curve]
 _FEWEST_ROWS = 3  # to fit a curve to
 
 
-class Pace(Struct, frozen=True, kw_only=True):
-    """A Pace is how long one step takes: a median over trials, and how far they are apart (of logarithms)."""
+class StepPace(Struct, frozen=True, kw_only=True):
+    """A StepPace is how long one step takes: a median over trials, and how far they are apart (of logarithms)."""
 
     step_s: float
     sigma: float = 0.0
@@ -36,7 +36,7 @@ class Pace(Struct, frozen=True, kw_only=True):
         return self.sigma / math.sqrt(self.trials) if self.trials > 1 else max(self.sigma, 0.1)
 
 
-def pace_of(trials: Sequence[RecordedTrial]) -> Pace:
+def pace_of(trials: Sequence[RecordedTrial]) -> StepPace:
     """Returns the pace of recorded trials; the first step of each counts only where there is no other."""
     steps = [median(trial.seconds[1:] or trial.seconds) for trial in trials if trial.seconds]
     known = [math.log(max(step, 1e-6)) for step in steps]
@@ -46,7 +46,7 @@ def pace_of(trials: Sequence[RecordedTrial]) -> Pace:
             "step_s, the seconds that a step takes"
         )
     sigma = stdev(known) if len(known) > 1 else 0.0
-    return Pace(step_s=math.exp(fmean(known)), sigma=sigma, trials=len(known))
+    return StepPace(step_s=math.exp(fmean(known)), sigma=sigma, trials=len(known))
 
 
 class LearnedCurve(Curve):
@@ -100,7 +100,7 @@ def _is_finite(value: object) -> bool:
 class GivenCurve(Curve):
     """A GivenCurve is for a user who knows how long steps take: curves of a common kind, by config."""
 
-    def __init__(self, pace: Pace, metric: str, mode: str, most_steps: int | None, seed: Seed) -> None:
+    def __init__(self, pace: StepPace, metric: str, mode: str, most_steps: int | None, seed: Seed) -> None:
         self._pace, self._metric, self._most_steps, self._seed = pace, metric, most_steps, seed
         self._sign = -1.0 if mode == "max" else 1.0
 
@@ -123,5 +123,5 @@ class Measured(Struct, frozen=True, kw_only=True):
     """A Measured is what the trials of a quote follow, and what was measured for it."""
 
     make_curve: MakeCurve
-    pace: Pace
+    pace: StepPace
     is_given: bool = False  # the user gave the pace; nothing was run

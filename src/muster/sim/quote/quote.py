@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from muster.cluster.model import ClusterSpec
 from muster.errors import ConfigError
-from muster.sim.quote.learned import GivenCurve, LearnedCurve, Measured, Pace, pace_of
+from muster.sim.quote.learned import GivenCurve, LearnedCurve, Measured, StepPace, pace_of
 from muster.sim.quote.world import Assumptions, QuoteLine, QuoteVariant, checked_spec, line_of
 from muster.sim.tune.trace import RecordedCurve, read_trace
 from muster.trials.template import TrialTemplate
@@ -131,7 +131,7 @@ def _most_steps(asked: ExperimentSpec, template: TrialTemplate, recorded: int | 
 def _given(asked: ExperimentSpec, template: TrialTemplate, step_s: float) -> Measured:
     if not step_s > 0:
         raise ConfigError(f"step_s is {step_s:g}: give the seconds that one step takes, more than 0")
-    pace, steps = Pace(step_s=step_s, sigma=0.3, trials=10), _most_steps(asked, template, None)
+    pace, steps = StepPace(step_s=step_s, sigma=0.3, trials=10), _most_steps(asked, template, None)
     metric, mode = _objective(asked.tune)
     return Measured(
         make_curve=lambda seed: GivenCurve(pace, metric, mode, steps, seed), pace=pace, is_given=True
