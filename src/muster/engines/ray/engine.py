@@ -383,8 +383,14 @@ class RayEngine(ProcessEngine, ActorListener):
         return {"node_id": run.worker.node_id} if isinstance(run.worker, ActorHandle) else {}
 
     def publish(self, forecast: Forecast) -> None:
-        """Has the watcher's thread tell the cluster's autoscaler what the experiment expects."""
-        self._forecast = replace(forecast, driver=self._driver)
+        """Has the watcher's thread tell the cluster's autoscaler what the experiment expects.
+
+        The first one is written at once: a monitor that sees trials without it buys room for all of them.
+        """
+        is_first, self._forecast = self._forecast is None, replace(forecast, driver=self._driver)
+        if is_first and self._writer is not None:
+            with suppress(EngineError):  # the watcher's thread tries again
+                self._writer.write(self._forecast)
 
     def _watch(self, read: Callable[[], ClusterView]) -> ClusterView:
         """Reads the cluster, and writes the newest forecast, in the watcher's thread."""

@@ -24,7 +24,7 @@ _FEWEST_ROWS = 3  # to fit a curve to
 
 
 class StepPace(Struct, frozen=True, kw_only=True):
-    """A StepPace is how long one step takes: a median over trials, and how far they are apart (of logarithms)."""
+    """A StepPace is how long one step takes: a median over trials, and their spread (of logarithms)."""
 
     step_s: float
     sigma: float = 0.0

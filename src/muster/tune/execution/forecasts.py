@@ -27,9 +27,12 @@ class ForecastPublisher:
 
     def publish_if_due(self) -> None:
         """Called between two steps of the controller, on its thread."""
-        if self._clock.monotonic() >= self._due_at:
+        if self._clock.monotonic() < self._due_at:
+            return
+        forecast = forecast_of(self._state, input_of(self._state, self._clock.now()))
+        if forecast.trials or forecast.coming:  # before the first trial there is nothing to say
             self._due_at = self._clock.monotonic() + PERIOD_S
-            self._publish(forecast_of(self._state, input_of(self._state, self._clock.now())))
+            self._publish(forecast)
 
 
 def input_of(state: ExperimentState, now: float) -> ForecastInput:
