@@ -55,6 +55,11 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget_left: float | None = None  # $ that it may still spend; None: it has no budget
 
 
+def last_of(forecast: Forecast, at: float) -> Forecast:
+    """Returns the forecast of the same experiment once it is over: nothing will come."""
+    return Forecast(experiment=forecast.experiment, driver=forecast.driver, at=at, is_complete=True, done=1.0)
+
+
 def fault_of(forecast: Forecast) -> str:
     """Returns what makes a forecast unusable, for the log; "" when it is sound."""
     if not forecast.experiment:

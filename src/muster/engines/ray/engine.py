@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
-from muster.base.forecast import Forecast
+from muster.base.forecast import Forecast, last_of
 from muster.base.resources import Resources
 from muster.engines.process_engine import EngineTimeouts, ProcessEngine, order_of
 from muster.engines.ray import failures as ray_failures
@@ -401,15 +401,8 @@ class RayEngine(ProcessEngine, ActorListener):
     def _end_forecast(self) -> None:
         """Says that nothing more will come, so that idle nodes need not wait; it is stale in a minute."""
         if self._writer is not None and self._forecast is not None:
-            over = Forecast(
-                experiment=self._forecast.experiment,
-                driver=self._forecast.driver,
-                at=self._clock.now(),
-                is_complete=True,
-                done=1.0,
-            )
             with suppress(EngineError):  # the head is gone, and the entry with it
-                self._writer.write(over)
+                self._writer.write(last_of(self._forecast, self._clock.now()))
 
     def _check_placeable(self, placement: ActorPlacement, run: TrialRun, now: float) -> None:
         """Ends a trial that can never be placed, and warns about one that has waited long."""
