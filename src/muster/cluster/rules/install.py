@@ -22,7 +22,7 @@ def install(draft: Draft) -> None:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is None or not machine.is_running or is_head(instance):
             continue
-        if not _was_bought_for(instance, machine) and draft.may_work_unseen(instance):
+        if not _is_new(draft, instance, machine) and draft.may_work_unseen(instance):
             continue  # adopted, or of an earlier request: a node that cannot be matched may run there
         if draft.move(instance, _S.RAY_INSTALLING, "the machine is up"):
             draft.act(
@@ -35,8 +35,13 @@ def install(draft: Draft) -> None:
             )
 
 
-def _was_bought_for(instance: Instance, machine: CloudInstance) -> bool:
-    """Returns whether the machine is new: bought for this record, as far as its tag shows."""
+def _is_new(draft: Draft, instance: Instance, machine: CloudInstance) -> bool:
+    """Returns whether the machine was bought for this record, as far as its tag shows, by this head.
+
+    What was requested before the head's own record began was requested by an earlier head, which may have
+    set the machine up after the copy of the ledger was made that this one started from.
+    """
     request = machine.request_id
     is_own = request is None or base_id(request) == instance.launch_request_id
-    return is_own and bool(instance.entered(_S.REQUESTED))
+    heads = (one.history[0].at for one in draft.instances.values() if is_head(one) and one.history)
+    return is_own and any(at >= min(heads, default=0.0) for at in instance.entered(_S.REQUESTED)[-1:])
