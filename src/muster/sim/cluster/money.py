@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
 from muster.base.ids import CloudId, InstanceId, RequestId
+from muster.cluster.expected_work import boot_time
 from muster.cluster.model import Instance, NodeKind, NodeStatus, Offer, StopCause, health_key
 from muster.cluster.plan import Launch, Plan, base_id
+from muster.cluster.pools import lost_work_s, risks
 from muster.cluster.spend import spend_so_far
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.sim.cluster.build import CommittedPlan, SimulatedCluster
@@ -31,8 +34,9 @@ def launches_take_the_cheapest_offer(cluster: SimulatedCluster) -> Iterator[str]
     """Checks every new launch of a type with offers, as the decision that made it could know the offers.
 
     It has an offer of the config, at the config's price. That offer is not backed off and, with the machines
-    of this launch, not above its maximum. No cheaper offer of the type that is not backed off is below its
-    maximum. A repeated request keeps its offer; that may be a dearer one by then.
+    of this launch, not above its maximum. No cheaper offer of the type, with what it is expected
+    to lose, that is not backed off is below its maximum. A repeated request keeps its offer; that may be a
+    dearer one by then.
     """
     for commit in cluster.store.commits:
         held = Counter(_offer_key(i) for i in cluster.store.live.values() if _counts(i))
@@ -40,6 +44,13 @@ def launches_take_the_cheapest_offer(cluster: SimulatedCluster) -> Iterator[str]
             if isinstance(action, Launch) and base_id(action.request_id) == action.request_id:
                 for name in action.shape:
                     yield from _wrong_offer(cluster, commit.plan, held, name, action.offer)
+
+
+def _expected_losses(cluster: SimulatedCluster, plan: Plan) -> dict[str, float]:
+    """Returns the share of the price of spot offers that is expected to be lost with their machines."""
+    spec, memory = cluster.spec.spec, plan.memory
+    lost_s = lost_work_s((), boot_time(memory.boot_s, spec))
+    return risks(spec, memory.pools, cluster.store.live.values(), lost_s, plan.at)
 
 
 def _wrong_offer(
@@ -57,12 +68,14 @@ def _wrong_offer(
         yield f"{name} was bought from {bought.name}, which is backed off"
     if bought.max_nodes is not None and held[_key(name, bought)] > bought.max_nodes:
         yield f"{held[_key(name, bought)]} machines of {name} from {bought.name}, at most {bought.max_nodes}"
+    expected = _expected_losses(cluster, plan)
     for offer in known.offers:
-        is_cheaper = (offer.price_per_hour or 0.0) < (bought.price_per_hour or 0.0)
-        if cluster.runtime.drivers is not None and offer.market == bought.market == "spot":
-            # The leaders of a tuner are spread over pools that cost about the same.
-            is_cheaper = (offer.price_per_hour or 0.0) * SPREAD < (bought.price_per_hour or 0.0)
-        if is_cheaper and offer.name not in full | blocked:
+        price = (offer.price_per_hour or 0.0) * (1.0 + expected.get(_key(name, offer), 0.0))
+        if cluster.runtime.drivers is not None and offer.market == "spot":
+            # The leaders of a tuner are spread over pools that cost about the same; late for its deadline,
+            # machines are bought on demand.
+            price *= SPREAD if bought.market == "spot" else math.inf
+        if price < (bought.price_per_hour or 0.0) and offer.name not in full | blocked:
             yield f"{name} was bought from {bought.name}, although {offer.name} was cheaper and could be had"
 
 
