@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -233,6 +234,8 @@ class Observer:
         wall = self._ambient.clock.now()
         for forecast in report.forecasts:
             fault = fault_of(forecast) or _untimely(forecast, wall)
+            if fault and not (forecast.trials or forecast.coming):
+                continue  # of an experiment that is over: it expects nothing
             if fault:
                 self._note(f"forecast {forecast.experiment}", f"{fault}: ignored")
             else:
@@ -275,10 +278,11 @@ MOST_SKEW_S = 30.0  # by which the clocks of tuner and head may differ
 
 def _untimely(forecast: Forecast, now: float) -> str:
     age_s = now - forecast.at
+    written = datetime.fromtimestamp(forecast.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     if age_s > forecast.valid_s:
-        return f"it is {age_s:.0f} s old and was good for {forecast.valid_s:.0f} s"
+        return f"it was written at {written} and good for {forecast.valid_s:.0f} s"
     if age_s < -MOST_SKEW_S:
-        return f"it was written {-age_s:.0f} s in the future; set the clocks of its machine and of the head"
+        return f"it was written at {written}, in the future; set the clocks of its machine and of the head"
     return ""
 
 

@@ -114,6 +114,8 @@ class _Forecaster:
         """Returns the header with trials and coming work."""
         to_suggest = self._to_suggest()
         coming = [*self._waiting_work(), *self._suggested_work(to_suggest or 0), *self._rungs()]
+        if any(map(_chooses_nodes, self._state.index.live.values())):
+            coming = [work for work in coming if work.start_s <= 0.0]  # a shape does not say which nodes
         return replace(
             header,
             trials=tuple(self._shown()),
@@ -313,6 +315,11 @@ class _Forecaster:
         ask = getattr(self._state.plugins.scheduler, "milestones", None)
         found: Sequence[Milestone] | None = None if ask is None else ask(trial)
         return found
+
+
+def _chooses_nodes(trial: Trial) -> bool:
+    """Returns whether labels decide which nodes a trial may be on."""
+    return "bundle_label_selector" in trial.placement_group_factory.options[1]
 
 
 def _done(trial: Trial, time_attr: str) -> float:

@@ -289,12 +289,12 @@ def test_a_forecast_is_there_while_the_engine_is_open_and_expects_nothing_afterw
         (begun,) = driver.of("a", TrialStarted)
         running = RunningTrial(trial_id="a", node_id=begun.location["node_id"], shape=Resources.of(CPU=1))
         engine.publish(Forecast(experiment="e", at=time.time(), trials=(running,)))
-        wait_for(lambda: board.read().forecasts)
-        (found,) = board.read().forecasts
+        wait_for(lambda: [one for one in board.read().forecasts if one.experiment == "e"])
+        (found,) = [one for one in board.read().forecasts if one.experiment == "e"]
         driver_id = import_ray().get_runtime_context().get_job_id()
         assert (found.experiment, found.driver, found.trials) == ("e", driver_id, (running,))
         assert running.node_id in [each["NodeID"] for each in import_ray().nodes() if each["Alive"]]
-    (over,) = board.read().forecasts
+    (over,) = [one for one in board.read().forecasts if one.experiment == "e"]
     assert (over.experiment, over.trials, over.is_complete, over.done) == ("e", (), True, 1.0)
 
 

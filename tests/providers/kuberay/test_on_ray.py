@@ -40,9 +40,9 @@ def train(config):
             with open(os.path.join(folder, "step"), "w") as file:
                 file.write(str(step))
             host = ray.get_runtime_context().get_node_id()
+            with open(config["mark"], "a") as file:  # before the report: a trial that is moved ends in it
+                file.write(f"{{step}} {{host}}\\n")
             tune.report({{"step": step, "host": host}}, checkpoint=tune.Checkpoint.from_directory(folder))
-        with open(config["mark"], "a") as file:
-            file.write(f"{{step}} {{host}}\\n")
 
 run = tune.RunConfig(name="evicted", storage_path={storage!r}, engine="ray", verbose=0)
 grid = tune.Tuner(

@@ -99,8 +99,9 @@ def _work_to_come(draft: Draft, runtime: RuntimeReport) -> list[Demand]:
         for bundle in gang.options[0] if gang.options else ():
             asked[bundle.shape] += bundle.count
     for work in draft.expected:
-        wanted = min(work.waiting + work.soon, work.new_places(policy.most_boot_share, policy.first_slots))
-        count = wanted - asked[work.shape]
+        # What waits already has asked, or is about to start: only what is still to come is not seen.
+        wanted = work.new_places(policy.most_boot_share, policy.first_slots) - asked[work.shape]
+        count = min(work.soon, wanted)
         if count > 0:
             found.append(Demand(shape=work.shape, count=count, name=f"{FORECAST}{{{work.shape}}}"))
     return found

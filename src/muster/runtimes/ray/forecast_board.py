@@ -65,7 +65,8 @@ class GcsForecastBoard:
                 text = f"{shortened(str(error), 200)}: ignored"
                 damaged.append(Quarantined(source=f"forecast {shortened(name, 60)}", message=text))
                 continue
-            if self._clock.now() - forecast.at > KEPT_S + forecast.valid_s:
+            kept_s = KEPT_S if forecast.trials or forecast.coming else 0.0  # nothing: the experiment is over
+            if self._clock.now() - forecast.at > kept_s + forecast.valid_s:
                 self._client.kv_delete(key, SPACE)
             else:
                 forecasts.append(forecast)
