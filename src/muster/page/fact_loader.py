@@ -28,9 +28,10 @@ from muster.stores.experiment.codec import (
 from muster.stores.experiment.summary import Digest, Kept
 from muster.trials.controller_view import PAUSED
 from muster.trials.metrics import flatten
+from muster.trials.spend import COST_KEY
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 
-_AUTO = frozenset(AUTO_RESULT_KEYS)
+_AUTO = frozenset(AUTO_RESULT_KEYS) - {COST_KEY}  # what a trial has cost is a column
 _OWN = ("training_iteration", "time_total_s")
 _COUNTS = ("starts", "reports", "failures")
 _PLAIN = frozenset({int, float, type(None)})
