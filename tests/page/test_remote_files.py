@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from uuid import uuid4
 
 import fsspec
 import pytest
@@ -23,10 +24,10 @@ def url(tmp_path: Path) -> str:
     (place / f"train_{trial_id(2)}" / "stdout").write_text("hello from afar\n")
     (place / f"train_{trial_id(2)}" / "checkpoint_000001").mkdir()
     (place / f"train_{trial_id(2)}" / "checkpoint_000001" / "model").write_bytes(b"x")
-    memory = fsspec.filesystem("memory")
-    memory.put(str(place), "/bucket/e", recursive=True)
-    yield "memory://bucket/e"
-    memory.rm("/bucket/e", recursive=True)
+    memory, bucket = fsspec.filesystem("memory"), f"remote-{uuid4().hex}"  # other tests have theirs
+    memory.put(str(place), f"/{bucket}/e", recursive=True)
+    yield f"memory://{bucket}/e"
+    memory.rm(f"/{bucket}", recursive=True)
 
 
 def opened(url: str):

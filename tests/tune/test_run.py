@@ -70,7 +70,7 @@ def test_run_gives_an_analysis_of_the_best_configuration(quiet, tmp_path):
 
 def test_without_a_name_the_directory_is_called_after_the_trainable(quiet, tmp_path):
     tune.run(train, config={"x": 1}, **quiet)
-    assert [path.name.rpartition("_20")[0] for path in tmp_path.iterdir()] == ["train"]
+    assert [path.name.partition("_20")[0] for path in tmp_path.iterdir()] == ["train"]
 
 
 @pytest.mark.conformance("C-092")

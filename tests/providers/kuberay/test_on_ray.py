@@ -134,6 +134,7 @@ def test_demand_brings_pods_a_trial_survives_the_loss_of_its_pod_and_idle_pods_a
     assert sorted(set(steps)) == list(range(1, STEPS + 1))
     assert len(steps) <= STEPS + 2  # it went on from its newest checkpoint
     wait_for(lambda: world.operator.workers("small"), lambda left: left == [])
+    wait_for(lambda: set(nodes.at_end) - {evicted}, bool)  # the list is empty before the last has ended
     replacement = next(name for name in nodes.at_end if name != evicted)
     assert world.size()[0] == 0
     assert nodes.at_end[replacement] in (NodeStatus.DEAD, NodeStatus.DRAINING)  # drained before it was named
