@@ -166,6 +166,7 @@ class Scenario:
             resources=Resources.of(amounts),
             max_nodes=self.most_nodes,
             price_per_hour=float(rows[0]["on_demand"]),
+            speed=self.speeds[name] if switches.price_aware else 1.0,
             machine_type=name,
             launch_hash=name,
             offers=tuple(offers),
