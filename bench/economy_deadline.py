@@ -44,7 +44,7 @@ PROBLEMS_IN_ALL, QUICK_PROBLEMS = 1000, 40
 SPARE = 0.1  # of the deadline, that the exact plan must leave
 MOST_FACTOR = 4.0  # of the best plan's time: the longest deadline
 LONGEST_S = 86_400.0
-TICK_S, PUBLISH_S = 15.0, 10.0
+TICK_S, PUBLISH_S = 20.0, 20.0
 # name: GPUs, speed, $ per hour on demand
 TYPES: Mapping[str, tuple[int, float, float]] = {
     "slow": (1, 1.0, 0.53),
@@ -209,6 +209,7 @@ def _node_type(draw: Stream, name: str, *, with_spot: bool) -> NodeType:
         resources=Resources.of({"CPU": 4.0 * gpus, "GPU": float(gpus)}),
         max_nodes=draw.choice((8, 16, 64)),
         price_per_hour=price,
+        speed=SPEEDS[name],
         machine_type=name,
         launch_hash=name,
         offers=tuple(offers),

@@ -18,6 +18,8 @@ from muster.cluster.model import ClusterSpec, Instance, RuntimeReport
 from muster.cluster.states import InstanceState
 
 _LEARNING = 0.3  # how much one new boot counts against those before it
+_TO_LEARN = 0.05  # of the time to a deadline: it may pass until it is known how long trials take
+_SPARE = 1.1  # work takes a tenth longer than expected
 
 
 class ExpectedWork(Struct, frozen=True, kw_only=True):
@@ -28,8 +30,11 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
     soon: int = 0  # trials that will want room within a boot time
     running: tuple[float, ...] = ()  # the rest of each running trial; inf: not known
     each_s: float | None = None  # how long one of those to come will run; None: not known
+    most_s: float | None = None  # how long one of those to come may run; None: not known
     work_s: float | None = None  # everything that is still to be done; None: not known
     deadline_s: float | None = None  # the nearest one
+    begun_s: float = 0.0  # since when its experiment has run
+    speed: float = 1.0  # of the machines on which these times were measured
     boot_s: float = 0.0
 
     def served_before_boot(self) -> int:
@@ -49,16 +54,43 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
     def places(self, most_boot_share: float, first_slots: int) -> int:
         """Returns how many places in all are worth their boot; more where a deadline asks for them."""
         if self.work_s is None:
-            return max(first_slots, len(self.running))
+            return self._wanted if self._is_too_short_to_learn() else max(first_slots, len(self.running))
         worth = math.ceil(self.work_s * most_boot_share / max(self.boot_s, 1.0))
         return max(1, worth, self._for_deadline())
 
+    @property
+    def _wanted(self) -> int:
+        return self.waiting + self.soon + len(self.running)
+
+    def _is_too_short_to_learn(self) -> bool:
+        """Returns whether machines for all must be bought although nobody knows how long trials take.
+
+        A few machines would tell, but what is bought afterwards comes a boot time and a step later.
+        """
+        if self.deadline_s is None:
+            return False
+        return self.boot_s + self.begun_s > _TO_LEARN * (self.deadline_s + self.begun_s)
+
     def _for_deadline(self) -> int:
-        """Returns the places without which the work is not done in time, with a tenth to spare."""
+        """Returns the places with which the work is done in time, with a tenth to spare.
+
+        However trials follow each other, the last ends after at most the work of a place and the longest
+        trial; as many places as there are trials always do.
+        """
         if self.deadline_s is None or self.work_s is None:
             return 0
-        left_s = max(self.deadline_s - self.boot_s, 1.0)
-        return min(math.ceil(1.1 * self.work_s / left_s), self.waiting + self.soon + len(self.running))
+        left_s = self.deadline_s - self.boot_s - (self.most_s or 0.0)
+        if _SPARE * self.work_s >= left_s * self._wanted:
+            return self._wanted
+        return math.ceil(_SPARE * self.work_s / left_s)
+
+    def needs_faster_than(self, speed: float) -> bool:
+        """Returns whether a machine of that speed may be too slow for the deadline."""
+        if self.deadline_s is None:
+            return False
+        if self.most_s is None or self.work_s is None:
+            return True
+        return _SPARE * self.most_s * self.speed > (self.deadline_s - self.boot_s) * speed
 
     def new_places(self, most_boot_share: float, first_slots: int) -> int:
         """Returns how many trials to come may have room bought for them."""
@@ -67,15 +99,24 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
 
 
 def expected_work(
-    forecasts: Iterable[Forecast], spec: ClusterSpec, boot_s: float, now: float
+    forecasts: Iterable[Forecast],
+    spec: ClusterSpec,
+    boot_s: float,
+    now: float,
+    speeds: Mapping[str, float] | None = None,
 ) -> list[ExpectedWork]:
-    """Returns what is expected of every shape that a forecast names, in the order in which they name them."""
+    """Returns what is expected of every shape that a forecast names, in the order in which they name them.
+
+    `speeds`: of nodes, by their id; the speed of a node that is not there is 1.
+    """
     gathered: dict[Resources, _Gathered] = {}
     for forecast in forecasts:
         age_s = max(0.0, now - forecast.at)
         for trial in forecast.trials:
             rest = math.inf if trial.rest_s is None else max(0.0, trial.rest_s - age_s)
-            gathered.setdefault(trial.shape, _Gathered()).running.append(rest)
+            one = gathered.setdefault(trial.shape, _Gathered())
+            one.running.append(rest)
+            one.speeds.append((speeds or {}).get(trial.node_id, 1.0))
         for work in forecast.coming:
             one = gathered.setdefault(work.shape, _Gathered())
             starts_s = work.start_s - age_s
@@ -85,6 +126,7 @@ def expected_work(
             elif starts_s <= boot_s < ends_s and work.probability >= spec.forecasts.least_probability:
                 one.soon += work.count
             one.coming.append((work.count * work.probability, work.each_s))
+            one.most_s.append(work.each_s if work.most_s is None else work.most_s)
         for shape in {trial.shape for trial in forecast.trials} | {work.shape for work in forecast.coming}:
             gathered[shape].note_deadline(forecast, now)
     return [one.total(shape, boot_s) for shape, one in gathered.items()]
@@ -96,13 +138,18 @@ class _Gathered:
     def __init__(self) -> None:
         self.waiting = self.soon = 0
         self.running: list[float] = []
+        self.speeds: list[float] = []  # of the nodes of those that run
         self.coming: list[tuple[float, float | None]] = []
+        self.most_s: list[float | None] = []  # of those to come
         self.deadline_s: float | None = None
+        self.begun_s = 0.0
 
     def note_deadline(self, forecast: Forecast, now: float) -> None:
         if forecast.deadline is not None:
             left_s = forecast.deadline - now
-            self.deadline_s = left_s if self.deadline_s is None else min(left_s, self.deadline_s)
+            if self.deadline_s is None or left_s < self.deadline_s:
+                self.deadline_s = left_s
+                self.begun_s = max(0.0, now - forecast.begun_at) if forecast.begun_at is not None else 0.0
 
     def total(self, shape: Resources, boot_s: float) -> ExpectedWork:
         amounts = [(count, each) for count, each in self.coming if each is not None]
@@ -115,8 +162,11 @@ class _Gathered:
             soon=self.soon,
             running=tuple(sorted(self.running)),
             each_s=each_s,
+            most_s=max((most for most in self.most_s if most is not None), default=None),
             work_s=sum(self.running) + (each_s or 0.0) * count if is_known else None,
             deadline_s=self.deadline_s,
+            begun_s=self.begun_s,
+            speed=sum(self.speeds) / len(self.speeds) if self.speeds else 1.0,
             boot_s=boot_s,
         )
 

@@ -109,6 +109,12 @@ class BudgetGuard:
         self._began_at = at if self._began_at is None else self._began_at
         self._paces[trial.trial_id] = Pace(at, self._rates.get(trial.placement_group_factory))
 
+    def note_running(self, trial: Trial, at: float) -> None:
+        """The process of a trial is up; on a cluster it may have waited long for a machine."""
+        pace = self._paces.get(trial.trial_id)
+        if pace is not None and pace.rate is None and pace.reported_at is None:
+            pace.began_at = at
+
     def note_price(self, trial: Trial, at: float, usd_per_hour: float) -> None:
         self._rates[trial.placement_group_factory] = usd_per_hour
         pace = self._paces.get(trial.trial_id)
