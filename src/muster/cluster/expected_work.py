@@ -63,13 +63,8 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
         return self.waiting + self.soon + len(self.running)
 
     def _is_too_short_to_learn(self) -> bool:
-        """Returns whether machines for all must be bought although nobody knows how long trials take.
-
-        A few machines would tell, but what is bought afterwards comes a boot time and a step later.
-        """
-        if self.deadline_s is None:
-            return False
-        return self.boot_s + self.begun_s > _TO_LEARN * (self.deadline_s + self.begun_s)
+        """Returns whether machines for all are bought although nobody knows how long trials take."""
+        return self.deadline_s is not None and too_short_to_learn(self.deadline_s, self.begun_s, self.boot_s)
 
     def _for_deadline(self) -> int:
         """Returns the places with which the work is done in time, with a tenth to spare.
@@ -179,15 +174,31 @@ def everyone_forecasts(forecasts: Sequence[Forecast], runtime: RuntimeReport) ->
     return drivers.live <= len({one.driver for one in forecasts})
 
 
-def is_behind(forecasts: Iterable[Forecast], now: float) -> bool:
-    """Returns whether an experiment is behind the line of even progress to its deadline."""
+def is_behind(forecasts: Iterable[Forecast], now: float, boot_s: float) -> bool:
+    """Returns whether an experiment is behind the line of even progress to its deadline.
+
+    One that cannot say yet, and has no time to find out, counts as behind.
+    """
     for one in forecasts:
-        if one.deadline is None or one.begun_at is None or one.done is None:
+        if one.deadline is None:
             continue
-        length_s = one.deadline - one.begun_at
-        if length_s <= 0 or one.done < (now - one.begun_at) / length_s:
+        begun_at = now if one.begun_at is None else one.begun_at
+        length_s = one.deadline - begun_at
+        if one.done is None:
+            has_work = bool(one.trials or one.coming)
+            if has_work and too_short_to_learn(one.deadline - now, now - begun_at, boot_s):
+                return True
+        elif length_s <= 0 or one.done < (now - begun_at) / length_s:
             return True
     return False
+
+
+def too_short_to_learn(left_s: float, begun_s: float, boot_s: float) -> bool:
+    """Returns whether a deadline leaves no time to find out how long trials take before machines are bought.
+
+    A few machines would tell, but what is bought afterwards comes a boot time and a step later.
+    """
+    return boot_s + begun_s > _TO_LEARN * (left_s + begun_s)
 
 
 def boot_time(boot_s: Mapping[str, float], spec: ClusterSpec) -> float:
