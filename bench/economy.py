@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
-from bench import table
+from bench import economy_budget, economy_deadline, table
 from bench.economy_scenario import PEER, Scenario, Switches
 from bench.options import Options
 from muster.sim.joint.run import JointResult
@@ -58,6 +58,10 @@ def run(options: Options) -> dict[str, float]:
         table.note(f"work repeated on spot: median {median(lost):.2%}, worst start {max(lost):.2%}")
     if options.wants("mixed"):
         figures |= consolidation(scenario, starts)
+    if options.wants("budget"):
+        figures |= economy_budget.run(quick=options.quick)
+    if options.wants("deadline"):
+        figures |= economy_deadline.run(quick=options.quick)
     return figures
 
 

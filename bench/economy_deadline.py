@@ -214,3 +214,63 @@ def _node_type(draw: Stream, name: str, *, with_spot: bool) -> NodeType:
         launch_hash=name,
         offers=tuple(offers),
     )
+
+
+@dataclass(frozen=True)
+class DeadlineResult:
+    """A DeadlineResult is one problem that the exact plan could solve."""
+
+    problem: DeadlineProblem
+    plan_s: float
+    deadline_s: float
+    is_met: bool
+    end_s: float
+    machines: int
+
+    def __str__(self) -> str:
+        asked = self.problem.experiment
+        return (
+            f"{self.problem.seed} ({self.problem.kind}, {asked.num_samples} trials of {asked.max_t} steps, "
+            f"plan {self.plan_s:.0f} s, deadline {self.deadline_s:.0f} s)"
+        )
+
+
+def solved(seed: int) -> DeadlineResult | None:
+    """Runs one problem; None when the exact plan could not meet its deadline with a tenth to spare."""
+    problem = DeadlineProblem.drawn(seed)
+    if problem.factor * (1.0 - SPARE) < 1.0:
+        return None
+    plan_s = problem.best_plan_s()
+    deadline_s = plan_s * problem.factor
+    run = problem.ours(deadline_s)
+    (tuner,) = run.tuners
+    state, end_s = tuner.run.state, tuner.ended_at or math.inf
+    is_whole = not state.ended_by and len(state.trials) == problem.experiment.num_samples
+    bought = sum(machine.node_type != HEAD_TYPE for machine in run.cluster.cloud.machines.values())
+    return DeadlineResult(problem, plan_s, deadline_s, is_whole and end_s <= deadline_s, end_s, bought)
+
+
+def run(*, quick: bool) -> dict[str, float]:
+    """Runs the problems, prints what came of them, returns the figures."""
+    seeds = range(1, (QUICK_PROBLEMS if quick else PROBLEMS_IN_ALL) + 1)
+    found = [one for one in map(solved, seeds) if one is not None]
+    rows = []
+    for kind in ("fifo", "asha"):
+        for low, high in ((1.0, 1.5), (1.5, 2.5), (2.5, MOST_FACTOR)):
+            some = [o for o in found if o.problem.kind == kind and low <= o.problem.factor < high]
+            if some:
+                rows.append([kind, f"{low:g} to {high:g}", str(len(some)), *_row(some)])
+    columns = ["", "deadline / best plan", "could", "met", "our time / deadline", "machines"]
+    table.show(f"deadlines, {len(seeds)} problems, {len(found)} of which a plan could meet", columns, rows)
+    missed = [one for one in found if not one.is_met]
+    if missed:
+        table.note(f"missed: {'; '.join(map(str, missed))}")
+    return {"deadline_met": 1.0 - len(missed) / len(found), "deadline_could": float(len(found))}
+
+
+def _row(some: list[DeadlineResult]) -> list[str]:
+    return [
+        str(sum(one.is_met for one in some)),
+        f"{median(one.end_s / one.deadline_s for one in some):.2f}",
+        f"{median(one.machines for one in some):.0f}",
+    ]

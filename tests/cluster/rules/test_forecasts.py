@@ -105,9 +105,32 @@ def test_no_more_machines_are_bought_than_spend_a_tenth_of_their_time_on_booting
     assert bought(seen) == expected
 
 
-def test_a_deadline_asks_for_more_places_than_their_boot_is_worth():
-    told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + 1101.0)
-    assert bought(world(gangs=waiting(10), spec=priced(), forecasts=(told,))) == 6
+@pytest.mark.parametrize(("left_s", "expected"), [(6000.0, 4), (1800.0, 6), (1300.0, 10), (500.0, 10)])
+def test_a_deadline_asks_for_more_places_than_their_boot_is_worth(left_s, expected):
+    """Ten trials of 600 s after the boot: the last one begins when the others leave it 600 s.
+
+    In 1,800 s six places do 6,600 s (with a tenth more) in the first 1,200 s. In 1,300 s a place does not have
+    the time for two; where the time is too short for one, all of them at once come nearest.
+    """
+    told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + left_s)
+    assert bought(world(gangs=waiting(10), spec=priced(), forecasts=(told,))) == expected
+
+
+def test_a_deadline_counts_the_longest_that_a_trial_may_run():
+    """Of ten trials with a mean of 60 s each may be the one that runs for 1,500 s of the 1,650 s."""
+    mean = ComingWork(shape=ONE, count=10, each_s=60.0)
+    longest = replace(mean, most_s=1500.0)
+    told = [forecast(one, deadline=NOW + 150.0 + 1650.0) for one in (mean, longest)]
+    assert [bought(world(gangs=waiting(10), spec=priced(), forecasts=(one,))) for one in told] == [1, 5]
+
+
+def test_a_deadline_that_leaves_no_time_to_learn_asks_for_room_for_all_at_once():
+    """A boot of 150 s is a twentieth of 3,000 s: later deadlines wait for the first steps of 16 trials."""
+    coming = ComingWork(shape=ONE, count=40)
+    told = [forecast(coming, deadline=NOW + left_s) for left_s in (2900.0, 3100.0)]
+    assert [bought(world(gangs=waiting(40), spec=priced(), forecasts=(one,))) for one in told] == [40, 16]
+    late = forecast(coming, deadline=NOW + 3100.0, begun_at=NOW - 100.0)
+    assert bought(world(gangs=waiting(40), spec=priced(), forecasts=(late,))) == 40
 
 
 def test_until_durations_are_known_a_first_batch_is_bought():
