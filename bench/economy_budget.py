@@ -47,14 +47,14 @@ class BudgetWatch:
 
     refused: dict[CloudId, float] = field(default_factory=dict)  # since when its end was asked for in vain
     over_usd: float = 0.0  # the most beyond the total of a period
-    allowed_usd: float = 0.0  # one billing unit of each machine that was there then
+    allowed_usd: float = 0.0  # one billing unit of each machine of the period
     is_used_up: bool = False  # no machine could be bought, or all had to go
     over_rate_usd: float = 0.0  # beyond the limit per hour, summed up over time
     _asked: int = 0
     _since: float | None = None
     _before_usd: float = 0.0  # charged before the running period
     _seen_at: float = 0.0
-    _there: dict[CloudId, CloudMachine] = field(default_factory=dict)  # since the budget was used up
+    _since_s: float = 0.0  # when the running period began
 
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
         """Looks at the cloud after a tick; yields nothing, because it only measures."""
@@ -65,6 +65,7 @@ class BudgetWatch:
             since = plan.memory.budget_period.since
             if since != self._since:
                 self._before_usd = self._charged(cluster) if self._since is not None else 0.0
+                self._since_s = cluster.world.time if self._since is not None else 0.0
                 self._since = since
             self._check_total(cluster, budget)
             self._check_rate(cluster, budget)
@@ -101,9 +102,8 @@ class BudgetWatch:
         over = self._charged(cluster) - self._before_usd - budget.total
         if over > self.over_usd + 1e-9:
             now = cluster.world.time
-            machines = (m for m in cluster.cloud.machines.values() if self._counted_s(m, now) > self._seen_at)
-            self._there |= {machine.cloud_id: machine for machine in machines}
-            self.over_usd, self.allowed_usd = over, sum(map(unit_usd, self._there.values()))
+            paid = [m for m in cluster.cloud.machines.values() if self._counted_s(m, now) > self._since_s]
+            self.over_usd, self.allowed_usd = over, sum(map(unit_usd, paid))
 
     def _check_rate(self, cluster: SimulatedCluster, budget: Budget) -> None:
         if budget.per_hour is None:
@@ -161,13 +161,12 @@ class BudgetRun(JointSeedRun):
             name, budget = tuner.asked.name, tuner.asked.experiment.limits.cost_budget
             if budget is None:
                 continue
-            before = self._places.get(name, {})
+            places = self._places.setdefault(name, {})
             nodes = (node for placement in tuner.engine.placements() for node in placement.nodes)
-            self._places[name] = {node.machine.cloud_id: node.machine for node in nodes}
-            over, (most, allowed) = tuner.engine.held_usd() - budget, self.over.get(name, (0.0, 0.0))
-            if over > most + 1e-9:
-                there = {**before, **self._places[name]}
-                self.over[name] = over, max(allowed, sum(map(unit_usd, there.values())))
+            places |= {node.machine.cloud_id: node.machine for node in nodes}
+            over = tuner.engine.held_usd() - budget
+            if over > 0.0:
+                self.over[name] = over, sum(map(unit_usd, places.values()))
         yield from ()
 
     def excesses(self) -> list[tuple[float, float]]:

@@ -182,3 +182,30 @@ def test_trials_that_a_limit_left_without_room_do_not_take_the_place_of_those_th
     limit = spec(PRICED, max_nodes=31, objective=Objective.COST)
     little = forecast(ComingWork(shape=ONE, count=90, each_s=100.0))  # 9,000 s: worth six boots
     assert bought(world(gangs=waiting(90), spec=limit, forecasts=(little,))) == 6
+
+
+SLOW = node_type("slow", {"CPU": 1}, price_per_hour=1.0, max_nodes=100, speed=1.0)
+FAST = node_type("fast", {"CPU": 1}, price_per_hour=4.0, max_nodes=100, speed=2.0)
+
+
+@pytest.mark.parametrize(
+    ("most_s", "expected"), [(None, "fast"), (3500.0, "fast"), (3000.0, "slow")], ids=["unknown", "long", "short"]
+)
+def test_where_a_slow_machine_may_be_too_slow_for_a_deadline_the_fast_one_is_worth_its_price(most_s, expected):
+    """An hour is left after the boot; the fast type costs twice as much for the same work."""
+    each_s = None if most_s is None else 3000.0
+    told = forecast(ComingWork(shape=ONE, count=1, each_s=each_s, most_s=most_s), deadline=NOW + 3750.0)
+    cluster = spec(SLOW, FAST, max_nodes=101, objective=Objective.COST)
+    (one,) = created(seen := world(gangs=waiting(1), spec=cluster, forecasts=(told,)), reconcile(seen))
+    assert one.node_type == expected
+
+
+def test_times_that_were_measured_on_a_fast_machine_are_longer_on_a_slow_one():
+    fast = record("a", S.RAY_RUNNING, node_type="fast")
+    told = forecast(
+        ComingWork(shape=ONE, count=1, each_s=2000.0), trials=[running("a", 2000.0)], deadline=NOW + 3750.0
+    )
+    cluster = spec(SLOW, FAST, max_nodes=101, objective=Objective.COST)
+    busy = node("a", node_type="fast", available=amounts({"CPU": 0}))
+    seen = world([fast], nodes=[busy], gangs=waiting(1), spec=cluster, forecasts=(told,))
+    assert [one.node_type for one in created(seen, reconcile(seen))] == ["fast"]
