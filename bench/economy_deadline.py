@@ -165,7 +165,7 @@ def _join(cluster: JointCluster, name: str) -> None:
 
 def _experiment(draw: Stream, kind: str, seed: int) -> SimulatedExperiment:
     max_t = draw.choice((1, 3, 9, 20)) if kind == "fifo" else draw.choice((9, 27, 81))
-    trial_s = math.exp(draw.uniform(math.log(300.0), math.log(2400.0)))
+    trial_s = math.exp(draw.uniform(math.log(240.0), math.log(1500.0)))
     curve = PacedCurve(_PROBLEM.curve(seed), trial_s / max_t, draw.choice((0.0, 0.2, 0.4)), seed)
     return SimulatedExperiment(
         curve=curve,
