@@ -20,6 +20,13 @@ from muster.cluster.states import InstanceState
 _LEARNING = 0.3  # how much one new boot counts against those before it
 
 
+class Level(Struct, frozen=True):
+    """A Level is a stretch of time in which so many of the trials to come will run at once."""
+
+    length_s: float
+    count: float
+
+
 class ExpectedWork(Struct, frozen=True, kw_only=True):
     """An ExpectedWork is what is known about the trials of one shape, in seconds from now."""
 
@@ -29,6 +36,7 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
     running: tuple[float, ...] = ()  # the rest of each running trial; inf: not known
     each_s: float | None = None  # how long one of those to come will run; None: not known
     work_s: float | None = None  # everything that is still to be done; None: not known
+    later: tuple[Level, ...] = ()  # of it, what cannot begin yet: it waits for what runs now
     deadline_s: float | None = None  # the nearest one
     boot_s: float = 0.0
 
@@ -50,8 +58,22 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
         """Returns how many places in all are worth their boot; more where a deadline asks for them."""
         if self.work_s is None:
             return max(first_slots, len(self.running))
-        worth = math.ceil(self.work_s * most_boot_share / max(self.boot_s, 1.0))
-        return max(1, worth, self._for_deadline())
+        return max(1, self._worth(most_boot_share), self._for_deadline())
+
+    def _worth(self, most_boot_share: float) -> int:
+        """Returns up to which place each is used so long that its boot is at most this share of that."""
+        least_s = max(self.boot_s, 1.0) / max(most_boot_share, 1e-9)
+        low, high = 0, self.waiting + self.soon + len(self.running)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._used_s(middle) >= least_s else (low, middle - 1)
+        return low
+
+    def _used_s(self, place: int) -> float:
+        """Returns how long the last of so many places would be used, if nothing else than this work comes."""
+        later_s = sum(level.count * level.length_s for level in self.later)
+        now_s = max(0.0, (self.work_s or 0.0) - later_s)
+        return now_s / place + sum(level.length_s for level in self.later if level.count >= place)
 
     def _for_deadline(self) -> int:
         """Returns the places without which the work is not done in time, with a tenth to spare."""
@@ -84,6 +106,8 @@ def expected_work(
                 one.waiting += work.count
             elif starts_s <= boot_s < ends_s and work.probability >= spec.forecasts.least_probability:
                 one.soon += work.count
+            elif starts_s > boot_s and math.isfinite(ends_s):
+                one.later.append((starts_s, ends_s, work.count * work.probability))
             one.coming.append((work.count * work.probability, work.each_s))
         for shape in {trial.shape for trial in forecast.trials} | {work.shape for work in forecast.coming}:
             gathered[shape].note_deadline(forecast, now)
@@ -97,6 +121,7 @@ class _Gathered:
         self.waiting = self.soon = 0
         self.running: list[float] = []
         self.coming: list[tuple[float, float | None]] = []
+        self.later: list[tuple[float, float, float]] = []  # from, until, trials
         self.deadline_s: float | None = None
 
     def note_deadline(self, forecast: Forecast, now: float) -> None:
@@ -116,9 +141,24 @@ class _Gathered:
             running=tuple(sorted(self.running)),
             each_s=each_s,
             work_s=sum(self.running) + (each_s or 0.0) * count if is_known else None,
+            later=_levels(self.later),
             deadline_s=self.deadline_s,
             boot_s=boot_s,
         )
+
+
+def _levels(spans: Sequence[tuple[float, float, float]]) -> tuple[Level, ...]:
+    """Returns how many trials run at once from one change of their number to the next."""
+    changes: dict[float, float] = {}
+    for start_s, end_s, count in spans:
+        changes[start_s] = changes.get(start_s, 0.0) + count
+        changes[end_s] = changes.get(end_s, 0.0) - count
+    found, running, before = [], 0.0, 0.0
+    for at_s in sorted(changes):
+        if running > 0.0:
+            found.append(Level(at_s - before, running))
+        running, before = running + changes[at_s], at_s
+    return tuple(found)
 
 
 def everyone_forecasts(forecasts: Sequence[Forecast], runtime: RuntimeReport) -> bool:
