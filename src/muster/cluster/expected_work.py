@@ -22,6 +22,13 @@ _TO_LEARN = 0.05  # of the time to a deadline: it may pass until it is known how
 _SPARE = 1.1  # work takes a tenth longer than expected
 
 
+class Level(Struct, frozen=True):
+    """A Level is a stretch of time in which so many of the trials to come will run at once."""
+
+    length_s: float
+    count: float
+
+
 class ExpectedWork(Struct, frozen=True, kw_only=True):
     """An ExpectedWork is what is known about the trials of one shape, in seconds from now."""
 
@@ -30,8 +37,9 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
     soon: int = 0  # trials that will want room within a boot time
     running: tuple[float, ...] = ()  # the rest of each running trial; inf: not known
     each_s: float | None = None  # how long one of those to come will run; None: not known
-    most_s: float | None = None  # how long one of those to come may run; None: not known
+    most_s: float | None = None  # until one of those to come may be over, however many run; None: not known
     work_s: float | None = None  # everything that is still to be done; None: not known
+    later: tuple[Level, ...] = ()  # of it, what cannot begin yet: it waits for what runs now
     deadline_s: float | None = None  # the nearest one
     begun_s: float = 0.0  # since when its experiment has run
     speed: float = 1.0  # of the machines on which these times were measured
@@ -55,8 +63,22 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
         """Returns how many places in all are worth their boot; more where a deadline asks for them."""
         if self.work_s is None:
             return self._wanted if self._is_too_short_to_learn() else max(first_slots, len(self.running))
-        worth = math.ceil(self.work_s * most_boot_share / max(self.boot_s, 1.0))
-        return max(1, worth, self._for_deadline())
+        return max(1, self._worth(most_boot_share), self._for_deadline())
+
+    def _worth(self, most_boot_share: float) -> int:
+        """Returns up to which place each is used so long that its boot is at most this share of that."""
+        least_s = max(self.boot_s, 1.0) / max(most_boot_share, 1e-9)
+        low, high = 0, self._wanted
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._used_s(middle) >= least_s else (low, middle - 1)
+        return low
+
+    def _used_s(self, place: int) -> float:
+        """Returns how long the last of so many places would be used, if nothing else than this work comes."""
+        later_s = sum(level.count * level.length_s for level in self.later)
+        now_s = max(0.0, (self.work_s or 0.0) - later_s)
+        return now_s / place + sum(level.length_s for level in self.later if level.count >= place)
 
     @property
     def _wanted(self) -> int:
@@ -120,8 +142,12 @@ def expected_work(
                 one.waiting += work.count
             elif starts_s <= boot_s < ends_s and work.probability >= spec.forecasts.least_probability:
                 one.soon += work.count
+            elif starts_s > boot_s and math.isfinite(ends_s):
+                one.later.append((starts_s, ends_s, work.count * work.probability))
             one.coming.append((work.count * work.probability, work.each_s))
-            one.most_s.append(work.each_s if work.most_s is None else work.most_s)
+            most_s = work.each_s if work.most_s is None else work.most_s
+            if most_s is not None:
+                one.most_s.append(max(0.0, starts_s) + most_s)
         for shape in {trial.shape for trial in forecast.trials} | {work.shape for work in forecast.coming}:
             gathered[shape].note_deadline(forecast, now)
     return [one.total(shape, boot_s) for shape, one in gathered.items()]
@@ -135,7 +161,8 @@ class _Gathered:
         self.running: list[float] = []
         self.speeds: list[float] = []  # of the nodes of those that run
         self.coming: list[tuple[float, float | None]] = []
-        self.most_s: list[float | None] = []  # of those to come
+        self.most_s: list[float] = []  # until those to come may be over, if nothing but they ran
+        self.later: list[tuple[float, float, float]] = []  # from, until, trials
         self.deadline_s: float | None = None
         self.begun_s = 0.0
 
@@ -157,13 +184,28 @@ class _Gathered:
             soon=self.soon,
             running=tuple(sorted(self.running)),
             each_s=each_s,
-            most_s=max((most for most in self.most_s if most is not None), default=None),
+            most_s=max(self.most_s, default=None),
             work_s=sum(self.running) + (each_s or 0.0) * count if is_known else None,
+            later=_levels(self.later),
             deadline_s=self.deadline_s,
             begun_s=self.begun_s,
             speed=sum(self.speeds) / len(self.speeds) if self.speeds else 1.0,
             boot_s=boot_s,
         )
+
+
+def _levels(spans: Sequence[tuple[float, float, float]]) -> tuple[Level, ...]:
+    """Returns how many trials run at once from one change of their number to the next."""
+    changes: dict[float, float] = {}
+    for start_s, end_s, count in spans:
+        changes[start_s] = changes.get(start_s, 0.0) + count
+        changes[end_s] = changes.get(end_s, 0.0) - count
+    found, running, before = [], 0.0, 0.0
+    for at_s in sorted(changes):
+        if running > 0.0:
+            found.append(Level(at_s - before, running))
+        running, before = running + changes[at_s], at_s
+    return tuple(found)
 
 
 def everyone_forecasts(forecasts: Sequence[Forecast], runtime: RuntimeReport) -> bool:

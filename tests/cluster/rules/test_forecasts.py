@@ -105,6 +105,21 @@ def test_no_more_machines_are_bought_than_spend_a_tenth_of_their_time_on_booting
     assert bought(seen) == expected
 
 
+def test_work_that_waits_for_a_rung_to_open_makes_no_more_places_worth_their_boot_now():
+    """Ten trials of 600 s are worth four places of 1,500 s; one that follows is long, but needs one place."""
+    now = ComingWork(shape=ONE, count=10, each_s=600.0)
+    rung = ComingWork(shape=ONE, count=1, start_s=6000.0, end_s=42_000.0, each_s=36_000.0)
+    seen = world(gangs=waiting(10), spec=priced(), forecasts=(forecast(now, rung),))
+    assert bought(seen) == 4
+
+
+def test_a_place_that_a_later_rung_needs_too_is_worth_its_boot():
+    now = ComingWork(shape=ONE, count=10, each_s=600.0)
+    rungs = [ComingWork(shape=ONE, count=3, start_s=s, end_s=s + 1e3, each_s=1e3) for s in (900.0, 1400.0)]
+    seen = world(gangs=waiting(10), spec=priced(), forecasts=(forecast(now, *rungs),))
+    assert bought(seen) == 6, "500 s of six at once, and 6,000 s / 6 before them"
+
+
 @pytest.mark.parametrize(("left_s", "expected"), [(6000.0, 4), (1800.0, 6), (1300.0, 10), (500.0, 10)])
 def test_a_deadline_asks_for_more_places_than_their_boot_is_worth(left_s, expected):
     """Ten trials of 600 s after the boot: the last one begins when the others leave it 600 s.
