@@ -57,6 +57,11 @@ class BudgetState(Struct, kw_only=True):
         """Returns whether the machines must go now for the budget to be held."""
         return self.left < self.per_hour * SLACK_S / 3600.0
 
+    @property
+    def is_overdue(self) -> bool:
+        """Returns whether the time in which work could be saved is over, since the machines must go."""
+        return self.left < -self.per_hour * (self.giveback_s - ENDING_S) / 3600.0
+
     def text(self) -> str:
         parts = []
         if self.budget.total is not None:
