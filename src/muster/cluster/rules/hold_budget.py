@@ -16,6 +16,7 @@ from muster.cluster.states import InstanceState
 
 _S = InstanceState
 _SERVING = (_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
+_PAID = (_S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
 
 
 def hold_budget(draft: Draft) -> None:
@@ -39,6 +40,29 @@ def hold_budget(draft: Draft) -> None:
         draft.pack_request = replace(request, most_new=fitting, most_new_reason=text)
         draft.packing = packing = pack(draft.pack_request)
         fitting -= 1  # fewer machines may be larger ones, which cost more
+    _shrink(draft, budget)
+
+
+def _shrink(draft: Draft, budget: BudgetState) -> None:
+    """Gives the newest machines back while all together cost more per hour than they may.
+
+    That happens when a machine comes that was given up already, or when the limit was lowered.
+    """
+    most = budget.budget.per_hour
+    if most is None or draft.packing is None or budget.per_hour <= most + 1e-9:
+        return
+    leaving = {removal.instance_id for removal in draft.packing.removals}
+    staying = [one for one in draft.in_state(*_PAID) if is_head(one) or _goes(one, leaving)]
+    over = sum(one.price_per_hour or 0.0 for one in staying) - most
+    details = f"all machines cost more than ${most:g} per hour"
+    removals: list[Removal] = []
+    for one in sorted(staying, key=lambda each: (each.state is _S.RAY_RUNNING, -each.history[0].at)):
+        if over > 1e-9 and not is_head(one) and one.price_per_hour:
+            removals.append(_removal(one, details))
+            over -= one.price_per_hour
+    if removals:
+        draft.packing = replace(draft.packing, removals=(*draft.packing.removals, *removals))
+        draft.add_cluster_verdict(Reason.BUDGET, f"{details}: {budget.text()}; the newest are given back")
 
 
 def _price_of(draft: Draft, queued: Instance) -> float | None:
