@@ -50,6 +50,10 @@ class BudgetWatch:
     allowed_usd: float = 0.0  # one billing unit of each machine of the period
     is_used_up: bool = False  # no machine could be bought, or all had to go
     over_rate_usd: float = 0.0  # beyond the limit per hour, summed up over time
+    headless_usd: float = 0.0  # charged while there was no head that could have ended anything
+    _heads: int = 0
+    _is_headless: bool = False
+    _last_usd: float = 0.0
     _asked: int = 0
     _since: float | None = None
     _before_usd: float = 0.0  # charged before the running period
@@ -59,12 +63,14 @@ class BudgetWatch:
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
         """Looks at the cloud after a tick; yields nothing, because it only measures."""
         self._note_refused(cluster)
+        self._note_headless(cluster)
         budget, plan = cluster.options.spec.budget, cluster.store.newest
         if budget is not None and plan is not None:
             self.is_used_up |= any(verdict.reason is Reason.BUDGET for verdict in plan.verdicts)
             since = plan.memory.budget_period.since
             if since != self._since:
-                self._before_usd = self._charged(cluster) if self._since is not None else 0.0
+                before_usd = self._charged(cluster) - self.headless_usd
+                self._before_usd = before_usd if self._since is not None else 0.0
                 self._since_s = cluster.world.time if self._since is not None else 0.0
                 self._since = since
             self._check_total(cluster, budget)
@@ -78,6 +84,16 @@ class BudgetWatch:
             if machine is not None and machine.exists and not machine.leaving:
                 self.refused.setdefault(cloud_id, at)
         self._asked = len(cluster.cloud.terminated)
+
+    def _note_headless(self, cluster: SimulatedCluster) -> None:
+        """What is charged from the loss of a head to the first plan of the next one is counted apart."""
+        now_usd = self._charged(cluster)
+        if len(cluster.restored_at) != self._heads:
+            self._heads, self._is_headless = len(cluster.restored_at), True
+        if self._is_headless:
+            self.headless_usd += now_usd - self._last_usd
+            self._is_headless = cluster.plan is None
+        self._last_usd = now_usd
 
     def _counted_s(self, machine: CloudMachine, now: float) -> float:
         """Returns until when a machine counts."""
@@ -99,7 +115,7 @@ class BudgetWatch:
     def _check_total(self, cluster: SimulatedCluster, budget: Budget) -> None:
         if budget.total is None:
             return
-        over = self._charged(cluster) - self._before_usd - budget.total
+        over = self._charged(cluster) - self.headless_usd - self._before_usd - budget.total
         if over > self.over_usd + 1e-9:
             now = cluster.world.time
             paid = [m for m in cluster.cloud.machines.values() if self._counted_s(m, now) > self._since_s]
@@ -116,7 +132,13 @@ class BudgetWatch:
 
 
 def _cost(machine: CloudMachine, until: float) -> float:
-    return replace(machine, ended_at=max(until, machine.created_at)).cost(until)
+    """Returns what a machine costs up to a time, at the price at which it was asked for.
+
+    A price that changes in the second in which a machine is made is that of the next one.
+    """
+    price = machine.price_per_hour if machine.offer is None else machine.offer.price_per_hour
+    ended_at = max(until, machine.created_at)
+    return replace(machine, ended_at=ended_at, price_per_hour=price or 0.0).cost(until)
 
 
 def _drawn(draw: Stream, low: float, high: float) -> float:
@@ -129,7 +151,6 @@ class BudgetRun(JointSeedRun):
 
     def __init__(self, seed: int) -> None:
         self.watch = BudgetWatch()
-        self._places: dict[str, dict[CloudId, CloudMachine]] = {}  # experiment -> machines of its trials
         self.over: dict[str, tuple[float, float]] = {}  # experiment -> $ beyond its budget, $ allowed
         super().__init__(seed)
 
@@ -161,12 +182,9 @@ class BudgetRun(JointSeedRun):
             name, budget = tuner.asked.name, tuner.asked.experiment.limits.cost_budget
             if budget is None:
                 continue
-            places = self._places.setdefault(name, {})
-            nodes = (node for placement in tuner.engine.placements() for node in placement.nodes)
-            places |= {node.machine.cloud_id: node.machine for node in nodes}
             over = tuner.engine.held_usd() - budget
             if over > 0.0:
-                self.over[name] = over, sum(map(unit_usd, places.values()))
+                self.over[name] = over, sum(map(unit_usd, tuner.engine.work.machines.values()))
         yield from ()
 
     def excesses(self) -> list[tuple[float, float]]:
@@ -188,6 +206,7 @@ class BudgetSummary:
     most_units: float = 0.0  # the largest excess, in billing units of its machines
     with_refusals: int = 0  # worlds in which a machine's end was refused or lost
     refused: int = 0  # such machines
+    headless_usd: float = 0.0
 
     @classmethod
     def of(cls, seeds: Iterable[int]) -> BudgetSummary:
@@ -209,6 +228,7 @@ class BudgetSummary:
             most_units=max(self.most_units, *units, 0.0),
             with_refusals=self.with_refusals + bool(refused),
             refused=self.refused + refused,
+            headless_usd=self.headless_usd + run.watch.headless_usd,
         )
 
 
@@ -223,6 +243,7 @@ def run(*, quick: bool) -> dict[str, float]:
         ["largest excess, in billing units of its machines", f"{found.most_units:.2f}"],
         ["worlds with a machine whose end was refused (counted apart)", str(found.with_refusals)],
         ["such machines", str(found.refused)],
+        ["$ while a head was lost and none could act (counted apart)", f"{found.headless_usd:.2f}"],
     ]
     table.show("budgets of clusters and experiments, by what the cloud charges", ["", ""], rows)
     if found.exceeded:

@@ -86,7 +86,7 @@ def budget_state(
     return BudgetState(
         budget=spec.budget,
         spent=max(0.0, spend_so_far(live, memory, now) - period.spent_before),
-        promised=sum(_promised(record, now, boot_s, giveback_s) for record in live),
+        promised=sum(_promised(record, now, boot_s, giveback_s, spec.timeouts.request_s) for record in live),
         per_hour=sum(record.price_per_hour or 0.0 for record in live),
         boot_s=boot_s,
         giveback_s=giveback_s,
@@ -104,20 +104,31 @@ def period_at(budget: Budget, memory: Memory, spent: float, now: float) -> Budge
     return BudgetPeriod(since=period.since + passed * budget.period_s, spent_before=spent)
 
 
-def _promised(record: Instance, now: float, boot_s: float, giveback_s: float) -> float:
+def _promised(record: Instance, now: float, boot_s: float, giveback_s: float, request_s: float) -> float:
     """Returns the $ that the record's machine will cost from now on if it is given up now.
 
     A machine may exist since it was asked for, whenever a list first shows it.
     """
-    asked = record.entered(InstanceState.REQUESTED)
-    since = asked[-1] if asked else now
+    since = _may_exist_since(record, request_s)
     price = record.price_per_hour or 0.0
     if record.state is InstanceState.REQUESTED:
-        return price * billed_s(record.offer, max(boot_s, now - since) + giveback_s) / 3600.0
-    unseen_s = max(0.0, _arrival(record, now) - since) if asked else 0.0
-    unseen = price * unseen_s / 3600.0
-    return max(0.0, cost_of(record, now + giveback_s) - cost_of(record, now)) + unseen
+        waited_s = 0.0 if since is None else now - since
+        return price * billed_s(record.offer, max(boot_s, waited_s) + giveback_s) / 3600.0
+    arrived = next((change.at for change in record.history if change.state in ON_CLOUD), now)
+    unseen_s = 0.0 if since is None else max(0.0, arrived - since)
+    return max(0.0, cost_of(record, now + giveback_s) - cost_of(record, now)) + price * unseen_s / 3600.0
 
 
-def _arrival(record: Instance, now: float) -> float:
-    return next((change.at for change in record.history if change.state in ON_CLOUD), now)
+def _may_exist_since(record: Instance, request_s: float) -> float | None:
+    """Returns when the machine was asked for; None when we did not.
+
+    A request that nothing answered in time may have been heard all the same; one that was refused was not.
+    """
+    found: float | None = None
+    for change, following in zip(record.history, (*record.history[1:], None), strict=True):
+        if change.state is InstanceState.REQUESTED:
+            found = change.at if found is None else found
+            is_refused = following is not None and following.state is InstanceState.QUEUED
+            if is_refused and following is not None and following.at - change.at <= request_s:
+                found = None
+    return found

@@ -127,6 +127,26 @@ def test_a_machine_may_exist_since_it_was_asked_for():
     assert bought(world([late], demands=[demand()], spec=limited(total=0.58))) == 0
 
 
+def test_a_request_that_nothing_answered_may_have_been_heard_and_one_that_was_refused_was_not():
+    """Asked for 800 s and 100 s before it was listed: the first request was open for longer than it may be."""
+    for open_s, total in ((601, 0.1 + 0.12 + 0.8), (10, 0.1 + 0.12 + 0.1)):
+        late = record(
+            "a",
+            S.RAY_RUNNING,
+            price_per_hour=3.6,
+            history=past(
+                (S.REQUESTED, NOW - 900),
+                (S.QUEUED, NOW - 900 + open_s),
+                (S.REQUESTED, NOW - 200),
+                (S.ALLOCATED, NOW - 100),
+                (S.RAY_RUNNING, NOW - 100),
+            ),
+        )
+        spare = LEAST + 0.001
+        assert bought(world([late], demands=[demand()], spec=limited(total=total + spare))) == 1
+        assert bought(world([late], demands=[demand()], spec=limited(total=total + spare - 0.01))) == 0
+
+
 def test_nothing_is_bought_while_the_workers_go():
     records = [serving("a", NOW - 100)]
     seen = world(records, demands=[demand(count=3)], spec=limited(total=0.2))

@@ -12,10 +12,11 @@ from math import inf
 
 from msgspec.structs import replace
 
-from muster.base.ids import NodeId
+from muster.base.ids import CloudId, NodeId
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import Strategy
 from muster.sim.cluster.build import SimulatedCluster
+from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode
 from muster.sim.cluster.world import World
 from muster.sim.event_queue import ANY_TURN, GONE, Action, EventQueue, HasTurns
@@ -67,6 +68,7 @@ class TrialWork:
 
     held_s: float = 0.0  # from a place on a node to its end
     held_usd: float = 0.0  # what these places cost, by what the cloud charges for the nodes
+    machines: dict[CloudId, CloudMachine] = field(default_factory=dict)  # that ever held a trial
     repeated_s: float = 0.0  # work since the newest checkpoint, lost with a node
     restores: int = 0
     moves: dict[str, int] = field(default_factory=dict)  # trial -> how often its node was taken from it
@@ -255,6 +257,7 @@ class JointEngine(SimulatedEngine):
     def begin(self, placement: TrialPlacement) -> None:
         """Starts the process of a trial that has its place."""
         placement.placed_at = placement.saved_at = self._world.time
+        self.work.machines.update({node.machine.cloud_id: node.machine for node in placement.nodes})
         if placement.command.checkpoint is not None:
             self.work.restores += 1
         if self._is_priced:
