@@ -128,7 +128,7 @@ def test_a_machine_may_exist_since_it_was_asked_for():
 
 
 def test_a_request_that_nothing_answered_may_have_been_heard_and_one_that_was_refused_was_not():
-    """Asked for 800 s and 100 s before it was listed: the first request was open for longer than it may be."""
+    """Asked for 800 s and 100 s before it was listed: the first was open for longer than it may be."""
     for open_s, total in ((601, 0.1 + 0.12 + 0.8), (10, 0.1 + 0.12 + 0.1)):
         late = record(
             "a",

@@ -44,8 +44,8 @@ class JointTuner:
             costs=experiment.costs,
             speed_of=speed_of,
             faults=experiment.faults,
-            is_priced=experiment.limits.cost_budget is not None,
         )
+        self.engine.is_priced = experiment.limits.cost_budget is not None
         self.run = SimulatedRun(experiment, store, self.engine)
         self._world, self._wakes_at = cluster.world, math.inf
         self.ended_at: float | None = None
