@@ -136,7 +136,9 @@ _AT_ANY_PRICE = 10  # a power of speed: a machine that is a third faster may cos
 
 def _for_deadlines(spec: ClusterSpec, expected: Iterable[ExpectedWork]) -> ClusterSpec:
     """Where the slowest type may be too slow for a deadline, the faster ones are worth any price."""
-    speeds = {known.speed for known in spec.node_types if known.max_nodes and known.name != spec.head_node_type}
+    speeds = {
+        known.speed for known in spec.node_types if known.max_nodes and known.name != spec.head_node_type
+    }
     if len(speeds) < 2 or not any(work.needs_faster_than(min(speeds)) for work in expected):
         return spec
     types = (replace(known, speed=known.speed**_AT_ANY_PRICE) for known in spec.node_types)
