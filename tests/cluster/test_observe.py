@@ -8,6 +8,7 @@ import pytest
 from tests.cluster.fakes import START, Stage
 from tests.cluster.worlds import CPU, HEAD_MACHINE, HEAD_NODE, machine, node, spec
 
+from muster.base.forecast import ComingWork, Forecast
 from muster.base.resources import Resources
 from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
@@ -25,7 +26,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.observe import FailureInbox, Observer
-from muster.cluster.ports import NoticeReport
+from muster.cluster.ports import ForecastReport, NoticeReport
 from muster.cluster.snapshot import ProviderTraits, Quarantined
 from muster.errors import ConfigError, StoreError
 from muster.testing.builders import demand, gang
@@ -270,6 +271,55 @@ def test_deadlines_of_notices_are_in_the_time_of_the_snapshot_and_damaged_ones_a
     seen, _ = eye.observe()
     assert [(one.cloud_id, one.deadline) for one in seen.notices] == [("c-1", START + 60.0)]
     assert notes(seen) == ["notice c-3", "notice"]
+
+
+class Board:
+    """A ForecastSource with one forecast."""
+
+    def __init__(self, **changes):
+        work = ComingWork(shape=Resources.of(CPU=1), count=3)
+        self.said = Forecast(**{"experiment": "e", "at": START, "coming": (work,), **changes})
+
+    def read(self):
+        return ForecastReport(forecasts=(self.said,))
+
+
+def told(stage, **changes):
+    """What an observer whose clock stands at START makes of a forecast."""
+    ports = dataclasses.replace(stage.ports, forecasts=Board(**changes))
+    return Observer(ports, stage.ambient, FailureInbox()).observe()[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"at": START - 61.0}, "good for 60 s; if its program still runs, set the clocks"),
+        ({"at": START + 31.0}, "in the future; set the clocks of its machine and of the head"),
+        ({"deadline": float("nan")}, "one of its times is not a number"),
+    ],
+    ids=["stale", "of the future", "damaged"],
+)
+def test_a_forecast_on_which_no_money_may_be_spent_is_left_out_and_the_reason_noted(changes, why):
+    seen = told(Stage(), **changes)
+    (note,) = seen.quarantined
+    assert (seen.forecasts, note.source) == ((), "forecast e")
+    assert why in note.message
+
+
+@pytest.mark.parametrize("ahead_s", [-59.0, 29.0])
+def test_clocks_that_are_a_little_apart_do_no_harm(ahead_s):
+    seen = told(Stage(), at=START + ahead_s, deadline=START + 3600.0)
+    assert [(one.at, one.deadline) for one in seen.forecasts] == [(START + ahead_s, START + 3600.0)]
+
+
+def test_the_deadline_of_a_forecast_is_in_the_time_of_the_snapshot():
+    stage = Stage()
+    ports = dataclasses.replace(stage.ports, forecasts=Board(at=START + 1_000.0, deadline=START + 4_600.0))
+    eye = Observer(ports, stage.ambient, FailureInbox())
+    eye.observe()
+    stage.clock.jump(1_000.0)  # the wall clock was wrong when the monitor started
+    (one,) = eye.observe()[0].forecasts
+    assert (one.at, one.deadline) == (START, START + 3_600.0)
 
 
 def test_a_machine_is_resized_only_where_its_node_can_count_that():
