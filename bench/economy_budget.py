@@ -7,8 +7,10 @@ is used: machines cost from their purchase to their end, by the terms of their o
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as struct_replace
@@ -23,14 +25,19 @@ from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.checkers import Check
 from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.options import RunOptions
-from muster.sim.cluster.run import quiet
 from muster.sim.joint.seed_run import JointSeedRun, draw_joint_options
 from muster.sim.joint.tuner import JointExperiment
+from muster.trials.budget import BUDGET
 from muster.trials.template import Limits
 
 WORLDS, QUICK_WORLDS = 1000, 40
 LEAST_UNIT_S = 60.0  # where a machine is billed by the second: what clouds bill at least
 CALM_S = 1800.0  # how long a world is watched after its faults
+
+
+def quiet() -> None:
+    """Silences what both halves say about faults, which are expected here."""
+    logging.getLogger("muster").setLevel(logging.CRITICAL)
 
 
 def unit_usd(machine: CloudMachine) -> float:
@@ -197,59 +204,61 @@ class BudgetRun(JointSeedRun):
 
 
 @dataclass(frozen=True)
-class BudgetSummary:
-    """A BudgetSummary is what 1,000 worlds amount to."""
+class BudgetOutcome:
+    """A BudgetOutcome is what came of one world."""
 
-    worlds: int = 0
-    used_up: int = 0  # in which a limit was reached
-    exceeded: tuple[int, ...] = ()  # seeds
-    most_units: float = 0.0  # the largest excess, in billing units of its machines
-    with_refusals: int = 0  # worlds in which a machine's end was refused or lost
-    refused: int = 0  # such machines
-    headless_usd: float = 0.0
+    seed: int
+    is_reached: bool  # a limit was reached
+    units: float  # the largest excess, in billing units of its machines
+    refused: int  # machines whose end was refused or lost
+    headless_usd: float
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.units > 1.0
 
     @classmethod
-    def of(cls, seeds: Iterable[int]) -> BudgetSummary:
-        found = cls()
-        for seed in seeds:
-            run = BudgetRun(seed)
-            run.to_end()
-            found = found.after(seed, run)
-        return found
-
-    def after(self, seed: int, run: BudgetRun) -> BudgetSummary:
-        excesses, refused = run.excesses(), len(run.watch.refused)
-        units = [over / allowed if allowed else math.inf for over, allowed in excesses]
-        ended = any(tuner.run.state.ended_by for tuner in run.group.tuners)
-        return BudgetSummary(
-            worlds=self.worlds + 1,
-            used_up=self.used_up + (run.watch.is_used_up or ended),
-            exceeded=(*self.exceeded, seed) if any(unit > 1.0 for unit in units) else self.exceeded,
-            most_units=max(self.most_units, *units, 0.0),
-            with_refusals=self.with_refusals + bool(refused),
-            refused=self.refused + refused,
-            headless_usd=self.headless_usd + run.watch.headless_usd,
+    def of(cls, seed: int) -> BudgetOutcome:
+        run = BudgetRun(seed)
+        run.to_end()
+        units = [over / allowed if allowed else math.inf for over, allowed in run.excesses()]
+        ended = any(tuner.run.state.ended_by == BUDGET for tuner in run.group.tuners)
+        return cls(
+            seed=seed,
+            is_reached=run.watch.is_used_up or ended,
+            units=max(units, default=0.0),
+            refused=len(run.watch.refused),
+            headless_usd=run.watch.headless_usd,
         )
 
 
 def run(*, quick: bool) -> dict[str, float]:
-    """Runs the worlds, prints what they cost, returns the figures."""
-    quiet()
-    found = BudgetSummary.of(range(1, (QUICK_WORLDS if quick else WORLDS) + 1))
+    """Runs the worlds on all processors, prints what they cost, returns the figures."""
+    seeds = range(1, (QUICK_WORLDS if quick else WORLDS) + 1)
+    with ProcessPoolExecutor(initializer=quiet) as pool:
+        found = list(pool.map(BudgetOutcome.of, seeds, chunksize=5))
+    exceeded = [str(one.seed) for one in found if one.is_exceeded]
+    reached, most = sum(one.is_reached for one in found), max(one.units for one in found)
     rows = [
-        ["worlds with faults", str(found.worlds)],
-        ["a limit was reached", str(found.used_up)],
-        ["exceeded by more than a billing unit per machine", str(len(found.exceeded))],
-        ["largest excess, in billing units of its machines", f"{found.most_units:.2f}"],
-        ["worlds with a machine whose end was refused (counted apart)", str(found.with_refusals)],
-        ["such machines", str(found.refused)],
-        ["$ while a head was lost and none could act (counted apart)", f"{found.headless_usd:.2f}"],
+        ["worlds with faults", str(len(found))],
+        ["a limit was reached", str(reached)],
+        ["exceeded by more than a billing unit per machine", str(len(exceeded))],
+        ["largest excess, in billing units of its machines", f"{most:.2f}"],
+        [
+            "worlds with a machine whose end was refused (counted apart)",
+            str(sum(one.refused > 0 for one in found)),
+        ],
+        ["such machines", str(sum(one.refused for one in found))],
+        [
+            "$ while a head was lost and none could act (counted apart)",
+            f"{sum(one.headless_usd for one in found):.2f}",
+        ],
     ]
     table.show("budgets of clusters and experiments, by what the cloud charges", ["", ""], rows)
-    if found.exceeded:
-        table.note(f"exceeded in the worlds {', '.join(map(str, found.exceeded))}")
+    if exceeded:
+        table.note(f"exceeded in the worlds {', '.join(exceeded)}")
     return {
-        "budget_exceeded": float(len(found.exceeded)),
-        "budget_reached": float(found.used_up),
-        "budget_most_units": found.most_units,
+        "budget_exceeded": float(len(exceeded)),
+        "budget_reached": float(reached),
+        "budget_most_units": most,
     }
