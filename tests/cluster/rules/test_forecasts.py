@@ -124,7 +124,7 @@ def test_a_place_that_a_later_rung_needs_too_is_worth_its_boot():
 def test_a_deadline_asks_for_more_places_than_their_boot_is_worth(left_s, expected):
     """Ten trials of 600 s after the boot: the last one begins when the others leave it 600 s.
 
-    In 1,800 s six places do 6,600 s (with a tenth more) in the first 1,200 s. In 1,300 s a place does not have
+    In 1,800 s six places do 6,600 s (with a tenth more) in the first 1,200 s. In 1,300 s a place has not
     the time for two; where the time is too short for one, all of them at once come nearest.
     """
     told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + left_s)
@@ -204,9 +204,13 @@ FAST = node_type("fast", {"CPU": 1}, price_per_hour=4.0, max_nodes=100, speed=2.
 
 
 @pytest.mark.parametrize(
-    ("most_s", "expected"), [(None, "fast"), (3500.0, "fast"), (3000.0, "slow")], ids=["unknown", "long", "short"]
+    ("most_s", "expected"),
+    [(None, "fast"), (3500.0, "fast"), (3000.0, "slow")],
+    ids=["unknown", "long", "short"],
 )
-def test_where_a_slow_machine_may_be_too_slow_for_a_deadline_the_fast_one_is_worth_its_price(most_s, expected):
+def test_where_a_slow_machine_may_be_too_slow_for_a_deadline_the_fast_one_is_worth_its_price(
+    most_s, expected
+):
     """An hour is left after the boot; the fast type costs twice as much for the same work."""
     each_s = None if most_s is None else 3000.0
     told = forecast(ComingWork(shape=ONE, count=1, each_s=each_s, most_s=most_s), deadline=NOW + 3750.0)
