@@ -17,8 +17,8 @@ PRICED = node_type("cpu", {"CPU": 1}, price_per_hour=1.0, max_nodes=100)
 
 
 def priced(**changes):
-    head = {"objective": Objective.COST}
-    return spec(PRICED, max_nodes=101, **{**head, **changes})
+    usual = {"objective": Objective.COST, "max_nodes": 101}
+    return spec(PRICED, **{**usual, **changes})
 
 
 def waiting(count):
@@ -137,6 +137,28 @@ def test_a_deadline_counts_the_longest_that_a_trial_may_run():
     longest = replace(mean, most_s=1500.0)
     told = [forecast(one, deadline=NOW + 150.0 + 1650.0) for one in (mean, longest)]
     assert [bought(world(gangs=waiting(10), spec=priced(), forecasts=(one,))) for one in told] == [1, 5]
+
+
+def late(seen):
+    return [v.detail for v in reconcile(seen).verdicts if v.reason is Reason.DEADLINE]
+
+
+def test_a_deadline_that_the_limits_of_the_cluster_do_not_allow_is_told_with_what_would_help():
+    """Ten trials of 600 s need six places in half an hour; the cluster may have four workers."""
+    told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + 1800.0)
+    few = world(gangs=waiting(10), spec=priced(max_nodes=5), forecasts=(told,))
+    assert late(few) == [
+        "the deadline is in 32 min, and 6 places of {CPU: 1} are needed and 4 can be had: raise it or "
+        "max_workers, or use fewer samples"
+    ]
+    assert late(world(gangs=waiting(10), spec=priced(), forecasts=(told,))) == []
+
+
+def test_a_deadline_before_the_end_of_a_single_trial_is_told():
+    told = forecast(ComingWork(shape=ONE, count=2, each_s=3600.0), deadline=NOW + 1800.0)
+    assert late(world(gangs=waiting(2), spec=priced(), forecasts=(told,))) == [
+        "the deadline is in 30 min, and a trial takes about 60 min: raise it, or use faster machines"
+    ]
 
 
 def test_a_deadline_that_leaves_no_time_to_learn_asks_for_room_for_all_at_once():
