@@ -165,10 +165,10 @@ def told(grid):
 
 def ends_and_goes_on(storage, name):
     """A budget of three cents, then one of a dollar."""
-    first = noted(storage, name, saves_each_step, 1, budget=0.03).fit()
+    first = told(noted(storage, name, saves_each_step, 1, budget=0.03).fit())
     trainable = tune.with_resources(saves_each_step, PLACE)
     more = tune.Tuner.restore(str(Path(storage, name)), trainable, cost_budget=1.0).fit()
-    return {"first": told(first), "more": told(more)}
+    return {"first": first, "more": told(more)}
 
 
 def main(what, storage):

@@ -44,7 +44,7 @@ class BudgetState(Struct, kw_only=True):
         if price_per_hour is None:
             self.refused += 1
             return False
-        least = price_per_hour * billed_s(offer, self.boot_s + self.giveback_s) / 3600.0
+        least = self.least_cost(price_per_hour, offer)
         most_per_hour = math.inf if self.budget.per_hour is None else self.budget.per_hour
         if least > self.left + 1e-9 or self.per_hour + price_per_hour > most_per_hour + 1e-9:
             self.refused += 1
@@ -52,6 +52,10 @@ class BudgetState(Struct, kw_only=True):
         self.promised += least
         self.per_hour += price_per_hour
         return True
+
+    def least_cost(self, price_per_hour: float, offer: Offer | None = None) -> float:
+        """Returns the $ of one more machine if it is given up as soon as it has come."""
+        return price_per_hour * billed_s(offer, self.boot_s + self.giveback_s) / 3600.0
 
     @property
     def is_used_up(self) -> bool:

@@ -89,7 +89,7 @@ def read_prices(client: GcsClient, now: float) -> PriceReading:
     if now - board.at > FRESH_S:
         return PriceReading(
             problem=f"the published prices of nodes are {now - board.at:.0f} s old: ignored; does the "
-            "cluster's monitor run?"
+            "cluster's monitor run, and do the clocks of its machine and of this one agree?"
         )
     sound = {node: price for node, price in board.nodes.items() if math.isfinite(price) and price >= 0}
     odd = sorted(board.nodes.keys() - sound.keys())
