@@ -240,7 +240,7 @@ def test_an_upscaling_speed_that_would_stop_the_loop_is_refused(value):
         ),
         (
             "budget: {total: 40, period: dai}",
-            "c.yaml:17: muster.budget.period: 'dai' is not one of day, hour, month, week; did you mean 'day'?",
+            "c.yaml:17: muster.budget.period: 'dai' is not one of day, hour, month, week; did you mean",
         ),
         ("budget: {total: 40, period: 3}", "c.yaml:17: muster.budget.period: 3 is not one of day, hour,"),
         ("budget: {total: -1}", "c.yaml:17: muster.budget.total: -1 must be at least 0 and at most 1e+09"),
@@ -300,7 +300,11 @@ def test_keys_that_have_a_few_words_as_values_take_them():
     priced = GOOD.replace("  head:\n", "  head:\n    price_per_hour: 0\n")
     muster = parse_config(Document(priced + text, "c.yaml")).muster
     assert muster.budget is not None
-    assert (muster.budget.period, muster.notices.source, muster.consolidation.value) == ("day", "gcp", "eager")
+    assert (muster.budget.period, muster.notices.source, muster.consolidation.value) == (
+        "day",
+        "gcp",
+        "eager",
+    )
 
 
 @pytest.mark.parametrize("provider", ["process", "kuberay", "fake_multinode"])

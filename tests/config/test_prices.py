@@ -221,8 +221,8 @@ def test_a_budget_can_be_held_with_the_prices_of_a_price_file_and_not_where_one_
     with pytest.raises(ConfigError) as caught:
         load_spec(files(limited))
     assert str(caught.value) == (
-        f"{tmp_path}/prices.csv: muster.budget: cannot be held without the price of head; give price_per_hour "
-        "there, or muster.prices"
+        f"{tmp_path}/prices.csv: muster.budget: cannot be held without the price of head; give "
+        "price_per_hour there, or muster.prices"
     )
 
 

@@ -32,6 +32,7 @@ available_node_types:
   head: {{resources: {{CPU: 0}}, price_per_hour: 0}}
   paid: {{resources: {{CPU: {places}, place: {places}}}, max_workers: {most}, price_per_hour: 36}}
 """
+ROOM = "  room: {resources: {CPU: 3, place: 3}, max_workers: 1, price_per_hour: 40}\n"  # for all of them
 CLOUDS = {"aws": "aws: spot terminate", "gcp": "gcp: preempted", "azure": "azure: Preempt"}
 
 
@@ -73,26 +74,24 @@ def announce(service, cloud, machine, seconds):
 
 def test_the_notices_of_three_clouds_move_trials_without_a_lost_step(stage):
     """Three machines, each with the watcher of another cloud and a metadata service of its own."""
-    clouds: dict[str, str] = {}  # by node
+    notices = "  notices: {{source: {}, address: '{}'}}"
     with metadata_service() as service:
-        notices = "  notices: {{source: {}, address: '{}'}}"
         use(stage, 101, most=1, places=1, more=notices.format("aws", service.address_of_each))
         with Experiment(stage, "taken") as experiment:
             for count, cloud in enumerate(CLOUDS, 1):
                 more = notices.format(cloud, service.address_of_each)
                 stage.cluster.edit(CONFIG.format(total=101, most=count, places=1, more=more))
-                homes = wait_for(lambda: waiting_at(stage), is_longer_than(clouds), f"a trial as on {cloud}")
-                (fresh,) = set(homes) - set(clouds)
-                clouds[fresh] = cloud
+                clouds = wait_for(lambda: asking(service), is_of(count), f"a machine asks as on {cloud}")
             old = [wait_for_step(stage, "taken", number, WAITS_AT + 1) for number in range(3)]
-            stage.cluster.edit(CONFIG.format(total=101, most=6, places=1, more=more))
-            for node, cloud in clouds.items():
-                announce(service, cloud, stage.cloud_id_of(node), 100)
+            machines = [stage.cloud_id_of(node) for node in old]
+            stage.cluster.edit(CONFIG.format(total=101, most=4, places=1, more=more) + ROOM)
+            for machine in machines:
+                announce(service, clouds[machine], machine, 100)
             outcome = experiment.outcome()
         stage.wait_for_quiet()
-    assert outcome["errors"] == []
+    assert (sorted(clouds.values()), outcome["errors"]) == (sorted(CLOUDS), [])
     for number, rows in enumerate(outcome["rows"]):
-        told = f"interruption, {CLOUDS[clouds[old[number]]]}, True"
+        told = f"interruption, {CLOUDS[clouds[machines[number]]]}, True"
         assert [row[0] for row in rows] == list(range(STEPS))
         assert [step for step, _ in steps_of(stage, "taken", number)] == list(range(STEPS))
         assert [row[2] for row in rows] == [""] * WAITS_AT + [told] + [""] * (STEPS - WAITS_AT - 1)
@@ -100,14 +99,14 @@ def test_the_notices_of_three_clouds_move_trials_without_a_lost_step(stage):
         assert not {row[1] for row in rows[WAITS_AT + 1 :]} & set(old)
 
 
-def waiting_at(stage):
-    """The nodes of trials that wait for the notice."""
-    seen = [steps_of(stage, "taken", number) for number in range(3)]
-    return [steps[-1][1] for steps in seen if len(steps) > WAITS_AT]
+def asking(service):
+    """The machines that have asked their metadata service, with the cloud as on which they ask."""
+    roots = {"latest": "aws", "computeMetadata": "gcp", "metadata": "azure"}
+    return {machine: roots[root] for machine, root in (path.split("/")[1:3] for path in list(service.asked))}
 
 
-def is_longer_than(known):
-    return lambda seen: len(seen) > len(known)
+def is_of(count):
+    return lambda found: len(found) == count
 
 
 def test_a_half_empty_node_is_emptied_into_another_and_its_trial_goes_on(stage):

@@ -247,7 +247,9 @@ COMMANDS = [
         "'on_demand'",
         "the first line names the columns",
     ),
-    _of("plan_price_nan", "plan HERE/nan.yaml --demand HERE/demand.yaml", "nan.csv:2", "'nan' is not a price"),
+    _of(
+        "plan_price_nan", "plan HERE/nan.yaml --demand HERE/demand.yaml", "nan.csv:2", "'nan' is not a price"
+    ),
     _of(
         "plan_price_below_zero",
         "plan HERE/price_below_zero.yaml --demand HERE/demand.yaml",
@@ -268,7 +270,9 @@ COMMANDS = [
         "muster.budget.period",
         "'daily' is not one of day, hour",
     ),
-    _of("up_notices_source", "up HERE/source_typo.yaml -y", "muster.notices.source", "'google' is not one of"),
+    _of(
+        "up_notices_source", "up HERE/source_typo.yaml -y", "muster.notices.source", "'google' is not one of"
+    ),
     _of(
         "plan_bad_price",
         "plan HERE/prices.yaml --demand HERE/demand.yaml",

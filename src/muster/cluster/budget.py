@@ -67,7 +67,9 @@ class BudgetState(Struct, kw_only=True):
         if self.budget.total is not None:
             period_s = self.budget.period_s
             within = "" if period_s is None else f" of {_PERIODS.get(period_s, f'these {period_s:g} s')}"
-            spent = f"${self.spent:.2f} spent and ${self.promised:.2f} reserved of ${self.budget.total:g}{within}"
+            spent = (
+                f"${self.spent:.2f} spent and ${self.promised:.2f} reserved of ${self.budget.total:g}{within}"
+            )
             parts += [spent, f"${max(0.0, self.left):.2f} left"]
         if self.budget.per_hour is not None:
             parts.append(f"${self.per_hour:.2f} of ${self.budget.per_hour:g} per hour")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-
 EMPTIED = "consolidation"  # the node's trials are to go on elsewhere, because that costs less
 
 

@@ -114,7 +114,9 @@ def test_money_is_on_the_page(tmp_path: Path, serve, open_tab):
     with open_store(place, num_samples=40, cost_budget=25.0, deadline=time.time() + 3600) as store:
         for number in range(4):
             paid = report_fact(number, 1, began)
-            store.append([*facts_of_start(number, began), replace(paid, result={**paid.result, "cost_usd": 0.5})])
+            store.append(
+                [*facts_of_start(number, began), replace(paid, result={**paid.result, "cost_usd": 0.5})]
+            )
         tab = open_tab(serve(place, "--cluster", "laptop").link)
         says(tab, "figures", r"\$2\.00 of \$25\.00 spent by trials")
         says(tab, "deadline", r"deadline .*, in 60 min")
