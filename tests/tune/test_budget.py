@@ -133,6 +133,7 @@ def test_a_budget_of_cents_ends_a_class_with_its_steps_saved_and_more_money_resu
     shown = read_experiment(str(tmp_path / "e"))
     assert (shown.state, shown.ended_by) == ("interrupted", "budget")
     assert next(heading(shown, colour=False)) == "e: interrupted, ended by its budget"
+    assert shown.resume_command.endswith(f" tune resume {tmp_path / 'e'} --cost-budget ...")
     assert "cost_budget=...).fit()" in told
     (before,) = grid
     assert before.metrics.get("count", 0) < 30
