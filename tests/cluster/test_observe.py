@@ -297,7 +297,7 @@ def test_forecasts_count_only_while_they_hold_and_the_others_are_named_with_the_
     assert [one.experiment for one in seen.forecasts] == ["good", "a little ahead"]
     assert list(said) == ["forecast x", "forecast dead", "forecast ahead", "forecast odd", "forecast many"]
     assert said["forecast dead"].endswith(
-        " and good for 60 s; if its program still runs, set the clocks of its machine and of the head: ignored"
+        "good for 60 s; if its program still runs, set the clocks of its machine and of the head: ignored"
     )
     assert said["forecast ahead"].endswith("the clocks of its machine and of the head: ignored")
     assert said["forecast odd"] == "one of its times is not a number: ignored"
