@@ -32,7 +32,7 @@ available_node_types:
   head: {{resources: {{CPU: 0}}, price_per_hour: 0}}
   paid: {{resources: {{CPU: {places}, place: {places}}}, max_workers: {most}, price_per_hour: 36}}
 """
-ROOM = "  room: {resources: {CPU: 3, place: 3}, max_workers: 1, price_per_hour: 40}\n"  # for all of them
+ROOM = "  room: {resources: {CPU: 3, place: 3}, max_workers: 1, price_per_hour: 30}\n"  # for all of them
 CLOUDS = {"aws": "aws: spot terminate", "gcp": "gcp: preempted", "azure": "azure: Preempt"}
 
 
