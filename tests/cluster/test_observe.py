@@ -273,49 +273,51 @@ def test_deadlines_of_notices_are_in_the_time_of_the_snapshot_and_damaged_ones_a
     assert notes(seen) == ["notice c-3", "notice"]
 
 
-class Board:
-    """A ForecastSource with one forecast."""
+def forecast(name, at, **fields):
+    coming = (ComingWork(shape=Resources.of(CPU=1), count=4),)
+    return Forecast(experiment=name, at=at, **{"coming": coming, **fields})
 
-    def __init__(self, **changes):
-        work = ComingWork(shape=Resources.of(CPU=1), count=3)
-        self.said = Forecast(**{"experiment": "e", "at": START, "coming": (work,), **changes})
+
+def test_forecasts_count_only_while_they_hold_and_the_others_are_named_with_the_reason():
+    """A tuner that died, clocks that differ, and what cannot be: money is not spent on any of these."""
+    stage = Stage()
+    given = (
+        forecast("good", START - 59.0),
+        forecast("a little ahead", START + 29.0),
+        forecast("dead", START - 61.0),
+        forecast("over", START - 3_000.0, coming=(), is_complete=True),  # has said that it expects nothing
+        forecast("ahead", START + 31.0),
+        forecast("odd", START, deadline=float("nan")),
+        forecast("many", START, coming=(ComingWork(shape=Resources.of(CPU=1), count=0),)),
+    )
+    source = Reads(ForecastReport(forecasts=given, damaged=(Quarantined(source="forecast x", message="no"),)))
+    stage.ports = dataclasses.replace(stage.ports, forecasts=source)
+    seen = look(stage)
+    said = {note.source: note.message for note in seen.quarantined}
+    assert [one.experiment for one in seen.forecasts] == ["good", "a little ahead"]
+    assert list(said) == ["forecast x", "forecast dead", "forecast ahead", "forecast odd", "forecast many"]
+    assert said["forecast dead"].endswith(
+        "good for 60 s; if its program still runs, set the clocks of its machine and of the head: ignored"
+    )
+    assert said["forecast ahead"].endswith("the clocks of its machine and of the head: ignored")
+    assert said["forecast odd"] == "one of its times is not a number: ignored"
+    assert said["forecast many"] == "0 trials with a probability of 1 make no sense: ignored"
+
+
+class Reads:
+    """A ForecastSource that has one answer."""
+
+    def __init__(self, report):
+        self.report = report
 
     def read(self):
-        return ForecastReport(forecasts=(self.said,))
-
-
-def told(stage, **changes):
-    """What an observer whose clock stands at START makes of a forecast."""
-    ports = dataclasses.replace(stage.ports, forecasts=Board(**changes))
-    return Observer(ports, stage.ambient, FailureInbox()).observe()[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"at": START - 61.0}, "good for 60 s; if its program still runs, set the clocks"),
-        ({"at": START + 31.0}, "in the future; set the clocks of its machine and of the head"),
-        ({"deadline": float("nan")}, "one of its times is not a number"),
-    ],
-    ids=["stale", "of the future", "damaged"],
-)
-def test_a_forecast_on_which_no_money_may_be_spent_is_left_out_and_the_reason_noted(changes, why):
-    seen = told(Stage(), **changes)
-    (note,) = seen.quarantined
-    assert (seen.forecasts, note.source) == ((), "forecast e")
-    assert why in note.message
-
-
-@pytest.mark.parametrize("ahead_s", [-59.0, 29.0])
-def test_clocks_that_are_a_little_apart_do_no_harm(ahead_s):
-    seen = told(Stage(), at=START + ahead_s, deadline=START + 3600.0)
-    assert [(one.at, one.deadline) for one in seen.forecasts] == [(START + ahead_s, START + 3600.0)]
+        return self.report
 
 
 def test_the_deadline_of_a_forecast_is_in_the_time_of_the_snapshot():
     stage = Stage()
-    ports = dataclasses.replace(stage.ports, forecasts=Board(at=START + 1_000.0, deadline=START + 4_600.0))
-    eye = Observer(ports, stage.ambient, FailureInbox())
+    report = ForecastReport(forecasts=(forecast("e", START + 1_000.0, deadline=START + 4_600.0),))
+    eye = Observer(dataclasses.replace(stage.ports, forecasts=Reads(report)), stage.ambient, FailureInbox())
     eye.observe()
     stage.clock.jump(1_000.0)  # the wall clock was wrong when the monitor started
     (one,) = eye.observe()[0].forecasts

@@ -95,6 +95,33 @@ OWN = [
     Mistake("keyword_typo", "TuneConfig(num_sample=3)", ("TuneConfig", "'num_sample'", "'num_samples'")),
     Mistake("space_by_position", 'Tuner(train, {"x": 1})', ("Tuner", "param_space=")),
     Mistake("mode_misspelt", 'TuneConfig(metric="loss", mode="minimize")', ("'minimize'", "'min' or 'max'")),
+    Mistake("budget_below_zero", "TuneConfig(cost_budget=-5)", ("cost_budget=-5", "number of dollars")),
+    Mistake(
+        "budget_without_a_price",
+        "fit(tune_config=TuneConfig(cost_budget=5.0))",
+        ("cost_budget=5", "cannot be held", "price_per_hour"),
+    ),
+    Mistake(
+        "price_that_is_no_number",
+        'RunConfig(price_per_hour=float("nan"))',
+        ("price_per_hour=nan", "number of dollars"),
+    ),
+    Mistake(
+        "deadline_over",
+        "from datetime import datetime, timezone\n"
+        "TuneConfig(deadline=datetime(2020, 1, 1, tzinfo=timezone.utc))",
+        ("deadline=datetime", "in the past", "later"),
+    ),
+    Mistake(
+        "deadline_without_zone",
+        "from datetime import datetime\nTuneConfig(deadline=datetime(2999, 1, 1))",
+        ("has no zone", "tzinfo=timezone.utc"),
+    ),
+    Mistake(
+        "deadline_as_a_moment_in_seconds",
+        "TuneConfig(deadline=1_900_000_000)",
+        ("deadline=1900000000", "years from now", "datetime with its zone"),
+    ),
     Mistake("samples_as_text", 'TuneConfig(num_samples="10")', ("num_samples='10'", "whole number")),
     Mistake(
         "best_without_metric",

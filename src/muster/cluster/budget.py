@@ -19,6 +19,7 @@ from muster.cluster.states import ON_CLOUD, InstanceState
 
 ENDING_S = 60.0  # from the end of a drain until the cloud has ended the machine
 SLACK_S = 30.0  # until the next tick has been carried out
+_PERIODS = {3600.0: "this hour", 86_400.0: "this day", 604_800.0: "this week", 2_592_000.0: "these 30 days"}
 _PROMISED = (*ON_CLOUD, InstanceState.REQUESTED)
 
 
@@ -43,7 +44,7 @@ class BudgetState(Struct, kw_only=True):
         if price_per_hour is None:
             self.refused += 1
             return False
-        least = price_per_hour * billed_s(offer, self.boot_s + self.giveback_s) / 3600.0
+        least = self.least_cost(price_per_hour, offer)
         most_per_hour = math.inf if self.budget.per_hour is None else self.budget.per_hour
         if least > self.left + 1e-9 or self.per_hour + price_per_hour > most_per_hour + 1e-9:
             self.refused += 1
@@ -51,6 +52,10 @@ class BudgetState(Struct, kw_only=True):
         self.promised += least
         self.per_hour += price_per_hour
         return True
+
+    def least_cost(self, price_per_hour: float, offer: Offer | None = None) -> float:
+        """Returns the $ of one more machine if it is given up as soon as it has come."""
+        return price_per_hour * billed_s(offer, self.boot_s + self.giveback_s) / 3600.0
 
     @property
     def is_used_up(self) -> bool:
@@ -65,10 +70,12 @@ class BudgetState(Struct, kw_only=True):
     def text(self) -> str:
         parts = []
         if self.budget.total is not None:
-            within = "" if self.budget.period_s is None else f" of this period of {self.budget.period_s:g} s"
-            parts.append(
+            period_s = self.budget.period_s
+            within = "" if period_s is None else f" of {_PERIODS.get(period_s, f'these {period_s:g} s')}"
+            spent = (
                 f"${self.spent:.2f} spent and ${self.promised:.2f} reserved of ${self.budget.total:g}{within}"
             )
+            parts += [spent, f"${max(0.0, self.left):.2f} left"]
         if self.budget.per_hour is not None:
             parts.append(f"${self.per_hour:.2f} of ${self.budget.per_hour:g} per hour")
         return ", ".join(parts)

@@ -214,7 +214,8 @@ def everyone_forecasts(forecasts: Sequence[Forecast], runtime: RuntimeReport) ->
     drivers = runtime.drivers
     if drivers is None or not forecasts or not all(one.is_complete for one in forecasts):
         return False
-    return drivers.live <= len({one.driver for one in forecasts})
+    known = {one.driver for one in forecasts}  # some may be of drivers that have ended meanwhile
+    return drivers.live <= len(known) if drivers.names is None else known.issuperset(drivers.names)
 
 
 def is_behind(forecasts: Iterable[Forecast], now: float, boot_s: float) -> bool:

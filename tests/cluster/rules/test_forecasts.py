@@ -79,6 +79,19 @@ def test_an_idle_node_that_nothing_will_need_goes_at_once_where_every_driver_for
     assert tick(drivers(partial, 1))[0] == {"a": "RAY_RUNNING"}
 
 
+def test_the_forecast_of_a_driver_that_has_ended_says_nothing_about_the_one_that_lives():
+    """A tuner that was killed, or has just ended, leaves its forecast for a minute."""
+    idle = node("a", NodeStatus.IDLE, available=ONE, idle_s=16.0)
+    seen = world([record("a", S.RAY_RUNNING)], nodes=[idle], spec=priced(), forecasts=(forecast(),))
+
+    def with_driver(name):
+        report = DriverReport(live=1, names=(name,))
+        return replace(seen, runtime=replace(seen.runtime, drivers=report))
+
+    assert tick(with_driver("d"))[0] == {"a": "RAY_STOP_REQUESTED"}
+    assert tick(with_driver("another"))[0] == {"a": "RAY_RUNNING"}
+
+
 def test_trials_that_get_a_place_before_a_machine_could_boot_wait_for_it_and_are_told_so():
     """Two running trials end in 30 s; each place serves two waiting ones of 60 s within the boot time."""
     records = [record(name, S.RAY_RUNNING) for name in ("a", "b")]

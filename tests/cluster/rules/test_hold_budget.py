@@ -48,7 +48,11 @@ def test_what_is_not_bought_says_that_the_budget_is_the_reason_and_how_much_is_l
 def test_a_budget_below_one_machine_buys_none_and_says_so():
     plan = reconcile(world(demands=[demand()], spec=limited(total=0.1)))
     assert not [a for a in plan.actions if isinstance(a, Launch)]
-    assert any(v.reason is Reason.BUDGET and "allows 0 of 1" in v.detail for v in plan.verdicts)
+    (said,) = [verdict.detail for verdict in plan.verdicts if verdict.reason is Reason.BUDGET]
+    assert said == (
+        "the budget allows 0 of 1 new machines: $0.00 spent and $0.00 reserved of $0.1, $0.10 left; "
+        "one costs $3.6 per hour, and at least $0.27 until it can be given back"
+    )
 
 
 def test_machines_that_exist_are_reserved_up_to_the_moment_they_can_be_given_back():

@@ -33,7 +33,7 @@ def hold_budget(draft: Draft) -> None:
         return
     wanted = sum(packing.launch.values())
     fitting = _fitting(draft, packing, budget)
-    text = f"the budget allows {fitting} of {wanted} new machines: {budget.text()}"
+    text = f"the budget allows {fitting} of {wanted} new machines: {budget.text()}{_least(packing, budget)}"
     if fitting < wanted:
         draft.add_cluster_verdict(Reason.BUDGET, text)
     while fitting >= 0 and _fitting(draft, packing, budget) < sum(packing.launch.values()):
@@ -79,6 +79,20 @@ def _fitting(draft: Draft, packing: Packing, budget: BudgetState) -> int:
     trial = replace(budget)  # a copy to try purchases on; what waits for its launch comes first
     for one in draft.in_state(_S.QUEUED):
         trial.take(_price_of(draft, one))
+    return sum(trial.take(price, offer) for price, offer in _planned_prices(packing))
+
+
+def _least(packing: Packing, budget: BudgetState) -> str:
+    """Returns what the cheapest planned machine costs, for users; "" when nobody knows."""
+    price, offer = next(iter(_planned_prices(packing)), (None, None))
+    if price is None:
+        return ""
+    least = budget.least_cost(price, offer)
+    return f"; one costs ${price:g} per hour, and at least ${least:.2f} until it can be given back"
+
+
+def _planned_prices(packing: Packing) -> list[tuple[float | None, Offer | None]]:
+    """Returns the price of each machine that the plan has, the cheapest first, with the offer it is from."""
     prices: list[tuple[float | None, Offer | None]] = []
     known = {offer.node_type.name: offer for offer in packing.offers}
     for name, count in packing.launch.items():
@@ -91,8 +105,7 @@ def _fitting(draft: Draft, packing: Packing, budget: BudgetState) -> int:
         else:
             price = known[name].node_type.price_per_hour if name in known else None
             prices += [(price, None)] * count
-    prices.sort(key=lambda each: (each[0] is None, each[0] or 0.0))
-    return sum(trial.take(price, offer) for price, offer in prices)
+    return sorted(prices, key=lambda each: (each[0] is None, each[0] or 0.0))
 
 
 def _ended(draft: Draft, budget: BudgetState) -> Packing:
