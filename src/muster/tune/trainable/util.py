@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from muster.base.foreign import rays_own
 from muster.errors import TuneError, public
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.tune.trainable.function_trainable import is_trainable_class, trainable_name
@@ -207,6 +208,8 @@ def as_resources(given: Any) -> Resources:  # noqa: ANN401 - checked here
         return given
     if isinstance(given, Mapping):
         return resource_dict_to_bundles(given)
+    if theirs := rays_own(given):
+        raise ValueError(f"resources: {theirs}")
     if callable(given) and not inspect.isclass(given):
         chooser: Chooser = given
         return chooser
