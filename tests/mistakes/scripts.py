@@ -214,6 +214,7 @@ OWN = [
             ("stopper", "MaximumIterationStopper", "fit(run_config=RunConfig(stop=theirs()))"),
             ("trainable", "Trainable", "class Mine(theirs): pass\nTuner(Mine)"),
             ("resources", "PlacementGroupFactory", "tune.with_resources(train, theirs())"),
+            ("with_resources", "PlacementGroupFactory", "train._resources = theirs()\nfit()"),
             (
                 "checkpoint",
                 "Checkpoint",

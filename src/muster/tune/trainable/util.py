@@ -298,6 +298,8 @@ def _needed(
 ) -> Resources:
     if isinstance(own, Mapping):  # what a user's default_resource_request may return
         own = resource_dict_to_bundles(own)
+    elif theirs := rays_own(own):
+        raise TuneError(f"{trainable_name(trainable)} and its resources: {theirs}")
     if own is not None and fallback is not None:
         raise TuneError(
             f"{trainable_name(trainable)} defines its own resources, and so does resources_per_trial: "
