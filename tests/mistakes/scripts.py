@@ -18,6 +18,12 @@ def train(config):
 def fit(trainable=train, **more):
     return Tuner(trainable, **{"run_config": RUN, **more}).fit()
 """
+RAYS = """\
+class theirs:  # stands for a class that was imported from Ray by mistake
+    __module__, __qualname__ = "ray.tune.search.some_module", "{0}"
+    __call__ = stop_all = lambda self, *_: None
+theirs.__name__ = "{0}"
+"""
 RAISES, TRIAL, NOTE = "raises", "trial", "note"
 
 
@@ -221,6 +227,28 @@ OWN = [
         "configs_swapped",
         "Tuner(train, tune_config=RunConfig())",
         ("tune_config", "RunConfig", "run_config="),
+    ),
+    *(
+        Mistake(f"{name}_of_ray", f"{RAYS.format(what)}{script}", ("Ray's own", what, "muster compat"), *how)
+        for name, what, script, *how in (
+            ("run_config", "RunConfig", "Tuner(train, run_config=theirs())"),
+            ("tune_config", "TuneConfig", "Tuner(train, tune_config=theirs())"),
+            ("failure_config", "FailureConfig", "RunConfig(failure_config=theirs())"),
+            ("checkpoint_config", "CheckpointConfig", "tune.run(train, checkpoint_config=theirs())"),
+            ("domain", "Float", 'Tuner(train, param_space={"a": {"lr": theirs()}})'),
+            ("domain_in_a_choice", "Float", 'Tuner(train, param_space={"a": tune.choice([1, theirs()])})'),
+            ("searcher", "OptunaSearch", "fit(tune_config=TuneConfig(search_alg=theirs()))"),
+            ("stopper", "MaximumIterationStopper", "fit(run_config=RunConfig(stop=theirs()))"),
+            ("trainable", "Trainable", "class Mine(theirs): pass\nTuner(Mine)"),
+            ("resources", "PlacementGroupFactory", "tune.with_resources(train, theirs())"),
+            ("with_resources", "PlacementGroupFactory", "train._resources = theirs()\nfit()"),
+            (
+                "checkpoint",
+                "Checkpoint",
+                'fit(lambda config: tune.report({"a": 1}, checkpoint=theirs()))',
+                TRIAL,
+            ),
+        )
     ),
     Mistake(
         "captured_lock",
