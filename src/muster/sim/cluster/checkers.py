@@ -224,7 +224,7 @@ def _is_drained(cluster: SimulatedCluster, node: SimNode) -> bool:
 
 
 def _is_unpaid(cluster: SimulatedCluster, record: Instance) -> bool:
-    """Returns whether a used-up budget ends it: its node was not known to be its own, or was asked in time."""
+    """Returns whether a used-up budget ends it: its node was not known as its own, or was asked in time."""
     if record.stop_cause is not StopCause.BUDGET:
         return False
     asked = record.entered(_S.RAY_STOP_REQUESTED)
