@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.series import SEED
 from tests.tune.crash.victim import ITERATIONS, TRIALS, loss
 
 from muster.stores.experiment.reader import open_trials
@@ -103,9 +104,12 @@ class Experiment:
         told: dict[str, Any] = json.loads((self.folder / "told.json").read_text())
         return told
 
-    def kill(self, chance: random.Random, span: Span) -> str:
-        """One life that is killed: how far the experiment was; "" when it ended well before that."""
-        driver, moment = self.start(), chance.random()
+    def kill(self, moment: float, chance: random.Random, span: Span) -> str:
+        """One life that is killed: how far the experiment was; "" when it ended well before that.
+
+        `moment` below 0.3: at some time, whether trials make steps then or not.
+        """
+        driver = self.start()
         try:
             if moment < 0.1:  # it has hardly begun
                 driver.wait(chance.uniform(0.05, 0.6))
@@ -263,16 +267,18 @@ def run_cell(cell: Cell, count: int, folder: Path, kills: list[str]) -> None:
     The run without kills is one of this machine: where trials run makes no difference. What was killed is
     noted in `kills` at once.
     """
-    chance, number = random.Random(str(cell)), 0
+    chance, number = random.Random(f"{cell} {SEED}"), 0
     plain = Experiment(replace(cell, environment={}), folder / "plain")
     expected = plain.live()
     seconds = RAY_S if cell.environment else 0.8 * (time.monotonic() - plain.began)
     span = Span(seconds, 2 * plain.steps() // (count + 1))  # the kills are spread over the whole experiment
     verify(plain, expected)
+    moments = [(part + chance.random()) / count for part in range(count)]  # some of every sort in each cell
+    chance.shuffle(moments)
     while len(kills) < count:
         number += 1
         experiment = Experiment(cell, folder / str(number))
-        while len(kills) < count and (noted := experiment.kill(chance, span)):
+        while len(kills) < count and (noted := experiment.kill(moments[len(kills)], chance, span)):
             kills.append(noted)
         told = experiment.live()
         verify(experiment, told)
