@@ -1,8 +1,8 @@
 """A driver killed with -9 at random moments and resumed each time: nothing lost or doubled, no orphan.
 
-Alone or with its whole process group, in the middle or right after it began; with remote storage at times
-with the machine, whose copy is then gone. `make test` runs a sample; `make series` all: 224 kills, those of
-test_kill_on_ray.py included.
+Alone or with its whole process group; mostly while trials make steps, at times right after it began; with
+remote storage at times with the machine, whose copy is then gone. `make test` runs a sample; `make series`
+all: 224 kills, those of test_kill_on_ray.py included.
 """
 
 from __future__ import annotations
