@@ -94,7 +94,8 @@ class Emptied(Struct, frozen=True, kw_only=True):
     rooms: Mapping[str, FreeRoom]  # of the other nodes, afterwards
     targets: frozenset[str]
     machines: Mapping[str, int]  # to buy, by type
-    waiting: tuple[Resources, ...]  # shapes of the trials whose machine is not up, or not bought yet
+    must_wait: bool  # for machines that are not up, or not bought yet
+    keeps_dear: bool  # an empty node would be kept that costs more than machines for these trials
 
 
 class Market:
@@ -183,7 +184,6 @@ def emptied(node: BusyNode, rooms: Mapping[str, FreeRoom], market: Market) -> Em
     """Returns what emptying a node comes to; None when its trials fit nowhere for less."""
     left = {key: room for key, room in rooms.items() if key != node.key}
     homeless, targets, added = list[RunningTrial](), set[str](), 0.0
-    waiting: list[Resources] = []
     for trial in sorted(node.trials, key=lambda one: (-sum(one.shape.values()), one.trial_id)):
         found = _dearest(node, trial, left, market)
         if found is None:
@@ -195,7 +195,6 @@ def emptied(node: BusyNode, rooms: Mapping[str, FreeRoom], market: Market) -> Em
         left[key] = room.taken(trial.shape, node.rest_on(trial, room.speed), own)
         targets.add(key)
         added += dollars
-        waiting += [] if room.is_up else [trial.shape]
     bought = market.cheapest(node, homeless) if homeless else (0.0, 0.0, {})
     if bought is None:
         return None
@@ -205,7 +204,8 @@ def emptied(node: BusyNode, rooms: Mapping[str, FreeRoom], market: Market) -> Em
         rooms=left,
         targets=frozenset(targets),
         machines=bought[2],
-        waiting=(*waiting, *(trial.shape for trial in homeless)),
+        must_wait=bool(homeless) or not all(rooms[key].is_up for key in targets),
+        keeps_dear=any(rooms[key].end_s <= 0 and left[key].worth < left[key].price - 1e-9 for key in targets),
     )
 
 

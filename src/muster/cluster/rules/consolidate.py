@@ -43,9 +43,9 @@ def consolidate(draft: Draft) -> None:
     if policy is Consolidation.OFF or not is_possible or not draft.seen.forecasts:
         return
     assert packing is not None and request is not None and runtime is not None
-    removals, demands = _choose(draft, request, packing, runtime)
-    if demands:
-        draft.pack_request = replace(request, demands=(*request.demands, *demands))
+    removals, later, targets = _choose(draft, request, packing, runtime)
+    if later:
+        draft.pack_request = _with_work_of(request, packing, later, targets)
         draft.packing = packing = pack(draft.pack_request)
     if removals:
         draft.packing = replace(packing, removals=(*packing.removals, *removals))
@@ -53,15 +53,15 @@ def consolidate(draft: Draft) -> None:
 
 def _choose(
     draft: Draft, request: PackRequest, packing: Packing, runtime: RuntimeReport
-) -> tuple[list[Removal], list[Demand]]:
-    """Returns the nodes to empty now, and what is to be bought for those that are emptied later."""
+) -> tuple[list[Removal], list[BusyNode], set[str]]:
+    """Returns the nodes to empty now, those to empty when machines for them are up, and where trials go."""
     stopping = draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
     under_way = sum(one.stop_cause is StopCause.CONSOLIDATION for one in stopping)
     most = max(1, draft.count(_S.RAY_RUNNING) // _MOST_AT_ONCE) - under_way
     by_node = _trials_by_node(draft)
     market = Market(packing, draft.boot_s, draft.spec.head_node_type)
     rooms = _free_rooms(draft, request, packing, by_node, market)
-    removals, demands, targets = list[Removal](), list[Demand](), set[str]()
+    removals, later, targets = list[Removal](), list[BusyNode](), set[str]()
     for node in sorted(
         _candidates(draft, packing, by_node), key=lambda one: (-one.price * one.rest_s, one.key)
     ):
@@ -69,34 +69,47 @@ def _choose(
         text = _reason(draft, node, found)
         if found is None or not text or most <= 0 or node.key in targets:
             continue
-        if _is_wanted_by_others(runtime, market, found):
-            _explain(draft, node.key, node.node_type, "other work would take the machines for its trials")
+        why_not_yet = _why_not_yet(runtime, market, found)
+        if why_not_yet:
+            _explain(draft, node.key, node.node_type, why_not_yet)
             continue
         most -= 1
         rooms, targets = found.rooms, targets | found.targets
         market.buy(found.machines)
-        if found.waiting:
-            demands += _demands(node, found)
+        if found.must_wait:
+            later.append(node)
             _explain(draft, node.key, node.node_type, f"yet, a machine is awaited: {text}")
         else:
             removals.append(_removal(node, text))
-    return removals, demands
+    return removals, later, targets
 
 
-def _is_wanted_by_others(runtime: RuntimeReport, market: Market, found: Emptied) -> bool:
-    """Returns whether work that waits would be put on the machines that are to be bought."""
-    if not found.machines:
-        return False
+def _why_not_yet(runtime: RuntimeReport, market: Market, found: Emptied) -> str:
+    """Returns why no machines are bought for the trials of a node; "" when they are, or need not be."""
+    if found.must_wait and found.keeps_dear:
+        return "an idle node that is too dear for its trials must go first"
     shapes = [demand.shape for demand in runtime.demands]
     shapes += [bundle.shape for gang in runtime.gangs for option in gang.options for bundle in option]
-    return any(market.could_hold(found.machines, shape) for shape in dict.fromkeys(shapes))
+    is_taken = any(market.could_hold(found.machines, shape) for shape in dict.fromkeys(shapes))
+    return "work that waits would take the machines for its trials" if is_taken else ""
 
 
-def _demands(node: BusyNode, found: Emptied) -> list[Demand]:
-    name = f"{WORK_OF}{node.key}"
-    return [
-        Demand(shape=shape, count=count, name=name) for shape, count in Counter(found.waiting).items()
+def _with_work_of(
+    request: PackRequest, packing: Packing, later: Sequence[BusyNode], targets: set[str]
+) -> PackRequest:
+    """Returns the request with the work of nodes that will be emptied, and without their own room.
+
+    Idle nodes that were not chosen for it are not kept for it either.
+    """
+    hidden = {node.key for node in later}
+    hidden |= {node.key for node in request.nodes if node.idle_s > 0} - targets - packing.needed
+    nodes = tuple(replace(node, available=EMPTY) if node.key in hidden else node for node in request.nodes)
+    demands = [
+        Demand(shape=shape, count=count, name=f"{WORK_OF}{node.key}")
+        for node in later
+        for shape, count in Counter(trial.shape for trial in node.trials).items()
     ]
+    return replace(request, nodes=nodes, demands=(*request.demands, *demands))
 
 
 # -- what there is --------------------------------------------------------------------------------
