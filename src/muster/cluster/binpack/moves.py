@@ -80,7 +80,7 @@ class FreeRoom(Struct, frozen=True, kw_only=True):
 
 
 def _until_next_move_s(end_s: float) -> float:
-    """Returns the expected part of the time between two moves that is left when a node's trials have ended."""
+    """Returns the expected part of the time between two moves that is left when the node's trials end."""
     if end_s <= 0:
         return BETWEEN_MOVES_S
     return BETWEEN_MOVES_S + end_s * math.expm1(-BETWEEN_MOVES_S / end_s)

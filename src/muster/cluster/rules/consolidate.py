@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from muster.base.forecast import RunningTrial
+from muster.base.ids import InstanceId
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.binpack.moves import BETWEEN_MOVES_S, BusyNode, Emptied, FreeRoom, Market, emptied
 from muster.cluster.binpack.pack import pack
@@ -125,7 +126,7 @@ def _trials_by_node(draft: Draft) -> dict[str, list[RunningTrial]]:
 
 def _free_rooms(
     draft: Draft, request: PackRequest, packing: Packing, by_node: TrialsByNode, market: Market
-) -> dict[str, FreeRoom]:
+) -> Mapping[str, FreeRoom]:
     """Returns what is free on the nodes that stay and on those that come, without what was planned there."""
     planned = _planned(request, packing)
     going = {removal.instance_id for removal in packing.removals}
@@ -140,10 +141,8 @@ def _free_rooms(
     return found
 
 
-def _room(
-    draft: Draft, node: PackNode, free: Resources, by_node: TrialsByNode, market: Market
-) -> FreeRoom:
-    instance, known = draft.instances[node.key], draft.types.get(node.node_type)
+def _room(draft: Draft, node: PackNode, free: Resources, by_node: TrialsByNode, market: Market) -> FreeRoom:
+    instance, known = draft.instances[InstanceId(node.key)], draft.types.get(node.node_type)
     speed = known.speed if known else 1.0
     on_it = by_node.get(instance.node_id or "", ()) if node.runs else ()
     is_empty = not node.runs or node.idle_s > 0
@@ -216,9 +215,7 @@ def _candidates(draft: Draft, packing: Packing, by_node: TrialsByNode) -> list[B
     return found
 
 
-def _busy(
-    draft: Draft, instance: Instance, report: NodeReport, trials: tuple[RunningTrial, ...]
-) -> BusyNode:
+def _busy(draft: Draft, instance: Instance, report: NodeReport, trials: tuple[RunningTrial, ...]) -> BusyNode:
     known = draft.types.get(instance.node_type)
     return BusyNode(
         key=instance.instance_id,
@@ -272,7 +269,7 @@ def _where(found: Emptied) -> str:
 
 def _removal(node: BusyNode, text: str) -> Removal:
     return Removal(
-        instance_id=node.key,
+        instance_id=InstanceId(node.key),
         node_type=node.node_type,
         cause=StopCause.CONSOLIDATION,
         details=text,
