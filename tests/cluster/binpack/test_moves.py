@@ -8,7 +8,7 @@ import pytest
 
 from muster.base.forecast import RunningTrial
 from muster.base.resources import EMPTY
-from muster.cluster.binpack.moves import BusyNode, FreeRoom, Market, emptied
+from muster.cluster.binpack.moves import BusyNode, FreeRoom, MachineMarket, emptied
 from muster.cluster.binpack.request import Packing, TypeOffer
 from muster.testing.builders import amounts, node_type
 
@@ -29,7 +29,7 @@ def room(**changes):
 
 def market(*types, room=9):
     offers = tuple(TypeOffer(node_type=one, room=one.max_nodes) for one in types)
-    return Market(Packing(launch={}, offers=offers, room=room), boot_s=180.0)
+    return MachineMarket(Packing(launch={}, offers=offers, room=room), boot_s=180.0)
 
 
 def busy(*trials, **changes):

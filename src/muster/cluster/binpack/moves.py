@@ -98,8 +98,8 @@ class Emptied(Struct, frozen=True, kw_only=True):
     keeps_dear: bool  # an empty node would be kept that costs more than machines for these trials
 
 
-class Market:
-    """A Market is the machines that can be bought, after what was planned and ordered before."""
+class MachineMarket:
+    """A MachineMarket is the machines that can be bought, after what was planned and ordered before."""
 
     def __init__(self, packing: Packing, boot_s: float, head_node_type: str = "") -> None:
         self._boot_s = boot_s
@@ -180,7 +180,7 @@ def _sum(
     return (rest, boots, machines) if found else None
 
 
-def emptied(node: BusyNode, rooms: Mapping[str, FreeRoom], market: Market) -> Emptied | None:
+def emptied(node: BusyNode, rooms: Mapping[str, FreeRoom], market: MachineMarket) -> Emptied | None:
     """Returns what emptying a node comes to; None when its trials fit nowhere for less."""
     left = {key: room for key, room in rooms.items() if key != node.key}
     homeless, targets, added = list[RunningTrial](), set[str](), 0.0
@@ -210,7 +210,7 @@ def emptied(node: BusyNode, rooms: Mapping[str, FreeRoom], market: Market) -> Em
 
 
 def _dearest(
-    node: BusyNode, trial: RunningTrial, rooms: Mapping[str, FreeRoom], market: Market
+    node: BusyNode, trial: RunningTrial, rooms: Mapping[str, FreeRoom], market: MachineMarket
 ) -> tuple[float, str] | None:
     """Returns $ and key of the node with room for a trial on which it costs most; those that are up first."""
     worst: tuple[bool, float, str] | None = None

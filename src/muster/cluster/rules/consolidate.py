@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from muster.base.forecast import RunningTrial
 from muster.base.ids import InstanceId
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.binpack.moves import BETWEEN_MOVES_S, BusyNode, Emptied, FreeRoom, Market, emptied
+from muster.cluster.binpack.moves import BETWEEN_MOVES_S, BusyNode, Emptied, FreeRoom, MachineMarket, emptied
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import ItemOutcome, Packing, PackNode, PackRequest, Removal
 from muster.cluster.model import Demand, Gang, Instance, NodeReport, NodeStatus, RuntimeReport, StopCause
@@ -60,7 +60,7 @@ def _choose(
     under_way = sum(one.stop_cause is StopCause.CONSOLIDATION for one in stopping)
     most = max(1, draft.count(_S.RAY_RUNNING) // _MOST_AT_ONCE) - under_way
     by_node = _trials_by_node(draft)
-    market = Market(packing, draft.boot_s, draft.spec.head_node_type)
+    market = MachineMarket(packing, draft.boot_s, draft.spec.head_node_type)
     rooms = _free_rooms(draft, request, packing, by_node, market)
     removals, later, targets = list[Removal](), list[BusyNode](), set[str]()
     for node in sorted(
@@ -85,7 +85,7 @@ def _choose(
     return removals, later, targets
 
 
-def _why_not_yet(runtime: RuntimeReport, market: Market, found: Emptied) -> str:
+def _why_not_yet(runtime: RuntimeReport, market: MachineMarket, found: Emptied) -> str:
     """Returns why no machines are bought for the trials of a node; "" when they are, or need not be."""
     if found.must_wait and found.keeps_dear:
         return "an idle node that is too dear for its trials must go first"
@@ -125,7 +125,7 @@ def _trials_by_node(draft: Draft) -> dict[str, list[RunningTrial]]:
 
 
 def _free_rooms(
-    draft: Draft, request: PackRequest, packing: Packing, by_node: TrialsByNode, market: Market
+    draft: Draft, request: PackRequest, packing: Packing, by_node: TrialsByNode, market: MachineMarket
 ) -> Mapping[str, FreeRoom]:
     """Returns what is free on the nodes that stay and on those that come, without what was planned there."""
     planned = _planned(request, packing)
@@ -141,7 +141,9 @@ def _free_rooms(
     return found
 
 
-def _room(draft: Draft, node: PackNode, free: Resources, by_node: TrialsByNode, market: Market) -> FreeRoom:
+def _room(
+    draft: Draft, node: PackNode, free: Resources, by_node: TrialsByNode, market: MachineMarket
+) -> FreeRoom:
     instance, known = draft.instances[InstanceId(node.key)], draft.types.get(node.node_type)
     speed = known.speed if known else 1.0
     on_it = by_node.get(instance.node_id or "", ()) if node.runs else ()
