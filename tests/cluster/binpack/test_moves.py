@@ -8,7 +8,7 @@ import pytest
 
 from muster.base.forecast import RunningTrial
 from muster.base.resources import EMPTY
-from muster.cluster.binpack.moves import BusyNode, FreeRoom, MachineMarket, emptied
+from muster.cluster.binpack.moves import BusyNode, FreeRoom, MachineMarket, emptied, fitting_rooms
 from muster.cluster.binpack.request import Packing, TypeOffer
 from muster.testing.builders import amounts, node_type
 
@@ -84,13 +84,13 @@ def test_on_a_slower_machine_the_rest_takes_longer():
 
 def test_the_dearest_room_is_counted_on():
     rooms = {"cheap": room(end_s=1e9), "dear": room(end_s=0.0, worth=0.0)}
-    found = emptied(busy(trial()), rooms, market(SMALL))
+    found = emptied(busy(trial()), rooms, fitting_rooms(rooms, [trial().shape]), market(SMALL))
     assert found is not None
     assert (found.targets, found.must_wait, found.keeps_dear) == (frozenset({"dear"}), False, True)
 
 
 def test_a_room_on_its_way_is_used_when_no_node_that_is_up_has_any():
     rooms = {"full": room(free=EMPTY), "coming": room(end_s=0.0, worth=0.0, price=1.0, is_up=False)}
-    found = emptied(busy(trial()), rooms, market(SMALL))
+    found = emptied(busy(trial()), rooms, fitting_rooms(rooms, [trial().shape]), market(SMALL))
     assert found is not None
     assert (found.targets, found.must_wait, found.machines) == (frozenset({"coming"}), True, {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -180,12 +180,30 @@ def _sum(
     return (rest, boots, machines) if found else None
 
 
-def emptied(node: BusyNode, rooms: Mapping[str, FreeRoom], market: MachineMarket) -> Emptied | None:
+Fitting = Mapping[Resources, Sequence[str]]  # shape -> nodes with room for it
+_MOST_COMPARED = 64  # nodes per shape, so that a tick of a large cluster stays short
+
+
+def fitting_rooms(rooms: Mapping[str, FreeRoom], shapes: Iterable[Resources]) -> Fitting:
+    """Returns the nodes with room for each shape, first those that are up and needed for the least time."""
+    found = {}
+    for shape in dict.fromkeys(shapes):
+        keys = [key for key, room in rooms.items() if room.free.holds(shape)]
+        keys.sort(key=lambda key: (not rooms[key].is_up, rooms[key].end_s))
+        found[shape] = keys[:_MOST_COMPARED]
+    return found
+
+
+def emptied(
+    node: BusyNode, rooms: Mapping[str, FreeRoom], fitting: Fitting, market: MachineMarket
+) -> Emptied | None:
     """Returns what emptying a node comes to; None when its trials fit nowhere for less."""
-    left = {key: room for key, room in rooms.items() if key != node.key}
+    left = dict(rooms)
+    left.pop(node.key, None)
     homeless, targets, added = list[RunningTrial](), set[str](), 0.0
     for trial in sorted(node.trials, key=lambda one: (-sum(one.shape.values()), one.trial_id)):
-        found = _dearest(node, trial, left, market)
+        usable = [key for key in fitting[trial.shape] if key in left and left[key].free.holds(trial.shape)]
+        found = _dearest(node, trial, {key: left[key] for key in usable}, market)
         if found is None:
             homeless.append(trial)
             continue
@@ -215,8 +233,6 @@ def _dearest(
     """Returns $ and key of the node with room for a trial on which it costs most; those that are up first."""
     worst: tuple[bool, float, str] | None = None
     for key, room in rooms.items():
-        if not room.free.holds(trial.shape):
-            continue
         own = market.own_price(trial.shape, room.speed)
         found = (room.is_up, room.added(trial, node.rest_on(trial, room.speed), own), key)
         worst = found if worst is None else max(worst, found)

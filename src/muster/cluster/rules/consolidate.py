@@ -16,7 +16,15 @@ from msgspec.structs import replace
 from muster.base.forecast import RunningTrial
 from muster.base.ids import InstanceId
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.binpack.moves import BETWEEN_MOVES_S, BusyNode, Emptied, FreeRoom, MachineMarket, emptied
+from muster.cluster.binpack.moves import (
+    BETWEEN_MOVES_S,
+    BusyNode,
+    Emptied,
+    FreeRoom,
+    MachineMarket,
+    emptied,
+    fitting_rooms,
+)
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import ItemOutcome, Packing, PackNode, PackRequest, Removal
 from muster.cluster.model import Demand, Gang, Instance, NodeReport, NodeStatus, RuntimeReport, StopCause
@@ -63,10 +71,10 @@ def _choose(
     market = MachineMarket(packing, draft.boot_s, draft.spec.head_node_type)
     rooms = _free_rooms(draft, request, packing, by_node, market)
     removals, later, targets = list[Removal](), list[BusyNode](), set[str]()
-    for node in sorted(
-        _candidates(draft, packing, by_node), key=lambda one: (-one.price * one.rest_s, one.key)
-    ):
-        found = emptied(node, rooms, market)
+    candidates = _candidates(draft, packing, by_node)
+    fitting = fitting_rooms(rooms, (trial.shape for node in candidates for trial in node.trials))
+    for node in sorted(candidates, key=lambda one: (-one.price * one.rest_s, one.key)):
+        found = emptied(node, rooms, fitting, market)
         text = _reason(draft, node, found)
         if found is None or not text or most <= 0 or node.key in targets:
             continue
