@@ -1,7 +1,7 @@
 """Compares what experiments cost with ours and with a peer without prices and forecasts, in virtual time.
 
 Both sides are the same simulator, tuner and autoscaler; the peer is ours with every switch off. Costs, times
-and values are exact and the same on every machine; nothing here depends on how fast it runs.
+and values are exact and the same on every machine; nothing here depends on how fast it runs, except `quote`.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ def run(options: Options) -> dict[str, float]:
         table.note(f"work repeated on spot: median {median(lost):.2%}, worst start {max(lost):.2%}")
     if options.wants("mixed"):
         figures |= consolidation(scenario, starts)
+    if options.wants("quote") and options.with_peer:
+        from bench.economy_quote import quotes  # a real cluster: it needs Ray
+
+        figures |= quotes(quick=options.quick)
     return figures
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from muster.base.resources import Resources
+from muster.cluster.model import ClusterSpec
 from muster.sim.joint.cluster import JointCluster
 from muster.sim.joint.engine import JointEngine, SpeedOf
 from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment, SimulatedRun
@@ -21,6 +23,13 @@ class JointExperiment:
     experiment: SimulatedExperiment
     start_s: float = 0.0
     publishes: bool = True  # its forecasts
+    knows_limit: bool = False  # of the cluster: it asks for no more than that holds, as on Ray
+
+
+def limit_of(spec: ClusterSpec) -> Resources:
+    """Returns how large the cluster may become, as its monitor tells drivers."""
+    names = dict.fromkeys(name for known in spec.node_types for name in known.resources)
+    return Resources({name: spec.most_of(name) for name in names})
 
 
 class JointTuner:
@@ -38,6 +47,8 @@ class JointTuner:
             speed_of=speed_of,
             faults=asked.experiment.faults,
         )
+        if asked.knows_limit:
+            self.engine.bound(limit_of(cluster.options.spec))
         self.run = SimulatedRun(asked.experiment, store, self.engine)
         self.begun_at = cluster.world.now()
         self.ended_at: float | None = None
@@ -55,6 +66,7 @@ class JointTuner:
             before = facts.count
             if not self.run.step():
                 self.ended_at = self.run.clock.monotonic()
+                self.engine.end_lingering()
             elif facts.count == before and not self.engine.has_news:
                 return
 

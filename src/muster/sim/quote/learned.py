@@ -20,7 +20,7 @@ from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.trace import RecordedCurve, RecordedTrial
 
 MakeCurve = Callable[[Seed], Curve]
-_FEWEST_ROWS = 3  # to fit a curve to
+_FEWEST_ROWS = 3  # to fit a curve to, and of trials to judge their neighbours by
 
 
 class StepPace(Struct, frozen=True, kw_only=True):
@@ -29,24 +29,46 @@ class StepPace(Struct, frozen=True, kw_only=True):
     step_s: float
     sigma: float = 0.0
     trials: int = 1  # that it was measured on
+    unexplained: float | None = None  # the spread that the nearest config does not explain; None: all of it
 
     @property
     def uncertainty(self) -> float:
         """Returns how far the true median may be off, as the standard deviation of a logarithm."""
-        return self.sigma / math.sqrt(self.trials) if self.trials > 1 else max(self.sigma, 0.1)
+        sigma = self.sigma if self.unexplained is None else min(self.sigma, self.unexplained)
+        return sigma / math.sqrt(self.trials) if self.trials > 1 else max(self.sigma, 0.1)
 
 
 def pace_of(trials: Sequence[RecordedTrial]) -> StepPace:
     """Returns the pace of recorded trials; the first step of each counts only where there is no other."""
-    steps = [median(trial.seconds[1:] or trial.seconds) for trial in trials if trial.seconds]
-    known = [math.log(max(step, 1e-6)) for step in steps]
+    trials = [trial for trial in trials if trial.seconds]
+    known = [_log_step(trial) for trial in trials]
     if not known:
         raise ConfigError(
             "no trial has reported a result within the time of the profile; give it more minutes, or give "
             "step_s, the seconds that a step takes"
         )
     sigma = stdev(known) if len(known) > 1 else 0.0
-    return StepPace(step_s=math.exp(fmean(known)), sigma=sigma, trials=len(known))
+    return StepPace(
+        step_s=math.exp(fmean(known)), sigma=sigma, trials=len(known), unexplained=_unexplained(trials)
+    )
+
+
+def _log_step(trial: RecordedTrial) -> float:
+    return math.log(max(median(trial.seconds[1:] or trial.seconds), 1e-6))
+
+
+def _unexplained(trials: Sequence[RecordedTrial]) -> float | None:
+    """Returns how well the nearest config tells the pace of a trial, each left out once.
+
+    Two trials that are alike differ by the square root of two of what one of them deviates by.
+    """
+    if len(trials) < _FEWEST_ROWS:
+        return None
+    off = []
+    for number, trial in enumerate(trials):
+        others = RecordedCurve([*trials[:number], *trials[number + 1 :]])
+        off.append(_log_step(trial) - _log_step(others.followed(trial.config)))
+    return math.sqrt(fmean(each**2 for each in off) / 2.0)
 
 
 class LearnedCurve(Curve):
@@ -125,3 +147,4 @@ class Measured(Struct, frozen=True, kw_only=True):
     make_curve: MakeCurve
     pace: StepPace
     is_given: bool = False  # the user gave the pace; nothing was run
+    checkpoint_every: int = 1  # steps
