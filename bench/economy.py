@@ -7,19 +7,19 @@ and values are exact and the same on every machine; nothing here depends on how 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from statistics import fmean, median
 
-from bench import table
+from bench import economy_budget, economy_deadline, table
 from bench.economy_scenario import PEER, Scenario, Switches
 from bench.options import Options
 from muster.sim.joint.run import JointResult
 
 STARTS, QUICK_STARTS = 30, 2
-SHARE_STARTS = 10  # of the runs with one feature off, and of those without a limit of nodes
-UNLIMITED = 256  # nodes: as many as there are trials
+SHARE_STARTS = 5  # of the runs with one feature off, and of those with a limit of nodes
+LIMIT = 64  # nodes, where their number is limited
 WORKLOADS = ("asha", "hyperband", "pbt")
 OURS = Switches()
 ON_DEMAND = replace(OURS, spot=False)
@@ -41,23 +41,26 @@ Runs = dict[str, list[JointResult]]  # side -> one result per start
 
 def run(options: Options) -> dict[str, float]:
     """Runs, prints the tables, returns the figures."""
-    logging.getLogger("muster").setLevel(logging.ERROR)
     starts = QUICK_STARTS if options.quick else STARTS
     scenario = Scenario()
     figures: dict[str, float] = {}
     lost: list[float] = []
     for workload in filter(options.wants, WORKLOADS):
         found = run_all(scenario, workload, SIDES, starts)
-        show(f"{workload}, at most {scenario.most_nodes} nodes, {starts} starts", found)
-        figures |= ratios(workload, found, scenario.value_range())
+        show(f"{workload}, {starts} starts", found)
+        figures |= ratios(workload, found, scenario.value_range()) | ceilings(scenario, workload, found)
         lost += [one.lost_share for one in found["ours, with spot"]]
         figures |= shares(scenario, workload, found, min(starts, SHARE_STARTS))
-        figures |= unlimited(workload, min(starts, SHARE_STARTS))
+        figures |= limited(workload, min(starts, SHARE_STARTS))
     if lost:
         figures["lost_work.median"], figures["lost_work.worst"] = median(lost), max(lost)
         table.note(f"work repeated on spot: median {median(lost):.2%}, worst start {max(lost):.2%}")
     if options.wants("mixed"):
         figures |= consolidation(scenario, starts)
+    if options.wants("budget"):
+        figures |= economy_budget.run(quick=options.quick)
+    if options.wants("deadline"):
+        figures |= economy_deadline.run(quick=options.quick)
     if options.wants("quote") and options.with_peer:
         from bench.economy_quote import quotes  # a real cluster: it needs Ray
 
@@ -66,13 +69,25 @@ def run(options: Options) -> dict[str, float]:
 
 
 def run_all(scenario: Scenario, workload: str, sides: Mapping[str, Switches], starts: int) -> Runs:
-    found: Runs = {}
-    for name, switches in sides.items():
-        begun = time.process_time()
-        found[name] = [scenario.run(workload, switches, seed) for seed in range(1, starts + 1)]
-        took = (time.process_time() - begun) / max(starts, 1)
-        table.progress(f"{workload}, {name}: {starts} starts, {took:.1f} CPU s each")
-    return found
+    """Runs every start of every side, on all processors: nothing depends on what runs beside it."""
+    jobs = [
+        (scenario, workload, switches, seed) for switches in sides.values() for seed in range(1, starts + 1)
+    ]
+    with ProcessPoolExecutor(initializer=_quiet) as pool:
+        results = []
+        for done, one in enumerate(pool.map(_run_start, jobs), 1):
+            results.append(one)
+            table.progress(f"{workload}: {done} of {len(jobs)} runs")
+    return {name: results[i * starts : (i + 1) * starts] for i, name in enumerate(sides)}
+
+
+def _quiet() -> None:
+    logging.getLogger("muster").setLevel(logging.ERROR)
+
+
+def _run_start(job: tuple[Scenario, str, Switches, int]) -> JointResult:
+    scenario, workload, switches, seed = job
+    return scenario.run(workload, switches, seed)
 
 
 def ratio(ours: Sequence[JointResult], peer: Sequence[JointResult]) -> float:
@@ -114,14 +129,29 @@ def shares(scenario: Scenario, workload: str, found: Runs, starts: int) -> dict[
     return figures
 
 
-def unlimited(workload: str, starts: int) -> dict[str, float]:
-    """Repeats the comparison where the number of nodes is not limited: the peer then buys one per trial."""
-    found = run_all(Scenario(most_nodes=UNLIMITED), workload, SIDES, starts)
-    show(f"{workload}, without a limit of nodes, {starts} starts", found)
+def limited(workload: str, starts: int) -> dict[str, float]:
+    """Repeats the comparison with a limit of nodes: the peer cannot buy one per trial then."""
+    found = run_all(Scenario(most_nodes=LIMIT), workload, SIDES, starts)
+    show(f"{workload}, at most {LIMIT} nodes, {starts} starts", found)
     return {
-        f"cost_ratio_unlimited.{workload}_{name}": ratio(found[side], found["peer"])
+        f"cost_ratio_{LIMIT}_nodes.{workload}_{name}": ratio(found[side], found["peer"])
         for side, name in (("ours, on demand", "ondemand"), ("ours, with spot", "spot"))
     }
+
+
+def ceilings(scenario: Scenario, workload: str, found: Runs) -> dict[str, float]:
+    """Returns what no ratio can exceed: the same trials at the best price, no boot, nothing idle or taken."""
+    figures = {}
+    for name, switches in (("ondemand", ON_DEMAND), ("spot", OURS)):
+        price, head = scenario.best_price(switches), scenario.head_price()
+        ideal = [one.busy_s / 3600 * price + one.end_s / 3600 * head for one in found["peer"]]
+        figures[f"ceiling.{workload}_{name}"] = median(
+            one.cost / cost for one, cost in zip(found["peer"], ideal, strict=True)
+        )
+    table.note(
+        f"{workload}: no ratio can exceed {' and '.join(f'{v:.2f} ({k})' for k, v in figures.items())}"
+    )
+    return figures
 
 
 def consolidation(scenario: Scenario, starts: int) -> dict[str, float]:

@@ -83,7 +83,7 @@ class Scenario:
             "g5.12xlarge": 1.8,
         }
     )  # in the order in which a peer without prices sees them
-    most_nodes: int = 64
+    most_nodes: int = 256  # as many as there are trials: no limit
     tick_s: float = 10.0
     publish_s: float = 10.0
     idle_timeout_s: float = 300.0
@@ -121,7 +121,7 @@ class Scenario:
     def spec(self, switches: Switches) -> ClusterSpec:
         """Returns the cluster file of one side."""
         types = tuple(self._node_type(name, switches) for name in self.speeds)
-        head = _replaced(head_type(4), price_per_hour=float(prices()[HEAD][0]["on_demand"]))
+        head = _replaced(head_type(4), price_per_hour=self.head_price())
         usual = ForecastPolicy()
         policy = ForecastPolicy(
             is_used=switches.uses_forecasts,
@@ -166,6 +166,7 @@ class Scenario:
             resources=Resources.of(amounts),
             max_nodes=self.most_nodes,
             price_per_hour=float(rows[0]["on_demand"]),
+            speed=self.speeds[name] if switches.price_aware else 1.0,
             machine_type=name,
             launch_hash=name,
             offers=tuple(offers),
@@ -270,6 +271,18 @@ class Scenario:
         ]
         joint = JointRun(cluster, asked, speed_of=self.speeds.__getitem__, publish_s=self.publish_s)
         return joint.run()
+
+    def best_price(self, switches: Switches) -> float:
+        """Returns the least $ for an hour of one trial on a machine of speed 1."""
+        return min(
+            (offer.price_per_hour or 0.0) / (known.resources.to_floats()["GPU"] * self.speeds[known.name])
+            for known in self.spec(switches).node_types
+            if known.name in self.speeds
+            for offer in known.offers
+        )
+
+    def head_price(self) -> float:
+        return float(prices()[HEAD][0]["on_demand"])
 
     def value_range(self) -> float:
         """Returns the range of final values over the search space: what 0.2 % of the range means."""

@@ -42,6 +42,8 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("consolidation_saved", at_least=0.15),
         Floor("consolidation_lost", at_most=0.01),
         Floor("moved_more_than_twice", at_most=0),
+        Floor("budget_exceeded", at_most=0),
+        Floor("deadline_met", at_least=0.99),
         Floor("quote_inside", at_least=0.8),
         Floor("quote_halfwidth", at_most=0.25),
     ),

@@ -66,6 +66,13 @@ def test_behind_the_line_of_even_progress_to_a_deadline_machines_are_bought_on_d
     assert chosen(forecasts=(replace(late, done=0.6),)) == "a/spot"
 
 
+def test_a_deadline_that_leaves_no_time_to_learn_how_long_trials_take_buys_on_demand():
+    """A boot of 150 s is a twentieth of 3,000 s."""
+    unknown = Forecast(experiment="e", at=NOW, deadline=NOW + 2900.0, trials=_trial())
+    assert chosen(forecasts=(unknown,)) == "a/on-demand"
+    assert chosen(forecasts=(replace(unknown, deadline=NOW + 3100.0),)) == "a/spot"
+
+
 def _trial():
     return (RunningTrial(trial_id="x", node_id="n-z", shape=amounts({"CPU": 1}), rest_s=60.0),)
 

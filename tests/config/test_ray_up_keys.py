@@ -105,7 +105,7 @@ PROVIDER = {
     "worker_ips": (["10.0.0.2"], ("10.0.0.2",), ()),
     "coordinator_address": ("h:1", "h:1", None),
 }
-OURS = {"muster", "price_per_hour", "market", "offers"}
+OURS = {"muster", "price_per_hour", "market", "offers", "speed"}
 OLD = {"head_node", "worker_nodes"}
 KEPT = {"written"}  # a field of the program, no key
 
@@ -187,7 +187,7 @@ def test_a_provider_made_by_code_has_settings_too():
 
 def test_the_schema_has_these_keys_ours_and_the_old_ones_and_no_other():
     assert fields(ClusterConfig) == {*TOP_LEVEL, *OLD, "provider", "muster"}
-    assert fields(NodeTypeConfig) == {*NODE_TYPE, "price_per_hour", "market", "offers"}
+    assert fields(NodeTypeConfig) == {*NODE_TYPE, "price_per_hour", "market", "offers", "speed"}
     assert fields(NodeTypeDocker) == set(NODE_TYPE_DOCKER)
     assert fields(DockerConfig) == set(DOCKER)
     assert fields(AuthConfig) - KEPT == {*AUTH, "strict_host_keys"}

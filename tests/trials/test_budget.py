@@ -168,3 +168,29 @@ def test_a_warning_waits_until_something_is_known():
     assert texts[2].startswith(
         "at 34 s per step the 120 trials left need about 2 d, the deadline is in 15 min"
     )
+
+
+def test_waiting_for_a_machine_is_no_work():
+    """Four trials of two steps were started, one has a machine after 200 s; a step takes 10 s, not 210 s."""
+    world = World(deadline=400.0)
+    for name in "abcd":
+        world.start(name, 0.0, rate=None, stop=2)
+    world.guard.note_running(world.trials["a"], 200.0)
+    assert world.report("a", 210.0)
+    assert world.guard.usual.step_s == 10.0
+
+
+def test_trials_that_wait_long_for_a_machine_do_not_count_as_workers_in_the_early_warning():
+    """Three steps of 100 s are known; three more trials of ten steps wait for machines that may still come."""
+    world = World(deadline=2200.0)
+    for name in "abcd":
+        world.start(name, 0.0, rate=None, stop=10)
+    world.guard.note_running(world.trials["a"], 0.0)
+    for at in (100.0, 200.0, 300.0):
+        world.report("a", at)
+    sample = world.trials["a"]
+    assert world.guard.warning(300.0, sample, 4, 4) == ""
+    assert world.guard.warning(301.0, sample, 4, 4) == (
+        "at 2 min per step the 4 trials left need about 62 min, the deadline is in 32 min: raise it, use more "
+        "workers or fewer samples"
+    )

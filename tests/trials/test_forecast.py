@@ -9,6 +9,7 @@ from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.trials.forecast import ForecastInput, forecast_of
+from muster.trials.template import Limits
 from muster.tune.schedulers import (
     ASHAScheduler,
     HyperBandScheduler,
@@ -20,8 +21,9 @@ from muster.tune.search.space import uniform
 
 def begun(until_s, *, make_scheduler=lambda: None, max_t=10, workers=2, num_samples=4, **more):
     """An experiment with steps of 10 s, after so many seconds."""
+    curve = FunctionCurve(lambda config, t: {"loss": config["x"] / t}, seconds=10.0)
     run = SimulatedExperiment(
-        curve=FunctionCurve(lambda config, t: {"loss": config["x"] / t}, seconds=10.0),
+        curve=more.pop("curve", curve),
         space={"x": uniform(0.0, 1.0)},
         metric="loss",
         mode="min",
@@ -146,3 +148,25 @@ def test_an_experiment_that_is_over_expects_nothing():
     run = begun(1e9)
     made = forecast(run)
     assert (made.trials, made.coming, made.is_complete, made.done) == ((), (), True, 1.0)
+
+
+def test_with_a_deadline_those_that_wait_say_how_long_they_may_run():
+    """ASHA: a third goes on from each rung, and one trial may go on to the end; without one nobody asks."""
+    run = begun(10.0, make_scheduler=lambda: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), max_t=9)
+    (work,) = forecast(run, deadline=1000.0).coming
+    assert (work.each_s, work.most_s) == (23.0, 90.0)
+    assert forecast(run).coming[0].most_s is None
+
+
+def test_trials_that_end_by_themselves_are_judged_by_those_that_have_ended_where_limits_are_held():
+    """Two of four have ended after 50 s; nothing says so beforehand."""
+    limits = {"limits": Limits(deadline=10_000.0)}
+    run = begun(60.0, max_t=None, curve=FunctionCurve(_loss, seconds=10.0, iterations=5), **limits)
+    made = forecast(run, deadline=10_000.0)
+    assert [trial.rest_s for trial in made.trials] == [40.0, 40.0]
+    free = begun(60.0, max_t=None, curve=FunctionCurve(_loss, seconds=10.0, iterations=5))
+    assert [trial.rest_s for trial in forecast(free).trials] == [None, None]
+
+
+def _loss(config, t):
+    return {"loss": config["x"] / t}

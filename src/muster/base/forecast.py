@@ -36,6 +36,7 @@ class ComingWork(Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_s: float = 0.0  # earliest, from the forecast's `at`; 0: it waits already
     end_s: float | None = None  # when the last of it will be done; None: not known
     each_s: float | None = None  # how long one of them is expected to run; None: not known
+    most_s: float | None = None  # how long one of them may run; None: not known
     probability: float = 1.0
 
 
@@ -69,7 +70,7 @@ def fault_of(forecast: Forecast) -> str:
     for trial in forecast.trials:
         times += [trial.unsaved_s, trial.restart_s, trial.rest_s, trial.moved_at]
     for work in forecast.coming:
-        times += [work.start_s, work.end_s, work.each_s, work.probability]
+        times += [work.start_s, work.end_s, work.each_s, work.most_s, work.probability]
         if not 0 < work.count <= 1_000_000_000 or not 0.0 <= work.probability <= 1.0:
             return f"{work.count} trials with a probability of {work.probability:g} make no sense"
     if not all(math.isfinite(value) for value in times if value is not None):

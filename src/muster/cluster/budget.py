@@ -57,6 +57,11 @@ class BudgetState(Struct, kw_only=True):
         """Returns whether the machines must go now for the budget to be held."""
         return self.left < self.per_hour * SLACK_S / 3600.0
 
+    @property
+    def is_overdue(self) -> bool:
+        """Returns whether the time in which work could be saved is over, since the machines must go."""
+        return self.left < -self.per_hour * (self.giveback_s - ENDING_S) / 3600.0
+
     def text(self) -> str:
         parts = []
         if self.budget.total is not None:
@@ -100,8 +105,19 @@ def period_at(budget: Budget, memory: Memory, spent: float, now: float) -> Budge
 
 
 def _promised(record: Instance, now: float, boot_s: float, giveback_s: float) -> float:
-    """Returns the $ that the record's machine will cost from now on if it is given up now."""
+    """Returns the $ that the record's machine will cost from now on if it is given up now.
+
+    A machine may exist since it was asked for, whenever a list first shows it.
+    """
+    asked = record.entered(InstanceState.REQUESTED)
+    since = asked[-1] if asked else now
     price = record.price_per_hour or 0.0
     if record.state is InstanceState.REQUESTED:
-        return price * billed_s(record.offer, boot_s + giveback_s) / 3600.0
-    return max(0.0, cost_of(record, now + giveback_s) - cost_of(record, now))
+        return price * billed_s(record.offer, max(boot_s, now - since) + giveback_s) / 3600.0
+    unseen_s = max(0.0, _arrival(record, now) - since) if asked else 0.0
+    unseen = price * unseen_s / 3600.0
+    return max(0.0, cost_of(record, now + giveback_s) - cost_of(record, now)) + unseen
+
+
+def _arrival(record: Instance, now: float) -> float:
+    return next((change.at for change in record.history if change.state in ON_CLOUD), now)

@@ -18,6 +18,15 @@ from muster.cluster.model import ClusterSpec, Instance, RuntimeReport
 from muster.cluster.states import InstanceState
 
 _LEARNING = 0.3  # how much one new boot counts against those before it
+_TO_LEARN = 0.05  # of the time to a deadline: it may pass until it is known how long trials take
+_SPARE = 1.1  # work takes a tenth longer than expected
+
+
+class Level(Struct, frozen=True):
+    """A Level is a stretch of time in which so many of the trials to come will run at once."""
+
+    length_s: float
+    count: float
 
 
 class ExpectedWork(Struct, frozen=True, kw_only=True):
@@ -28,8 +37,12 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
     soon: int = 0  # trials that will want room within a boot time
     running: tuple[float, ...] = ()  # the rest of each running trial; inf: not known
     each_s: float | None = None  # how long one of those to come will run; None: not known
+    most_s: float | None = None  # until one of those to come may be over, however many run; None: not known
     work_s: float | None = None  # everything that is still to be done; None: not known
+    later: tuple[Level, ...] = ()  # of it, what cannot begin yet: it waits for what runs now
     deadline_s: float | None = None  # the nearest one
+    begun_s: float = 0.0  # since when its experiment has run
+    speed: float = 1.0  # of the machines on which these times were measured
     boot_s: float = 0.0
 
     def served_before_boot(self) -> int:
@@ -49,16 +62,52 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
     def places(self, most_boot_share: float, first_slots: int) -> int:
         """Returns how many places in all are worth their boot; more where a deadline asks for them."""
         if self.work_s is None:
-            return max(first_slots, len(self.running))
-        worth = math.ceil(self.work_s * most_boot_share / max(self.boot_s, 1.0))
-        return max(1, worth, self._for_deadline())
+            return self._wanted if self._is_too_short_to_learn() else max(first_slots, len(self.running))
+        return max(1, self._worth(most_boot_share), self._for_deadline())
+
+    def _worth(self, most_boot_share: float) -> int:
+        """Returns up to which place each is used so long that its boot is at most this share of that."""
+        least_s = max(self.boot_s, 1.0) / max(most_boot_share, 1e-9)
+        low, high = 0, self._wanted
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._used_s(middle) >= least_s else (low, middle - 1)
+        return low
+
+    def _used_s(self, place: int) -> float:
+        """Returns how long the last of so many places would be used, if nothing else than this work comes."""
+        later_s = sum(level.count * level.length_s for level in self.later)
+        now_s = max(0.0, (self.work_s or 0.0) - later_s)
+        return now_s / place + sum(level.length_s for level in self.later if level.count >= place)
+
+    @property
+    def _wanted(self) -> int:
+        return self.waiting + self.soon + len(self.running)
+
+    def _is_too_short_to_learn(self) -> bool:
+        """Returns whether machines for all are bought although nobody knows how long trials take."""
+        return self.deadline_s is not None and too_short_to_learn(self.deadline_s, self.begun_s, self.boot_s)
 
     def _for_deadline(self) -> int:
-        """Returns the places without which the work is not done in time, with a tenth to spare."""
+        """Returns the places with which the work is done in time, with a tenth to spare.
+
+        However trials follow each other, the last ends after at most the work of a place and the longest
+        trial; as many places as there are trials always do.
+        """
         if self.deadline_s is None or self.work_s is None:
             return 0
-        left_s = max(self.deadline_s - self.boot_s, 1.0)
-        return min(math.ceil(1.1 * self.work_s / left_s), self.waiting + self.soon + len(self.running))
+        left_s = self.deadline_s - self.boot_s - (self.most_s or 0.0)
+        if _SPARE * self.work_s >= left_s * self._wanted:
+            return self._wanted
+        return math.ceil(_SPARE * self.work_s / left_s)
+
+    def needs_faster_than(self, speed: float) -> bool:
+        """Returns whether a machine of that speed may be too slow for the deadline."""
+        if self.deadline_s is None:
+            return False
+        if self.most_s is None or self.work_s is None:
+            return True
+        return _SPARE * self.most_s * self.speed > (self.deadline_s - self.boot_s) * speed
 
     def new_places(self, most_boot_share: float, first_slots: int) -> int:
         """Returns how many trials to come may have room bought for them."""
@@ -67,15 +116,24 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
 
 
 def expected_work(
-    forecasts: Iterable[Forecast], spec: ClusterSpec, boot_s: float, now: float
+    forecasts: Iterable[Forecast],
+    spec: ClusterSpec,
+    boot_s: float,
+    now: float,
+    speeds: Mapping[str, float] | None = None,
 ) -> list[ExpectedWork]:
-    """Returns what is expected of every shape that a forecast names, in the order in which they name them."""
+    """Returns what is expected of every shape that a forecast names, in the order in which they name them.
+
+    `speeds`: of nodes, by their id; the speed of a node that is not there is 1.
+    """
     gathered: dict[Resources, _Gathered] = {}
     for forecast in forecasts:
         age_s = max(0.0, now - forecast.at)
         for trial in forecast.trials:
             rest = math.inf if trial.rest_s is None else max(0.0, trial.rest_s - age_s)
-            gathered.setdefault(trial.shape, _Gathered()).running.append(rest)
+            one = gathered.setdefault(trial.shape, _Gathered())
+            one.running.append(rest)
+            one.speeds.append((speeds or {}).get(trial.node_id, 1.0))
         for work in forecast.coming:
             one = gathered.setdefault(work.shape, _Gathered())
             starts_s = work.start_s - age_s
@@ -84,7 +142,12 @@ def expected_work(
                 one.waiting += work.count
             elif starts_s <= boot_s < ends_s and work.probability >= spec.forecasts.least_probability:
                 one.soon += work.count
+            elif starts_s > boot_s and math.isfinite(ends_s):
+                one.later.append((starts_s, ends_s, work.count * work.probability))
             one.coming.append((work.count * work.probability, work.each_s))
+            most_s = work.each_s if work.most_s is None else work.most_s
+            if most_s is not None:
+                one.most_s.append(max(0.0, starts_s) + most_s)
         for shape in {trial.shape for trial in forecast.trials} | {work.shape for work in forecast.coming}:
             gathered[shape].note_deadline(forecast, now)
     return [one.total(shape, boot_s) for shape, one in gathered.items()]
@@ -96,13 +159,19 @@ class _Gathered:
     def __init__(self) -> None:
         self.waiting = self.soon = 0
         self.running: list[float] = []
+        self.speeds: list[float] = []  # of the nodes of those that run
         self.coming: list[tuple[float, float | None]] = []
+        self.most_s: list[float] = []  # until those to come may be over, if nothing but they ran
+        self.later: list[tuple[float, float, float]] = []  # from, until, trials
         self.deadline_s: float | None = None
+        self.begun_s = 0.0
 
     def note_deadline(self, forecast: Forecast, now: float) -> None:
         if forecast.deadline is not None:
             left_s = forecast.deadline - now
-            self.deadline_s = left_s if self.deadline_s is None else min(left_s, self.deadline_s)
+            if self.deadline_s is None or left_s < self.deadline_s:
+                self.deadline_s = left_s
+                self.begun_s = max(0.0, now - forecast.begun_at) if forecast.begun_at is not None else 0.0
 
     def total(self, shape: Resources, boot_s: float) -> ExpectedWork:
         amounts = [(count, each) for count, each in self.coming if each is not None]
@@ -115,10 +184,28 @@ class _Gathered:
             soon=self.soon,
             running=tuple(sorted(self.running)),
             each_s=each_s,
+            most_s=max(self.most_s, default=None),
             work_s=sum(self.running) + (each_s or 0.0) * count if is_known else None,
+            later=_levels(self.later),
             deadline_s=self.deadline_s,
+            begun_s=self.begun_s,
+            speed=sum(self.speeds) / len(self.speeds) if self.speeds else 1.0,
             boot_s=boot_s,
         )
+
+
+def _levels(spans: Sequence[tuple[float, float, float]]) -> tuple[Level, ...]:
+    """Returns how many trials run at once from one change of their number to the next."""
+    changes: dict[float, float] = {}
+    for start_s, end_s, count in spans:
+        changes[start_s] = changes.get(start_s, 0.0) + count
+        changes[end_s] = changes.get(end_s, 0.0) - count
+    found, running, before = [], 0.0, 0.0
+    for at_s in sorted(changes):
+        if running > 0.0:
+            found.append(Level(at_s - before, running))
+        running, before = running + changes[at_s], at_s
+    return tuple(found)
 
 
 def everyone_forecasts(forecasts: Sequence[Forecast], runtime: RuntimeReport) -> bool:
@@ -129,15 +216,31 @@ def everyone_forecasts(forecasts: Sequence[Forecast], runtime: RuntimeReport) ->
     return drivers.live <= len({one.driver for one in forecasts})
 
 
-def is_behind(forecasts: Iterable[Forecast], now: float) -> bool:
-    """Returns whether an experiment is behind the line of even progress to its deadline."""
+def is_behind(forecasts: Iterable[Forecast], now: float, boot_s: float) -> bool:
+    """Returns whether an experiment is behind the line of even progress to its deadline.
+
+    One that cannot say yet, and has no time to find out, counts as behind.
+    """
     for one in forecasts:
-        if one.deadline is None or one.begun_at is None or one.done is None:
+        if one.deadline is None:
             continue
-        length_s = one.deadline - one.begun_at
-        if length_s <= 0 or one.done < (now - one.begun_at) / length_s:
+        begun_at = now if one.begun_at is None else one.begun_at
+        length_s = one.deadline - begun_at
+        if one.done is None:
+            has_work = bool(one.trials or one.coming)
+            if has_work and too_short_to_learn(one.deadline - now, now - begun_at, boot_s):
+                return True
+        elif length_s <= 0 or one.done < (now - begun_at) / length_s:
             return True
     return False
+
+
+def too_short_to_learn(left_s: float, begun_s: float, boot_s: float) -> bool:
+    """Returns whether a deadline leaves no time to find out how long trials take before machines are bought.
+
+    A few machines would tell, but what is bought afterwards comes a boot time and a step later.
+    """
+    return boot_s + begun_s > _TO_LEARN * (left_s + begun_s)
 
 
 def boot_time(boot_s: Mapping[str, float], spec: ClusterSpec) -> float:

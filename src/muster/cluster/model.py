@@ -72,6 +72,7 @@ class NodeType(Struct, frozen=True, kw_only=True):
     idle_timeout_s: float | None = None  # None: the cluster's
     price_per_hour: float | None = None
     market: str = "on-demand"
+    speed: float = 1.0  # of work on it, beside the other types: twice as fast is worth twice the price
     machine_type: str = ""  # the provider's own name, for reports
     launch_hash: str = ""  # empty: machines of this type are never outdated
     resize: ResizeLimits | None = None

@@ -280,7 +280,10 @@ def _untimely(forecast: Forecast, now: float) -> str:
     age_s = now - forecast.at
     written = datetime.fromtimestamp(forecast.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     if age_s > forecast.valid_s:
-        return f"it was written at {written} and good for {forecast.valid_s:.0f} s"
+        return (
+            f"it was written at {written} and good for {forecast.valid_s:.0f} s; if its program still runs, "
+            "set the clocks of its machine and of the head"
+        )
     if age_s < -MOST_SKEW_S:
         return f"it was written at {written}, in the future; set the clocks of its machine and of the head"
     return ""

@@ -26,6 +26,7 @@ PositiveCount = Annotated[int, Meta(ge=1, le=MANY)]
 Quantity = Annotated[float, Meta(ge=0, le=MAX_QUANTITY)]
 Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 Speed = Annotated[float, Meta(ge=0, le=1_000_000)]
+PositiveSpeed = Annotated[float, Meta(gt=0, le=1_000_000)]
 Minutes = Annotated[float, Meta(ge=0, le=5_256_000)]  # ten years
 PositiveMinutes = Annotated[float, Meta(gt=0, le=5_256_000)]
 Seconds = Annotated[float, Meta(ge=0, le=TEN_YEARS_S)]
@@ -286,6 +287,7 @@ class NodeTypeConfig(Section, frozen=True, kw_only=True):
     docker: NodeTypeDocker = NodeTypeDocker()
     price_per_hour: Price | None = None  # ours: $ for one machine
     market: Market = Market.ON_DEMAND  # ours
+    speed: PositiveSpeed = 1.0  # ours: of work on it, beside the other types
     offers: tuple[OfferConfig, ...] = ()  # ours: where it can be bought, and at which price
 
 

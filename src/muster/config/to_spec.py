@@ -114,6 +114,7 @@ def _node_type(
         idle_timeout_s=entry.idle_timeout_s,
         price_per_hour=entry.price_per_hour,
         market=entry.market.value,
+        speed=entry.speed,
         machine_type=launch.machine_type,
         launch_hash=launch.launch_hash,
         offers=offers_of_type(config, name, launch.machine_type, prices),

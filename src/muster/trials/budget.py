@@ -17,6 +17,7 @@ from muster.trials.spend import HOUR_S, SpendBook
 from muster.trials.template import Limits
 
 STOP_S = 5.0  # stopping a trial at once takes at most so long: its grace time and a signal
+MACHINE_WAIT_S = 300.0  # a machine that was asked for has come by then, if it comes
 PRICE_WAIT_S = 60.0  # the price of a new machine is known by then
 _FEW_STEPS = 3  # fewer do not tell how long the rest will take
 _TICK_S = 0.001  # a moment later than reckoned, or rounding would have it be a moment too early for ever
@@ -27,10 +28,11 @@ BUDGET, DEADLINE = "budget", "deadline"
 class Pace:
     """A Pace is what was measured of one trial that has been started and has not exited."""
 
-    __slots__ = ("began_at", "checkpoint_gap_s", "rate", "reported_at", "saved_at", "step_s")
+    __slots__ = ("began_at", "checkpoint_gap_s", "has_place", "rate", "reported_at", "saved_at", "step_s")
 
     def __init__(self, at: float, rate: float | None) -> None:
         self.began_at = at
+        self.has_place = False  # on a cluster it may wait long for a machine
         self.rate = rate  # $ per hour; a guess until its own is known, None without any
         self.reported_at: float | None = None
         self.step_s: float | None = None  # of its last iteration
@@ -38,6 +40,7 @@ class Pace:
         self.checkpoint_gap_s: float | None = None  # between two of these
 
     def note_report(self, at: float, has_checkpoint: bool) -> None:
+        self.has_place = True
         self.step_s = at - (self.began_at if self.reported_at is None else self.reported_at)
         self.reported_at = at
         if has_checkpoint:
@@ -109,13 +112,20 @@ class BudgetGuard:
         self._began_at = at if self._began_at is None else self._began_at
         self._paces[trial.trial_id] = Pace(at, self._rates.get(trial.placement_group_factory))
 
+    def note_running(self, trial: Trial, at: float) -> None:
+        """The process of a trial is up; on a cluster it may have waited long for a machine."""
+        pace = self._paces.get(trial.trial_id)
+        if pace is not None and not pace.has_place:
+            pace.has_place = True
+            pace.began_at = at
+
     def note_price(self, trial: Trial, at: float, usd_per_hour: float) -> None:
         self._rates[trial.placement_group_factory] = usd_per_hour
         pace = self._paces.get(trial.trial_id)
         if pace is not None:
             pace.rate = usd_per_hour
             if pace.reported_at is None:
-                pace.began_at = at  # it waited for its place until then
+                pace.began_at, pace.has_place = at, True  # it waited for its place until then
 
     def note_report(self, trial: Trial, at: float, *, has_checkpoint: bool) -> None:
         pace = self._paces.get(trial.trial_id)
@@ -206,7 +216,8 @@ class BudgetGuard:
     def warning(self, at: float, sample: Trial | None, trials_left: int | None, at_once: int) -> str:
         """Returns, once, that a limit cannot be met as things stand, with numbers; "" otherwise.
 
-        `sample`: any trial that runs; `trials_left`: those that have not ended; `at_once`: those that run.
+        `sample`: any trial that runs; `trials_left`: those that have not ended; `at_once`: those that were
+        started. One that has waited long for a machine will not get one soon, so that it does not count.
         """
         if not self._has_warned and (text := self._unpriced_text(at)):
             self._has_warned = True
@@ -216,7 +227,10 @@ class BudgetGuard:
         each_s, step_s = self.usual.trial_s(sample), self.usual.step_s
         if each_s is None or step_s is None or self.usual.steps < _FEW_STEPS:
             return ""
-        done_s = sum(min(each_s, at - pace.began_at) for pace in self._paces.values())
+        placed = [pace for pace in self._paces.values() if pace.has_place]
+        in_vain = sum(not p.has_place and at - p.began_at > MACHINE_WAIT_S for p in self._paces.values())
+        at_once = max(1, at_once - in_vain)
+        done_s = sum(min(each_s, at - pace.began_at) for pace in placed)
         work_s = max(0.0, trials_left * each_s - done_s)
         step_text = f"{step_s:.2g} s" if step_s < 1 else short_duration(step_s)
         pace_text = f"at {step_text} per step the {counted(trials_left, 'trial')} left need about"

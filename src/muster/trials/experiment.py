@@ -307,6 +307,8 @@ class ExperimentState:
             case TrialNoticed():
                 self.lifecycle.noticed(trial, event)
             case TrialStarted():
+                if self.guard is not None:
+                    self.guard.note_running(trial, event.at)
                 self.lifecycle.started(trial, event)
             case CheckpointSaved():
                 if self.guard is not None:

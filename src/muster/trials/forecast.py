@@ -8,7 +8,7 @@ and `rungs_to_open` says when trials may end; without them the rest of a trial i
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
@@ -71,6 +71,7 @@ class _Pace:
 
     per_step: dict[str, float] = field(default_factory=dict)
     usual: float | None = None
+    slowest: float | None = None
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> _Pace:
@@ -81,13 +82,14 @@ class _Pace:
                 made.per_step[trial.trial_id] = spent / steps
         if made.per_step:
             made.usual = sum(made.per_step.values()) / len(made.per_step)
+            made.slowest = max(made.per_step.values())
         return made
 
-    def seconds(self, trial_id: str, time: float, time_attr: str) -> float | None:
-        """Returns how long so much training takes; None when that is not known."""
+    def seconds(self, trial_id: str, time: float, time_attr: str, *, at_most: bool = False) -> float | None:
+        """Returns how long so much training takes, or may take; None when that is not known."""
         if time_attr == SECONDS:
             return time
-        pace = self.per_step.get(trial_id, self.usual)
+        pace = self.per_step.get(trial_id, self.slowest if at_most else self.usual)
         return None if time_attr != ITERATION or pace is None else time * pace
 
 
@@ -176,26 +178,36 @@ class _Forecaster:
             return whole_s
         return max(0.0, whole_s - max(0.0, self._given.at - trial.last_result_time))
 
-    def _expected_s(self, trial: Trial) -> float | None:
-        """Returns the expected training of a trial from its last result on, in seconds."""
+    def _expected_s(self, trial: Trial, *, at_most: bool = False) -> float | None:
+        """Returns the expected training of a trial from its last result on, in seconds.
+
+        `at_most`: if it goes on from every rung, and is as slow as the slowest of those that run.
+        """
         ahead = self._milestones(trial)
         if ahead is None:
             return None
         total, probability = 0.0, 1.0
         reached: dict[str, float] = {}
         for milestone in ahead:
-            begun = reached.get(milestone.time_attr, _done(trial, milestone.time_attr))
-            span_s = self._pace.seconds(trial.trial_id, max(0.0, milestone.time - begun), milestone.time_attr)
+            time_attr = milestone.time_attr
+            span = max(0.0, milestone.time - reached.get(time_attr, _done(trial, time_attr)))
+            span_s = self._pace.seconds(trial.trial_id, span, time_attr, at_most=at_most)
             if span_s is None:
                 return None
             total += probability * span_s
             if milestone.is_barrier:
                 return total
-            reached[milestone.time_attr] = milestone.time
-            probability *= milestone.goes_on
-            if probability <= 0.0:
+            reached[time_attr] = milestone.time
+            if milestone.goes_on <= 0.0:
                 return total
-        return None
+            probability *= 1.0 if at_most else milestone.goes_on
+        return self._as_those_that_ended(trial)
+
+    def _as_those_that_ended(self, trial: Trial) -> float | None:
+        """Returns the rest of a trial that ends by itself, judged by others; known where limits are held."""
+        guard = self._state.guard
+        mean_s = None if guard is None else guard.usual.mean_trial_s
+        return None if mean_s is None else max(0.0, mean_s - _done(trial, SECONDS))
 
     def _milestones(self, trial: Trial) -> list[Milestone] | None:
         """Returns the scheduler's milestones that are ahead, and the trial's own end."""
@@ -231,10 +243,20 @@ class _Forecaster:
     def _waiting_work(self) -> Iterable[ComingWork]:
         """Yields the trials that wait for a node, by shape and by how long they will run."""
         grouped: Counter[tuple[Resources, float | None]] = Counter()
+        longest: dict[Resources, list[float | None]] = defaultdict(list)
         for trial in self._waiting:
             grouped[self._state.index.size(trial), _coarse(self._expected_s(trial))] += 1
+            longest[self._state.index.size(trial)].append(self._most_s(trial))
         for (shape, each_s), count in grouped.items():
-            yield ComingWork(shape=shape, count=count, each_s=each_s, end_s=self._end_s(count, each_s))
+            end_s = self._end_s(count, each_s)
+            most_s = max((most for most in longest[shape] if most is not None), default=None)
+            yield ComingWork(shape=shape, count=count, each_s=each_s, most_s=most_s, end_s=end_s)
+
+    def _most_s(self, trial: Trial) -> float | None:
+        """Returns how long a trial may run; only a deadline asks for it."""
+        if self._given.deadline is None:
+            return None
+        return _rounded(self._expected_s(trial, at_most=True))
 
     def _suggested_work(self, count: int) -> Iterable[ComingWork]:
         """Yields the trials that the searcher will still suggest; they are like the newest one."""
@@ -250,6 +272,7 @@ class _Forecaster:
             count=min(count, _MOST_COUNT),
             start_s=0.0 if is_full else _rounded(min(rests, default=0.0)) or 0.0,
             each_s=each_s,
+            most_s=self._most_s(fresh),
             end_s=self._end_s(count, each_s),
         )
 

@@ -224,3 +224,16 @@ def test_a_machine_found_without_an_offer_counts_for_the_type_only():
     limited = gpu(replace(A_SPOT, max_nodes=1), max_nodes=2)
     found = (pack_node("i-1", limited, available={}),)
     assert bought(limited, count=2, nodes=found) == {"gpu": {"a/spot": 1}}
+
+
+def test_a_machine_that_works_twice_as_fast_may_cost_nearly_twice_as_much():
+    slow = node_type("slow", {"CPU": 4}, price_per_hour=1.0)
+    fast = node_type("fast", {"CPU": 4}, price_per_hour=1.5, speed=2.0)
+    packing = pack(ask(slow, fast, count=3))
+    assert (packing.launch, packing.price_per_hour) == ({"fast": 3}, 4.5)
+    assert pack(ask(slow, replace(fast, price_per_hour=2.1), count=3)).launch == {"slow": 3}
+
+
+def test_offers_of_types_are_compared_by_the_price_of_equal_work():
+    fast = replace(gpu(A_PLAIN, speed=4.0), name="fast")
+    assert bought(gpu(A_SPOT), fast) == {"fast": {"a/on-demand": 1}}

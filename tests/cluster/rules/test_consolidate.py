@@ -112,6 +112,28 @@ def test_a_node_with_a_trial_that_may_not_move_stays(change, text):
     assert text in why(seen, "a")
 
 
+@pytest.mark.parametrize(("left_s", "expected"), [(7600.0, ["a"]), (7500.0, [])])
+def test_a_trial_is_moved_only_if_its_deadline_leaves_twice_what_it_needs_then(left_s, expected):
+    """An hour of rest, 20 s to restart and 150 s for another machine: 7,540 s."""
+    seen = two_half_empty()
+    late = replace(seen, forecasts=tuple(replace(f, deadline=NOW + left_s) for f in seen.forecasts))
+    assert drained(late) == expected
+    assert expected or "trial x might miss its deadline" in why(late, "a")
+
+
+def test_a_trial_that_would_be_slower_elsewhere_needs_more_time():
+    seen = two_half_empty()
+    seen = replace(
+        seen,
+        spec=replace(
+            seen.spec,
+            node_types=tuple(replace(t, speed=2.0) if t.name == "large" else t for t in seen.spec.node_types),
+        ),
+        forecasts=tuple(replace(f, deadline=NOW + 10_000.0) for f in seen.forecasts),
+    )
+    assert drained(seen) == []
+
+
 def test_a_trial_that_was_moved_longer_ago_may_be_moved_again():
     assert drained(two_half_empty(trials=(trial("x", "a", moved_at=NOW - 601.0), trial("y", "b")))) == ["a"]
 

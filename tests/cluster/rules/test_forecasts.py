@@ -105,9 +105,47 @@ def test_no_more_machines_are_bought_than_spend_a_tenth_of_their_time_on_booting
     assert bought(seen) == expected
 
 
-def test_a_deadline_asks_for_more_places_than_their_boot_is_worth():
-    told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + 1101.0)
-    assert bought(world(gangs=waiting(10), spec=priced(), forecasts=(told,))) == 6
+def test_work_that_waits_for_a_rung_to_open_makes_no_more_places_worth_their_boot_now():
+    """Ten trials of 600 s are worth four places of 1,500 s; one that follows is long, but needs one place."""
+    now = ComingWork(shape=ONE, count=10, each_s=600.0)
+    rung = ComingWork(shape=ONE, count=1, start_s=6000.0, end_s=42_000.0, each_s=36_000.0)
+    seen = world(gangs=waiting(10), spec=priced(), forecasts=(forecast(now, rung),))
+    assert bought(seen) == 4
+
+
+def test_a_place_that_a_later_rung_needs_too_is_worth_its_boot():
+    now = ComingWork(shape=ONE, count=10, each_s=600.0)
+    rungs = [ComingWork(shape=ONE, count=3, start_s=s, end_s=s + 1e3, each_s=1e3) for s in (900.0, 1400.0)]
+    seen = world(gangs=waiting(10), spec=priced(), forecasts=(forecast(now, *rungs),))
+    assert bought(seen) == 6, "500 s of six at once, and 6,000 s / 6 before them"
+
+
+@pytest.mark.parametrize(("left_s", "expected"), [(6000.0, 4), (1800.0, 6), (1300.0, 10), (500.0, 10)])
+def test_a_deadline_asks_for_more_places_than_their_boot_is_worth(left_s, expected):
+    """Ten trials of 600 s after the boot: the last one begins when the others leave it 600 s.
+
+    In 1,800 s six places do 6,600 s (with a tenth more) in the first 1,200 s. In 1,300 s a place does not have
+    the time for two; where the time is too short for one, all of them at once come nearest.
+    """
+    told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + left_s)
+    assert bought(world(gangs=waiting(10), spec=priced(), forecasts=(told,))) == expected
+
+
+def test_a_deadline_counts_the_longest_that_a_trial_may_run():
+    """Of ten trials with a mean of 60 s each may be the one that runs for 1,500 s of the 1,650 s."""
+    mean = ComingWork(shape=ONE, count=10, each_s=60.0)
+    longest = replace(mean, most_s=1500.0)
+    told = [forecast(one, deadline=NOW + 150.0 + 1650.0) for one in (mean, longest)]
+    assert [bought(world(gangs=waiting(10), spec=priced(), forecasts=(one,))) for one in told] == [1, 5]
+
+
+def test_a_deadline_that_leaves_no_time_to_learn_asks_for_room_for_all_at_once():
+    """A boot of 150 s is a twentieth of 3,000 s: later deadlines wait for the first steps of 16 trials."""
+    coming = ComingWork(shape=ONE, count=40)
+    told = [forecast(coming, deadline=NOW + left_s) for left_s in (2900.0, 3100.0)]
+    assert [bought(world(gangs=waiting(40), spec=priced(), forecasts=(one,))) for one in told] == [40, 16]
+    late = forecast(coming, deadline=NOW + 3100.0, begun_at=NOW - 100.0)
+    assert bought(world(gangs=waiting(40), spec=priced(), forecasts=(late,))) == 40
 
 
 def test_until_durations_are_known_a_first_batch_is_bought():
@@ -159,3 +197,30 @@ def test_trials_that_a_limit_left_without_room_do_not_take_the_place_of_those_th
     limit = spec(PRICED, max_nodes=31, objective=Objective.COST)
     little = forecast(ComingWork(shape=ONE, count=90, each_s=100.0))  # 9,000 s: worth six boots
     assert bought(world(gangs=waiting(90), spec=limit, forecasts=(little,))) == 6
+
+
+SLOW = node_type("slow", {"CPU": 1}, price_per_hour=1.0, max_nodes=100, speed=1.0)
+FAST = node_type("fast", {"CPU": 1}, price_per_hour=4.0, max_nodes=100, speed=2.0)
+
+
+@pytest.mark.parametrize(
+    ("most_s", "expected"), [(None, "fast"), (3500.0, "fast"), (3000.0, "slow")], ids=["unknown", "long", "short"]
+)
+def test_where_a_slow_machine_may_be_too_slow_for_a_deadline_the_fast_one_is_worth_its_price(most_s, expected):
+    """An hour is left after the boot; the fast type costs twice as much for the same work."""
+    each_s = None if most_s is None else 3000.0
+    told = forecast(ComingWork(shape=ONE, count=1, each_s=each_s, most_s=most_s), deadline=NOW + 3750.0)
+    cluster = spec(SLOW, FAST, max_nodes=101, objective=Objective.COST)
+    (one,) = created(seen := world(gangs=waiting(1), spec=cluster, forecasts=(told,)), reconcile(seen))
+    assert one.node_type == expected
+
+
+def test_times_that_were_measured_on_a_fast_machine_are_longer_on_a_slow_one():
+    fast = record("a", S.RAY_RUNNING, node_type="fast")
+    told = forecast(
+        ComingWork(shape=ONE, count=1, each_s=2000.0), trials=[running("a", 2000.0)], deadline=NOW + 3750.0
+    )
+    cluster = spec(SLOW, FAST, max_nodes=101, objective=Objective.COST)
+    busy = node("a", node_type="fast", available=amounts({"CPU": 0}))
+    seen = world([fast], nodes=[busy], gangs=waiting(1), spec=cluster, forecasts=(told,))
+    assert [one.node_type for one in created(seen, reconcile(seen))] == ["fast"]

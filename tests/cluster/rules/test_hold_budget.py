@@ -69,6 +69,32 @@ def test_workers_are_drained_before_the_budget_is_used_up():
     assert {(d.cause, d.deadline_s) for d in drains} == {(StopCause.BUDGET, 60.0)}
 
 
+def stopping(*changes):
+    history = past((S.ALLOCATED, NOW - 900), (S.RAY_RUNNING, NOW - 800), *changes)
+    return record("a", changes[-1][0], price_per_hour=3.6, history=history, stop_cause=StopCause.BUDGET)
+
+
+def test_a_drain_for_which_there_is_no_more_money_ends_with_the_time_it_was_given():
+    """Other drains may begin late and have minutes more; this one is paid for 60 s."""
+    for given, expected in ((61, "TERMINATING"), (59, "RAY_STOP_REQUESTED")):
+        lost = stopping((S.RAY_STOP_REQUESTED, NOW - given))
+        assert tick(world([lost], spec=limited(total=0.1)))[0] == {"a": expected}
+    slow = stopping((S.RAY_STOP_REQUESTED, NOW - 61), (S.RAY_STOPPING, NOW - 40))
+    assert tick(world([slow], spec=limited(total=0.1)))[0] == {"a": "TERMINATING"}
+
+
+def test_a_machine_may_exist_since_it_was_asked_for():
+    """Asked for 100 s before it was listed: 0.1 more are reserved than for one that came at once."""
+    late = record(
+        "a",
+        S.RAY_RUNNING,
+        price_per_hour=3.6,
+        history=past((S.REQUESTED, NOW - 200), (S.ALLOCATED, NOW - 100), (S.RAY_RUNNING, NOW - 100)),
+    )
+    assert bought(world([late], demands=[demand()], spec=limited(total=0.6))) == 1
+    assert bought(world([late], demands=[demand()], spec=limited(total=0.58))) == 0
+
+
 def test_nothing_is_bought_while_the_workers_go():
     records = [serving("a", NOW - 100)]
     seen = world(records, demands=[demand(count=3)], spec=limited(total=0.2))

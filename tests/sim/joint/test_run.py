@@ -23,6 +23,7 @@ from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.template import Limits
 from muster.tune.schedulers import ASHAScheduler
 
 POOL = "gpu a/spot"
@@ -65,8 +66,8 @@ def experiment(trials=12, seed=1, gpus=1):
     )
 
 
-def joint(made=None, **more):
-    asked = JointExperiment(name="e", experiment=experiment(**more))
+def joint(made=None, limits=Limits(), **more):
+    asked = JointExperiment(name="e", experiment=replace(experiment(**more), limits=limits))
     return JointRun(made or cluster(), [asked])
 
 
@@ -157,3 +158,33 @@ def test_a_forecast_is_on_the_board_before_the_first_tick_and_says_so_when_all_i
 def test_a_world_without_machines_for_the_trials_is_stuck_and_says_what_to_do():
     with pytest.raises(StuckWorld, match="give the cluster machines that hold their trials"):
         joint(gpus=2).run(limit_s=600.0)
+
+
+def test_a_deadline_is_in_seconds_from_the_start_and_the_autoscaler_is_told():
+    run = joint(limits=Limits(deadline=4000.0))
+    begun_at = run.world.now()
+    seen = []
+    run.after_tick = lambda: seen.append(run.cluster.board.newest.get("e"))
+    run.run()
+    assert {one.deadline for one in seen} == {begun_at + 4000.0}
+    assert run.tuners[0].run.state.ended_by == ""
+
+
+def test_an_experiment_is_over_by_its_deadline():
+    run = joint(limits=Limits(deadline=300.0))
+    run.run()
+    (tuner,) = run.tuners
+    assert tuner.run.state.ended_by == "deadline"
+    assert 150.0 < tuner.ended_at <= 300.0
+
+
+def test_an_experiment_ends_by_its_budget_and_the_places_of_its_trials_cost_no_more():
+    whole = joint()
+    whole.run()
+    run = joint(limits=Limits(cost_budget=0.5 * whole.tuners[0].engine.held_usd()))
+    run.run()
+    (tuner,) = run.tuners
+    assert tuner.run.state.ended_by == "budget"
+    budget = run.tuners[0].run.experiment.limits.cost_budget
+    assert tuner.engine.held_usd() == pytest.approx(tuner.run.state.spend.spent(run.world.now()))
+    assert 0.5 * budget < tuner.engine.held_usd() <= budget

@@ -171,19 +171,30 @@ def at_prices(problem: PackProblem) -> PackProblem:
     """Returns the problem with one entry per price at which a type can be bought, cheapest first.
 
     The entries of a type have together the room of the type, so its limit holds over all of them. The first
-    keeps the type's name, and is the only one unless the cheapest offer has less room than the type.
+    keeps the type's name, and is the only one unless the cheapest offer has less room than the type. A
+    machine that works twice as fast is needed half as long: prices are those of equal work.
     """
-    if not any(offer.choices for offer in problem.offers):
+    if not any(offer.choices or offer.node_type.speed != 1.0 for offer in problem.offers):
         return problem
     return replace(problem, offers=tuple(entry for offer in problem.offers for entry in _priced(offer)))
+
+
+def price_of_work(price_per_hour: float | None, known: NodeType) -> float | None:
+    """Returns $ for the work that a machine of speed 1 does in an hour."""
+    return None if price_per_hour is None else price_per_hour / known.speed
 
 
 _MARK = "\n"  # no node type has it in its name
 
 
 def _priced(offer: TypeOffer) -> list[TypeOffer]:
+    known = offer.node_type
     if not offer.choices:
-        return [offer]
+        return [
+            replace(
+                offer, node_type=replace(known, price_per_hour=price_of_work(known.price_per_hour, known))
+            )
+        ]
     entries: list[TypeOffer] = []
     room = offer.room
     for each in by_price(offer.choices):
@@ -196,7 +207,7 @@ def _priced(offer: TypeOffer) -> list[TypeOffer]:
 def _entry(offer: TypeOffer, choice: OfferState, room: int, position: int) -> TypeOffer:
     known = offer.node_type
     name = known.name if position == 0 else f"{known.name}{_MARK}{position}"
-    priced = replace(known, name=name, price_per_hour=choice.expected_price, offers=())
+    priced = replace(known, name=name, price_per_hour=price_of_work(choice.expected_price, known), offers=())
     return replace(offer, node_type=priced, room=room, choices=())
 
 

@@ -86,7 +86,13 @@ def _expected(draft: Draft) -> list[ExpectedWork]:
     spec = draft.spec
     if not spec.forecasts.is_used or not draft.seen.forecasts:
         return []
-    return expected_work(draft.seen.forecasts, spec, draft.boot_s, draft.now)
+    speeds: dict[str, float] = {}
+    if any(known.speed != 1.0 for known in spec.node_types):
+        for instance in draft.in_state(_S.RAY_RUNNING):
+            known = draft.types.get(instance.node_type)
+            if known is not None and instance.node_id:
+                speeds[instance.node_id] = known.speed
+    return expected_work(draft.seen.forecasts, spec, draft.boot_s, draft.now, speeds)
 
 
 def _work_to_come(draft: Draft, runtime: RuntimeReport) -> list[Demand]:
@@ -113,15 +119,28 @@ def _planned_spec(draft: Draft) -> ClusterSpec:
     New machines of a type that could not grow a short time ago count as they are bought: otherwise one after
     the other would be bought for demand that none of them can take.
     """
-    if not any(known.resize is not None for known in draft.spec.node_types):
-        return draft.spec
+    spec = _for_deadlines(draft.spec, draft.expected)
+    if not any(known.resize is not None for known in spec.node_types):
+        return spec
     types = []
-    for known in draft.spec.node_types:
+    for known in spec.node_types:
         limits = known.resize if draft.seen.traits.resizable else None
         if limits is not None and known.name in draft.ungrowing:
             limits = replace(limits, of_new=known.resources)
         types.append(known if limits is known.resize else replace(known, resize=limits))
-    return replace(draft.spec, node_types=tuple(types))
+    return replace(spec, node_types=tuple(types))
+
+
+_AT_ANY_PRICE = 10  # a power of speed: a machine that is a third faster may cost 17 times as much
+
+
+def _for_deadlines(spec: ClusterSpec, expected: Iterable[ExpectedWork]) -> ClusterSpec:
+    """Where the slowest type may be too slow for a deadline, the faster ones are worth any price."""
+    speeds = {known.speed for known in spec.node_types if known.max_nodes and known.name != spec.head_node_type}
+    if len(speeds) < 2 or not any(work.needs_faster_than(min(speeds)) for work in expected):
+        return spec
+    types = (replace(known, speed=known.speed**_AT_ANY_PRICE) for known in spec.node_types)
+    return replace(spec, node_types=tuple(types))
 
 
 def _nodes(draft: Draft) -> tuple[tuple[PackNode, ...], Counter[str]]:

@@ -25,6 +25,7 @@ from muster.cluster.states import InstanceState
 _S = InstanceState
 BETWEEN_MOVES_S = 600.0  # a trial is moved at most once within this
 _FACTOR = {Consolidation.CONSERVATIVE: 2.0, Consolidation.EAGER: 1.0}
+_TIMES_TO_SPARE = 2.0  # a trial is moved when its deadline leaves so many times what it needs then
 _MOST_AT_ONCE = 10  # one of so many nodes is emptied at a time
 
 
@@ -109,7 +110,7 @@ def _candidates(draft: Draft) -> list[BusyNode]:
         if not is_ours or is_head(instance) or instance.provisional or instance.cancelled:
             continue
         assert report is not None
-        why_not = _why_not(draft, report, on_it)
+        why_not = _why_not(draft, report, on_it) or _late_if_moved(draft, instance, on_it)
         if why_not:
             _explain(draft, instance, why_not)
         elif instance.price_per_hour:
@@ -133,6 +134,22 @@ def _why_not(draft: Draft, report: NodeReport, trials: tuple[RunningTrial, ...])
     for name, have in report.total.items():
         if have - report.available.units(name) > used.units(name) and name in ("CPU", "GPU", "memory"):
             return f"something else than trials uses {name} on it"
+    return ""
+
+
+def _late_if_moved(draft: Draft, instance: Instance, trials: tuple[RunningTrial, ...]) -> str:
+    """Returns which trial might miss the deadline of its experiment on the slowest type; "" when none."""
+    speeds = [known.speed for known in draft.spec.node_types if known.name != draft.spec.head_node_type]
+    known = draft.types.get(instance.node_type)
+    slower = known.speed / min(speeds) if known is not None and speeds else 1.0
+    deadlines = {
+        trial.trial_id: forecast.deadline for forecast in draft.seen.forecasts for trial in forecast.trials
+    }
+    for trial in trials:
+        deadline = deadlines.get(trial.trial_id)
+        needed_s = (trial.rest_s or 0.0) * slower + trial.restart_s + draft.boot_s
+        if deadline is not None and draft.now + _TIMES_TO_SPARE * needed_s > deadline:
+            return f"trial {trial.trial_id} might miss its deadline if it were moved"
     return ""
 
 

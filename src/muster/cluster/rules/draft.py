@@ -144,7 +144,7 @@ class Draft:
             forecasts, records = self.seen.forecasts, self.instances.values()
             lost_s = lost_work_s(forecasts, self.boot_s)
             found = risks(self.spec, self.seen.memory.pools, records, lost_s, self.now)
-            behind = bool(found) and is_behind(forecasts, self.now)
+            behind = bool(found) and is_behind(forecasts, self.now, self.boot_s)
             self._risks = dict.fromkeys(found, NEVER) if behind else found
         return self._risks
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.offers import by_price
+from muster.cluster.binpack.offers import by_price, price_of_work
 from muster.cluster.binpack.pack import objective_of, pack
 from muster.cluster.binpack.request import ItemOutcome, PackRequest
 from muster.cluster.expected_work import ExpectedWork
@@ -80,7 +80,8 @@ def _room_at_best_price(request: PackRequest, shape: Resources) -> int:
         size = offer.node_type.resources
         places = min((size.units(name) // units for name, units in shape.items() if units), default=0)
         usable = by_price(offer.choices)
-        price = usable[0].expected_price if usable else offer.node_type.price_per_hour
+        own = usable[0].expected_price if usable else offer.node_type.price_per_hour
+        price = price_of_work(own, offer.node_type)
         is_sold = offer.room > 0 and (bool(usable) or not offer.choices)
         if places > 0 and is_sold and price is not None and (best is None or price / places < best[0]):
             best = (price / places, places)

@@ -80,7 +80,9 @@ def _ended(draft: Draft, budget: BudgetState) -> Packing:
 
 
 def _goes(instance: Instance, leaving: set[InstanceId]) -> bool:
-    return not is_head(instance) and not instance.cancelled and instance.instance_id not in leaving
+    """What was cancelled ends when it comes, unless its node was there first: that is drained."""
+    is_on_its_way_out = instance.cancelled and instance.state is not _S.RAY_RUNNING
+    return not is_head(instance) and not is_on_its_way_out and instance.instance_id not in leaving
 
 
 def _removal(instance: Instance, details: str) -> Removal:

@@ -22,7 +22,7 @@ def terminate(draft: Draft) -> None:
     for instance in (*draft.in_state(*_DONE), *_cancelled(draft)):
         if is_head(instance) or instance.provisional or not _is_due(draft, instance):
             continue
-        if instance.state is _S.RAY_STOPPED and draft.may_be_restarted(instance):
+        if instance.state is _S.RAY_STOPPED and draft.may_be_restarted(instance) and not _is_unpaid(draft):
             continue
         moved = draft.move(instance, _S.TERMINATING, _why(instance))
         if moved is not None and moved.cloud_id:
@@ -52,9 +52,15 @@ _HOLDING = ON_CLOUD - frozenset(_DONE)
 
 def _cancelled(draft: Draft) -> list[Instance]:
     """Not wanted when it arrived. It waits while a node that cannot be seen may be at work on it."""
-    if draft.seen.runtime is None:
-        return []
-    return [i for i in draft.in_state(*_CANCELLED) if i.cancelled and not draft.may_work_unseen(i)]
+    cancelled = [i for i in draft.in_state(*_CANCELLED) if i.cancelled]
+    if _is_unpaid(draft):
+        return cancelled
+    return [] if draft.seen.runtime is None else [i for i in cancelled if not draft.may_work_unseen(i)]
+
+
+def _is_unpaid(draft: Draft) -> bool:
+    """Returns whether there is no money to wait for work that cannot be seen."""
+    return draft.budget is not None and draft.budget.is_overdue
 
 
 def _is_due(draft: Draft, instance: Instance) -> bool:

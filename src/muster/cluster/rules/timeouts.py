@@ -37,6 +37,7 @@ def timeouts(draft: Draft) -> None:
         _expire_arrivals(draft)
     for instance in _overdue(draft, _S.TERMINATING, limits.terminating_s):
         draft.move(instance, _S.TERMINATION_FAILED, f"still listed after {limits.terminating_s:g} s")
+    _end_unpaid(draft)
     for instance in _overdue(draft, _S.RAY_STOP_REQUESTED, limits.stop_requested_s):
         _expire_stop(draft, instance)
     for instance in draft.in_state(_S.RAY_STOPPING):
@@ -112,6 +113,16 @@ def _blame(draft: Draft, instance: Instance, text: str, kind: FailureKind = Fail
     key = health_key(instance.node_type, instance.offer_name)
     health = draft.health.get(key, TypeHealth())
     draft.health[key] = after_failure(health, kind, text, draft.now, draft.spec.backoff)
+
+
+def _end_unpaid(draft: Draft) -> None:
+    """Where the budget is used up, there is no money for longer than a drain was given; lost ones too."""
+    for instance in draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
+        asked = instance.entered(_S.RAY_STOP_REQUESTED)
+        since = asked[-1] if asked else instance.since
+        is_due = draft.now - since > draft.spec.timeouts.drain_deadline_s
+        if instance.stop_cause is StopCause.BUDGET and is_due and not is_head(instance):
+            draft.move(instance, _S.RAY_STOPPED, "the time of its drain is over, and the budget is used up")
 
 
 def _expire_stop(draft: Draft, instance: Instance) -> None:

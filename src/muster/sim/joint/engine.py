@@ -25,7 +25,16 @@ from muster.sim.tune.curve import Curve, Report
 from muster.sim.tune.engine import SimulatedEngine, SimulatedProcess
 from muster.sim.tune.faults import FaultPlan
 from muster.trials.commands import StartTrial
-from muster.trials.events import CapacityChanged, EngineEvent, TrialExited, TrialFailure, TrialFailureKind
+from muster.trials.events import (
+    CapacityChanged,
+    EngineEvent,
+    TrialExited,
+    TrialFailure,
+    TrialFailureKind,
+    TrialPriced,
+    Woke,
+)
+from muster.trials.spend import HOUR_S
 
 PREEMPTED = TrialFailure(
     kind=TrialFailureKind.PREEMPTED, message="its node was taken back (preempted) while the trial ran"
@@ -58,6 +67,7 @@ class TrialWork:
     """A TrialWork sums up what trials did on nodes, in seconds of their share of a node."""
 
     held_s: float = 0.0  # from a place on a node to its end
+    held_usd: float = 0.0  # what these places cost, by what the cloud charges for the nodes
     repeated_s: float = 0.0  # work since the newest checkpoint, lost with a node
     restores: int = 0
     moves: dict[str, int] = field(default_factory=dict)  # trial -> how often its node was taken from it
@@ -79,6 +89,11 @@ class TrialPlacement:
         self.has_begun = False  # its process is up and has what it continues from
         self.saved_at = 0.0  # what was done since then would be repeated
         self._engine = engine
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Returns what its place costs: its share of each of its nodes."""
+        return sum(node.machine.price_per_hour for node in self.nodes) * self.share
 
     def placed(self) -> None:
         self.nodes = [task.node for task in self.gang.tasks if task.node is not None]
@@ -119,6 +134,10 @@ def _share_of(shape: Resources, node: SimNode) -> float:
     return max(parts, default=0.0)
 
 
+def _usd(placement: TrialPlacement, now: float) -> float:
+    return placement.usd_per_hour * (now - placement.placed_at) / HOUR_S
+
+
 SpeedOf = Callable[[str], float]  # node type -> steps per step of the reference
 
 
@@ -131,6 +150,7 @@ class JointEngine(SimulatedEngine):
         curve: What trials do: a Curve, a function, or one Curve per trainable name.
         costs: What starting, saving and stopping take.
         speed_of: How fast a node type is.
+        is_priced: Whether trials are told what their places cost, as a monitor that publishes prices does.
 
     `poll` with a timeout runs the world event by event until something is ready; without one it returns what
     is ready now, so that several experiments of one world are handled in the order of their events.
@@ -145,12 +165,13 @@ class JointEngine(SimulatedEngine):
         costs: Costs | None = None,
         speed_of: SpeedOf = lambda node_type: 1.0,
         faults: FaultPlan | None = None,
+        is_priced: bool = False,
     ) -> None:
         super().__init__(cluster.world, {}, curve, costs=costs, faults=faults)
         self.timeline: EventQueue = WorldQueue(cluster.world)
         self.work = TrialWork()
         self._runtime, self._world, self._name = cluster.runtime, cluster.world, name
-        self._speed_of = speed_of
+        self._speed_of, self._is_priced = speed_of, is_priced
         self._limit: Resources | None = None  # what the cluster may become, where that is known
         self._placements: dict[str, TrialPlacement] = {}  # by trial, from the request to the end
         self._lingering: list[LingeringPlace] = []
@@ -194,6 +215,15 @@ class JointEngine(SimulatedEngine):
             (self._world.time - one.placed_at) * one.share for one in self._placements.values() if one.nodes
         )
         return self.work.held_s + running
+
+    def held_usd(self) -> float:
+        """Returns what the places of trials have cost so far, by the cloud's prices and the true time."""
+        now, running = self._world.time, (one for one in self._placements.values() if one.nodes)
+        return self.work.held_usd + sum(_usd(one, now) for one in running)
+
+    def wake(self) -> None:
+        """Has the tuner look at its clock."""
+        self._ready.append(Woke(at=self._clock.now()))
 
     def node_of(self, trial_id: str) -> NodeId | None:
         """Returns the node that holds a trial, the first one of several."""
@@ -255,6 +285,9 @@ class JointEngine(SimulatedEngine):
         placement.placed_at = placement.saved_at = self._world.time
         if placement.command.checkpoint is not None:
             self.work.restores += 1
+        if self._is_priced:
+            at, trial_id = self._clock.now(), placement.command.trial_id
+            self._ready.append(TrialPriced(trial_id=trial_id, at=at, usd_per_hour=placement.usd_per_hour))
         self._start(placement.command, placement.curve)
 
     def _take_room(self, command: StartTrial) -> None:
@@ -276,6 +309,7 @@ class JointEngine(SimulatedEngine):
         del self._placements[placement.command.trial_id]
         if placement.nodes:
             self.work.held_s += (self._world.time - placement.placed_at) * placement.share
+            self.work.held_usd += _usd(placement, self._world.time)
         gang, linger_s = placement.gang, self._costs.linger_s
         is_good = bool(placement.nodes) and all(node.serves for node in placement.nodes)
         is_wanted = any(not one.nodes for one in self._placements.values())

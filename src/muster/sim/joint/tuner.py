@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from msgspec import structs
 
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec
 from muster.sim.joint.cluster import JointCluster
 from muster.sim.joint.engine import JointEngine, SpeedOf
 from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment, SimulatedRun
-from muster.trials.forecast import ForecastInput, forecast_of
+from muster.trials.forecast import forecast_of
 from muster.trials.ports import TrialStore
+from muster.tune.execution.forecasts import input_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointExperiment:
-    """A JointExperiment is an experiment, and when it starts in the world."""
+    """A JointExperiment is an experiment, and when it starts in the world.
+
+    A deadline among its limits is in seconds from then, as a user gives it.
+    """
 
     name: str
     experiment: SimulatedExperiment
@@ -39,18 +45,20 @@ class JointTuner:
         self, cluster: JointCluster, asked: JointExperiment, speed_of: SpeedOf, store: TrialStore
     ) -> None:
         self.asked = asked
+        experiment = _from_now(asked.experiment, cluster.world.now())
         self.engine = JointEngine(
             cluster,
             asked.name,
-            asked.experiment.curve,
-            costs=asked.experiment.costs,
+            experiment.curve,
+            costs=experiment.costs,
             speed_of=speed_of,
-            faults=asked.experiment.faults,
+            faults=experiment.faults,
+            is_priced=experiment.limits.cost_budget is not None,
         )
         if asked.knows_limit:
             self.engine.bound(limit_of(cluster.options.spec))
-        self.run = SimulatedRun(asked.experiment, store, self.engine)
-        self.begun_at = cluster.world.now()
+        self.run = SimulatedRun(experiment, store, self.engine)
+        self._world, self._wakes_at = cluster.world, math.inf
         self.ended_at: float | None = None
         self.is_killed = False
 
@@ -68,16 +76,26 @@ class JointTuner:
                 self.ended_at = self.run.clock.monotonic()
                 self.engine.end_lingering()
             elif facts.count == before and not self.engine.has_news:
+                self._wake_for_limits()
                 return
+
+    def _wake_for_limits(self) -> None:
+        """Has the world come back when the limits are to be looked at, unless it will come back sooner."""
+        at = self.run.state.wake_at(self._world.now()) - self._world.wall_shift
+        if math.isfinite(at) and not self._world.time < self._wakes_at <= at:
+            self._wakes_at = at
+            self._world.after(at - self._world.time, self._wake)
+
+    def _wake(self) -> None:
+        if self.ended_at is None:
+            self.engine.wake()
 
     def publish(self, cluster: JointCluster, *, is_last: bool = False) -> None:
         costs, engine = self.asked.experiment.costs, self.engine
-        given = ForecastInput(
+        given = replace(
+            input_of(self.run.state, cluster.world.now()),
             experiment=self.asked.name,
             driver=self.asked.name,
-            at=cluster.world.now(),
-            begun_at=self.begun_at,
-            spent_s=engine.worker_s(1),
             restart_s=costs.start_s + costs.restore_s,
             node_of=engine.node_of,
             unsaved_s=engine.unsaved_s,
@@ -85,6 +103,14 @@ class JointTuner:
             moves=engine.moves,
         )
         cluster.board.put(forecast_of(self.run.state, given, is_over=is_last))
+
+
+def _from_now(experiment: SimulatedExperiment, now: float) -> SimulatedExperiment:
+    """Returns the experiment with its deadline by the clock of the world."""
+    deadline = experiment.limits.deadline
+    if deadline is None:
+        return experiment
+    return replace(experiment, limits=structs.replace(experiment.limits, deadline=now + deadline))
 
 
 class TunerGroup:

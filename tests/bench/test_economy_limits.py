@@ -1,0 +1,53 @@
+"""Samples of the worlds with budgets and of the problems with deadlines, and proof that they can fail."""
+
+from __future__ import annotations
+
+import pytest
+from bench import economy_deadline
+from bench.economy_budget import BudgetRun, BudgetSummary
+from tests.series import length
+
+from muster.cluster.budget import BudgetState
+
+
+@pytest.mark.slow
+def test_no_budget_of_a_sample_of_worlds_is_exceeded():
+    found = BudgetSummary.of(range(17, length(22, 80)))
+    assert found.exceeded == ()
+    assert found.used_up > 0
+
+
+@pytest.mark.slow
+def test_a_budget_that_nobody_holds_is_found(monkeypatch):
+    monkeypatch.setattr(BudgetState, "is_used_up", property(lambda state: False))
+    monkeypatch.setattr(BudgetState, "take", lambda state, price, offer=None: True)
+    spent = BudgetRun(REACHES_ITS_BUDGET)
+    spent.to_end()
+    assert BudgetSummary().after(REACHES_ITS_BUDGET, spent).exceeded == (REACHES_ITS_BUDGET,)
+
+
+REACHES_ITS_BUDGET = 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, length(5, 40)))
+def test_a_deadline_that_the_exact_plan_could_meet_is_met(seed):
+    found = economy_deadline.solved(seed)
+    assert found is None or found.is_met, str(found)
+
+
+@pytest.mark.slow
+def test_the_exact_plan_is_one_that_the_cluster_allows():
+    problem = economy_deadline.DeadlineProblem.drawn(2)
+    most = {known.name: known.max_nodes for known in problem.spec.node_types}
+    for machines in problem._candidates():
+        assert sum(machines.values()) < problem.spec.max_nodes
+        assert all(count <= most[name] for name, count in machines.items())
+    assert problem.planned_s(machines) >= problem.boot.median_s
+
+
+@pytest.mark.slow
+def test_a_deadline_that_nothing_could_meet_is_missed():
+    problem = economy_deadline.DeadlineProblem.drawn(2)
+    run = problem.ours(0.5 * problem.best_plan_s())
+    assert run.tuners[0].run.state.ended_by == "deadline"
