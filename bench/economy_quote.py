@@ -1,8 +1,8 @@
 """Quotes experiments, runs them on a real cluster of processes with made-up prices, and compares the costs.
 
 A part of `python -m bench economy`, named `quote`. Every quote is made before its run, from a short profile
-on this computer, the cluster's own history of boots, and how long trials of the run before took to start. A
-run begins and ends without workers.
+on this computer, the cluster's own history of boots, and how long the trials of the run before took to start.
+A run begins and ends without workers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from bench.economy_quote_work import CASE
 from bench.live_cluster import LiveCluster, wait_for
 from muster.cluster.model import NodeKind
 from muster.sim.backtest.recording import read_recording
+from muster.sim.quote.learned import TrialStarts, starts_of
 from muster.stores.history.past import cost_until
 
 RUNS, QUICK_RUNS = 10, 1
-PROFILE_MINUTES = 0.75
-STARTS = 20
+FIRST_SEED = 1
+PROFILE_MINUTES = 0.5
+STARTS = 12
 SCRIPT = Path(__file__).with_name("economy_quote_work.py")
 PRICE_OF_HEAD = 1.0
 CONFIG = f"""
@@ -43,9 +45,7 @@ available_node_types:
   small: {{resources: {{CPU: 1}}, max_workers: 3, price_per_hour: 10.0}}
   big: {{resources: {{CPU: 2}}, max_workers: 1, price_per_hour: 18.0}}
 """
-SLOTS = 4  # trials at once
 RUN_S = 900.0  # an experiment and the end of its machines
-FIRST_START_S = 2.0  # of a trial, before any was seen
 RUNGS = ((1, 8, 4), (2, 8, 2), (2, 8, 4), (3, 9, 3), (4, 12, 3))  # grace period, most steps, reduction factor
 
 
@@ -92,8 +92,8 @@ class QuotedRun:
     quoted_s: float
     cost: float
     took_s: float
-    start_s: float  # of a trial, as the quote assumed; the next one is told what was seen
-    seen_start_s: float
+    assumed: TrialStarts  # as in the run before
+    seen: TrialStarts
     load: float  # of the computer while it ran
 
     @property
@@ -126,20 +126,20 @@ def quotes(*, quick: bool) -> dict[str, float]:
 def run_all(cluster: LiveCluster, runs: int) -> list[QuotedRun]:
     """Runs an experiment that does not count, as a cluster in use has had some, then the others."""
     storage, found = cluster.folder / "results", list[QuotedRun]()
-    first = draw_case(0, storage)
-    _, start_s, _, _ = fit(cluster, first)
-    for seed in range(1, runs + 1):
+    before = draw_case(0, storage)
+    fit(cluster, before)
+    for seed in range(FIRST_SEED, FIRST_SEED + runs):
         case = draw_case(seed, storage)
-        found.append(quote_and_run(cluster, case, start_s))
-        start_s = found[-1].seen_start_s
+        found.append(quote_and_run(cluster, case, before))
         table.progress(text_of(found[-1]))
+        before = case
     return found
 
 
-def quote_and_run(cluster: LiveCluster, case: QuoteCase, start_s: float) -> QuotedRun:
-    line = quote(cluster, case, start_s)
+def quote_and_run(cluster: LiveCluster, case: QuoteCase, like: QuoteCase) -> QuotedRun:
+    line, assumed = quote(cluster, case, like), starts_in(cluster, like)
     before = os.getloadavg()[0]
-    cost, seen_s, began, ended = fit(cluster, case)
+    cost, took_s = fit(cluster, case)
     return QuotedRun(
         case=case,
         low=line["cost_low"],
@@ -147,17 +147,17 @@ def quote_and_run(cluster: LiveCluster, case: QuoteCase, start_s: float) -> Quot
         high=line["cost_high"],
         quoted_s=3600.0 * line["hours"],
         cost=cost,
-        took_s=ended - began,
-        start_s=start_s,
-        seen_start_s=seen_s,
+        took_s=took_s,
+        assumed=assumed,
+        seen=starts_in(cluster, case),
         load=(before + os.getloadavg()[0]) / 2.0,
     )
 
 
-def quote(cluster: LiveCluster, case: QuoteCase, start_s: float) -> Mapping[str, float]:
+def quote(cluster: LiveCluster, case: QuoteCase, like: QuoteCase) -> Mapping[str, float]:
     """Returns the line of the experiment as it is, of `muster quote`."""
     words = ["--cluster", str(cluster.file), "--history", str(cluster.home.history)]
-    words += ["--minutes", str(PROFILE_MINUTES), "--start-s", f"{start_s:.2f}"]
+    words += ["--minutes", str(PROFILE_MINUTES), "--like", str(Path(like.storage) / like.name)]
     words += ["--starts", str(STARTS), "--json"]
     command = [sys.executable, "-m", "muster.cli.main", "quote", str(SCRIPT), *words]
     own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
@@ -169,11 +169,8 @@ def quote(cluster: LiveCluster, case: QuoteCase, start_s: float) -> Mapping[str,
     return dict(json.loads(done.stdout)["lines"][0])
 
 
-def fit(cluster: LiveCluster, case: QuoteCase) -> tuple[float, float, float, float]:
-    """Runs the experiment until its machines are gone.
-
-    Returns its cost, how long trials took to start, and when it began and ended.
-    """
+def fit(cluster: LiveCluster, case: QuoteCase) -> tuple[float, float]:
+    """Runs the experiment until its machines are gone; returns its cost and the seconds that it took."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],
         env={**cluster.environment(), **case.environment()},
@@ -188,8 +185,7 @@ def fit(cluster: LiveCluster, case: QuoteCase) -> tuple[float, float, float, flo
     if told["errors"]:
         raise RuntimeError(f"{case.name}: {told['errors']} trials failed")
     wait_for(lambda: workers_left(cluster, told["ended"]), lambda left: left == 0, "no workers", RUN_S)
-    cost = cost_of_run(cluster, told["began"], told["ended"])
-    return cost, starts_of(Path(case.storage) / case.name), told["began"], told["ended"]
+    return cost_of_run(cluster, told["began"], told["ended"]), told["ended"] - told["began"]
 
 
 def workers_left(cluster: LiveCluster, since: float) -> int:
@@ -211,26 +207,16 @@ def cost_of_run(cluster: LiveCluster, began: float, ended: float) -> float:
     return sum(cost_until(one, history.until) for one in workers) + PRICE_OF_HEAD * (ended - began) / 3600.0
 
 
-def starts_of(place: Path) -> float:
-    """Returns how long a place was empty between two trials, on average: to end one and to start the next.
-
-    Places are alike and somebody always waits: the next trial to start takes the place of the first to end.
-    """
-    spans = sorted(span_of(file) for file in place.glob("*/result.json"))
-    ends = sorted(end for _, end in spans)
-    gaps = [begin - end for (begin, _), end in zip(spans[SLOTS:], ends, strict=False)]
-    return max(0.0, fmean(gaps)) if gaps else FIRST_START_S
-
-
-def span_of(file: Path) -> tuple[float, float]:
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    end = rows[-1]["timestamp"]
-    return end - rows[-1]["time_total_s"], end
+def starts_in(cluster: LiveCluster, case: QuoteCase) -> TrialStarts:
+    """Returns how long trials of a run took to start, as the next quote is told."""
+    return starts_of(Path(case.storage) / case.name, read_recording(cluster.home.history).node_lives())
 
 
 def text_of(run: QuotedRun) -> str:
     what = "inside" if run.is_inside else "OUTSIDE"
-    return f"{run.case.name}: ${run.low:.3f} to {run.high:.3f} quoted, ${run.cost:.3f} paid, {what}"
+    starts = f"starts {run.assumed.start_s:.1f}+{run.assumed.first_s:.1f} s, seen {run.seen.start_s:.1f}+{run.seen.first_s:.1f}"
+    paid = f"${run.low:.3f} to {run.high:.3f} quoted, ${run.cost:.3f} paid, {what}"
+    return f"{run.case.name}: {paid}; {run.quoted_s:.0f} s quoted, {run.took_s:.0f} s taken; {starts}; load {run.load:.0f}"
 
 
 def show(found: list[QuotedRun]) -> None:
@@ -247,8 +233,8 @@ def show(found: list[QuotedRun]) -> None:
                 "yes" if one.is_inside else "NO",
                 f"{one.quoted_s:.0f}",
                 f"{one.took_s:.0f}",
-                f"{one.start_s:.1f}",
-                f"{one.seen_start_s:.1f}",
+                f"{one.assumed.start_s:.1f} + {one.assumed.first_s:.1f}",
+                f"{one.seen.start_s:.1f} + {one.seen.first_s:.1f}",
                 f"{one.load:.0f}",
             ]
         )

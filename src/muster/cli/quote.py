@@ -62,6 +62,11 @@ if TYPE_CHECKING:
     metavar="TRACE",
     help="Cluster, or its directory `history`: machines take as long as there.",
 )
+@click.option(
+    "--like",
+    type=click.Path(path_type=Path),
+    help="Directory of an experiment that ran there: trials take as long to start.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @click.option("--plot", type=click.Path(path_type=Path), help="File for a picture of cost against time.")
 def quote_command(script: Path, cluster_file: Path, **given: Any) -> None:  # noqa: ANN401 - the options
@@ -74,7 +79,7 @@ def quote_command(script: Path, cluster_file: Path, **given: Any) -> None:  # no
     Try:
       muster quote train.py --cluster cluster.yaml
       muster quote train.py --cluster cluster.yaml --step-s 40 --plot quote.png
-      muster quote train.py --cluster cluster.yaml --history laptop --start-s 2
+      muster quote train.py --cluster cluster.yaml --history laptop --like results/search
 
     Exit codes: 0 answered; 2 bad input.
     """
@@ -87,6 +92,7 @@ def quote_command(script: Path, cluster_file: Path, **given: Any) -> None:  # no
         boot_s=given["boot_s"],
         start_s=given["start_s"],
         history=None if given["history"] is None else history_place(given["history"]),
+        like=given["like"],
     )
     with ProgressLine() as progress:
         found = quote(

@@ -124,6 +124,7 @@ class Tuner:
         boot_s: float | None = None,
         start_s: float | None = None,
         history: str | os.PathLike[str] | None = None,
+        like: str | os.PathLike[str] | None = None,
     ) -> Quote:
         """Returns what `fit()` will cost on a cluster, and how long it will take, before it is run.
 
@@ -135,6 +136,7 @@ class Tuner:
             boot_s: The seconds from a new machine to its node; None: 90 s, and 60 s to set it up.
             start_s: The seconds from a trial's place on a node to its first step; None: 5 s.
             history: The directory `history` of a cluster like this one: its machines took so long.
+            like: The directory of an experiment that ran there: its trials took so long to start.
 
         The answer has a line for the experiment as it is and for changes that cost or take less:
         `print(tuner.quote("cluster.yaml"))`, or `muster quote` for a table and a picture.
@@ -145,8 +147,13 @@ class Tuner:
         from muster.sim.quote.quote import assumptions_of, quote
 
         asked, spec = self._asked(), load_spec(Path(cluster))
-        place = None if history is None else Path(history)
-        assumed = assumptions_of(starts=starts, boot_s=boot_s, start_s=start_s, history=place)
+        assumed = assumptions_of(
+            starts=starts,
+            boot_s=boot_s,
+            start_s=start_s,
+            history=None if history is None else Path(history),
+            like=None if like is None else Path(like),
+        )
         return quote(asked, spec, minutes=minutes, step_s=step_s, assumed=assumed)
 
     def ask(self) -> AskedTrial | None:

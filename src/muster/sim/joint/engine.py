@@ -175,6 +175,7 @@ class JointEngine(SimulatedEngine):
         self._limit: Resources | None = None  # what the cluster may become, where that is known
         self._placements: dict[str, TrialPlacement] = {}  # by trial, from the request to the end
         self._lingering: list[LingeringPlace] = []
+        self._warm: set[NodeId] = set()  # nodes on which a trial has started
         self._gangs = 0
         self._known = Resources.of(self.capacity())
         self._ready.append(self._capacity_now())
@@ -290,6 +291,12 @@ class JointEngine(SimulatedEngine):
             self._ready.append(TrialPriced(trial_id=trial_id, at=at, usd_per_hour=placement.usd_per_hour))
         self._start(placement.command, placement.curve)
 
+    def _start_s(self, command: StartTrial) -> float:
+        """The first trials on a node find nothing loaded."""
+        nodes = {node.node_id for node in self._placements[command.trial_id].nodes}
+        is_new = not nodes <= self._warm
+        return self._costs.start_s + (self._costs.first_s if is_new else 0.0)
+
     def _take_room(self, command: StartTrial) -> None:
         """Does nothing: the gang holds it already."""
 
@@ -332,6 +339,7 @@ class JointEngine(SimulatedEngine):
     def _started(self, process: SimulatedProcess, is_reused: bool) -> None:
         placement = self._placements[process.trial_id]
         placement.saved_at, placement.has_begun = self._world.time, True
+        self._warm.update(node.node_id for node in placement.nodes)
         super()._started(process, is_reused)
 
     def _seconds(self, process: SimulatedProcess) -> float:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -17,9 +19,11 @@ from msgspec import Struct
 from muster.base.rng import Seed
 from muster.errors import ConfigError
 from muster.sim.tune.curve import Config, Curve, Metrics
-from muster.sim.tune.trace import RecordedCurve, RecordedTrial
+from muster.sim.tune.trace import RESULTS, RecordedCurve, RecordedTrial
+from muster.tune.analysis.result_files import parse_json_lines
 
 MakeCurve = Callable[[Seed], Curve]
+_NEW_NODE_S = 600.0  # a node that came up earlier has served something before
 _FEWEST_ROWS = 3  # to fit a curve to, and of trials to judge their neighbours by
 
 
@@ -139,6 +143,55 @@ class GivenCurve(Curve):
     def _of(self, config: Mapping[str, Any]) -> tuple[float, float, float]:
         draw = self._seed.derive(f"quote.config.{sorted(config.items(), key=lambda item: item[0])!r}")
         return draw.gauss(0.0, 1.0), draw.random(), draw.random()
+
+
+class TrialStarts(Struct, frozen=True, kw_only=True):
+    """A TrialStarts is how long the trials of an experiment took from their places to their first steps."""
+
+    start_s: float
+    first_s: float = 0.0  # more for the first on a new node
+
+
+def starts_of(place: Path, nodes: Sequence[tuple[float, float]] = ()) -> TrialStarts:
+    """Reads it from the directory of an experiment; a ConfigError where that is not known.
+
+    Places are alike, and as long as trials wait, the next one to start takes the place of the first to end:
+    the time in between is how long it took to end the one and to start the other.
+
+    Args:
+        place: The directory, with `<trial>/result.json`.
+        nodes: When nodes of the cluster came up and ended, as far as that is known, by the wall clock.
+    """
+    spans = sorted(_span(file) for file in place.glob(f"*/{RESULTS}"))
+    ends = sorted(end for _, end in spans)
+    places = _most_at_once(spans)
+    gaps = [begin - end for (begin, _), end in zip(spans[places:], ends, strict=False)]
+    if not gaps:
+        raise ConfigError(
+            f"{place}: no trial of this experiment has waited for another to end, so it is not known how "
+            "long trials take to start; name one with more trials than places, or give start_s"
+        )
+    start_s, first = max(0.0, fmean(gaps)), [begin for begin, _ in spans[:places]]
+    new = [up for up, end in nodes if first[0] - _NEW_NODE_S < up <= first[-1] < end]
+    first_s = max(0.0, fmean(first) - fmean(new) - start_s) if new else 0.0
+    return TrialStarts(start_s=start_s, first_s=first_s)
+
+
+def _span(file: Path) -> tuple[float, float]:
+    """Returns when the first step of a trial began, and when its last one ended."""
+    try:
+        rows = parse_json_lines(file.read_text(encoding="utf-8"))
+        end = float(rows[-1]["timestamp"])
+        return end - float(rows[-1]["time_total_s"]), end
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(
+            f"{file}: not the results of a trial ({error!r}); name the directory of an experiment"
+        ) from error
+
+
+def _most_at_once(spans: Sequence[tuple[float, float]]) -> int:
+    changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
+    return max(accumulate(change for _, change in changes), default=0)
 
 
 class Measured(Struct, frozen=True, kw_only=True):

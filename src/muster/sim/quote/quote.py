@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from muster.base.text import counted
 from muster.cluster.model import ClusterSpec
 from muster.errors import ConfigError
-from muster.sim.backtest.recording import read_recording
+from muster.sim.backtest.recording import Timings, read_recording
 from muster.sim.joint.cloud import BootTime
-from muster.sim.quote.learned import GivenCurve, LearnedCurve, Measured, StepPace, pace_of
+from muster.sim.quote.learned import GivenCurve, LearnedCurve, Measured, StepPace, pace_of, starts_of
 from muster.sim.quote.world import Assumptions, QuoteLine, QuoteVariant, checked_spec, line_of
 from muster.sim.tune.trace import RecordedCurve, read_trace
 from muster.trials.template import TrialTemplate
@@ -68,6 +68,7 @@ def assumptions_of(
     boot_s: float | None = None,
     start_s: float | None = None,
     history: Path | None = None,
+    like: Path | None = None,
 ) -> Assumptions:
     """Returns what to assume, with what a user knows of the cluster in place of the defaults.
 
@@ -76,16 +77,24 @@ def assumptions_of(
         boot_s: The seconds from a new machine to its node.
         start_s: The seconds from a trial's place on a node to its first step.
         history: Of a cluster like this one: how long its machines took to come, to boot and to go.
+        like: The directory of an experiment that has run there: how long its trials took to start; with
+            `history` also, how much longer the first on a new node.
     """
-    assumed = Assumptions(starts=starts)
+    assumed, nodes = Assumptions(starts=starts), list[tuple[float, float]]()
     if history is not None:
-        assumed = _as_recorded(assumed, history)
+        recorded = read_recording(history)
+        assumed = _as_recorded(assumed, recorded.timings, history)
+        nodes = recorded.node_lives()
+    if like is not None:
+        seen = starts_of(like, nodes)
+        costs = replace(assumed.costs, start_s=seen.start_s, first_s=seen.first_s, restore_s=seen.start_s)
+        assumed = replace(assumed, costs=costs, start_sigma=_SIGMA_SEEN)
     if boot_s is not None:
         _check_seconds("boot_s", boot_s)
         assumed = replace(assumed, boot=BootTime(median_s=boot_s, setup_s=0.0))
     if start_s is not None:
         _check_seconds("start_s", start_s)
-        costs = replace(assumed.costs, start_s=start_s, restore_s=min(start_s, assumed.costs.restore_s))
+        costs = replace(assumed.costs, start_s=start_s, restore_s=start_s)
         assumed = replace(assumed, costs=costs)
     return assumed
 
@@ -95,11 +104,11 @@ def _check_seconds(name: str, value: float) -> None:
         raise ConfigError(f"{name} is {value:g}: give seconds, 0 or more")
 
 
+_SIGMA_SEEN = 0.2  # how far starts of trials may be off that were seen, of their logarithm
 _LEAST_BOOT_S = 0.1  # of a machine that was found with its node
 
 
-def _as_recorded(assumed: Assumptions, history: Path) -> Assumptions:
-    timings = read_recording(history).timings
+def _as_recorded(assumed: Assumptions, timings: Timings, history: Path) -> Assumptions:
     boots, requests, ends = (
         sorted(each for seen in of.values() for each in seen)
         for of in (timings.boot_s, timings.request_s, timings.end_s)

@@ -46,7 +46,7 @@ class Assumptions(Struct, frozen=True, kw_only=True):
     end_s: tuple[float, float] = (1.0, 8.0)  # from the call that ends a machine to its end
     # A step has the time of its saving in it. A place without a trial is kept for 5 s, as on Ray.
     costs: Costs = Costs(start_s=5.0, restore_s=5.0, checkpoint_every=1, linger_s=5.0)
-    start_sigma: float = 0.2  # how far `start_s` may be off, of its logarithm
+    start_sigma: float = 0.3  # how far `start_s` may be off, of its logarithm
     starts: int = 10
     spot_up_s: float = _UP_S  # how long a spot pool lasts, on average
     spot_down_s: float = _DOWN_S
@@ -154,13 +154,22 @@ def _run(
     joint = JointExperiment(name="quote", experiment=asked, knows_limit=True)
     tick_s = cluster.options.tick_s
     interval = TickInterval(tick_s, max(tick_s, _QUIET_TICK_S))
-    return JointRun(cluster, [joint], publish_s=max(tick_s, _PUBLISH_S), interval=interval).run()
+    speeds = {known.name: known.speed for known in variant.spec.node_types}
+    run = JointRun(
+        cluster,
+        [joint],
+        speed_of=speeds.__getitem__,
+        publish_s=max(tick_s, _PUBLISH_S),
+        interval=interval,
+    )
+    return run.run()
 
 
 def _costs(assumed: Assumptions, seed: Seed) -> Costs:
     """Draws how long a trial takes to start in this run, within what is known of it."""
     factor = math.exp(seed.derive("quote.start").gauss(0.0, assumed.start_sigma))
-    return replace(assumed.costs, start_s=assumed.costs.start_s * factor)
+    costs = assumed.costs
+    return replace(costs, start_s=costs.start_s * factor, first_s=costs.first_s * factor)
 
 
 class QuotedCluster(JointCluster):

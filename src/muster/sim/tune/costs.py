@@ -18,6 +18,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Costs are the seconds that trials spend on something else than iterations."""
 
     start_s: float = 0.0  # a new process
+    first_s: float = 0.0  # more for the first process on a node
     reuse_s: float = 0.0  # a process that served another trial
     restore_s: float = 0.0  # loading a checkpoint, besides the start
     save_s: float = 0.0
