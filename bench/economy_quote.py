@@ -214,9 +214,14 @@ def starts_in(cluster: LiveCluster, case: QuoteCase) -> TrialStarts:
 
 def text_of(run: QuotedRun) -> str:
     what = "inside" if run.is_inside else "OUTSIDE"
-    starts = f"starts {run.assumed.start_s:.1f}+{run.assumed.first_s:.1f} s, seen {run.seen.start_s:.1f}+{run.seen.first_s:.1f}"
+    starts = f"starts {starts_text(run.assumed)} s assumed, {starts_text(run.seen)} s seen"
     paid = f"${run.low:.3f} to {run.high:.3f} quoted, ${run.cost:.3f} paid, {what}"
-    return f"{run.case.name}: {paid}; {run.quoted_s:.0f} s quoted, {run.took_s:.0f} s taken; {starts}; load {run.load:.0f}"
+    took = f"{run.quoted_s:.0f} s quoted, {run.took_s:.0f} s taken"
+    return f"{run.case.name}: {paid}; {took}; {starts}; load {run.load:.0f}"
+
+
+def starts_text(starts: TrialStarts) -> str:
+    return f"{starts.start_s:.1f} + {starts.first_s:.1f}"
 
 
 def show(found: list[QuotedRun]) -> None:
@@ -233,8 +238,8 @@ def show(found: list[QuotedRun]) -> None:
                 "yes" if one.is_inside else "NO",
                 f"{one.quoted_s:.0f}",
                 f"{one.took_s:.0f}",
-                f"{one.assumed.start_s:.1f} + {one.assumed.first_s:.1f}",
-                f"{one.seen.start_s:.1f} + {one.seen.first_s:.1f}",
+                starts_text(one.assumed),
+                starts_text(one.seen),
                 f"{one.load:.0f}",
             ]
         )

@@ -123,6 +123,19 @@ def test_a_place_that_no_trial_takes_over_is_kept_for_a_while_and_given_back_wit
     assert busy == [(False, 0, {}), (True, 0, {})]
 
 
+def test_the_first_trial_on_a_node_takes_longer_to_start_and_the_next_one_does_not():
+    asked = experiment(trials=20)
+    took = []
+    for first_s in (0.0, 100.0):
+        slow = replace(asked, costs=struct_replace(asked.costs, first_s=first_s), make_scheduler=lambda: None)
+        run = JointRun(cluster(), [JointExperiment(name="e", experiment=replace(slow, max_t=3))])
+        result = run.run()
+        took.append((result.machines, result.busy_s))
+    (machines, usual_s), (again, slow_s) = took
+    assert machines == again
+    assert slow_s - usual_s == pytest.approx(100.0 * machines, abs=1.0)
+
+
 def test_two_runs_of_one_seed_are_equal():
     assert joint().run() == joint().run()
 

@@ -14,7 +14,7 @@ from muster.base.rng import Seed
 from muster.cli.quote import quote_command
 from muster.errors import ConfigError
 from muster.sim.backtest.recording import read_recording
-from muster.sim.quote.learned import LearnedCurve, StepPace, fitted, pace_of
+from muster.sim.quote.learned import LearnedCurve, StepPace, TrialStarts, fitted, pace_of, starts_of
 from muster.sim.quote.quote import assumptions_of
 from muster.sim.quote.world import interval_of
 from muster.sim.tune.trace import RecordedCurve, RecordedTrial
@@ -163,6 +163,40 @@ def test_a_history_tells_how_long_machines_take():
     assert min(boots) <= assumed.boot.median_s <= max(boots)
     assert assumed.boot.setup_s == 0.0
     assert assumptions_of(history=history, boot_s=7.0).boot.median_s == 7.0
+
+
+def finished(place, *spans):
+    """Writes the results of trials that ran from and to these moments."""
+    for number, (begin, end) in enumerate(spans):
+        file = place / f"trial_{number}" / "result.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"timestamp": end, "time_total_s": end - begin}) + "\n", encoding="utf-8")
+    return place
+
+
+def test_an_experiment_tells_how_long_its_trials_took_to_start_and_the_first_on_new_nodes_apart(tmp_path):
+    spans = [(100.0, 110.0), (101.0, 120.0), (113.0, 130.0), (122.0, 125.0), (128.0, 140.0)]
+    finished(tmp_path, *spans)
+    assert starts_of(tmp_path) == TrialStarts(start_s=pytest.approx(8 / 3))
+    earlier, new = (10.0, 60.0), [(90.0, 200.0), (94.0, math.inf)]
+    seen = starts_of(tmp_path, [earlier, *new])
+    assert seen.first_s == pytest.approx(100.5 - 92.0 - 8 / 3)
+    assumed = assumptions_of(like=tmp_path)
+    assert (assumed.costs.start_s, assumed.start_sigma) == (pytest.approx(8 / 3), 0.2)
+    assert assumptions_of(like=tmp_path, start_s=1.0).costs.start_s == 1.0
+
+
+@pytest.mark.parametrize("spans", [[], [(0.0, 5.0), (1.0, 6.0)]])
+def test_an_experiment_whose_trials_never_waited_says_nothing_about_starts(tmp_path, spans):
+    with pytest.raises(ConfigError, match="name one with more trials than places, or give start_s"):
+        starts_of(finished(tmp_path, *spans))
+
+
+def test_results_that_cannot_be_read_are_named(tmp_path):
+    file = finished(tmp_path, (0.0, 1.0)) / "trial_0" / "result.json"
+    file.write_text('{"loss": 1}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"result\.json: not the results of a trial"):
+        starts_of(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["boot_s", "start_s"])
