@@ -110,7 +110,7 @@ sim-tune: $(VENV)/.installed-dev ## Simulate 2,000 experiments with faults per s
 	MUSTER_TUNE_SEEDS=$(TUNE_SEEDS) $(BIN)/python -m pytest tests/sim/tune/test_chaos.py --durations=0
 
 series: $(VENV)/.installed-dev ## The long series of kills and seeds of which `make test` runs a sample
-	MUSTER_SERIES=1 $(PYTEST) -n 2 --dist loadscope $$(grep -rl "from tests.series" tests --include='test_*.py') $(PYTEST_ARGS)
+	MUSTER_SERIES=$${MUSTER_SERIES:-1} $(PYTEST) -n 2 --dist loadscope $$(grep -rl "from tests.series" tests --include='test_*.py') $(PYTEST_ARGS)
 
 parity: $(VENV)/.installed-dev $(VENV)/.installed-bench ## Scripts of Ray Tune 2.60 on a live Ray and on our Ray engine; 20 minutes
 	MUSTER_RAY_PYTHON=1 $(PYTEST) tests/parity -m parity $(PYTEST_ARGS)

@@ -7,8 +7,10 @@ is used: machines cost from their purchase to their end, by the terms of their o
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as struct_replace
@@ -23,14 +25,19 @@ from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.checkers import Check
 from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.options import RunOptions
-from muster.sim.cluster.run import quiet
 from muster.sim.joint.seed_run import JointSeedRun, draw_joint_options
 from muster.sim.joint.tuner import JointExperiment
+from muster.trials.budget import BUDGET
 from muster.trials.template import Limits
 
 WORLDS, QUICK_WORLDS = 1000, 40
 LEAST_UNIT_S = 60.0  # where a machine is billed by the second: what clouds bill at least
 CALM_S = 1800.0  # how long a world is watched after its faults
+
+
+def quiet() -> None:
+    """Silences what both halves say about faults, which are expected here."""
+    logging.getLogger("muster").setLevel(logging.CRITICAL)
 
 
 def unit_usd(machine: CloudMachine) -> float:
@@ -50,6 +57,10 @@ class BudgetWatch:
     allowed_usd: float = 0.0  # one billing unit of each machine of the period
     is_used_up: bool = False  # no machine could be bought, or all had to go
     over_rate_usd: float = 0.0  # beyond the limit per hour, summed up over time
+    headless_usd: float = 0.0  # charged while there was no head that could have ended anything
+    _heads: int = 0
+    _is_headless: bool = False
+    _last_usd: float = 0.0
     _asked: int = 0
     _since: float | None = None
     _before_usd: float = 0.0  # charged before the running period
@@ -59,12 +70,14 @@ class BudgetWatch:
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
         """Looks at the cloud after a tick; yields nothing, because it only measures."""
         self._note_refused(cluster)
+        self._note_headless(cluster)
         budget, plan = cluster.options.spec.budget, cluster.store.newest
         if budget is not None and plan is not None:
             self.is_used_up |= any(verdict.reason is Reason.BUDGET for verdict in plan.verdicts)
             since = plan.memory.budget_period.since
             if since != self._since:
-                self._before_usd = self._charged(cluster) if self._since is not None else 0.0
+                before_usd = self._charged(cluster) - self.headless_usd
+                self._before_usd = before_usd if self._since is not None else 0.0
                 self._since_s = cluster.world.time if self._since is not None else 0.0
                 self._since = since
             self._check_total(cluster, budget)
@@ -78,6 +91,16 @@ class BudgetWatch:
             if machine is not None and machine.exists and not machine.leaving:
                 self.refused.setdefault(cloud_id, at)
         self._asked = len(cluster.cloud.terminated)
+
+    def _note_headless(self, cluster: SimulatedCluster) -> None:
+        """What is charged from the loss of a head to the first plan of the next one is counted apart."""
+        now_usd = self._charged(cluster)
+        if len(cluster.restored_at) != self._heads:
+            self._heads, self._is_headless = len(cluster.restored_at), True
+        if self._is_headless:
+            self.headless_usd += now_usd - self._last_usd
+            self._is_headless = cluster.plan is None
+        self._last_usd = now_usd
 
     def _counted_s(self, machine: CloudMachine, now: float) -> float:
         """Returns until when a machine counts."""
@@ -99,7 +122,7 @@ class BudgetWatch:
     def _check_total(self, cluster: SimulatedCluster, budget: Budget) -> None:
         if budget.total is None:
             return
-        over = self._charged(cluster) - self._before_usd - budget.total
+        over = self._charged(cluster) - self.headless_usd - self._before_usd - budget.total
         if over > self.over_usd + 1e-9:
             now = cluster.world.time
             paid = [m for m in cluster.cloud.machines.values() if self._counted_s(m, now) > self._since_s]
@@ -116,7 +139,13 @@ class BudgetWatch:
 
 
 def _cost(machine: CloudMachine, until: float) -> float:
-    return replace(machine, ended_at=max(until, machine.created_at)).cost(until)
+    """Returns what a machine costs up to a time, at the price at which it was asked for.
+
+    A price that changes in the second in which a machine is made is that of the next one.
+    """
+    price = machine.price_per_hour if machine.offer is None else machine.offer.price_per_hour
+    ended_at = max(until, machine.created_at)
+    return replace(machine, ended_at=ended_at, price_per_hour=price or 0.0).cost(until)
 
 
 def _drawn(draw: Stream, low: float, high: float) -> float:
@@ -129,7 +158,6 @@ class BudgetRun(JointSeedRun):
 
     def __init__(self, seed: int) -> None:
         self.watch = BudgetWatch()
-        self._places: dict[str, dict[CloudId, CloudMachine]] = {}  # experiment -> machines of its trials
         self.over: dict[str, tuple[float, float]] = {}  # experiment -> $ beyond its budget, $ allowed
         super().__init__(seed)
 
@@ -161,12 +189,9 @@ class BudgetRun(JointSeedRun):
             name, budget = tuner.asked.name, tuner.asked.experiment.limits.cost_budget
             if budget is None:
                 continue
-            places = self._places.setdefault(name, {})
-            nodes = (node for placement in tuner.engine.placements() for node in placement.nodes)
-            places |= {node.machine.cloud_id: node.machine for node in nodes}
             over = tuner.engine.held_usd() - budget
             if over > 0.0:
-                self.over[name] = over, sum(map(unit_usd, places.values()))
+                self.over[name] = over, sum(map(unit_usd, tuner.engine.work.machines.values()))
         yield from ()
 
     def excesses(self) -> list[tuple[float, float]]:
@@ -179,56 +204,61 @@ class BudgetRun(JointSeedRun):
 
 
 @dataclass(frozen=True)
-class BudgetSummary:
-    """A BudgetSummary is what 1,000 worlds amount to."""
+class BudgetOutcome:
+    """A BudgetOutcome is what came of one world."""
 
-    worlds: int = 0
-    used_up: int = 0  # in which a limit was reached
-    exceeded: tuple[int, ...] = ()  # seeds
-    most_units: float = 0.0  # the largest excess, in billing units of its machines
-    with_refusals: int = 0  # worlds in which a machine's end was refused or lost
-    refused: int = 0  # such machines
+    seed: int
+    is_reached: bool  # a limit was reached
+    units: float  # the largest excess, in billing units of its machines
+    refused: int  # machines whose end was refused or lost
+    headless_usd: float
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.units > 1.0
 
     @classmethod
-    def of(cls, seeds: Iterable[int]) -> BudgetSummary:
-        found = cls()
-        for seed in seeds:
-            run = BudgetRun(seed)
-            run.to_end()
-            found = found.after(seed, run)
-        return found
-
-    def after(self, seed: int, run: BudgetRun) -> BudgetSummary:
-        excesses, refused = run.excesses(), len(run.watch.refused)
-        units = [over / allowed if allowed else math.inf for over, allowed in excesses]
-        ended = any(tuner.run.state.ended_by for tuner in run.group.tuners)
-        return BudgetSummary(
-            worlds=self.worlds + 1,
-            used_up=self.used_up + (run.watch.is_used_up or ended),
-            exceeded=(*self.exceeded, seed) if any(unit > 1.0 for unit in units) else self.exceeded,
-            most_units=max(self.most_units, *units, 0.0),
-            with_refusals=self.with_refusals + bool(refused),
-            refused=self.refused + refused,
+    def of(cls, seed: int) -> BudgetOutcome:
+        run = BudgetRun(seed)
+        run.to_end()
+        units = [over / allowed if allowed else math.inf for over, allowed in run.excesses()]
+        ended = any(tuner.run.state.ended_by == BUDGET for tuner in run.group.tuners)
+        return cls(
+            seed=seed,
+            is_reached=run.watch.is_used_up or ended,
+            units=max(units, default=0.0),
+            refused=len(run.watch.refused),
+            headless_usd=run.watch.headless_usd,
         )
 
 
 def run(*, quick: bool) -> dict[str, float]:
-    """Runs the worlds, prints what they cost, returns the figures."""
-    quiet()
-    found = BudgetSummary.of(range(1, (QUICK_WORLDS if quick else WORLDS) + 1))
+    """Runs the worlds on all processors, prints what they cost, returns the figures."""
+    seeds = range(1, (QUICK_WORLDS if quick else WORLDS) + 1)
+    with ProcessPoolExecutor(initializer=quiet) as pool:
+        found = list(pool.map(BudgetOutcome.of, seeds, chunksize=5))
+    exceeded = [str(one.seed) for one in found if one.is_exceeded]
+    reached, most = sum(one.is_reached for one in found), max(one.units for one in found)
     rows = [
-        ["worlds with faults", str(found.worlds)],
-        ["a limit was reached", str(found.used_up)],
-        ["exceeded by more than a billing unit per machine", str(len(found.exceeded))],
-        ["largest excess, in billing units of its machines", f"{found.most_units:.2f}"],
-        ["worlds with a machine whose end was refused (counted apart)", str(found.with_refusals)],
-        ["such machines", str(found.refused)],
+        ["worlds with faults", str(len(found))],
+        ["a limit was reached", str(reached)],
+        ["exceeded by more than a billing unit per machine", str(len(exceeded))],
+        ["largest excess, in billing units of its machines", f"{most:.2f}"],
+        [
+            "worlds with a machine whose end was refused (counted apart)",
+            str(sum(one.refused > 0 for one in found)),
+        ],
+        ["such machines", str(sum(one.refused for one in found))],
+        [
+            "$ while a head was lost and none could act (counted apart)",
+            f"{sum(one.headless_usd for one in found):.2f}",
+        ],
     ]
     table.show("budgets of clusters and experiments, by what the cloud charges", ["", ""], rows)
-    if found.exceeded:
-        table.note(f"exceeded in the worlds {', '.join(map(str, found.exceeded))}")
+    if exceeded:
+        table.note(f"exceeded in the worlds {', '.join(exceeded)}")
     return {
-        "budget_exceeded": float(len(found.exceeded)),
-        "budget_reached": float(found.used_up),
-        "budget_most_units": found.most_units,
+        "budget_exceeded": float(len(exceeded)),
+        "budget_reached": float(reached),
+        "budget_most_units": most,
     }

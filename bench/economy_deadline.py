@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from statistics import median
 
 from bench import table
+from bench.economy_budget import quiet
 from bench.economy_scenario import PacedCurve, Scenario
 from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
@@ -220,7 +222,11 @@ def _node_type(draw: Stream, name: str, *, with_spot: bool) -> NodeType:
 class DeadlineResult:
     """A DeadlineResult is one problem that the exact plan could solve."""
 
-    problem: DeadlineProblem
+    seed: int
+    kind: str
+    factor: float
+    trials: int
+    steps: int
     plan_s: float
     deadline_s: float
     is_met: bool
@@ -228,9 +234,8 @@ class DeadlineResult:
     machines: int
 
     def __str__(self) -> str:
-        asked = self.problem.experiment
         return (
-            f"{self.problem.seed} ({self.problem.kind}, {asked.num_samples} trials of {asked.max_t} steps, "
+            f"{self.seed} ({self.kind}, {self.trials} trials of {self.steps} steps, "
             f"plan {self.plan_s:.0f} s, deadline {self.deadline_s:.0f} s)"
         )
 
@@ -247,17 +252,29 @@ def solved(seed: int) -> DeadlineResult | None:
     state, end_s = tuner.run.state, tuner.ended_at or math.inf
     is_whole = not state.ended_by and len(state.trials) == problem.experiment.num_samples
     bought = sum(machine.node_type != HEAD_TYPE for machine in run.cluster.cloud.machines.values())
-    return DeadlineResult(problem, plan_s, deadline_s, is_whole and end_s <= deadline_s, end_s, bought)
+    return DeadlineResult(
+        seed=seed,
+        kind=problem.kind,
+        factor=problem.factor,
+        trials=problem.experiment.num_samples,
+        steps=problem.experiment.max_t or 0,
+        plan_s=plan_s,
+        deadline_s=deadline_s,
+        is_met=is_whole and end_s <= deadline_s,
+        end_s=end_s,
+        machines=bought,
+    )
 
 
 def run(*, quick: bool) -> dict[str, float]:
-    """Runs the problems, prints what came of them, returns the figures."""
+    """Runs the problems on all processors, prints what came of them, returns the figures."""
     seeds = range(1, (QUICK_PROBLEMS if quick else PROBLEMS_IN_ALL) + 1)
-    found = [one for one in map(solved, seeds) if one is not None]
+    with ProcessPoolExecutor(initializer=quiet) as pool:
+        found = [one for one in pool.map(solved, seeds, chunksize=5) if one is not None]
     rows = []
     for kind in ("fifo", "asha"):
         for low, high in ((1.0, 1.5), (1.5, 2.5), (2.5, MOST_FACTOR)):
-            some = [o for o in found if o.problem.kind == kind and low <= o.problem.factor < high]
+            some = [one for one in found if one.kind == kind and low <= one.factor < high]
             if some:
                 rows.append([kind, f"{low:g} to {high:g}", str(len(some)), *_row(some)])
     columns = ["", "deadline / best plan", "could", "met", "our time / deadline", "machines"]

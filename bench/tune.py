@@ -11,6 +11,8 @@ from bench.peer import tune as peer
 from bench.tune_job import Fit, Job, state_bytes
 from bench.tune_processes import BenchProcesses, Side, in_turns
 
+SLOW_FILES_MS = 0.3  # 0.1 to 0.2 where nothing was deleted
+
 ROW = ("experiment", "Ray Tune /s", "ours /s", "ours / Ray", "ours CPU ms each")
 
 
@@ -101,6 +103,11 @@ def trials(processes: BenchProcesses) -> dict[str, float]:
     table.show("tune: trivial trials, loggers on", ROW, rows)
     figures["files_ms_per_trial"] = 1000 * files.median()
     table.note(f"a directory with five small files alone takes {figures['files_ms_per_trial']:.3f} ms here")
+    if figures["files_ms_per_trial"] > SLOW_FILES_MS:
+        table.note(
+            "that is slow, and so are our trials: many files were deleted near it within the last minutes "
+            "(README, tune); run it again with TMPDIR on a RAM disk, or later"
+        )
     return figures
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-pytest_plugins = ("tests.hosts", "tests.ray_clusters")
+pytest_plugins = ("tests.hosts", "tests.ray_clusters", "tests.series")
 pytest.register_assert_rewrite("tests.tune.crash.lives")  # its assertions say what differs
 ROOT = Path(__file__).parents[1]
 RAY_S = 480.0  # Ray or a host may take a minute to start on a busy computer, and a test may need several
@@ -29,6 +30,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine makes examples slow; that says nothing about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -43,6 +43,7 @@ SESSION = re.compile(r"^--session-name=(.+)$", re.MULTILINE)
 ORDER = (
     "tests/e2e/test_1_scaling.py",
     "tests/e2e/test_1_tuner.py",
+    "tests/e2e/test_1_money.py",
     "tests/e2e/test_2_losses.py",
     "tests/e2e/test_3_down.py",
     "tests/e2e/test_rack.py",

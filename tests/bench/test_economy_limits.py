@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from bench import economy_deadline
-from bench.economy_budget import BudgetRun, BudgetSummary
+from bench.economy_budget import BudgetOutcome
 from tests.series import length
 
+from bench import economy_deadline
 from muster.cluster.budget import BudgetState
 
 
 @pytest.mark.slow
 def test_no_budget_of_a_sample_of_worlds_is_exceeded():
-    found = BudgetSummary.of(range(17, length(22, 80)))
-    assert found.exceeded == ()
-    assert found.used_up > 0
+    found = [BudgetOutcome.of(seed) for seed in range(17, length(22, 80))]
+    assert [one.seed for one in found if one.is_exceeded] == []
+    assert any(one.is_reached for one in found)
 
 
 @pytest.mark.slow
 def test_a_budget_that_nobody_holds_is_found(monkeypatch):
     monkeypatch.setattr(BudgetState, "is_used_up", property(lambda state: False))
     monkeypatch.setattr(BudgetState, "take", lambda state, price, offer=None: True)
-    spent = BudgetRun(REACHES_ITS_BUDGET)
-    spent.to_end()
-    assert BudgetSummary().after(REACHES_ITS_BUDGET, spent).exceeded == (REACHES_ITS_BUDGET,)
+    assert BudgetOutcome.of(REACHES_ITS_BUDGET).is_exceeded
 
 
-REACHES_ITS_BUDGET = 20
+REACHES_ITS_BUDGET = 3
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from tests.cluster.fakes import START, Stage
 from tests.cluster.worlds import CPU, HEAD_MACHINE, HEAD_NODE, machine, node, spec
 
+from muster.base.forecast import ComingWork, Forecast
 from muster.base.resources import Resources
 from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
@@ -25,7 +26,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.observe import FailureInbox, Observer
-from muster.cluster.ports import NoticeReport
+from muster.cluster.ports import ForecastReport, NoticeReport
 from muster.cluster.snapshot import ProviderTraits, Quarantined
 from muster.errors import ConfigError, StoreError
 from muster.testing.builders import demand, gang
@@ -270,6 +271,57 @@ def test_deadlines_of_notices_are_in_the_time_of_the_snapshot_and_damaged_ones_a
     seen, _ = eye.observe()
     assert [(one.cloud_id, one.deadline) for one in seen.notices] == [("c-1", START + 60.0)]
     assert notes(seen) == ["notice c-3", "notice"]
+
+
+def forecast(name, at, **fields):
+    coming = (ComingWork(shape=Resources.of(CPU=1), count=4),)
+    return Forecast(experiment=name, at=at, **{"coming": coming, **fields})
+
+
+def test_forecasts_count_only_while_they_hold_and_the_others_are_named_with_the_reason():
+    """A tuner that died, clocks that differ, and what cannot be: money is not spent on any of these."""
+    stage = Stage()
+    given = (
+        forecast("good", START - 59.0),
+        forecast("a little ahead", START + 29.0),
+        forecast("dead", START - 61.0),
+        forecast("over", START - 3_000.0, coming=(), is_complete=True),  # has said that it expects nothing
+        forecast("ahead", START + 31.0),
+        forecast("odd", START, deadline=float("nan")),
+        forecast("many", START, coming=(ComingWork(shape=Resources.of(CPU=1), count=0),)),
+    )
+    source = Reads(ForecastReport(forecasts=given, damaged=(Quarantined(source="forecast x", message="no"),)))
+    stage.ports = dataclasses.replace(stage.ports, forecasts=source)
+    seen = look(stage)
+    said = {note.source: note.message for note in seen.quarantined}
+    assert [one.experiment for one in seen.forecasts] == ["good", "a little ahead"]
+    assert list(said) == ["forecast x", "forecast dead", "forecast ahead", "forecast odd", "forecast many"]
+    assert said["forecast dead"].endswith(
+        "good for 60 s; if its program still runs, set the clocks of its machine and of the head: ignored"
+    )
+    assert said["forecast ahead"].endswith("the clocks of its machine and of the head: ignored")
+    assert said["forecast odd"] == "one of its times is not a number: ignored"
+    assert said["forecast many"] == "0 trials with a probability of 1 make no sense: ignored"
+
+
+class Reads:
+    """A ForecastSource that has one answer."""
+
+    def __init__(self, report):
+        self.report = report
+
+    def read(self):
+        return self.report
+
+
+def test_the_deadline_of_a_forecast_is_in_the_time_of_the_snapshot():
+    stage = Stage()
+    report = ForecastReport(forecasts=(forecast("e", START + 1_000.0, deadline=START + 4_600.0),))
+    eye = Observer(dataclasses.replace(stage.ports, forecasts=Reads(report)), stage.ambient, FailureInbox())
+    eye.observe()
+    stage.clock.jump(1_000.0)  # the wall clock was wrong when the monitor started
+    (one,) = eye.observe()[0].forecasts
+    assert (one.at, one.deadline) == (START, START + 3_600.0)
 
 
 def test_a_machine_is_resized_only_where_its_node_can_count_that():

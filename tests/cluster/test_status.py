@@ -42,5 +42,5 @@ def test_an_empty_cluster_has_an_empty_status():
 def test_a_budget_is_shown_with_what_is_spent_and_reserved():
     limited = ClusterSpec(budget=Budget(total=12.0, per_hour=4.0))
     status = status_of((), Memory(spent=10.0), Plan(tick_id="t", at=0.0), spec=limited)
-    assert status.budget == "$10.00 spent and $0.00 reserved of $12, $0.00 of $4 per hour"
+    assert status.budget == "$10.00 spent and $0.00 reserved of $12, $2.00 left, $0.00 of $4 per hour"
     assert status_of((), Memory(), Plan(tick_id="t", at=0.0), spec=ClusterSpec()).budget == ""

@@ -17,11 +17,14 @@ from muster.config.load import VARIABLES, parse_config
 from muster.config.node_launch import head_runtime_hashes, worker_runtime_hashes
 from muster.config.schema import (
     AuthConfig,
+    BudgetConfig,
     ClusterConfig,
     DockerConfig,
+    ForecastsConfig,
     MonitorConfig,
     MusterConfig,
     NodeTypeConfig,
+    NoticesConfig,
     ProviderConfig,
 )
 from muster.config.to_spec import to_spec
@@ -37,9 +40,12 @@ SECTIONS = (
     ProviderConfig,
     MonitorConfig,
     MusterConfig,
+    BudgetConfig,
+    NoticesConfig,
+    ForecastsConfig,
 )
 FULL = (
-    GOOD
+    GOOD.replace("  head:\n", "  head:\n    price_per_hour: 0.1\n")
     + """\
 upscaling_speed: 2
 auth: {ssh_user: me, ssh_private_key: /nowhere/key, ssh_proxy_command: jump}
@@ -63,6 +69,10 @@ muster:
   backoff: {base_s: 1}
   retention: {max_age_s: 60, max_records: 5}
   monitor: {interval_s: 1, max_interval_s: 2, metrics_port: 0}
+  notices: {source: aws, address: "http://here/{id}", rebalance_s: null}
+  budget: {per_hour: 6, period: day, total: 40}
+  consolidation: eager
+  forecasts: {used: true, boot_s: 60, keep_s: 5, most_boot_share: 0.2, first_slots: 4}
 """
 )
 OLD = """\

@@ -229,6 +229,23 @@ def test_an_upscaling_speed_that_would_stop_the_loop_is_refused(value):
             "objective: cheap",
             "c.yaml:17: muster.objective: 'cheap' is not one of auto, utilization, cost; valid here",
         ),
+        ("budget: {}", "c.yaml:17: muster.budget: limits nothing; give per_hour, total or both"),
+        (
+            "budget: {per_hour: 4, period: day}",
+            "c.yaml:17: muster.budget.period: has no total to spend in it; add total",
+        ),
+        (
+            "budget: {total: 40}",
+            "c.yaml:17: muster.budget: cannot be held without the price of head; give price_per_hour there",
+        ),
+        (
+            "budget: {total: 40, period: dai}",
+            "c.yaml:17: muster.budget.period: 'dai' is not one of day, hour, month, week; did you mean",
+        ),
+        ("budget: {total: 40, period: 3}", "c.yaml:17: muster.budget.period: 3 is not one of day, hour,"),
+        ("budget: {total: -1}", "c.yaml:17: muster.budget.total: -1 must be at least 0 and at most 1e+09"),
+        ("budget: {per_hour: .nan}", "c.yaml:17: muster.budget.per_hour: nan must be at least 0 and at most"),
+        ("notices: {source: amazon}", "c.yaml:17: muster.notices.source: 'amazon' is not one of aws, azure,"),
         (
             "timeouts: {request: 5}",
             "c.yaml:17: muster.timeouts.request: unknown key; did you mean 'request_s'?",
@@ -275,6 +292,18 @@ def test_a_mistake_in_our_own_section_is_named_too(section, message):
 def test_the_error_of_an_empty_file_names_what_it_needs():
     assert refusal("# nothing\n") == (
         "c.yaml: is empty; it needs cluster_name, provider and available_node_types"
+    )
+
+
+def test_keys_that_have_a_few_words_as_values_take_them():
+    text = "muster: {budget: {total: 40, period: day}, notices: {source: gcp}, consolidation: eager}\n"
+    priced = GOOD.replace("  head:\n", "  head:\n    price_per_hour: 0\n")
+    muster = parse_config(Document(priced + text, "c.yaml")).muster
+    assert muster.budget is not None
+    assert (muster.budget.period, muster.notices.source, muster.consolidation.value) == (
+        "day",
+        "gcp",
+        "eager",
     )
 
 

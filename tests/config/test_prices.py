@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.cluster.model import Offer
+from muster.cluster.spending import Budget
 from muster.config.document import Document
 from muster.config.load import load_config, parse_config
 from muster.config.prices import parse_prices
@@ -209,6 +210,20 @@ def test_a_price_file_for_another_region_is_a_mistake(files):
         ConfigError, match=r"none in the region and zones of `provider`; it knows az1, az2, az7, us-e"
     ):
         load_spec(path)
+
+
+def test_a_budget_can_be_held_with_the_prices_of_a_price_file_and_not_where_one_is_missing(files, tmp_path):
+    """`muster up` plans without prices, and must not refuse what the price file has."""
+    limited = CLUSTER.replace("    price_per_hour: 9.0\n", "") + "  budget: {total: 40, period: day}\n"
+    path = files(limited, PRICES.replace("c6i.large", "m5.large"))
+    assert load_spec(path).budget == Budget(total=40.0, period_s=86_400.0)
+    assert to_spec(load_config(path)).budget == Budget(total=40.0, period_s=86_400.0)
+    with pytest.raises(ConfigError) as caught:
+        load_spec(files(limited))
+    assert str(caught.value) == (
+        f"{tmp_path}/prices.csv: muster.budget: cannot be held without the price of head; give "
+        "price_per_hour there, or muster.prices"
+    )
 
 
 def test_a_price_file_that_is_not_there_is_a_mistake_at_the_start(files):

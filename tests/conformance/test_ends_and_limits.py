@@ -14,6 +14,7 @@ from muster import tune
 from muster.errors import TuneError
 from muster.host.machine import cpu_count
 from muster.tune import Callback, Stopper
+from muster.tune.experiment.trial import ExportFormat
 from muster.tune.schedulers import FIFOScheduler
 from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 
@@ -141,8 +142,9 @@ def test_models_of_trials_that_ended_well_are_in_their_directories(tmp_path):
     assert [trial.status for trial in found.trials] == ["TERMINATED", "ERROR"]
     written = {path.parent.name: path.read_text() for path in tmp_path.glob("e/*/model.txt")}
     assert written == {Path(found.trials[0].path).name: "['model', 'h5'] after 3"}
+    # What a class that knows only the usual formats asks before it exports:
     with pytest.raises(TuneError, match="unknown export format 'fake'"):
-        tune.run(Exports, export_formats=["fake"], **told)
+        ExportFormat.validate(["model", "fake"])
 
 
 class Clumsy(FIFOScheduler):

@@ -37,7 +37,7 @@ available_node_types:
   second: {resources: {CPU: 1, ranked: 1}, max_workers: 2}
   first: {resources: {CPU: 1, ranked: 1}, priority: 10, max_workers: 2}
 """
-LIMITS = {"small": 5, "big": 1, "gold": 2, "silver": 2, "second": 2, "first": 2}
+LIMITS = {"small": 5, "big": 1, "gold": 2, "silver": 2, "second": 2, "first": 2, "paid": 6, "room": 1}
 MAX_WORKERS = 8
 IDLE_S = 2.04
 WATCH_S = 0.25

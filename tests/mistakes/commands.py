@@ -68,6 +68,14 @@ FILES = {
     "no_prices.yaml": CLUSTER + "muster: {prices: none.csv}\n",
     "prices.yaml": CLUSTER + "muster: {prices: prices.csv}\n",
     "prices.csv": "type,zone,on_demand,spot\nsmall,a,1.0,cheap\n",
+    "columns.yaml": CLUSTER + "muster: {prices: columns.csv}\n",
+    "columns.csv": "type,zone,price\nsmall,a,1.0\n",
+    "nan.yaml": CLUSTER + "muster: {prices: nan.csv}\n",
+    "nan.csv": "type,zone,on_demand,spot\nsmall,a,nan,\n",
+    "price_below_zero.yaml": CLUSTER + "    price_per_hour: -1\n",
+    "budget_unpriced.yaml": CLUSTER + "muster: {budget: {total: 40}}\n",
+    "budget_period.yaml": CLUSTER + "muster: {budget: {total: 40, period: daily}}\n",
+    "source_typo.yaml": CLUSTER + "muster: {notices: {source: google}}\n",
     "script.py": "import muster\n",
     "newer.history": "muster history 99\n",
     "rack.yaml": "provider: {type: local, head_ip: 127.0.0.1, worker_ips: [127.0.0.2]}\n"
@@ -231,6 +239,39 @@ COMMANDS = [
         "plan HERE/no_prices.yaml --demand HERE/demand.yaml",
         "none.csv",
         "No such file",
+    ),
+    _of(
+        "plan_price_columns",
+        "plan HERE/columns.yaml --demand HERE/demand.yaml",
+        "columns.csv:1",
+        "'on_demand'",
+        "the first line names the columns",
+    ),
+    _of(
+        "plan_price_nan", "plan HERE/nan.yaml --demand HERE/demand.yaml", "nan.csv:2", "'nan' is not a price"
+    ),
+    _of(
+        "plan_price_below_zero",
+        "plan HERE/price_below_zero.yaml --demand HERE/demand.yaml",
+        "price_below_zero.yaml:",
+        "price_per_hour: -1 must be at least 0",
+    ),
+    _of(
+        "up_budget_without_prices",
+        "up HERE/budget_unpriced.yaml -y",
+        "budget_unpriced.yaml:",
+        "muster.budget",
+        "without the price of head, small",
+        "price_per_hour",
+    ),
+    _of(
+        "up_budget_period",
+        "up HERE/budget_period.yaml -y",
+        "muster.budget.period",
+        "'daily' is not one of day, hour",
+    ),
+    _of(
+        "up_notices_source", "up HERE/source_typo.yaml -y", "muster.notices.source", "'google' is not one of"
     ),
     _of(
         "plan_bad_price",

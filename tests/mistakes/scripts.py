@@ -18,6 +18,12 @@ def train(config):
 def fit(trainable=train, **more):
     return Tuner(trainable, **{"run_config": RUN, **more}).fit()
 """
+RAYS = """\
+class theirs:  # stands for a class that was imported from Ray by mistake
+    __module__, __qualname__ = "ray.tune.search.some_module", "{0}"
+    __call__ = stop_all = lambda self, *_: None
+theirs.__name__ = "{0}"
+"""
 RAISES, TRIAL, NOTE = "raises", "trial", "note"
 
 
@@ -95,6 +101,33 @@ OWN = [
     Mistake("keyword_typo", "TuneConfig(num_sample=3)", ("TuneConfig", "'num_sample'", "'num_samples'")),
     Mistake("space_by_position", 'Tuner(train, {"x": 1})', ("Tuner", "param_space=")),
     Mistake("mode_misspelt", 'TuneConfig(metric="loss", mode="minimize")', ("'minimize'", "'min' or 'max'")),
+    Mistake("budget_below_zero", "TuneConfig(cost_budget=-5)", ("cost_budget=-5", "number of dollars")),
+    Mistake(
+        "budget_without_a_price",
+        "fit(tune_config=TuneConfig(cost_budget=5.0))",
+        ("cost_budget=5", "cannot be held", "price_per_hour"),
+    ),
+    Mistake(
+        "price_that_is_no_number",
+        'RunConfig(price_per_hour=float("nan"))',
+        ("price_per_hour=nan", "number of dollars"),
+    ),
+    Mistake(
+        "deadline_over",
+        "from datetime import datetime, timezone\n"
+        "TuneConfig(deadline=datetime(2020, 1, 1, tzinfo=timezone.utc))",
+        ("deadline=datetime", "in the past", "later"),
+    ),
+    Mistake(
+        "deadline_without_zone",
+        "from datetime import datetime\nTuneConfig(deadline=datetime(2999, 1, 1))",
+        ("has no zone", "tzinfo=timezone.utc"),
+    ),
+    Mistake(
+        "deadline_as_a_moment_in_seconds",
+        "TuneConfig(deadline=1_900_000_000)",
+        ("deadline=1900000000", "years from now", "datetime with its zone"),
+    ),
     Mistake("samples_as_text", 'TuneConfig(num_samples="10")', ("num_samples='10'", "whole number")),
     Mistake(
         "best_without_metric",
@@ -194,6 +227,28 @@ OWN = [
         "configs_swapped",
         "Tuner(train, tune_config=RunConfig())",
         ("tune_config", "RunConfig", "run_config="),
+    ),
+    *(
+        Mistake(f"{name}_of_ray", f"{RAYS.format(what)}{script}", ("Ray's own", what, "muster compat"), *how)
+        for name, what, script, *how in (
+            ("run_config", "RunConfig", "Tuner(train, run_config=theirs())"),
+            ("tune_config", "TuneConfig", "Tuner(train, tune_config=theirs())"),
+            ("failure_config", "FailureConfig", "RunConfig(failure_config=theirs())"),
+            ("checkpoint_config", "CheckpointConfig", "tune.run(train, checkpoint_config=theirs())"),
+            ("domain", "Float", 'Tuner(train, param_space={"a": {"lr": theirs()}})'),
+            ("domain_in_a_choice", "Float", 'Tuner(train, param_space={"a": tune.choice([1, theirs()])})'),
+            ("searcher", "OptunaSearch", "fit(tune_config=TuneConfig(search_alg=theirs()))"),
+            ("stopper", "MaximumIterationStopper", "fit(run_config=RunConfig(stop=theirs()))"),
+            ("trainable", "Trainable", "class Mine(theirs): pass\nTuner(Mine)"),
+            ("resources", "PlacementGroupFactory", "tune.with_resources(train, theirs())"),
+            ("with_resources", "PlacementGroupFactory", "train._resources = theirs()\nfit()"),
+            (
+                "checkpoint",
+                "Checkpoint",
+                'fit(lambda config: tune.report({"a": 1}, checkpoint=theirs()))',
+                TRIAL,
+            ),
+        )
     ),
     Mistake(
         "captured_lock",

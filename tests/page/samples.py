@@ -8,12 +8,19 @@ import os
 import random
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.status_files import ClusterRecord, PublishedStatus, write_record, write_status
 from muster.base.clock import ManualClock
 from muster.cluster.model import Offer, StatusChange
 from muster.cluster.plan import Launch, Plan, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
+from muster.cluster.status import StatusSnapshot
+from muster.host.processes import mark_of
 from muster.stores.experiment.store import SqliteTrialStore
+from muster.stores.history.entries import ForecastEntry, HistoryEntry, to_line
+from muster.stores.history.files import TAIL
 from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.builders import instance
 from muster.trials.events import (
@@ -172,6 +179,33 @@ def write_cluster(
             )
             version = store.commit(version, plan)
     return home
+
+
+BUDGET = "$10.00 spent and $2.40 reserved of $40 of this day, $27.60 left, $3.20 of $6 per hour"
+
+
+def keep_up(home: ClusterHome, at: float, forecasts: dict[str, ForecastEntry]) -> None:
+    """Makes a cluster one that is up at `at`, with a budget, whose tuners expect something."""
+    mark = mark_of(os.getpid())
+    write_record(
+        home, ClusterRecord(cluster_name="laptop", config="c.yaml", address="127.0.0.1:1", monitor=mark)
+    )
+    now = StatusSnapshot(at=at, instances={}, price_per_hour=3.2, spent=10.0, verdicts=(), quarantined=())
+    status = PublishedStatus(
+        cluster_name="laptop",
+        at=at,
+        tick_id="t",
+        version=1,
+        interval_s=5.0,
+        monitor_pid=os.getpid(),
+        status=replace(now, budget=BUDGET),
+        instances=(),
+        runtime=None,
+    )
+    write_status(home, status)
+    home.history.mkdir()
+    entry = HistoryEntry(seq=1, at=at, is_whole=True, cluster="laptop", forecasts=forecasts)
+    (home.history / TAIL).write_bytes(to_line(entry))
 
 
 def machine_id(number: int) -> str:

@@ -55,6 +55,23 @@ def test_what_the_writer_appends_is_a_small_delta(tmp_path: Path):
         assert ([row[1] for row in delta["rows"]], delta["summary"]["state"]) == ([trial_id(1)], "running")
 
 
+def test_limits_are_part_of_the_summary_and_so_is_what_ended_the_experiment(tmp_path: Path):
+    clock, limits = ManualClock(0.0), {"cost_budget": 25.0, "deadline": 1_794_903_600.0}
+
+    def shown(session: ExperimentSession) -> tuple[object, ...]:
+        summary = look(session, clock).summary()
+        return tuple(summary[name] for name in ("cost_budget", "deadline", "ended_by"))
+
+    with open_store(tmp_path, num_samples=3, **limits) as store:
+        store.append(facts_of_start(0))
+        session = open_session(str(tmp_path), clock=clock)
+        assert shown(session) == (25.0, 1_794_903_600.0, "")
+        store.save_settings({**limits, "ended_by": "budget"})
+    assert shown(session) == (25.0, 1_794_903_600.0, "budget")
+    with open_store(tmp_path, num_samples=3, cost_budget=50.0):  # resumed
+        assert shown(session) == (50.0, None, "")
+
+
 def test_a_snapshot_that_came_between_two_looks_loses_nothing(tmp_path: Path):
     clock = ManualClock(0.0)
     with open_store(tmp_path, num_samples=3) as store:

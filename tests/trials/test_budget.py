@@ -181,7 +181,7 @@ def test_waiting_for_a_machine_is_no_work():
 
 
 def test_trials_that_wait_long_for_a_machine_do_not_count_as_workers_in_the_early_warning():
-    """Three steps of 100 s are known; three more trials of ten steps wait for machines that may still come."""
+    """Three steps of 100 s are known; three more trials wait for machines that may still come."""
     world = World(deadline=2200.0)
     for name in "abcd":
         world.start(name, 0.0, rate=None, stop=10)
@@ -191,6 +191,6 @@ def test_trials_that_wait_long_for_a_machine_do_not_count_as_workers_in_the_earl
     sample = world.trials["a"]
     assert world.guard.warning(300.0, sample, 4, 4) == ""
     assert world.guard.warning(301.0, sample, 4, 4) == (
-        "at 2 min per step the 4 trials left need about 62 min, the deadline is in 32 min: raise it, use more "
-        "workers or fewer samples"
+        "at 2 min per step the 4 trials left need about 62 min, the deadline is in 32 min: raise it, use "
+        "more workers or fewer samples"
     )

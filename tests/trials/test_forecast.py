@@ -152,7 +152,8 @@ def test_an_experiment_that_is_over_expects_nothing():
 
 def test_with_a_deadline_those_that_wait_say_how_long_they_may_run():
     """ASHA: a third goes on from each rung, and one trial may go on to the end; without one nobody asks."""
-    run = begun(10.0, make_scheduler=lambda: ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), max_t=9)
+    made = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
+    run = begun(10.0, make_scheduler=lambda: made, max_t=9)
     (work,) = forecast(run, deadline=1000.0).coming
     assert (work.each_s, work.most_s) == (23.0, 90.0)
     assert forecast(run).coming[0].most_s is None

@@ -47,10 +47,22 @@ def test_a_trial_finishes_in_time_only_with_a_margin(left_s, save_s, finishes):
     assert can_finish(trial(save_s=save_s, training_iteration=10), left_s) is finishes
 
 
-def announced(deadline=100.0):
+def announced(deadline=100.0, kind="interruption"):
     made = Preemptions()
-    made.note("t0", PreemptionInfo(deadline, "interruption", "AWS", "n1"))
+    made.note("t0", PreemptionInfo(deadline, kind, "AWS", "n1"))
     return made
+
+
+def test_a_trial_leaves_a_node_that_is_emptied_at_once_unless_it_is_nearly_done():
+    """Others stay where they can finish before the deadline."""
+    long, short = trial(training_iteration=10), trial(9, slowest_s=8.0, training_iteration=10)
+    emptied, drained = announced(600.0, "consolidation"), announced(600.0, "drain")
+    assert [each.leaves(one, 0.0) for each in (drained, emptied) for one in (long, short)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(

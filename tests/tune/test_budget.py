@@ -39,9 +39,12 @@ def test_a_price_that_is_no_amount_of_money_is_refused(given):
         (-5.0, "is in the past"),
         (timedelta(seconds=-1), "is in the past"),
         (float("nan"), "must be a number of seconds"),
-        (float("inf"), "must be a number of seconds"),
-        (True, "must be a number of seconds"),
-        ("tomorrow", "must be a number of seconds"),
+        (float("inf"), "is inf years from now: seconds count from now"),
+        (1e300, "is .* years from now"),
+        (1_794_954_722.9, "is 56.9 years from now: seconds count from now; for a moment, give a datetime"),
+        (timedelta.max, "is 2.74e.06 years from now"),
+        (True, "must be a datetime with its zone, a timedelta, or seconds from now"),
+        ("tomorrow", "must be a datetime with its zone, a timedelta, or seconds from now"),
     ],
 )
 def test_a_deadline_that_is_no_moment_to_come_is_refused(given, why):
@@ -130,6 +133,7 @@ def test_a_budget_of_cents_ends_a_class_with_its_steps_saved_and_more_money_resu
     shown = read_experiment(str(tmp_path / "e"))
     assert (shown.state, shown.ended_by) == ("interrupted", "budget")
     assert next(heading(shown, colour=False)) == "e: interrupted, ended by its budget"
+    assert shown.resume_command.endswith(f" tune resume {tmp_path / 'e'} --cost-budget ...")
     assert "cost_budget=...).fit()" in told
     (before,) = grid
     assert before.metrics.get("count", 0) < 30

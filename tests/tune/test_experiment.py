@@ -63,7 +63,7 @@ def test_the_callers_checkpoint_config_stays_as_it_was():
     [
         ({"config": [1]}, ValueError, "must be a dict"),
         ({"stop": [1]}, ValueError, "only Stoppers"),
-        ({"export_formats": ["pdf"]}, TuneError, "unknown export format"),
+        ({"export_formats": [3]}, TuneError, "export_formats takes names"),
         ({"log_to_file": 3}, ValueError, "log_to_file"),
         ({"time_budget_s": "soon"}, ValueError, "time_budget_s"),
         ({"sync_config": 3}, ValueError, "SyncConfig is needed"),

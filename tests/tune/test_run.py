@@ -155,6 +155,18 @@ def test_a_model_is_exported_at_the_end(quiet, tmp_path):
     assert [path.read_text() for path in (tmp_path / "e").rglob("model.bin")] == ["2"]
 
 
+@pytest.mark.conformance("C-097")
+@pytest.mark.parametrize(("formats", "seen"), [(["mine", "model"], "mine, model"), ("mine", "mine")])
+def test_a_class_may_have_export_formats_of_its_own(quiet, tmp_path, formats, seen):
+    class Exports(Counter):
+        def _export_model(self, export_formats, export_dir):
+            Path(export_dir, "formats").write_text(", ".join(export_formats))
+            return {}
+
+    tune.run(Exports, name="e", stop={"at": 2}, export_formats=formats, **quiet)
+    assert [path.read_text() for path in (tmp_path / "e").rglob("formats")] == [seen]
+
+
 def test_a_finished_run_is_not_repeated_when_it_is_resumed(quiet):
     arguments = {"name": "e", "config": {"x": tune.grid_search([1, 2])}, **quiet}
     first = tune.run(train, **arguments)

@@ -1,4 +1,4 @@
-"""Calls code of others, and shows what it returned or raised, whatever that is.
+"""Calls code of others, and shows what it returned or raised, whatever that is; knows classes of Ray Tune.
 
 A provider or a client library may raise SystemExit or CancelledError, and its errors and values may fail to
 show themselves. None of that may end a loop, or be blamed on somebody else. The ports are called through it.
@@ -46,3 +46,20 @@ def shown(value: object) -> str:
         return shielded(lambda: repr(value))[:MAX_SHOWN]
     except Exception as broken:  # noqa: BLE001 - shown is what is known
         return f"<{type(value).__name__}: repr() raised {type(broken).__name__}>"
+
+
+_RAYS = ("ray.tune.", "ray.train.", "ray.air.")
+
+
+def rays_own(value: object, prefixes: tuple[str, ...] = _RAYS) -> str:
+    """Returns what to do about an object, or a class, of Ray Tune where one of ours is needed; "" for others.
+
+    Scripts that are changed from one to the other import some names from the wrong one.
+    """
+    kind = value if isinstance(value, type) else type(value)
+    for each in kind.__mro__:
+        if f"{each.__module__}.".startswith(prefixes):
+            name, whose = kind.__name__, each.__name__
+            what = f"{name} is" if each is kind else f"{name} extends {whose}, which is"
+            return f"{what} Ray's own: import {whose} from muster (`muster compat SCRIPT` shows where)"
+    return ""

@@ -169,7 +169,7 @@ def draw(found: Quote, path: Path) -> None:
             capsize=3,
             label=line.name,
         )
-    axes.set(xlabel="hours", ylabel="$", title="What it will cost, and how long it will take")
+    axes.set(xlabel="hours", ylabel="$", title="Cost and time; the bars hold nine of ten runs")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)

@@ -19,6 +19,7 @@ from muster.cluster.states import ON_CLOUD, InstanceState
 
 ENDING_S = 60.0  # from the end of a drain until the cloud has ended the machine
 SLACK_S = 30.0  # until the next tick has been carried out
+_PERIODS = {3600.0: "this hour", 86_400.0: "this day", 604_800.0: "this week", 2_592_000.0: "these 30 days"}
 _PROMISED = (*ON_CLOUD, InstanceState.REQUESTED)
 
 
@@ -43,7 +44,7 @@ class BudgetState(Struct, kw_only=True):
         if price_per_hour is None:
             self.refused += 1
             return False
-        least = price_per_hour * billed_s(offer, self.boot_s + self.giveback_s) / 3600.0
+        least = self.least_cost(price_per_hour, offer)
         most_per_hour = math.inf if self.budget.per_hour is None else self.budget.per_hour
         if least > self.left + 1e-9 or self.per_hour + price_per_hour > most_per_hour + 1e-9:
             self.refused += 1
@@ -51,6 +52,10 @@ class BudgetState(Struct, kw_only=True):
         self.promised += least
         self.per_hour += price_per_hour
         return True
+
+    def least_cost(self, price_per_hour: float, offer: Offer | None = None) -> float:
+        """Returns the $ of one more machine if it is given up as soon as it has come."""
+        return price_per_hour * billed_s(offer, self.boot_s + self.giveback_s) / 3600.0
 
     @property
     def is_used_up(self) -> bool:
@@ -65,10 +70,12 @@ class BudgetState(Struct, kw_only=True):
     def text(self) -> str:
         parts = []
         if self.budget.total is not None:
-            within = "" if self.budget.period_s is None else f" of this period of {self.budget.period_s:g} s"
-            parts.append(
+            period_s = self.budget.period_s
+            within = "" if period_s is None else f" of {_PERIODS.get(period_s, f'these {period_s:g} s')}"
+            spent = (
                 f"${self.spent:.2f} spent and ${self.promised:.2f} reserved of ${self.budget.total:g}{within}"
             )
+            parts += [spent, f"${max(0.0, self.left):.2f} left"]
         if self.budget.per_hour is not None:
             parts.append(f"${self.per_hour:.2f} of ${self.budget.per_hour:g} per hour")
         return ", ".join(parts)
@@ -86,7 +93,7 @@ def budget_state(
     return BudgetState(
         budget=spec.budget,
         spent=max(0.0, spend_so_far(live, memory, now) - period.spent_before),
-        promised=sum(_promised(record, now, boot_s, giveback_s) for record in live),
+        promised=sum(_promised(record, now, boot_s, giveback_s, spec.timeouts.request_s) for record in live),
         per_hour=sum(record.price_per_hour or 0.0 for record in live),
         boot_s=boot_s,
         giveback_s=giveback_s,
@@ -104,20 +111,31 @@ def period_at(budget: Budget, memory: Memory, spent: float, now: float) -> Budge
     return BudgetPeriod(since=period.since + passed * budget.period_s, spent_before=spent)
 
 
-def _promised(record: Instance, now: float, boot_s: float, giveback_s: float) -> float:
+def _promised(record: Instance, now: float, boot_s: float, giveback_s: float, request_s: float) -> float:
     """Returns the $ that the record's machine will cost from now on if it is given up now.
 
     A machine may exist since it was asked for, whenever a list first shows it.
     """
-    asked = record.entered(InstanceState.REQUESTED)
-    since = asked[-1] if asked else now
+    since = _may_exist_since(record, request_s)
     price = record.price_per_hour or 0.0
     if record.state is InstanceState.REQUESTED:
-        return price * billed_s(record.offer, max(boot_s, now - since) + giveback_s) / 3600.0
-    unseen_s = max(0.0, _arrival(record, now) - since) if asked else 0.0
-    unseen = price * unseen_s / 3600.0
-    return max(0.0, cost_of(record, now + giveback_s) - cost_of(record, now)) + unseen
+        waited_s = 0.0 if since is None else now - since
+        return price * billed_s(record.offer, max(boot_s, waited_s) + giveback_s) / 3600.0
+    arrived = next((change.at for change in record.history if change.state in ON_CLOUD), now)
+    unseen_s = 0.0 if since is None else max(0.0, arrived - since)
+    return max(0.0, cost_of(record, now + giveback_s) - cost_of(record, now)) + price * unseen_s / 3600.0
 
 
-def _arrival(record: Instance, now: float) -> float:
-    return next((change.at for change in record.history if change.state in ON_CLOUD), now)
+def _may_exist_since(record: Instance, request_s: float) -> float | None:
+    """Returns when the machine was asked for; None when we did not.
+
+    A request that nothing answered in time may have been heard all the same; one that was refused was not.
+    """
+    found: float | None = None
+    for change, following in zip(record.history, (*record.history[1:], None), strict=True):
+        if change.state is InstanceState.REQUESTED:
+            found = change.at if found is None else found
+            is_refused = following is not None and following.state is InstanceState.QUEUED
+            if is_refused and following is not None and following.at - change.at <= request_s:
+                found = None
+    return found

@@ -62,13 +62,13 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
     def places(self, most_boot_share: float, first_slots: int) -> int:
         """Returns how many places in all are worth their boot; more where a deadline asks for them."""
         if self.work_s is None:
-            return self._wanted if self._is_too_short_to_learn() else max(first_slots, len(self.running))
-        return max(1, self._worth(most_boot_share), self._for_deadline())
+            return self.wanted if self._is_too_short_to_learn() else max(first_slots, len(self.running))
+        return max(1, self._worth(most_boot_share), self.for_deadline())
 
     def _worth(self, most_boot_share: float) -> int:
         """Returns up to which place each is used so long that its boot is at most this share of that."""
         least_s = max(self.boot_s, 1.0) / max(most_boot_share, 1e-9)
-        low, high = 0, self._wanted
+        low, high = 0, self.wanted
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._used_s(middle) >= least_s else (low, middle - 1)
@@ -81,14 +81,15 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
         return now_s / place + sum(level.length_s for level in self.later if level.count >= place)
 
     @property
-    def _wanted(self) -> int:
+    def wanted(self) -> int:
+        """Returns how many trials run, wait, or will want room within a boot time."""
         return self.waiting + self.soon + len(self.running)
 
     def _is_too_short_to_learn(self) -> bool:
         """Returns whether machines for all are bought although nobody knows how long trials take."""
         return self.deadline_s is not None and too_short_to_learn(self.deadline_s, self.begun_s, self.boot_s)
 
-    def _for_deadline(self) -> int:
+    def for_deadline(self) -> int:
         """Returns the places with which the work is done in time, with a tenth to spare.
 
         However trials follow each other, the last ends after at most the work of a place and the longest
@@ -97,8 +98,8 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
         if self.deadline_s is None or self.work_s is None:
             return 0
         left_s = self.deadline_s - self.boot_s - (self.most_s or 0.0)
-        if _SPARE * self.work_s >= left_s * self._wanted:
-            return self._wanted
+        if _SPARE * self.work_s >= left_s * self.wanted:
+            return self.wanted
         return math.ceil(_SPARE * self.work_s / left_s)
 
     def needs_faster_than(self, speed: float) -> bool:
@@ -213,7 +214,8 @@ def everyone_forecasts(forecasts: Sequence[Forecast], runtime: RuntimeReport) ->
     drivers = runtime.drivers
     if drivers is None or not forecasts or not all(one.is_complete for one in forecasts):
         return False
-    return drivers.live <= len({one.driver for one in forecasts})
+    known = {one.driver for one in forecasts}  # some may be of drivers that have ended meanwhile
+    return drivers.live <= len(known) if drivers.names is None else known.issuperset(drivers.names)
 
 
 def is_behind(forecasts: Iterable[Forecast], now: float, boot_s: float) -> bool:

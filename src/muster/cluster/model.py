@@ -400,6 +400,7 @@ class DriverReport(Struct, frozen=True, kw_only=True):
 
     live: int = 0
     last_end: float = 0.0  # when the newest one ended, by the runtime's own clock; 0: none has
+    names: tuple[str, ...] | None = None  # of those that live, as forecasts name them; None: not known
 
 
 class RuntimeReport(Struct, frozen=True, kw_only=True):

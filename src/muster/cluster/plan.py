@@ -145,6 +145,7 @@ class Reason(Enum):
     RUNTIME_UNREADABLE = "runtime-unreadable"
     CLOUD_UNREADABLE = "cloud-unreadable"
     BUDGET = "budget"  # what is spent and reserved of the budget
+    DEADLINE = "deadline"  # an experiment will not be done in time, and what would help
     STUCK = "stuck"  # an instance is in a transitional state for longer than the warn interval
 
 

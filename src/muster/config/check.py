@@ -127,6 +127,8 @@ class _Checker:
     def _leaf(self, path: Path_, value: Any, info: inspect.Type) -> Any:  # noqa: ANN401
         if isinstance(info, inspect.IntType | inspect.FloatType):
             self._sane_number(path, value, info)
+        if isinstance(info, inspect.LiteralType) and value not in info.values:
+            raise self._refusal(path, value, info, "")
         try:
             return msgspec.convert(value, type=_annotation(info))
         except msgspec.ValidationError as problem:
@@ -146,8 +148,8 @@ class _Checker:
         )
 
     def _refusal(self, path: Path_, value: Any, info: inspect.Type, problem: str) -> ConfigError:  # noqa: ANN401
-        if isinstance(info, inspect.EnumType):
-            names = [str(member.value) for member in info.cls]
+        if isinstance(info, inspect.EnumType | inspect.LiteralType):
+            names = _choices(info)
             hint = nearest(str(value), names)
             return self._document.error(path, f"{shortened(value)} is not one of {', '.join(names)}; {hint}")
         wanted = _WANTED.get(type(info), problem)
@@ -165,6 +167,7 @@ _PLAIN: dict[type[inspect.Type], Any] = {
     inspect.StrType: str,
     inspect.BoolType: bool,
     inspect.AnyType: Any,
+    inspect.LiteralType: str,  # of texts; which ones was checked before
 }
 _WANTED: dict[type[inspect.Type], str] = {
     inspect.IntType: "a whole number",
@@ -177,6 +180,12 @@ _WANTED: dict[type[inspect.Type], str] = {
 def _annotation(info: inspect.Type) -> Any:  # noqa: ANN401 - a typing form
     """Returns the type that a leaf of the inspection stands for; ranges were checked before."""
     return info.cls if isinstance(info, inspect.EnumType) else _PLAIN[type(info)]
+
+
+def _choices(info: inspect.EnumType | inspect.LiteralType) -> list[str]:
+    if isinstance(info, inspect.LiteralType):
+        return [str(each) for each in info.values]
+    return [str(member.value) for member in info.cls]
 
 
 def _is_number(text: str) -> bool:

@@ -17,7 +17,7 @@ from muster.cluster.model import Backoff, Timeouts
 from muster.config.check import checked, nearest, shortened
 from muster.config.document import Document, Path_, kubernetes_kind, not_kubernetes
 from muster.config.node_launch import SizeSource, table_only, with_sizes
-from muster.config.prices import check_offers
+from muster.config.prices import check_budget, check_offers
 from muster.config.rack import check_rack, with_local_type
 from muster.config.schema import (
     MANY,
@@ -244,6 +244,7 @@ def check_prepared(document: Document, config: ClusterConfig) -> None:
         return  # its types are the nodes that are found
     _check_head(document, config)
     _check_counts(document, config)
+    check_budget(document, config)
 
 
 def _check_provider(document: Document, config: ClusterConfig) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from muster.cluster.model import Offer
 from muster.config.check import nearest, shortened
-from muster.config.document import Document, dotted
+from muster.config.document import Document, dotted, printable
 from muster.config.schema import ClusterConfig, Market, NodeTypeConfig, OfferConfig
 from muster.errors import ConfigError
 
@@ -134,6 +134,39 @@ def check_offers(document: Document, config: ClusterConfig) -> None:
             if first != position:
                 what = f"zone {shortened(offer.zone)} and market {offer.market.value} are those of"
                 raise document.error(path, f"{what} {dotted((*path[:-1], first))}; keep one")
+
+
+def check_budget(document: Document, config: ClusterConfig) -> None:
+    """Checks that a budget limits something and can be held; types that a price file has are checked later.
+
+    One that buys nothing is no mistake: it is a way to stop.
+    """
+    budget, path = config.muster.budget, ("muster", "budget")
+    if budget is None:
+        return
+    if budget.per_hour is None and budget.total is None:
+        raise document.error(path, "limits nothing; give per_hour, total or both")
+    if budget.period is not None and budget.total is None:
+        raise document.error((*path, "period"), "has no total to spend in it; add total")
+    names = config.available_node_types if config.muster.prices is None else ()
+    used = [name for name in names if config.type_max_workers(name) or name == config.head_type]
+    unpriced = [name for name in used if not _is_priced(config.available_node_types[name])]
+    if unpriced:
+        raise document.error(path, unheld(unpriced))
+
+
+def unheld(unpriced: Sequence[str]) -> str:
+    """Returns why a budget cannot be held: nobody knows what machines of these types cost."""
+    more = f" and {len(unpriced) - 5} more" if len(unpriced) > 5 else ""
+    names = ", ".join(map(printable, unpriced[:5]))
+    return f"cannot be held without the price of {names}{more}; give price_per_hour there, or muster.prices"
+
+
+def _is_priced(entry: NodeTypeConfig) -> bool:
+    if entry.price_per_hour is not None:
+        return True
+    is_free = (each.price_per_hour is not None or each.market is Market.RESERVED for each in entry.offers)
+    return bool(entry.offers) and all(is_free)
 
 
 def offers_of_type(

@@ -21,7 +21,7 @@ from muster.cluster.model import (
 from muster.cluster.spending import Budget, ForecastPolicy
 from muster.config.load import load_config
 from muster.config.node_launch import NodeLaunch, node_launches
-from muster.config.prices import PriceTable, check_prices, load_prices, offers_of_type
+from muster.config.prices import PriceTable, check_prices, load_prices, offers_of_type, unheld
 from muster.config.rack import rack_hosts
 from muster.config.schema import BudgetConfig, ClusterConfig, NodeTypeConfig
 from muster.errors import ConfigError
@@ -65,7 +65,7 @@ def to_spec(config: ClusterConfig, prices: PriceTable | None = None) -> ClusterS
             rebalance_s=muster.notices.rebalance_s,
             pool_pause_s=muster.notices.pool_pause_s,
         ),
-        budget=_budget(muster.budget, node_types),
+        budget=_budget(muster.budget, node_types, prices),
         consolidation=muster.consolidation,
         forecasts=ForecastPolicy(
             is_used=muster.forecasts.used,
@@ -80,21 +80,15 @@ def to_spec(config: ClusterConfig, prices: PriceTable | None = None) -> ClusterS
 _PERIODS_S = {"hour": 3600.0, "day": 86_400.0, "week": 604_800.0, "month": 2_592_000.0}
 
 
-def _budget(given: BudgetConfig | None, node_types: Iterable[NodeType]) -> Budget | None:
-    """Raises ConfigError where the budget could not be held, or leaves no room for a single machine."""
+def _budget(
+    given: BudgetConfig | None, node_types: Iterable[NodeType], prices: PriceTable | None
+) -> Budget | None:
+    """Raises ConfigError where the price file lacks a type; `load` has checked what needs no price file."""
     if given is None:
         return None
-    if given.per_hour is None and given.total is None:
-        raise ConfigError("limits nothing: give `per_hour`, `total` or both", path="muster.budget")
-    if given.period is not None and given.total is None:
-        raise ConfigError("has a `period` without a `total` to spend in it", path="muster.budget.period")
     unpriced = [known.name for known in node_types if known.max_nodes > 0 and not known.is_priced]
-    if unpriced:
-        raise ConfigError(
-            f"cannot be held without the price of {', '.join(unpriced[:5])}; give `price_per_hour` there, or "
-            "`muster.prices`",
-            path="muster.budget",
-        )
+    if prices is not None and unpriced:
+        raise ConfigError(unheld(unpriced), path="muster.budget", file=prices.file)
     period_s = _PERIODS_S[given.period] if given.period else None
     return Budget(per_hour=given.per_hour, total=given.total, period_s=period_s)
 

@@ -66,6 +66,18 @@ class DecisionLine(Struct, frozen=True, kw_only=True):
     more_verdicts: int
 
 
+class ForecastLine(Struct, frozen=True, kw_only=True):
+    """A ForecastLine is what one tuner expects of the cluster."""
+
+    experiment: str
+    running: int  # trials
+    movable: int  # of those, trials that could go on elsewhere
+    coming: tuple[tuple[Mapping[str, float], int, float], ...]  # shape, count, probability
+    is_complete: bool
+    deadline: float | None
+    budget_left: float | None
+
+
 class ClusterBands(Struct, frozen=True, kw_only=True):
     """ClusterBands are everything that the bands show."""
 
@@ -81,6 +93,8 @@ class ClusterBands(Struct, frozen=True, kw_only=True):
     demand: tuple[tuple[float, Mapping[str, int]], ...]  # waiting requests by verdict
     failures: Mapping[str, int]  # launches that were refused, by reason
     nodes: tuple[Mapping[str, Any], ...]  # used and free now
+    budget: str  # what is spent, reserved and left of it, in words; "" without one
+    forecasts: tuple[ForecastLine, ...]  # of tuners that run now
     decisions: tuple[DecisionLine, ...]  # newest first
 
 
@@ -172,6 +186,8 @@ class LedgerSource:
             demand=tuple(demand_points(past, decisions)),
             failures=refused(known.values()),
             nodes=tuple(_usage(found.published)),
+            budget="" if found.published is None else found.published.status.budget,
+            forecasts=tuple(forecast_lines(past)) if self._cluster.record is not None else (),
             decisions=(*map(decision_line, decisions), *older_decisions(past, decisions)),
         )
 
@@ -267,6 +283,21 @@ def waiting(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         if verdict.get("subject") in _DEMAND:
             found[str(verdict.get("reason"))] += int(verdict.get("count", 1))
     return dict(found)
+
+
+def forecast_lines(past: PastReader) -> Iterator[ForecastLine]:
+    """Yields what tuners said last, without those that expect nothing any more."""
+    for experiment, brief in sorted(past.forecasts.items()):
+        if brief.running or brief.coming:
+            yield ForecastLine(
+                experiment=experiment,
+                running=brief.running,
+                movable=brief.movable,
+                coming=brief.coming,
+                is_complete=brief.is_complete,
+                deadline=brief.deadline,
+                budget_left=brief.budget_left,
+            )
 
 
 def refused(records: Iterable[Instance]) -> dict[str, int]:

@@ -193,6 +193,9 @@ class ExperimentSession:
             "scheduler": cut(str(self._settings.get("scheduler", ""))),
             "search_alg": cut(str(self._settings.get("search_alg", ""))),
             "budget_s": self._settings.get("time_budget_s"),
+            "cost_budget": self._settings.get("cost_budget"),
+            "deadline": self._settings.get("deadline"),
+            "ended_by": "" if self._writer is not None else self._settings.get("ended_by", ""),
             "now": self._clock.now(),
             "policy_bytes": self._policy_bytes(),
             "curve_change": self.curve_change,
@@ -262,6 +265,8 @@ class ExperimentSession:
             return
         self._writer_at = now
         before, self._writer = self._writer, self._follower.writer()
+        if (before is None) is not (self._writer is None):  # begun with other limits, or ended by one
+            self._settings = self._follower.settings() or self._settings
         if before is not None and self._writer is None:
             self.table.begin_change()
             self._mark_interrupted()

@@ -194,8 +194,10 @@ def _process(config: ClusterConfig, launches: Launches, context: ProviderContext
     from muster.providers.process.program import ray_worker
     from muster.providers.process.provider import ProcessNodeProvider
 
-    watcher = notices_line(config, address=context.address, ray=str(Path(sys.executable).with_name("ray")))
-    program = ray_worker(context.address, watcher)
+    current = context.current or (lambda: config)
+    ray = str(Path(sys.executable).with_name("ray"))
+    # By the file as it is when a node starts, as on machines that are set up over SSH.
+    program = ray_worker(context.address, lambda: notices_line(current(), address=context.address, ray=ray))
     made = ProcessNodeProvider(config.provider.settings(), context.cluster_name, context, program=program)
     return _adapted(config, made, launches, context)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+EMPTIED = "consolidation"  # the node's trials are to go on elsewhere, because that costs less
+
 
 class PreemptionInfo(NamedTuple):
     """A PreemptionInfo announces that a machine will be taken, with Ray Train's names where it has one.
@@ -17,7 +19,7 @@ class PreemptionInfo(NamedTuple):
     """
 
     deadline: float | None = None  # seconds since the epoch; None: no time was named
-    kind: str = "drain"  # interruption, maintenance, rebalance; drain: somebody wants the node to be empty
+    kind: str = "drain"  # interruption, maintenance, rebalance, EMPTIED; drain: somebody wants it to be empty
     source: str = ""  # where it was read, for people
     node_id: str = ""
 

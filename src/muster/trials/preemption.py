@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from muster.session.preemption import PreemptionInfo
+from muster.session.preemption import EMPTIED, PreemptionInfo
 from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.trials.model import Trial
 
@@ -18,6 +18,7 @@ MARGIN = 1.25  # a step may take so much longer than the slowest one so far
 _GONE = frozenset({TrialFailureKind.NODE_LOST, TrialFailureKind.SILENT})
 # So do processes end when their machine is shut down; before the deadline there may be another reason.
 _ENDED = frozenset({TrialFailureKind.KILLED, TrialFailureKind.EXITED})
+WORTH_A_MOVE_S = 10.0  # a trial that ends sooner is not moved to save money: it would still be starting
 _EARLY_S = 5.0  # clocks of two machines, and a machine that goes a little too early
 
 
@@ -43,9 +44,14 @@ class Preemptions:
             self._told.discard(trial_id)
 
     def leaves(self, trial: Trial, at: float) -> bool:
-        """Returns whether the trial should go on elsewhere: it cannot finish before its machine is taken."""
+        """Returns whether the trial should go on elsewhere: it cannot finish before its machine is to go."""
         info = self.announced.get(trial.trial_id)
-        return info is not None and not can_finish(trial, info.left_s(at))
+        if info is None:
+            return False
+        left_s = info.left_s(at)
+        if info.kind == EMPTIED:  # every second that it stays is paid for; the deadline is only the last one
+            left_s = min(left_s, WORTH_A_MOVE_S)
+        return not can_finish(trial, left_s)
 
     def may_save(self, trial: Trial, at: float) -> bool:
         """Returns whether a checkpoint fits into what is left; one that was never made is tried."""

@@ -14,6 +14,7 @@ from datetime import timedelta
 from numbers import Real
 from typing import Any, TypeVar
 
+from muster.base.foreign import rays_own
 from muster.errors import public
 
 DEFAULT_STORAGE_PATH = "~/ray_results"
@@ -234,6 +235,8 @@ def _part(name: str, given: _Part | None, kind: type[_Part]) -> _Part:
     if given is None:
         return kind()
     if not isinstance(given, kind):
+        if theirs := rays_own(given):
+            raise ValueError(f"RunConfig({name}=...): {theirs}")
         hint = f"{kind.__name__}(**{{...}})" if isinstance(given, Mapping) else f"{kind.__name__}(...)"
         raise ValueError(f"RunConfig({name}=...): got a {type(given).__name__}; pass {hint}")
     return given

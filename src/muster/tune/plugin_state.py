@@ -165,6 +165,8 @@ def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentStat
         "num_samples": tune.num_samples,
         "max_concurrent_trials": tune.max_concurrent_trials,
         "time_budget_s": seconds(tune.time_budget_s, "TuneConfig(time_budget_s=...)"),
+        "cost_budget": state.settings.limits.cost_budget,
+        "deadline": state.settings.limits.deadline,
     }
 
 

@@ -14,6 +14,7 @@ from copy import copy, deepcopy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from muster.base.foreign import rays_own
 from muster.errors import RestoreError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunConfig, SyncConfig
@@ -178,8 +179,8 @@ def _checkpoint_config(arguments: Mapping[str, Any]) -> CheckpointConfig:
         else CheckpointConfig()
     )
     if not isinstance(config, CheckpointConfig):
-        kind = type(config).__name__
-        raise ValueError(f"tune.run(checkpoint_config=...): must be a CheckpointConfig, not a {kind}")
+        fault = rays_own(config) or f"must be a CheckpointConfig, not a {type(config).__name__}"
+        raise ValueError(f"tune.run(checkpoint_config=...): {fault}")
     score = arguments["checkpoint_score_attr"]
     old = {
         "keep_checkpoints_num": ("num_to_keep", arguments["keep_checkpoints_num"]),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
+from numbers import Real
 from typing import Any
 
 from muster.base.clock import SystemClock
@@ -16,6 +16,8 @@ from muster.tune.config import DEPRECATED, BriefRepr, dollars, is_int, seconds
 __all__ = ["ResumeConfig", "TuneConfig"]
 
 MODES = ("min", "max")
+YEAR_S = 365.25 * 86_400.0
+MOST_S = 10 * YEAR_S  # until a deadline
 
 
 @public
@@ -122,13 +124,25 @@ def checked_deadline(given: datetime | timedelta | float | None, where: str) -> 
             )
         left_s, moment = given.timestamp() - now, given
     else:
-        left_s = seconds(given, f"{where}(deadline={given!r})") or 0.0
-        if not math.isfinite(left_s):
-            raise ValueError(f"{where}(deadline={given!r}): must be a number of seconds; None: no deadline")
+        left_s = _from_now(given, where)
         moment = datetime.fromtimestamp(now + left_s, timezone.utc)
     if not left_s > 0:
         raise ValueError(f"{where}(deadline={given!r}): is in the past: give a later one")
     return moment
+
+
+def _from_now(given: timedelta | float, where: str) -> float:
+    """Returns the seconds until a deadline that is no moment; so many years are a moment by mistake."""
+    said = f"{where}(deadline={given!r})"
+    if isinstance(given, bool) or not isinstance(given, timedelta | Real):
+        raise ValueError(f"{said}: must be a datetime with its zone, a timedelta, or seconds from now")
+    left_s = seconds(given, said) or 0.0
+    if left_s > MOST_S:
+        raise ValueError(
+            f"{said}: is {left_s / YEAR_S:.3g} years from now: seconds count from now; for a moment, give a "
+            "datetime with its zone, such as datetime.fromtimestamp(seconds, timezone.utc)"
+        )
+    return left_s
 
 
 @public

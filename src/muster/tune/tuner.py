@@ -8,6 +8,7 @@ from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from muster.base.foreign import rays_own
 from muster.errors import TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
@@ -313,6 +314,8 @@ def _resolved(trainable: Any) -> Any:  # noqa: ANN401 - function, class or name
 def _checked_part(name: str, given: _Part | None, kind: type[_Part]) -> _Part | None:
     if given is None or isinstance(given, kind):
         return given
+    if theirs := rays_own(given):
+        raise ValueError(f"Tuner({name}=...): {theirs}")
     got, right = type(given).__name__, {"TuneConfig": "tune_config", "RunConfig": "run_config"}
     fix = f"pass it as {right[got]}=..." if got in right else f"pass {kind.__name__}(...)"
     raise ValueError(f"Tuner({name}=...): must be a {kind.__name__}, not a {got}: {fix}")

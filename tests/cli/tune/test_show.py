@@ -13,6 +13,7 @@ import yaml
 from tests.cli.tune.experiments import FAILURE, four_trials, write
 from tests.tune.experiments import add_checkpoint, logged_row, write_json
 
+from muster.base.text import moment
 from muster.stores.experiment.values import Pickled
 from muster.testing.builders import created, exited, reported, started
 from muster.tune.config import RunConfig
@@ -70,6 +71,16 @@ def test_an_experiment_is_told_with_settings_best_time_and_failures(tune, real):
     ):
         assert part in text
     assert "resume" not in text
+
+
+@pytest.mark.parametrize(("limit", "option"), [("budget", "--cost-budget"), ("deadline", "--deadline")])
+def test_an_experiment_that_a_limit_has_ended_says_what_to_give_it_and_until_when_it_ran(
+    tune, tmp_path, limit, option
+):
+    settings = {"cost_budget": 25.0, "deadline": 1_794_950_000.0, "ended_by": limit}
+    text = tune("show", write(tmp_path / "e", [created("a"), started("a")], settings)).stdout
+    assert f"To continue: muster tune resume {tmp_path / 'e'} {option} ...\n" in text
+    assert f"  deadline     {moment(1_794_950_000.0)}\n" in text
 
 
 def test_an_experiment_as_json(tune, real):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.cluster.worlds import S, created, following, node, record, spec, tick, world
+from tests.cluster.worlds import S, created, following, node, record, spec, world
 
 from muster.base.forecast import Forecast, RunningTrial
 from muster.cluster.model import NodeStatus, StopCause
 from muster.cluster.plan import Drain
 from muster.cluster.reconcile import reconcile
 from muster.cluster.spending import Consolidation
-from muster.testing.builders import NOW, amounts, node_type
+from muster.testing.builders import NOW, amounts, demand, node_type
 
 SMALL = node_type("small", {"CPU": 2}, price_per_hour=1.0, max_nodes=9)
 LARGE = node_type("large", {"CPU": 8}, price_per_hour=4.0, max_nodes=9)
@@ -64,7 +64,7 @@ def test_a_node_is_emptied_into_the_free_room_of_another():
     (drain,) = reconcile(seen).actions
     assert (drain.cause, drain.instance_id) == (StopCause.CONSOLIDATION, "a")
     assert drain.deadline_s == 600.0
-    assert "its 1 trials go into the free room of other nodes: saves $4" in drain.message
+    assert "its 1 trials go into the free room of other nodes: saves $3" in drain.message
 
 
 def test_only_one_of_two_is_emptied_and_the_other_waits_until_it_is_done():
@@ -88,8 +88,11 @@ def test_nothing_moves_that_is_not_worth_twice_the_cost_and_the_reason_is_told()
 
 
 def test_eager_moves_for_less():
-    """70 s of a quarter node are lost, 20 s of a whole one saved: worth its cost, and not twice."""
-    shares = (trial("x", "a", rest_s=20.0, unsaved_s=50.0), trial("y", "b", rest_s=20.0, unsaved_s=50.0))
+    """70 s of a quarter node are lost, three quarters of 40 s of a node saved: worth its cost, not twice."""
+    shares = (
+        trial("x", "a", rest_s=40.0, unsaved_s=50.0),
+        trial("y", "b", rest_s=1e6, is_movable=False),
+    )
     assert drained(two_half_empty(trials=shares)) == []
     assert drained(two_half_empty(trials=shares, consolidation=Consolidation.EAGER)) == ["a"]
 
@@ -101,7 +104,7 @@ def test_it_can_be_switched_off():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"is_movable": False}, "trial x cannot be moved"),
+        ({"is_movable": False}, "trial x may not be moved"),
         ({"rest_s": None}, "not known how long trial x will run"),
         ({"moved_at": NOW - 500.0}, "trial x was moved 500 s ago"),
     ],
@@ -148,18 +151,56 @@ def _busier(seen_node):
     return replace(seen_node, available=amounts({"CPU": 4})) if seen_node.node_id == "n-a" else seen_node
 
 
-def test_a_node_is_emptied_into_one_cheaper_machine_which_is_bought_in_time():
+def one_on_a_large_node(*more, nodes=(), **changes):
     """One trial of 2 CPUs on a large node: a small one does for a quarter of the price."""
-    seen = world(
-        [worker("a", LARGE)],
-        nodes=[used("a", LARGE, 2)],
+    return world(
+        [worker("a", LARGE), *more],
+        nodes=[used("a", LARGE, 2), *nodes],
         spec=priced(),
         forecasts=told(trial("x", "a", rest_s=7200.0)),
+        **changes,
     )
-    states, plan = tick(seen)
-    assert states["a"] == "RAY_STOP_REQUESTED"
-    again = following(seen, plan)
-    assert [one.node_type for one in created(again, reconcile(again))] == ["small"]
+
+
+def test_a_cheaper_machine_is_bought_before_the_node_is_emptied():
+    seen = one_on_a_large_node()
+    plan = reconcile(seen)
+    assert [one.node_type for one in created(seen, plan)] == ["small"]
+    assert drained(seen) == []
+    assert "a machine is awaited: its 1 trials go into 1 new small: saves $6" in why(seen, "a")
+
+
+def test_only_one_machine_is_bought_while_it_comes():
+    seen = one_on_a_large_node()
+    again = following(seen, reconcile(seen))
+    assert created(again, reconcile(again)) == []
+    assert drained(again) == []
+    assert "a machine is awaited: its 1 trials go into the free room of other nodes" in why(again, "a")
+
+
+def test_the_node_is_emptied_when_the_cheaper_machine_is_up():
+    idle = node("s", NodeStatus.IDLE, node_type="small", total=SMALL.resources, idle_s=3.0)
+    seen = one_on_a_large_node(worker("s", SMALL), nodes=[replace(idle, available=SMALL.resources)])
+    assert drained(seen) == ["a"]
+
+
+def test_several_trials_go_into_several_machines_that_cost_less_together():
+    trials = (trial("x", "a", rest_s=7200.0), trial("y", "a", rest_s=7200.0))
+    seen = world([worker("a", LARGE)], nodes=[used("a", LARGE, 4)], spec=priced(), forecasts=told(*trials))
+    assert [one.node_type for one in created(seen, reconcile(seen))] == ["small", "small"]
+
+
+def test_nothing_is_bought_for_a_move_that_other_work_would_take():
+    """A request waits that only a small machine can hold: one is bought for it, none for the move."""
+    with_disk = replace(SMALL, resources=amounts({"CPU": 2, "disk": 1}))
+    seen = one_on_a_large_node(demands=[demand({"CPU": 1, "disk": 1})])
+    seen = replace(seen, spec=spec(with_disk, LARGE, max_nodes=20))
+    assert [one.node_type for one in created(*planned(seen))] == ["small"]
+    assert "work that waits would take the machines for its trials" in why(seen, "a")
+
+
+def planned(seen):
+    return seen, reconcile(seen)
 
 
 def test_an_idle_node_is_no_place_to_move_to():
@@ -173,9 +214,68 @@ def test_an_idle_node_is_no_place_to_move_to():
     assert drained(seen) == []
 
 
-def test_nothing_moves_while_machines_come_or_go():
-    from muster.testing.builders import demand
-
+def test_a_machine_that_is_bought_for_others_is_no_reason_to_wait():
     seen = two_half_empty()
     more = replace(seen, runtime=replace(seen.runtime, demands=(demand({"CPU": 8}),)))
+    assert drained(more) == ["a"]
+
+
+def test_room_that_was_planned_for_others_is_not_free():
+    seen = two_half_empty()
+    more = replace(seen, runtime=replace(seen.runtime, demands=(demand({"CPU": 5}, count=2),)))
     assert drained(more) == []
+    assert "work that waits was planned onto it" in why(more, "a")
+
+
+def test_a_trial_is_not_put_on_a_dear_node_that_would_be_kept_for_it():
+    """The trial of the large node ends soon, the other one runs for hours: it would hold the large one."""
+    trials = (trial("x", "a", rest_s=7200.0), trial("y", "b", rest_s=60.0))
+    seen = world(
+        [worker("a", SMALL), worker("b", LARGE)],
+        nodes=[used("a", SMALL, 2), used("b", LARGE, 2)],
+        spec=priced(),
+        forecasts=told(*trials),
+    )
+    assert "a" not in drained(seen)
+    assert "its trials fit nowhere else for less" in why(seen, "a")
+
+
+def test_a_trial_goes_into_a_dear_node_that_stays_for_others():
+    trials = (trial("x", "a", rest_s=1800.0), trial("y", "b", cpus=6, rest_s=36000.0))
+    seen = world(
+        [worker("a", SMALL), worker("b", LARGE)],
+        nodes=[used("a", SMALL, 2), used("b", LARGE, 6)],
+        spec=priced(),
+        forecasts=told(*trials),
+    )
+    assert drained(seen) == ["a"]
+
+
+def test_a_slower_machine_must_be_cheaper_for_the_same_work():
+    """A small machine at a fifth of the speed costs more than the large one until the trial is done."""
+    slow = replace(SMALL, speed=0.2)
+    seen = replace(one_on_a_large_node(), spec=spec(slow, LARGE, max_nodes=20))
+    assert created(*planned(seen)) == []
+    assert "its trials fit nowhere else for less" in why(seen, "a")
+
+
+def test_the_trials_of_a_node_that_is_emptied_need_no_room_in_one_place():
+    """Two trials of 2 CPUs each go into two rooms of 2 CPUs: nothing is bought for them."""
+    going = record(
+        "a",
+        S.RAY_STOPPING,
+        node_type="large",
+        price_per_hour=4.0,
+        stop_cause=StopCause.CONSOLIDATION,
+    )
+    seen = world(
+        [going, worker("b", LARGE), worker("c", LARGE)],
+        nodes=[
+            replace(used("a", LARGE, 4), status=NodeStatus.DRAINING),
+            used("b", LARGE, 6),
+            used("c", LARGE, 6),
+        ],
+        spec=priced(consolidation=Consolidation.OFF),
+        forecasts=told(trial("x", "a"), trial("y", "a")),
+    )
+    assert created(*planned(seen)) == []

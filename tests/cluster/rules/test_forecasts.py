@@ -17,8 +17,8 @@ PRICED = node_type("cpu", {"CPU": 1}, price_per_hour=1.0, max_nodes=100)
 
 
 def priced(**changes):
-    head = {"objective": Objective.COST}
-    return spec(PRICED, max_nodes=101, **{**head, **changes})
+    usual = {"objective": Objective.COST, "max_nodes": 101}
+    return spec(PRICED, **{**usual, **changes})
 
 
 def waiting(count):
@@ -79,6 +79,19 @@ def test_an_idle_node_that_nothing_will_need_goes_at_once_where_every_driver_for
     assert tick(drivers(partial, 1))[0] == {"a": "RAY_RUNNING"}
 
 
+def test_the_forecast_of_a_driver_that_has_ended_says_nothing_about_the_one_that_lives():
+    """A tuner that was killed, or has just ended, leaves its forecast for a minute."""
+    idle = node("a", NodeStatus.IDLE, available=ONE, idle_s=16.0)
+    seen = world([record("a", S.RAY_RUNNING)], nodes=[idle], spec=priced(), forecasts=(forecast(),))
+
+    def with_driver(name):
+        report = DriverReport(live=1, names=(name,))
+        return replace(seen, runtime=replace(seen.runtime, drivers=report))
+
+    assert tick(with_driver("d"))[0] == {"a": "RAY_STOP_REQUESTED"}
+    assert tick(with_driver("another"))[0] == {"a": "RAY_RUNNING"}
+
+
 def test_trials_that_get_a_place_before_a_machine_could_boot_wait_for_it_and_are_told_so():
     """Two running trials end in 30 s; each place serves two waiting ones of 60 s within the boot time."""
     records = [record(name, S.RAY_RUNNING) for name in ("a", "b")]
@@ -124,7 +137,7 @@ def test_a_place_that_a_later_rung_needs_too_is_worth_its_boot():
 def test_a_deadline_asks_for_more_places_than_their_boot_is_worth(left_s, expected):
     """Ten trials of 600 s after the boot: the last one begins when the others leave it 600 s.
 
-    In 1,800 s six places do 6,600 s (with a tenth more) in the first 1,200 s. In 1,300 s a place does not have
+    In 1,800 s six places do 6,600 s (with a tenth more) in the first 1,200 s. In 1,300 s a place has not
     the time for two; where the time is too short for one, all of them at once come nearest.
     """
     told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + left_s)
@@ -137,6 +150,28 @@ def test_a_deadline_counts_the_longest_that_a_trial_may_run():
     longest = replace(mean, most_s=1500.0)
     told = [forecast(one, deadline=NOW + 150.0 + 1650.0) for one in (mean, longest)]
     assert [bought(world(gangs=waiting(10), spec=priced(), forecasts=(one,))) for one in told] == [1, 5]
+
+
+def late(seen):
+    return [v.detail for v in reconcile(seen).verdicts if v.reason is Reason.DEADLINE]
+
+
+def test_a_deadline_that_the_limits_of_the_cluster_do_not_allow_is_told_with_what_would_help():
+    """Ten trials of 600 s need six places in half an hour; the cluster may have four workers."""
+    told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + 1800.0)
+    few = world(gangs=waiting(10), spec=priced(max_nodes=5), forecasts=(told,))
+    assert late(few) == [
+        "the deadline is in 32 min, and 6 places of {CPU: 1} are needed and 4 can be had: raise it or "
+        "max_workers, or use fewer samples"
+    ]
+    assert late(world(gangs=waiting(10), spec=priced(), forecasts=(told,))) == []
+
+
+def test_a_deadline_before_the_end_of_a_single_trial_is_told():
+    told = forecast(ComingWork(shape=ONE, count=2, each_s=3600.0), deadline=NOW + 1800.0)
+    assert late(world(gangs=waiting(2), spec=priced(), forecasts=(told,))) == [
+        "the deadline is in 30 min, and a trial takes about 60 min: raise it, or use faster machines"
+    ]
 
 
 def test_a_deadline_that_leaves_no_time_to_learn_asks_for_room_for_all_at_once():
@@ -204,9 +239,13 @@ FAST = node_type("fast", {"CPU": 1}, price_per_hour=4.0, max_nodes=100, speed=2.
 
 
 @pytest.mark.parametrize(
-    ("most_s", "expected"), [(None, "fast"), (3500.0, "fast"), (3000.0, "slow")], ids=["unknown", "long", "short"]
+    ("most_s", "expected"),
+    [(None, "fast"), (3500.0, "fast"), (3000.0, "slow")],
+    ids=["unknown", "long", "short"],
 )
-def test_where_a_slow_machine_may_be_too_slow_for_a_deadline_the_fast_one_is_worth_its_price(most_s, expected):
+def test_where_a_slow_machine_may_be_too_slow_for_a_deadline_the_fast_one_is_worth_its_price(
+    most_s, expected
+):
     """An hour is left after the boot; the fast type costs twice as much for the same work."""
     each_s = None if most_s is None else 3000.0
     told = forecast(ComingWork(shape=ONE, count=1, each_s=each_s, most_s=most_s), deadline=NOW + 3750.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.cluster.worlds import S, created, following, machine, past, record, spec, states, tick, world
+from tests.cluster.worlds import S, created, following, machine, node, past, record, spec, states, tick, world
 
 from muster.cluster.model import Objective, StopCause
 from muster.cluster.plan import Drain, Launch, Reason, Subject
@@ -48,7 +48,11 @@ def test_what_is_not_bought_says_that_the_budget_is_the_reason_and_how_much_is_l
 def test_a_budget_below_one_machine_buys_none_and_says_so():
     plan = reconcile(world(demands=[demand()], spec=limited(total=0.1)))
     assert not [a for a in plan.actions if isinstance(a, Launch)]
-    assert any(v.reason is Reason.BUDGET and "allows 0 of 1" in v.detail for v in plan.verdicts)
+    (said,) = [verdict.detail for verdict in plan.verdicts if verdict.reason is Reason.BUDGET]
+    assert said == (
+        "the budget allows 0 of 1 new machines: $0.00 spent and $0.00 reserved of $0.1, $0.10 left; "
+        "one costs $3.6 per hour, and at least $0.27 until it can be given back"
+    )
 
 
 def test_machines_that_exist_are_reserved_up_to_the_moment_they_can_be_given_back():
@@ -67,6 +71,38 @@ def test_workers_are_drained_before_the_budget_is_used_up():
     assert after == dict.fromkeys("ab", "RAY_STOP_REQUESTED")
     drains = [action for action in plan.actions if isinstance(action, Drain)]
     assert {(d.cause, d.deadline_s) for d in drains} == {(StopCause.BUDGET, 60.0)}
+
+
+def test_a_machine_that_comes_late_and_is_one_too_many_per_hour_is_given_back():
+    """Two were to be there at most; the newest goes, and no more than one."""
+    records = [serving("a", NOW - 300), serving("b", NOW - 200), serving("c", NOW - 100)]
+    after, plan = tick(world(records, spec=limited(per_hour=8.0)))
+    assert after == {"a": "RAY_RUNNING", "b": "RAY_RUNNING", "c": "RAY_STOP_REQUESTED"}
+    assert any(v.reason is Reason.BUDGET and "more than $8 per hour" in v.detail for v in plan.verdicts)
+    again = following(world(records, spec=limited(per_hour=8.0)), plan, seconds=10)
+    assert tick(again)[0] == after
+
+
+def test_a_machine_that_was_cancelled_and_serves_nevertheless_is_drained_when_the_budget_is_used_up():
+    """Its node joined before its machine could be ended."""
+    cancelled = replace(serving("a", NOW - 100), cancelled=True, stop_cause=StopCause.BUDGET)
+    assert tick(world([cancelled], spec=limited(total=0.2)))[0] == {"a": "RAY_STOP_REQUESTED"}
+
+
+def test_what_may_run_unseen_on_a_cancelled_machine_is_waited_for_as_long_as_it_is_paid_for():
+    """A node that names no machine may run on it. Drain and end are reserved: 0.12 of 0.001 per second."""
+    stray = node("z", node_type="cpu", cloud_id="", ip="")
+    for total, expected in ((0.25, "ALLOCATED"), (0.11, "TERMINATING")):
+        coming = record(
+            "a",
+            S.ALLOCATED,
+            price_per_hour=3.6,
+            history=past((S.ALLOCATED, NOW - 100)),
+            cancelled=True,
+            stop_cause=StopCause.BUDGET,
+        )
+        seen = world([coming], nodes=[stray], spec=limited(total=total))
+        assert tick(seen)[0]["a"] == expected
 
 
 def stopping(*changes):
@@ -93,6 +129,26 @@ def test_a_machine_may_exist_since_it_was_asked_for():
     )
     assert bought(world([late], demands=[demand()], spec=limited(total=0.6))) == 1
     assert bought(world([late], demands=[demand()], spec=limited(total=0.58))) == 0
+
+
+def test_a_request_that_nothing_answered_may_have_been_heard_and_one_that_was_refused_was_not():
+    """Asked for 800 s and 100 s before it was listed: the first was open for longer than it may be."""
+    for open_s, total in ((601, 0.1 + 0.12 + 0.8), (10, 0.1 + 0.12 + 0.1)):
+        late = record(
+            "a",
+            S.RAY_RUNNING,
+            price_per_hour=3.6,
+            history=past(
+                (S.REQUESTED, NOW - 900),
+                (S.QUEUED, NOW - 900 + open_s),
+                (S.REQUESTED, NOW - 200),
+                (S.ALLOCATED, NOW - 100),
+                (S.RAY_RUNNING, NOW - 100),
+            ),
+        )
+        spare = LEAST + 0.001
+        assert bought(world([late], demands=[demand()], spec=limited(total=total + spare))) == 1
+        assert bought(world([late], demands=[demand()], spec=limited(total=total + spare - 0.01))) == 0
 
 
 def test_nothing_is_bought_while_the_workers_go():

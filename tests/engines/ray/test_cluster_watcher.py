@@ -81,6 +81,12 @@ def test_the_notice_of_a_cloud_explains_a_drain(text, kind, source):
     assert read_draining(NoticedGcs(text.encode())) == expected
 
 
+def test_a_node_that_is_emptied_says_so_unless_a_cloud_takes_it():
+    told = read_draining(NoticedGcs(b"{"), ["ab"])["ab"]
+    assert (told.kind, told.source) == ("consolidation", "muster empties it to save money")
+    assert read_draining(NoticedGcs(json.dumps(NOTICE).encode()), ["ab"])["ab"].kind == "interruption"
+
+
 def draining(*infos, alive=("ab", "cd")):
     return ClusterView([], draining={info.node_id: info for info in infos}, alive=frozenset(alive))
 

@@ -10,10 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.page.samples import (
     BEGAN,
+    BUDGET,
     end_fact,
     facts_of_start,
+    keep_up,
     log_results,
     machine_id,
     open_store,
@@ -23,6 +26,7 @@ from tests.page.samples import (
     write_experiment,
 )
 
+from muster.stores.history.entries import ForecastEntry
 from muster.trials.events import TrialDecided, TrialExited, TrialReported
 
 pytestmark = pytest.mark.slow
@@ -99,6 +103,39 @@ def test_every_band_and_the_drawer_follow_a_live_experiment(tmp_path: Path, serv
         part(tab, "why-band").get_by_role("button", name=machine_id(7)).first.click()
         says(tab, "drawer", "RAY_RUNNING")
         assert machine_id(7) in tab.url
+
+
+def test_money_is_on_the_page(tmp_path: Path, serve, open_tab):
+    """What trials, machines and the experiment cost, what is left of budgets, and what is still to come."""
+    began = time.time() - 240
+    home, place = write_cluster(tmp_path / "home" / "clusters", began=began), tmp_path / "live"
+    wide = ForecastEntry(running=4, movable=3, coming=(({"CPU": 2.0}, 30, 1.0),), budget_left=7.5)
+    keep_up(home, time.time(), {str(place): wide})
+    with open_store(place, num_samples=40, cost_budget=25.0, deadline=time.time() + 3600) as store:
+        for number in range(4):
+            paid = report_fact(number, 1, began)
+            store.append(
+                [*facts_of_start(number, began), replace(paid, result={**paid.result, "cost_usd": 0.5})]
+            )
+        tab = open_tab(serve(place, "--cluster", "laptop").link)
+        says(tab, "figures", r"\$2\.00 of \$25\.00 spent by trials")
+        says(tab, "deadline", r"deadline .*, in 60 min")
+        says(tab, "budget", re.escape(BUDGET))
+        says(tab, "forecasts", r"live.*4.*3.*30 × 2 CPU.*and more.*\$7\.50")
+        says(tab, "cluster-band", rf"{machine_id(7)} \$0\.0")
+        tab.locator("tr[data-place='1']").click()
+        says(tab, "drawer", r"It has cost \$0\.50")
+        tab.keyboard.press("Escape")
+        assert serious(tab) == []
+        for scheme in ("light", "dark"):
+            for width in (400, 1400):
+                tab.emulate_media(color_scheme=scheme)
+                tab.set_viewport_size({"width": width, "height": 900})
+                tab.wait_for_timeout(200)
+                assert tab.evaluate("document.documentElement.scrollWidth") <= width
+                picture(tab, f"money-{scheme}-{width}")
+        store.save_settings({"cost_budget": 25.0, "ended_by": "budget"})
+    says(tab, "ended-by", "Ended by its budget, with everything saved")
 
 
 def test_a_brush_filters_everything_and_the_url_holds_it(tmp_path: Path, serve, open_tab):

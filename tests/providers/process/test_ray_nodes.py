@@ -96,7 +96,7 @@ def provider_of(home: Path, address: str) -> ProcessNodeProvider:
         provider=ProviderConfig(type="process"), muster=MusterConfig(notices=NoticesConfig(source="aws"))
     )
     watcher = notices_line(config, address=address, ray=str(Path(sys.executable).with_name("ray")))
-    return ProcessNodeProvider({}, "c", surroundings, program=ray_worker(address, watcher))
+    return ProcessNodeProvider({}, "c", surroundings, program=ray_worker(address, lambda: watcher))
 
 
 def create_worker(provider: ProcessNodeProvider) -> None:

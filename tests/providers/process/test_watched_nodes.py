@@ -67,7 +67,7 @@ def test_what_the_cloud_announces_about_one_node_reaches_the_head_and_its_watche
     cloud, tmp_path, told
 ) -> None:
     with metadata_service() as service:
-        program = shell("exec sleep 600", watcher=line(cloud, tmp_path))
+        program = shell("exec sleep 600", watcher=lambda: line(cloud, tmp_path))
         provider = make_provider(tmp_path, program, **{ADDRESS_VARIABLE: service.address_of_each})
         try:
             taken, other = create(provider, 2)

@@ -175,8 +175,9 @@ def test_a_node_counts_the_size_that_it_is_told(link: GcsClient, source: GcsNode
 
 @pytest.mark.conformance("KI-1", "KI-2", "KI-3")
 def test_the_drivers_of_users_are_counted(link: GcsClient, driver: RayDriver) -> None:
-    driver.run("answer = ray.get_runtime_context().get_job_id()")
+    name = driver.run("answer = ray.get_runtime_context().get_job_id()")
     report = GcsNodeSource(link, wants_drivers=lambda: True).read()
     assert report.drivers is not None
+    assert name in (report.drivers.names or ())
     assert report.drivers.live >= 1
     assert GcsNodeSource(link).read().drivers is None

@@ -264,8 +264,7 @@ def test_drivers_of_users_count_and_those_of_ray_itself_do_not():
 
     internal = JobRow("_ray_internal_dashboard", is_dead=False, ended_at=0.0)
     ended = JobRow("work", is_dead=True, ended_at=12.5)
-    assert drivers_of([]) == DriverReport()
-    assert drivers_of([internal, ended]) == DriverReport(last_end=12.5)
-    assert drivers_of([internal, ended, JobRow("", is_dead=False, ended_at=0.0)]) == DriverReport(
-        live=1, last_end=12.5
-    )
+    works = JobRow("", is_dead=False, ended_at=0.0, name="02000000")
+    assert drivers_of([]) == DriverReport(names=())
+    assert drivers_of([internal, ended]) == DriverReport(last_end=12.5, names=())
+    assert drivers_of([internal, ended, works]) == DriverReport(live=1, last_end=12.5, names=("02000000",))

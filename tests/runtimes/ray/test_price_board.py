@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from muster.base.ids import NodeId
+from muster.cluster.model import StopCause
 from muster.cluster.states import InstanceState
 from muster.runtimes.ray.price_board import FRESH_S, KEY, PriceReading, PriceWriter, prices_of, read_prices
 from muster.testing.builders import instance
@@ -45,6 +47,17 @@ def test_every_node_with_a_price_is_there_and_no_other():
 def test_prices_are_read_as_the_monitor_writes_them(store):
     PriceWriter(store).write(NOW, [node("a", 0.5)])
     assert read_prices(store, NOW + 1) == PriceReading(nodes={"node-a": 0.5}, is_published=True)
+
+
+def test_nodes_that_are_emptied_are_written_at_once_and_read(store):
+    writer = PriceWriter(store)
+    leaving = {"stop_cause": StopCause.CONSOLIDATION}
+    other = replace(node("b", 0.5, InstanceState.RAY_STOPPING), stop_cause=StopCause.IDLE)
+    gone = replace(node("c", 0.5, InstanceState.TERMINATED), **leaving)
+    writer.write(NOW, [node("a", 0.5), other, gone])
+    assert read_prices(store, NOW).emptied == ()
+    writer.write(NOW + 1, [replace(node("a", 0.5, InstanceState.RAY_STOPPING), **leaving), other, gone])
+    assert read_prices(store, NOW + 1).emptied == ("node-a",)
 
 
 def test_prices_are_written_when_they_change_and_now_and_then(store):

@@ -66,8 +66,8 @@ def experiment(trials=12, seed=1, gpus=1):
     )
 
 
-def joint(made=None, limits=Limits(), **more):
-    asked = JointExperiment(name="e", experiment=replace(experiment(**more), limits=limits))
+def joint(made=None, limits=None, **more):
+    asked = JointExperiment(name="e", experiment=replace(experiment(**more), limits=limits or Limits()))
     return JointRun(made or cluster(), [asked])
 
 

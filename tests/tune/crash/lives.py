@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.series import SEED
 from tests.tune.crash.victim import ITERATIONS, TRIALS, loss
 
 from muster.stores.experiment.reader import open_trials
@@ -44,9 +45,20 @@ class Cell:
     storage: str = "local"
     environment: Mapping[str, str] = field(default_factory=dict)  # of the Ray cluster, if it runs there
 
+    @property
+    def engine(self) -> str:
+        return "ray" if self.environment else "here"
+
     def __str__(self) -> str:
-        engine = "ray" if self.environment else "here"
-        return "-".join((self.kind, self.searcher, self.crowd, engine, self.storage))
+        return "-".join((self.kind, self.searcher, self.crowd, self.engine, self.storage))
+
+
+@dataclass(frozen=True)
+class Span:
+    """How long a life may be that is killed."""
+
+    seconds: float
+    steps: int
 
 
 @dataclass
@@ -84,34 +96,55 @@ class Experiment:
         try:
             self._wait_for_start(driver)
             self.began = time.monotonic()
-            code = driver.wait(LONGEST_S)
+            driver.wait(LONGEST_S)
         finally:
             end(driver)
-        log = (self.folder / f"life-{self.lives}.log").read_text(errors="replace")
-        assert code == 0, f"{self.cell}, life {self.lives}: {log[-3000:]}"
+        self._assert_ended_well(driver.returncode)
         self.wait_for_nobody()
         told: dict[str, Any] = json.loads((self.folder / "told.json").read_text())
         return told
 
-    def kill(self, chance: random.Random, span_s: float) -> bool:
-        """One life that is killed; False when it ended before that."""
-        driver, moment = self.start(), chance.random()
+    def kill(self, moment: float, chance: random.Random, span: Span) -> str:
+        """One life that is killed: how far the experiment was; "" when it ended well before that.
+
+        `moment` below 0.3: at some time, whether trials make steps then or not.
+        """
+        driver = self.start()
         try:
-            if moment < 0.15:  # it has hardly begun
+            if moment < 0.1:  # it has hardly begun
                 driver.wait(chance.uniform(0.05, 0.6))
-            else:  # as soon as it goes on, or at any time
+            else:
                 self._wait_for_start(driver)
-                driver.wait(chance.uniform(0.0, 0.3 if moment < 0.35 else span_s))
+                self._wait_for_moment(driver, moment, chance, span)
         except subprocess.TimeoutExpired:
             end(driver, whole_group=chance.random() < 0.4)
             self.wait_for_nobody()
+            noted = f"{self.cell.engine} {self.cell.storage}: {self.steps()} steps, {self.rows_here()} rows"
             if self.cell.storage == "remote" and chance.random() < 0.3:
                 shutil.rmtree(self.folder / f"machine-{self.machines}", ignore_errors=True)
                 self.machines += 1
-            return True
+                noted += ", then its machine was lost"
+            return noted
         finally:
             end(driver)
-        return False
+        self._assert_ended_well(driver.returncode)
+        return ""
+
+    def _wait_for_moment(
+        self, driver: subprocess.Popen[bytes], moment: float, chance: random.Random, span: Span
+    ) -> None:
+        """As soon as it goes on, at any time, or (mostly) after some more steps, however long these take."""
+        if moment < 0.3:
+            driver.wait(chance.uniform(0.0, 0.3 if moment < 0.2 else span.seconds))
+        wanted, give_up = self.steps() + chance.randint(1, span.steps), time.monotonic() + LONGEST_S
+        while self.steps() < wanted and driver.poll() is None:
+            assert time.monotonic() < give_up, f"{self.cell}: life {self.lives} makes no step"
+            time.sleep(0.005)
+        driver.wait(chance.uniform(0.0, 0.1))
+
+    def _assert_ended_well(self, code: int) -> None:
+        log = (self.folder / f"life-{self.lives}.log").read_text(errors="replace")
+        assert code == 0, f"{self.cell}, life {self.lives}: {log[-3000:]}"
 
     def _wait_for_start(self, driver: subprocess.Popen[bytes]) -> None:
         give_up = time.monotonic() + LONGEST_S
@@ -125,6 +158,16 @@ class Experiment:
         while (left := relatives(self.token)) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert left == [], f"{self.cell}: processes that outlived their driver: {left}"
+
+    def steps(self) -> int:
+        """How many steps its trials have made, those that were lost and made again included."""
+        file = self.folder / "notes" / "steps"
+        return file.stat().st_size if file.exists() else 0
+
+    def rows_here(self) -> int:
+        """How many rows the files on the driver's machine have."""
+        root = self.folder / ("exp" if self.cell.storage == "local" else f"machine-{self.machines}")
+        return sum(len(file.read_bytes().splitlines()) for file in root.rglob("result.json"))
 
     def trials(self) -> list[Any]:
         with open_trials(self.folder / "exp") as reader:
@@ -218,25 +261,28 @@ def gaps(rows: list[Row], elsewhere: Mapping[str, int]) -> Iterator[str]:
         seen.add(chain)
 
 
-def run_cell(cell: Cell, kills: int, folder: Path) -> int:
-    """Kills as often as told, over as many experiments as that takes; every one is verified at its end.
+def run_cell(cell: Cell, count: int, folder: Path, kills: list[str]) -> None:
+    """Kills as often as asked, over as many experiments as that takes; every one is verified at its end.
 
-    The run without kills is one of this machine: where trials run makes no difference.
+    The run without kills is one of this machine: where trials run makes no difference. What was killed is
+    noted in `kills` at once.
     """
-    chance, done, number = random.Random(str(cell)), 0, 0
+    chance, number = random.Random(f"{cell} {SEED}"), 0
     plain = Experiment(replace(cell, environment={}), folder / "plain")
     expected = plain.live()
-    span_s = RAY_S if cell.environment else 0.8 * (time.monotonic() - plain.began)
+    seconds = RAY_S if cell.environment else 0.8 * (time.monotonic() - plain.began)
+    span = Span(seconds, 2 * plain.steps() // (count + 1))  # the kills are spread over the whole experiment
     verify(plain, expected)
-    while done < kills:
+    moments = [(part + chance.random()) / count for part in range(count)]  # some of every sort in each cell
+    chance.shuffle(moments)
+    while len(kills) < count:
         number += 1
         experiment = Experiment(cell, folder / str(number))
-        while done < kills and experiment.kill(chance, span_s):
-            done += 1
+        while len(kills) < count and (noted := experiment.kill(moments[len(kills)], chance, span)):
+            kills.append(noted)
         told = experiment.live()
         verify(experiment, told)
         if cell.crowd == "one":
             for found, wanted in zip(experiment.tables(), plain.tables(), strict=True):
                 assert tuple(map(stable, found)) == tuple(map(stable, wanted))
             assert told == expected
-    return done

@@ -3,7 +3,8 @@
 Usage: python victim.py FOLDER SCHEDULER SEARCHER one|many local|remote
 
 Each row is a function of configuration and iteration, and names the row before it: `before` is the `chain` of
-the step that the trial went on from. FOLDER/ready appears before fit(), FOLDER/told.json after it.
+the step that the trial went on from. FOLDER/ready appears before fit(), FOLDER/told.json after it, and
+FOLDER/notes/steps has a byte for each step of any trial.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class Progress:
         if self.x > 0.8 and step == 5 and not once.exists():
             once.touch()
             raise RuntimeError("fails once")
+        with open(self.notes / "steps", "ab") as file:
+            file.write(b".")
         before, self.done = self.chain, step
         self.chain = hashlib.sha256(f"{before} {self.x!r} {step}".encode()).hexdigest()[:12]
         return {"loss": loss(self.x, step), "step": step, "before": before, "chain": self.chain}

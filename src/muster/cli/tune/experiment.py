@@ -18,6 +18,7 @@ import msgspec
 
 from muster.base.text import moment
 from muster.errors import MusterError, StoreError
+from muster.host.machine import program
 from muster.stores.experiment.codec import ENDED, EXHAUSTED
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, open_trials
 from muster.stores.experiment.summary import TrialSummary
@@ -84,6 +85,12 @@ class ExperimentView:
         """Returns "budget" or "deadline" when that has ended the last run early; "" otherwise."""
         found = self.settings.get("ended_by")
         return found if isinstance(found, str) and self.writer is None else ""
+
+    @property
+    def resume_command(self) -> str:
+        """Returns the line of a shell that continues it; more of what has ended it is part of the line."""
+        option = {"budget": " --cost-budget ...", "deadline": " --deadline ..."}.get(self.ended_by, "")
+        return f"{program()} tune resume {self.address}{option}"
 
     @cached_property
     def counts(self) -> dict[str, int]:

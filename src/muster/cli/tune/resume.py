@@ -53,9 +53,8 @@ def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) ->
     after = read_experiment(path)
     lines = ["", *_summary(after)]
     if after.ended_by:
-        option = "cost-budget" if after.ended_by == "budget" else after.ended_by
-        again = f"{program()} tune resume {before.address} --{option} ..."
-        return [*lines, "", f"Ended by its {after.ended_by}. To continue with more: {again}"], LIMITED
+        more = f"Ended by its {after.ended_by}. To continue with more: {after.resume_command}"
+        return [*lines, "", more], LIMITED
     if after.state != "finished" and not request.skip_unfinished:
         hint = f"Stopped before its end. To continue: {program()} tune resume {before.address}"
         return [*lines, "", hint], STOPPED

@@ -34,13 +34,19 @@ def experiment_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[st
     yield from heading(experiment, colour=colour)
     yield f"in {experiment.address}"
     if experiment.state in ("interrupted", "unfinished"):
-        yield f"To continue: {program()} tune resume {experiment.address}"
-    settings = {key: value for key, value in experiment.settings.items() if value is not None}
-    yield from section("Settings", pairs(settings))
+        yield f"To continue: {experiment.resume_command}"
+    yield from section("Settings", pairs(_shown_settings(experiment)))
     yield from section("Best", _best_lines(experiment))
     yield from section("Time", _time_lines(experiment))
     yield from section("Failures", _failure_lines(experiment, colour=colour))
     yield from section("Note", _note_lines(experiment))
+
+
+def _shown_settings(experiment: ExperimentView) -> dict[str, Any]:
+    """Returns what is set; a deadline as a date."""
+    found = {key: value for key, value in experiment.settings.items() if value is not None}
+    deadline = found.get("deadline")
+    return {**found, "deadline": moment(deadline)} if isinstance(deadline, float | int) else found
 
 
 def experiment_record(experiment: ExperimentView) -> dict[str, Any]:

@@ -136,7 +136,9 @@ _AT_ANY_PRICE = 10  # a power of speed: a machine that is a third faster may cos
 
 def _for_deadlines(spec: ClusterSpec, expected: Iterable[ExpectedWork]) -> ClusterSpec:
     """Where the slowest type may be too slow for a deadline, the faster ones are worth any price."""
-    speeds = {known.speed for known in spec.node_types if known.max_nodes and known.name != spec.head_node_type}
+    speeds = {
+        known.speed for known in spec.node_types if known.max_nodes and known.name != spec.head_node_type
+    }
     if len(speeds) < 2 or not any(work.needs_faster_than(min(speeds)) for work in expected):
         return spec
     types = (replace(known, speed=known.speed**_AT_ANY_PRICE) for known in spec.node_types)
@@ -252,16 +254,39 @@ _MOVING = (StopCause.NOTICE, StopCause.CONSOLIDATION)
 def _work_that_moves(draft: Draft) -> list[Demand]:
     """What runs on nodes that the cloud will take, or that are emptied, needs room before it asks for it."""
     found = []
+    shapes: dict[str, list[Resources]] | None = None
     for instance in draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
         node, known = draft.nodes.get(instance.node_id or ""), draft.types.get(instance.node_type)
         if instance.stop_cause not in _MOVING or node is None or known is None:
             continue
         used = Resources(
             {name: node.total.units(name) - node.available.units(name) for name in known.resources}
-        )
-        if node.status is not NodeStatus.DEAD and any(units > 0 for units in used.values()):
-            found.append(Demand(shape=used.positive(), name=f"{WORK_OF}{instance.instance_id}"))
+        ).positive()
+        if node.status is not NodeStatus.DEAD and used:
+            shapes = _trial_shapes(draft) if shapes is None else shapes
+            name = f"{WORK_OF}{instance.instance_id}"
+            for shape, count in Counter(_parts(used, shapes.get(node.node_id, ()))).items():
+                found.append(Demand(shape=shape, count=count, name=name))
     return found
+
+
+def _trial_shapes(draft: Draft) -> dict[str, list[Resources]]:
+    """Returns the shapes of the trials that tuners have on each node."""
+    found: dict[str, list[Resources]] = {}
+    for forecast in draft.seen.forecasts:
+        for trial in forecast.trials:
+            found.setdefault(trial.node_id, []).append(trial.shape)
+    return found
+
+
+def _parts(used: Resources, shapes: Iterable[Resources]) -> Iterable[Resources]:
+    """Trials go on wherever there is room for each of them; what else runs on a node stays together."""
+    for shape in shapes:
+        if used.holds(shape):
+            used = used.minus(shape).positive()
+            yield shape
+    if used:
+        yield used
 
 
 def _leaving(draft: Draft) -> list[Instance]:

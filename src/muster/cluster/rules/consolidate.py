@@ -1,140 +1,258 @@
 """Empties a node whose trials can go on elsewhere for less, by their checkpoints.
 
-A node is emptied into the free room of others, or into one cheaper machine, when what is saved over the
-expected rest of its trials is more than twice what their moves cost. Only nodes are touched on which nothing
-runs but trials that said they can be moved.
+A node is emptied into the free room of others, or into cheaper machines that are bought and up before, when
+what is saved over the expected rest of its trials is more than twice what their moves cost. Only nodes are
+touched on which nothing runs but trials that said they can be moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.forecast import RunningTrial
+from muster.base.ids import InstanceId
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.binpack.offers import by_price
-from muster.cluster.binpack.request import PackNode, Removal
-from muster.cluster.model import Instance, NodeReport, NodeStatus, StopCause
+from muster.cluster.binpack.moves import (
+    BETWEEN_MOVES_S,
+    BusyNode,
+    Emptied,
+    FreeRoom,
+    MachineMarket,
+    emptied,
+    fitting_rooms,
+)
+from muster.cluster.binpack.pack import pack
+from muster.cluster.binpack.request import ItemOutcome, Packing, PackNode, PackRequest, Removal
+from muster.cluster.model import Demand, Gang, Instance, NodeReport, NodeStatus, RuntimeReport, StopCause
 from muster.cluster.plan import Reason, Subject, Verdict
-from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.draft import WORK_OF, Draft, is_head
 from muster.cluster.spending import Consolidation
 from muster.cluster.states import InstanceState
 
 _S = InstanceState
-BETWEEN_MOVES_S = 600.0  # a trial is moved at most once within this
 _FACTOR = {Consolidation.CONSERVATIVE: 2.0, Consolidation.EAGER: 1.0}
 _TIMES_TO_SPARE = 2.0  # a trial is moved when its deadline leaves so many times what it needs then
 _MOST_AT_ONCE = 10  # one of so many nodes is emptied at a time
-
-
-class BusyNode(Struct, frozen=True, kw_only=True):
-    """A BusyNode is a node that may be emptied, with the trials on it."""
-
-    instance: Instance
-    report: NodeReport
-    trials: tuple[RunningTrial, ...]
-    price: float  # $ per hour
-
-    @property
-    def rest_s(self) -> float:
-        """Returns how long the node would be needed if it is not emptied."""
-        return max(trial.rest_s or 0.0 for trial in self.trials)
-
-    def move_cost(self) -> float:
-        """Returns the $ of the work that is repeated and of the time that trials need to start again."""
-        lost = sum(
-            (trial.unsaved_s + trial.restart_s) * _share(trial.shape, self.report.total)
-            for trial in self.trials
-        )
-        return self.price * lost / 3600.0
+_USED_BY_WORK = ("CPU", "GPU", "memory")
+TrialsByNode = Mapping[str, Sequence[RunningTrial]]
 
 
 def consolidate(draft: Draft) -> None:
-    """Adds the nodes to empty to what the planner removes; the drain asks their trials for checkpoints."""
+    """Adds the nodes to empty to what the planner removes; the drain asks their trials for checkpoints.
+
+    Where they need other machines, these are bought first: a trial that waits for a boot would be put on
+    whatever becomes free meanwhile, dear as it may be.
+    """
     policy = draft.spec.consolidation
-    packing, request = draft.packing, draft.pack_request
-    if policy is Consolidation.OFF or packing is None or request is None or not draft.seen.forecasts:
+    packing, request, runtime = draft.packing, draft.pack_request, draft.seen.runtime
+    is_possible = packing is not None and request is not None and runtime is not None and draft.may_scale
+    if policy is Consolidation.OFF or not is_possible or not draft.seen.forecasts:
         return
-    if packing.launch or packing.removals or not draft.may_scale:
-        return  # the cluster is changing: what is free is about to be something else
-    under_way = [
-        one
-        for one in draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
-        if one.stop_cause is StopCause.CONSOLIDATION
-    ]
-    running = draft.count(_S.RAY_RUNNING)
-    room = max(1, running // _MOST_AT_ONCE) - len(under_way)
-    removals: list[Removal] = []
-    free = _free_room(draft, request.nodes)
-    for candidate in sorted(_candidates(draft), key=lambda one: (one.move_cost(), one.instance.instance_id)):
-        text = _reason_to_empty(draft, candidate, free, _FACTOR[policy])
-        if not text:
-            continue
-        if len(removals) < room and _place(candidate, free, take=True) is not None:
-            removals.append(_removal(candidate, text))
-            free.pop(candidate.instance.instance_id, None)
-        elif len(removals) < room and not removals and not under_way:
-            removals.append(
-                _removal(candidate, text)
-            )  # into one cheaper machine, which its work will ask for
-            break
+    assert packing is not None and request is not None and runtime is not None
+    removals, later, targets = _choose(draft, request, packing, runtime)
+    if later:
+        draft.pack_request = _with_work_of(request, packing, later, targets)
+        draft.packing = packing = pack(draft.pack_request)
     if removals:
         draft.packing = replace(packing, removals=(*packing.removals, *removals))
 
 
-Free = dict[str, Resources]  # instance id -> what is free on its node
+def _choose(
+    draft: Draft, request: PackRequest, packing: Packing, runtime: RuntimeReport
+) -> tuple[list[Removal], list[BusyNode], set[str]]:
+    """Returns the nodes to empty now, those to empty when machines for them are up, and where trials go."""
+    stopping = draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
+    under_way = sum(one.stop_cause is StopCause.CONSOLIDATION for one in stopping)
+    most = max(1, draft.count(_S.RAY_RUNNING) // _MOST_AT_ONCE) - under_way
+    by_node = _trials_by_node(draft)
+    market = MachineMarket(packing, draft.boot_s, draft.spec.head_node_type)
+    rooms = _free_rooms(draft, request, packing, by_node, market)
+    removals, later, targets = list[Removal](), list[BusyNode](), set[str]()
+    candidates = _candidates(draft, packing, by_node)
+    fitting = fitting_rooms(rooms, (trial.shape for node in candidates for trial in node.trials))
+    for node in sorted(candidates, key=lambda one: (-one.price * one.rest_s, one.key)):
+        found = emptied(node, rooms, fitting, market)
+        text = _reason(draft, node, found)
+        if found is None or not text or most <= 0 or node.key in targets:
+            continue
+        why_not_yet = _why_not_yet(runtime, market, found)
+        if why_not_yet:
+            _explain(draft, node.key, node.node_type, why_not_yet)
+            continue
+        most -= 1
+        rooms, targets = found.rooms, targets | found.targets
+        market.buy(found.machines)
+        if found.must_wait:
+            later.append(node)
+            _explain(draft, node.key, node.node_type, f"yet, a machine is awaited: {text}")
+        else:
+            removals.append(_removal(node, text))
+    return removals, later, targets
 
 
-def _free_room(draft: Draft, nodes: Sequence[PackNode]) -> Free:
-    """Returns the free room of running nodes that are in use: an idle node goes by itself."""
-    waiting = draft.packing.needed if draft.packing is not None else frozenset()
-    return {
-        node.key: node.available
-        for node in nodes
-        if node.runs and node.available and node.idle_s <= 0 and node.key not in waiting
-    }
+def _why_not_yet(runtime: RuntimeReport, market: MachineMarket, found: Emptied) -> str:
+    """Returns why no machines are bought for the trials of a node; "" when they are, or need not be."""
+    if found.must_wait and found.keeps_dear:
+        return "an idle node that is too dear for its trials must go first"
+    shapes = [demand.shape for demand in runtime.demands]
+    shapes += [bundle.shape for gang in runtime.gangs for option in gang.options for bundle in option]
+    is_taken = any(market.could_hold(found.machines, shape) for shape in dict.fromkeys(shapes))
+    return "work that waits would take the machines for its trials" if is_taken else ""
 
 
-def _candidates(draft: Draft) -> list[BusyNode]:
-    trials: dict[str, list[RunningTrial]] = {}
+def _with_work_of(
+    request: PackRequest, packing: Packing, later: Sequence[BusyNode], targets: set[str]
+) -> PackRequest:
+    """Returns the request with the work of nodes that will be emptied, and without their own room.
+
+    Idle nodes that were not chosen for it are not kept for it either.
+    """
+    hidden = {node.key for node in later}
+    hidden |= {node.key for node in request.nodes if node.idle_s > 0} - targets - packing.needed
+    nodes = tuple(replace(node, available=EMPTY) if node.key in hidden else node for node in request.nodes)
+    demands = [
+        Demand(shape=shape, count=count, name=f"{WORK_OF}{node.key}")
+        for node in later
+        for shape, count in Counter(trial.shape for trial in node.trials).items()
+    ]
+    return replace(request, nodes=nodes, demands=(*request.demands, *demands))
+
+
+# -- what there is --------------------------------------------------------------------------------
+
+
+def _trials_by_node(draft: Draft) -> dict[str, list[RunningTrial]]:
+    found: dict[str, list[RunningTrial]] = {}
     for forecast in draft.seen.forecasts:
         for trial in forecast.trials:
-            trials.setdefault(trial.node_id, []).append(trial)
+            found.setdefault(trial.node_id, []).append(trial)
+    return found
+
+
+def _free_rooms(
+    draft: Draft, request: PackRequest, packing: Packing, by_node: TrialsByNode, market: MachineMarket
+) -> Mapping[str, FreeRoom]:
+    """Returns what is free on the nodes that stay and on those that come, without what was planned there."""
+    planned = _planned(request, packing)
+    going = {removal.instance_id for removal in packing.removals}
+    found = {}
+    for node in request.nodes:
+        if not node.available or node.key in going or node.key not in draft.instances:
+            continue
+        free = node.available
+        for shape in planned.get(node.key, ()):
+            free = free.minus(shape).positive()
+        found[node.key] = _room(draft, node, free, by_node, market)
+    return found
+
+
+def _room(
+    draft: Draft, node: PackNode, free: Resources, by_node: TrialsByNode, market: MachineMarket
+) -> FreeRoom:
+    instance, known = draft.instances[InstanceId(node.key)], draft.types.get(node.node_type)
+    speed = known.speed if known else 1.0
+    on_it = by_node.get(instance.node_id or "", ()) if node.runs else ()
+    is_empty = not node.runs or node.idle_s > 0
+    return FreeRoom(
+        free=free,
+        price=instance.price_per_hour or 0.0,
+        speed=speed,
+        end_s=0.0 if is_empty else _end_s(on_it, node),
+        worth=sum(market.own_price(trial.shape, speed) for trial in on_it),
+        is_up=node.runs,
+    )
+
+
+def _planned(request: PackRequest, packing: Packing) -> dict[str, list[Resources]]:
+    """Returns the shapes of the requests that were planned onto each node."""
+    found: dict[str, list[Resources]] = {}
+    items: Iterable[tuple[Demand | Gang, ItemOutcome]] = (
+        *zip(request.demands, packing.demands, strict=True),
+        *zip(request.gangs, packing.gangs, strict=True),
+    )
+    for item, outcome in items:
+        for key, count in (*outcome.placed.items(), *outcome.coming.items()):
+            found.setdefault(key, []).append(_largest(item).times(count))
+    return found
+
+
+def _largest(item: Demand | Gang) -> Resources:
+    """Returns the shape of a request; of a gang, at least what each of its bundles takes."""
+    if isinstance(item, Demand):
+        return item.shape
+    units: dict[str, int] = {}
+    for bundle in item.options[0]:
+        for name, amount in bundle.shape.items():
+            units[name] = max(units.get(name, 0), amount)
+    return Resources(units)
+
+
+def _end_s(trials: Sequence[RunningTrial], node: PackNode) -> float:
+    """Returns when the last trial of a node ends; inf when not only trials are on it, or it is not known."""
+    if not trials or _other_use(trials, node.total, node.available):
+        return math.inf
+    return max(math.inf if trial.rest_s is None else trial.rest_s for trial in trials)
+
+
+def _other_use(trials: Sequence[RunningTrial], total: Resources, available: Resources) -> str:
+    """Returns a resource of which more is in use than these trials have; "" when there is none."""
+    used = EMPTY
+    for trial in trials:
+        used = used.plus(trial.shape)
+    for name, have in total.items():
+        if have - available.units(name) > used.units(name) and name in _USED_BY_WORK:
+            return name
+    return ""
+
+
+def _candidates(draft: Draft, packing: Packing, by_node: TrialsByNode) -> list[BusyNode]:
     found = []
     for instance in draft.in_state(_S.RAY_RUNNING):
         report = draft.nodes.get(instance.node_id or "")
-        on_it = tuple(trials.get(instance.node_id or "", ()))
+        on_it = tuple(by_node.get(instance.node_id or "", ()))
         is_ours = on_it and report is not None and report.status is NodeStatus.RUNNING
         if not is_ours or is_head(instance) or instance.provisional or instance.cancelled:
             continue
         assert report is not None
-        why_not = _why_not(draft, report, on_it) or _late_if_moved(draft, instance, on_it)
+        why_not = _why_not(draft, instance, report, on_it, packing) or _late_if_moved(draft, instance, on_it)
         if why_not:
-            _explain(draft, instance, why_not)
+            _explain(draft, instance.instance_id, instance.node_type, why_not)
         elif instance.price_per_hour:
-            found.append(
-                BusyNode(instance=instance, report=report, trials=on_it, price=instance.price_per_hour)
-            )
+            found.append(_busy(draft, instance, report, on_it))
     return found
 
 
-def _why_not(draft: Draft, report: NodeReport, trials: tuple[RunningTrial, ...]) -> str:
+def _busy(draft: Draft, instance: Instance, report: NodeReport, trials: tuple[RunningTrial, ...]) -> BusyNode:
+    known = draft.types.get(instance.node_type)
+    return BusyNode(
+        key=instance.instance_id,
+        node_type=instance.node_type,
+        total=report.total,
+        trials=trials,
+        price=instance.price_per_hour or 0.0,
+        speed=known.speed if known else 1.0,
+    )
+
+
+def _why_not(
+    draft: Draft, instance: Instance, report: NodeReport, trials: Sequence[RunningTrial], packing: Packing
+) -> str:
     """Returns why the node may not be emptied whatever it saves; "" when it may."""
-    used = EMPTY
     for trial in trials:
-        used = used.plus(trial.shape)
         if not trial.is_movable:
-            return f"trial {trial.trial_id} cannot be moved: it has no checkpoint to go on from"
+            return f"trial {trial.trial_id} may not be moved: it has no checkpoint, or was moved twice"
         if trial.rest_s is None:
             return f"it is not known how long trial {trial.trial_id} will run"
         if trial.moved_at is not None and draft.now - trial.moved_at < BETWEEN_MOVES_S:
             return f"trial {trial.trial_id} was moved {draft.now - trial.moved_at:.0f} s ago"
-    for name, have in report.total.items():
-        if have - report.available.units(name) > used.units(name) and name in ("CPU", "GPU", "memory"):
-            return f"something else than trials uses {name} on it"
-    return ""
+    name = _other_use(trials, report.total, report.available)
+    if name:
+        return f"something else than trials uses {name} on it"
+    return "work that waits was planned onto it" if instance.instance_id in packing.needed else ""
 
 
 def _late_if_moved(draft: Draft, instance: Instance, trials: tuple[RunningTrial, ...]) -> str:
@@ -153,84 +271,45 @@ def _late_if_moved(draft: Draft, instance: Instance, trials: tuple[RunningTrial,
     return ""
 
 
-def _reason_to_empty(draft: Draft, candidate: BusyNode, free: Free, factor: float) -> str:
+# -- why ------------------------------------------------------------------------------------------
+
+
+def _reason(draft: Draft, node: BusyNode, found: Emptied | None) -> str:
     """Returns why emptying pays, with the figures; "" when it does not, which is explained."""
-    cost = candidate.move_cost()
-    goes_elsewhere = _place(candidate, free, take=False) is not None
-    if goes_elsewhere:
-        saved = candidate.price * candidate.rest_s / 3600.0
-        where = "the free room of other nodes"
-    else:
-        cheaper = _cheaper_price(draft, candidate)
-        if cheaper is None:
-            _explain(draft, candidate.instance, "its trials fit nowhere else for less")
-            return ""
-        saved = (candidate.price - cheaper) * candidate.rest_s / 3600.0
-        cost += cheaper * draft.boot_s / 3600.0
-        where = f"a machine of ${cheaper:g} per hour"
-    # Coarse, so that the text changes with the decision and not with every tick.
-    figures = f"saves ${saved:.1g} in {candidate.rest_s / 60:.1g} min, moving costs ${cost:.1g}"
-    if saved <= factor * cost:
-        _explain(draft, candidate.instance, f"emptying it into {where} {figures}: not worth it")
+    if found is None or found.saved <= 0:
+        _explain(draft, node.key, node.node_type, "its trials fit nowhere else for less")
         return ""
-    return f"its {len(candidate.trials)} trials go into {where}: {figures}"
+    # Coarse, so that the text changes with the decision and not with every tick.
+    figures = f"saves ${found.saved:.1g} in {node.rest_s / 60:.1g} min, moving costs ${found.cost:.1g}"
+    if found.saved <= _FACTOR[draft.spec.consolidation] * found.cost:
+        text = f"emptying it into {_where(found)} {figures}: not worth it"
+        _explain(draft, node.key, node.node_type, text)
+        return ""
+    return f"its {len(node.trials)} trials go into {_where(found)}: {figures}"
 
 
-def _place(candidate: BusyNode, free: Free, *, take: bool) -> dict[str, Resources] | None:
-    """Returns the room left when every trial fits on other nodes, largest first; None when not all do."""
-    left = {key: room for key, room in free.items() if key != candidate.instance.instance_id}
-    for trial in sorted(candidate.trials, key=lambda one: -sum(one.shape.values())):
-        spot = next((key for key, room in left.items() if room.holds(trial.shape)), None)
-        if spot is None:
-            return None
-        left[spot] = left[spot].minus(trial.shape)
-    if take:
-        free.update(left)
-    return left
+def _where(found: Emptied) -> str:
+    places = ["the free room of other nodes"] if found.targets else []
+    places += [f"{count} new {name}" for name, count in found.machines.items()]
+    return " and ".join(places)
 
 
-def _cheaper_price(draft: Draft, candidate: BusyNode) -> float | None:
-    """Returns the least price of one machine that holds all trials of the node and costs less."""
-    needed = EMPTY
-    for trial in candidate.trials:
-        needed = needed.plus(trial.shape)
-    prices = []
-    for known in draft.spec.node_types:
-        if not known.resources.holds(needed) or known.name == draft.spec.head_node_type:
-            continue
-        taken = sum(one.node_type == known.name for one in draft.holding())
-        if taken >= known.most_nodes:
-            continue
-        if known.offers:
-            prices += [each.expected_price for each in by_price(draft.choices_of(known))[:1]]
-        else:
-            prices.append(known.price_per_hour)
-    least = min((price for price in prices if price is not None), default=None)
-    return least if least is not None and least < candidate.price else None
-
-
-def _share(shape: Resources, total: Resources) -> float:
-    """Returns the largest share of one resource of the node."""
-    shares = [units / total.units(name) for name, units in shape.items() if total.units(name) > 0]
-    return min(1.0, max(shares, default=1.0))
-
-
-def _removal(candidate: BusyNode, text: str) -> Removal:
+def _removal(node: BusyNode, text: str) -> Removal:
     return Removal(
-        instance_id=candidate.instance.instance_id,
-        node_type=candidate.instance.node_type,
+        instance_id=InstanceId(node.key),
+        node_type=node.node_type,
         cause=StopCause.CONSOLIDATION,
         details=text,
     )
 
 
-def _explain(draft: Draft, instance: Instance, why_not: str) -> None:
+def _explain(draft: Draft, instance_id: str, node_type: str, why_not: str) -> None:
     draft.announced.append(
         Verdict(
             subject=Subject.NODE,
-            subject_id=instance.instance_id,
+            subject_id=instance_id,
             reason=Reason.KEPT_BUSY,
-            target=instance.node_type,
+            target=node_type,
             detail=f"not emptied: {why_not}",
         )
     )

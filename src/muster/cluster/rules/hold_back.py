@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
+from muster.base.text import short_duration
 from muster.cluster.binpack.offers import by_price, price_of_work
 from muster.cluster.binpack.pack import objective_of, pack
-from muster.cluster.binpack.request import ItemOutcome, PackRequest
+from muster.cluster.binpack.request import ItemOutcome, Packing, PackRequest
 from muster.cluster.expected_work import ExpectedWork
 from muster.cluster.model import Demand, Gang, Objective
 from muster.cluster.plan import Reason, Subject, Verdict
@@ -26,6 +27,7 @@ def hold_back(draft: Draft) -> None:
     request, packing = draft.pack_request, draft.packing
     if not draft.expected or request is None or packing is None:
         return
+    _tell_late(draft, request, packing)
     if objective_of(request) is not Objective.COST:
         return
     held = _held(draft, request)
@@ -34,6 +36,27 @@ def hold_back(draft: Draft) -> None:
     kept = _without(request, held)
     draft.pack_request, draft.packing = kept, pack(kept)
     draft.add_verdicts(*_verdicts(draft, request, held))
+
+
+def _tell_late(draft: Draft, request: PackRequest, packing: Packing) -> None:
+    """Says early that a deadline will not be met with the machines that can be had, and what would help."""
+    for work in draft.expected:
+        if work.deadline_s is None or work.work_s is None:
+            continue
+        left, each_s = short_duration(max(0.0, work.deadline_s)), work.each_s or 0.0
+        items = (
+            *_of_shape(Subject.DEMAND, request.demands, packing.demands, work.shape),
+            *_of_shape(Subject.GANG, request.gangs, packing.gangs, work.shape),
+        )
+        have = work.wanted - sum(outcome.unplaced for _, outcome in items)
+        if work.waiting and each_s > work.deadline_s:
+            text = f"a trial takes about {short_duration(each_s)}: raise it, or use faster machines"
+        elif have < work.for_deadline():
+            needed = f"{work.for_deadline()} places of {{{work.shape}}} are needed and {have} can be had"
+            text = f"{needed}: raise it or max_workers, or use fewer samples"
+        else:
+            continue
+        draft.add_cluster_verdict(Reason.DEADLINE, f"the deadline is in {left}, and {text}")
 
 
 _UNLIMITED = 1_000_000_000

@@ -16,6 +16,7 @@ from muster.cluster.states import InstanceState
 
 _S = InstanceState
 _SERVING = (_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
+_PAID = (_S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
 
 
 def hold_budget(draft: Draft) -> None:
@@ -32,13 +33,36 @@ def hold_budget(draft: Draft) -> None:
         return
     wanted = sum(packing.launch.values())
     fitting = _fitting(draft, packing, budget)
-    text = f"the budget allows {fitting} of {wanted} new machines: {budget.text()}"
+    text = f"the budget allows {fitting} of {wanted} new machines: {budget.text()}{_least(packing, budget)}"
     if fitting < wanted:
         draft.add_cluster_verdict(Reason.BUDGET, text)
     while fitting >= 0 and _fitting(draft, packing, budget) < sum(packing.launch.values()):
         draft.pack_request = replace(request, most_new=fitting, most_new_reason=text)
         draft.packing = packing = pack(draft.pack_request)
         fitting -= 1  # fewer machines may be larger ones, which cost more
+    _shrink(draft, budget)
+
+
+def _shrink(draft: Draft, budget: BudgetState) -> None:
+    """Gives the newest machines back while all together cost more per hour than they may.
+
+    That happens when a machine comes that was given up already, or when the limit was lowered.
+    """
+    most = budget.budget.per_hour
+    if most is None or draft.packing is None or budget.per_hour <= most + 1e-9:
+        return
+    leaving = {removal.instance_id for removal in draft.packing.removals}
+    staying = [one for one in draft.in_state(*_PAID) if is_head(one) or _goes(one, leaving)]
+    over = sum(one.price_per_hour or 0.0 for one in staying) - most
+    details = f"all machines cost more than ${most:g} per hour"
+    removals: list[Removal] = []
+    for one in sorted(staying, key=lambda each: (each.state is _S.RAY_RUNNING, -each.history[0].at)):
+        if over > 1e-9 and not is_head(one) and one.price_per_hour:
+            removals.append(_removal(one, details))
+            over -= one.price_per_hour
+    if removals:
+        draft.packing = replace(draft.packing, removals=(*draft.packing.removals, *removals))
+        draft.add_cluster_verdict(Reason.BUDGET, f"{details}: {budget.text()}; the newest are given back")
 
 
 def _price_of(draft: Draft, queued: Instance) -> float | None:
@@ -55,6 +79,20 @@ def _fitting(draft: Draft, packing: Packing, budget: BudgetState) -> int:
     trial = replace(budget)  # a copy to try purchases on; what waits for its launch comes first
     for one in draft.in_state(_S.QUEUED):
         trial.take(_price_of(draft, one))
+    return sum(trial.take(price, offer) for price, offer in _planned_prices(packing))
+
+
+def _least(packing: Packing, budget: BudgetState) -> str:
+    """Returns what the cheapest planned machine costs, for users; "" when nobody knows."""
+    price, offer = next(iter(_planned_prices(packing)), (None, None))
+    if price is None:
+        return ""
+    least = budget.least_cost(price, offer)
+    return f"; one costs ${price:g} per hour, and at least ${least:.2f} until it can be given back"
+
+
+def _planned_prices(packing: Packing) -> list[tuple[float | None, Offer | None]]:
+    """Returns the price of each machine that the plan has, the cheapest first, with the offer it is from."""
     prices: list[tuple[float | None, Offer | None]] = []
     known = {offer.node_type.name: offer for offer in packing.offers}
     for name, count in packing.launch.items():
@@ -67,8 +105,7 @@ def _fitting(draft: Draft, packing: Packing, budget: BudgetState) -> int:
         else:
             price = known[name].node_type.price_per_hour if name in known else None
             prices += [(price, None)] * count
-    prices.sort(key=lambda each: (each[0] is None, each[0] or 0.0))
-    return sum(trial.take(price, offer) for price, offer in prices)
+    return sorted(prices, key=lambda each: (each[0] is None, each[0] or 0.0))
 
 
 def _ended(draft: Draft, budget: BudgetState) -> Packing:

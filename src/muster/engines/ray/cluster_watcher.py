@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from muster.base.resources import SCALE, Resources
 from muster.engines.process_engine import units_of
-from muster.session.preemption import PreemptionInfo
+from muster.session.preemption import EMPTIED, PreemptionInfo
 from muster.trials.placement_group import PlacementGroupFactory
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN
         if is_ours and verdict.reason in _UNPLACEABLE
     }
     has_autoscaler = limit is not None or is_ours or _grows(client.kv_get(_LEGACY_STATUS))
-    draining = read_draining(client)
+    draining = read_draining(client, prices.emptied)
     return ClusterView(
         list(totals.values()),
         limit,
@@ -106,8 +106,8 @@ def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN
     )
 
 
-def read_draining(client: Any) -> dict[str, PreemptionInfo]:  # noqa: ANN401 - a GcsClient
-    """Returns the nodes that are to go, whoever drains them, with the reason where a cloud gave one."""
+def read_draining(client: Any, emptied: Sequence[str] = ()) -> dict[str, PreemptionInfo]:  # noqa: ANN401
+    """Returns the nodes that are to go, whoever drains them, with the reason where somebody gave one."""
     deadlines = client.drain_deadlines()
     if not deadlines:
         return {}
@@ -116,7 +116,10 @@ def read_draining(client: Any) -> dict[str, PreemptionInfo]:  # noqa: ANN401 - a
     notices, found = notices_of(client, deadlines), {}
     for node_id, deadline in deadlines.items():
         notice = notices.get(node_id)
-        if notice is None or notice.is_cancelled:
+        is_noticed = notice is not None and not notice.is_cancelled
+        if not is_noticed and node_id in emptied:
+            found[node_id] = PreemptionInfo(deadline, EMPTIED, "muster empties it to save money", node_id)
+        elif notice is None or notice.is_cancelled:
             found[node_id] = PreemptionInfo(deadline, "drain", "Ray drains the node", node_id)
         else:
             found[node_id] = PreemptionInfo(deadline, notice.kind.value, notice.source, node_id)

@@ -260,9 +260,7 @@ class TrialSession:
 
     def _publish(self, checkpoint: Checkpoint) -> int:
         if not isinstance(checkpoint, Checkpoint):
-            raise TypeError(
-                f"report(checkpoint={checkpoint!r}): must be a Checkpoint; use Checkpoint.from_directory"
-            )
+            raise _no_checkpoint(checkpoint)
         if self._channel.has_received(FrameKind.STOP):
             self._wait()  # the driver would ignore it; raises
         began = self._clock.monotonic()
@@ -291,6 +289,13 @@ class TrialSession:
         self.checkpoint_index = index
         self._checkpoint = Checkpoint(path)
         return index
+
+
+def _no_checkpoint(given: object) -> TypeError:
+    from muster.base.foreign import rays_own  # here: every process of a trial would carry it along
+
+    fault = rays_own(given) or "must be a Checkpoint; use Checkpoint.from_directory"
+    return TypeError(f"report(checkpoint={given!r}): {fault}")
 
 
 def refuse_endless(metrics: Mapping[str, Any]) -> None:

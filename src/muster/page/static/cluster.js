@@ -54,14 +54,25 @@ export function ClusterBand({ view, span, chosen, setTime, ask }) {
   return html`<section class="band" aria-labelledby="cluster-title" data-test="cluster-band"><h2 id="cluster-title">Cluster ${view.name} <small>${view.is_up ? "up" : "not up: its ledger is shown"}${view.known_since ? `, known since ${clockTime(view.known_since, true)}` : ""}</small></h2>
     ${view.problem ? html`<p class="note bad">${view.problem}</p>` : null}
     <div class="figures"><div><b>${alive.length}</b> machines ${chosen ? "then" : "now"}</div><div><b>${money(view.spent)}</b> spent</div><div><b>${money(alive.reduce((sum, each) => sum + (each.price_per_hour || 0), 0))}</b> per hour</div>
+      ${view.budget ? html`<div data-test="budget">budget: ${view.budget}</div>` : null}
       ${failures.length ? html`<div><b>${failures.reduce((sum, [, count]) => sum + count, 0)}</b> launches failed: ${failures.slice(0, 4).map(([kind, count]) => `${kind} × ${count}`).join(", ")}</div>` : null}</div>
     ${view.machines.length ? html`<div class="grid"><div class="panel wide"><h3>Machines by state</h3><${MachineTimeline} view=${view} ...${shared} pick=${(machine) => ask(machine.machine)} /><${Legend} names=${states} colours=${MACHINE_COLOURS} />
-        <p class="under">${view.machines.slice(-12).map((each) => html`<button class="link" key=${each.machine} onClick=${() => ask(each.machine)}>${each.machine}</button> `)}</p></div>
+        <p class="under">${view.machines.slice(-12).map((each) => html`<button class="link" key=${each.machine} onClick=${() => ask(each.machine)}>${each.machine}</button>${each.price_per_hour ? ` ${money(each.cost)}` : ""} `)}</p></div>
       <div class="panel"><h3>Machines by type and market</h3><${StackedTimeline} steps=${capacity.steps} names=${capacity.names} colours=${colourOf} ...${shared} name="capacity" label="Machines over time." unit=${1} /><${Legend} names=${capacity.names} colours=${colourOf} /></div>
       <div class="panel"><h3>Waiting requests by verdict</h3>${verdicts.length ? html`<${StackedTimeline} steps=${view.demand} names=${verdicts} colours=${WAIT_COLOURS} ...${shared} name="demand" label="Requests that wait, over time." unit=${1} /><${Legend} names=${verdicts} colours=${WAIT_COLOURS} />` : html`<p class="note">Nothing waited.</p>`}<button class="link" onClick=${() => ask("demand")}>Why does demand wait?</button></div>
       <div class="panel"><h3>Spend</h3><${SpendTimeline} points=${spend} ...${shared} /></div>
-      <div class="panel"><h3>Used and free</h3><${Usage} nodes=${view.nodes} /></div></div>` : html`<p class="note">This cluster has bought no machine yet.</p>`}
+      <div class="panel"><h3>Used and free</h3><${Usage} nodes=${view.nodes} /></div>
+      ${view.forecasts.length ? html`<${Forecasts} view=${view} />` : null}</div>` : html`<p class="note">This cluster has bought no machine yet.</p>`}
   </section>`;
+}
+
+/** What tuners expect: the trials that run, those still to come, and what their limits leave. */
+function Forecasts({ view }) {
+  const shape = (given) => Object.entries(given).map(([name, amount]) => `${shortNumber(amount)} ${name}`).join(", ");
+  const coming = (each) => each.coming.map(([given, count, chance]) => `${count.toLocaleString("en")} × ${shape(given)}${chance < 1 ? ` (${Math.round(chance * 100)} %)` : ""}`).join("; ") || "none";
+  return html`<div class="panel wide" data-test="forecasts"><h3>What tuners expect <small>machines are bought, kept and given back by it</small></h3><div class="table-box short" tabindex="0" aria-label="Forecasts of tuners"><table>
+    <thead><tr><th scope="col">experiment</th><th scope="col" class="number">trials running</th><th scope="col" class="number">can be moved</th><th scope="col">trials to come</th><th scope="col">deadline</th><th scope="col" class="number">budget left</th></tr></thead>
+    <tbody>${view.forecasts.map((each) => html`<tr key=${each.experiment}><th scope="row" title=${each.experiment}>${each.experiment.split("/").pop()}</th><td class="number">${each.running}</td><td class="number">${each.movable}</td><td>${coming(each)}${each.is_complete ? "" : ", and more"}</td><td>${each.deadline ? clockTime(each.deadline, true) : ""}</td><td class="number">${each.budget_left === null ? "" : money(each.budget_left)}</td></tr>`)}</tbody></table></div></div>`;
 }
 
 function Usage({ nodes }) {

@@ -117,6 +117,12 @@ function StateCounts({ counts }) {
   return html`<span class="counts">${Object.entries(STATUS_WORDS).filter(([status]) => counts[status]).map(([status, word]) => html`<span key=${status} class="count"><span style=${{ color: STATUS_COLOURS[status] }} aria-hidden="true">${STATUS_SIGNS[status]}</span> ${counts[status].toLocaleString("en")} ${word}</span>`)}</span>`;
 }
 
+/** How long it is until a moment, in words. */
+function until(at) {
+  const left = at - Date.now() / 1000;
+  return left > 0 ? `in ${shortDuration(left)}` : "over";
+}
+
 function Header({ table, cluster, connection, view, change, theme, metricKey, mode }) {
   const summary = table.summary, isRunning = summary.state === "running";
   useTick(isRunning);
@@ -142,9 +148,11 @@ function Header({ table, cluster, connection, view, change, theme, metricKey, mo
       <div><b>${Number.isFinite(elapsed) ? shortDuration(elapsed) : "–"}</b> elapsed</div><div><b>${rate ? shortNumber(rate * 3600) : "–"}</b> trials per hour</div>
       ${eta === null ? null : html`<div><b>${shortDuration(eta)}</b> to go</div>`}
       ${summary.budget_s ? html`<div><b>${shortDuration(summary.budget_s)}</b> time budget</div>` : null}
-      ${table.column(COST) ? html`<div><b data-test="trial-cost">${money(sumOf(table.column(COST), table.rows))}</b> spent by trials</div>` : null}
+      ${table.column(COST) || summary.cost_budget ? html`<div><b data-test="trial-cost">${money(table.column(COST) ? sumOf(table.column(COST), table.rows) : 0)}</b> ${summary.cost_budget ? `of ${money(summary.cost_budget)} ` : ""}spent by trials</div>` : null}
+      ${summary.deadline ? html`<div data-test="deadline">deadline <b>${clockTime(summary.deadline, true)}</b>${isRunning ? `, ${until(summary.deadline)}` : ""}</div>` : null}
       ${cluster ? html`<div><b>${money(cluster.spent)}</b> spent, <b>${money(cluster.per_hour)}</b> per hour</div>` : null}
     </div>
+    ${summary.ended_by ? html`<p class="note" data-test="ended-by">Ended by its ${summary.ended_by}, with everything saved. With ${summary.ended_by === "budget" ? "a larger one" : "a later one"} it goes on: <code>muster tune resume PATH ${summary.ended_by === "budget" ? "--cost-budget" : "--deadline"} …</code></p>` : null}
     ${summary.problem ? html`<p class="note bad" role="alert" data-test="problem">${summary.problem} What was read before is shown.</p>` : null}
     ${summary.unreadable ? html`<p class="note bad">${summary.unreadable} records of this experiment are damaged and left out.</p>` : null}</header>`;
 }

@@ -27,7 +27,7 @@ class NodeProgram:
     preload: str = ""  # the module of a `python -m` command, imported once for all nodes
     main_process: str = ""  # the process whose end is the node's end, by name
     ready: bytes = b""  # what its log contains when it has joined; empty: nothing to wait for
-    watcher: str = ""  # the line of bash that watches for a cloud's notices about a node; empty: none
+    watcher: Callable[[], str] = lambda: ""  # the line of bash that watches for a cloud's notices; "": none
 
     def environment_of(
         self, record: NodeRecord, inherited: Mapping[str, str], auth: Mapping[str, str]
@@ -38,7 +38,7 @@ class NodeProgram:
         return node_environment(inherited, identity, auth)
 
 
-def ray_worker(address: str, watcher: str = "") -> NodeProgram:
+def ray_worker(address: str, watcher: Callable[[], str] = lambda: "") -> NodeProgram:
     """Returns Ray's node; each has a temporary directory of its own, so several may start at a time.
 
     After a drain, and when a raylet is killed, `ray start --block` may stay: the raylet is the main process.

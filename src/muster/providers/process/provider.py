@@ -121,10 +121,11 @@ class LaunchQueue:
     def _watch(self, record: NodeRecord) -> None:
         """Starts the watcher of a node's notices; it ends with the node, whose name is in its environment."""
         shared = self._launching
-        if not shared.program.watcher:
+        line = shared.program.watcher()
+        if not line:
             return
         subprocess.run(
-            ["bash", "-c", shared.program.watcher],
+            ["bash", "-c", line],
             env=shared.program.environment_of(record, shared.environment, shared.auth),
             stdin=subprocess.DEVNULL,
             timeout=START_S,

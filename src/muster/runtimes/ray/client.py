@@ -45,6 +45,7 @@ class JobRow(NamedTuple):
     namespace: str
     is_dead: bool
     ended_at: float  # seconds since the epoch, by the head's clock; 0: it has not
+    name: str = ""  # its id, hex
 
 
 class GcsClient:
@@ -131,7 +132,8 @@ class GcsClient:
             timeout=self._timeout_s,
         )
         return [
-            JobRow(row.config.ray_namespace, bool(row.is_dead), row.end_time / 1000) for row in rows.values()
+            JobRow(row.config.ray_namespace, bool(row.is_dead), row.end_time / 1000, row.job_id.hex())
+            for row in rows.values()
         ]
 
     def node_labels(self) -> dict[str, dict[str, str]]:

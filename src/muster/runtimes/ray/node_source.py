@@ -30,7 +30,8 @@ def drivers_of(jobs: Iterable[JobRow]) -> DriverReport:
     """Returns who uses the cluster, by its list of drivers; pure."""
     of_users = [job for job in jobs if not job.namespace.startswith(INTERNAL)]
     ends = [job.ended_at for job in of_users if job.is_dead]
-    return DriverReport(live=sum(not job.is_dead for job in of_users), last_end=max(ends, default=0.0))
+    live = tuple(job.name for job in of_users if not job.is_dead)
+    return DriverReport(live=len(live), last_end=max(ends, default=0.0), names=live)
 
 
 class GcsNodeSource:

@@ -1,6 +1,7 @@
 """Publishes what each node costs in the cluster's key-value store: the monitor writes, RayEngine reads.
 
-So a tuner can say what its trials cost, on whatever machine its driver runs.
+So a tuner can say what its trials cost, on whatever machine its driver runs, and knows which nodes are
+drained to save money: Ray passes on until when a node is drained, not why.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct, field
 
-from muster.cluster.model import Instance
+from muster.cluster.model import Instance, StopCause
 from muster.cluster.states import ON_CLOUD
 from muster.runtimes.ray.client import GcsClient
 
@@ -25,6 +26,7 @@ class PublishedPrices(Struct, frozen=True, kw_only=True):
 
     at: float = 0.0
     nodes: Mapping[str, float] = field(default_factory=dict)
+    emptied: tuple[str, ...] = ()  # nodes whose trials are to go on elsewhere, for less
 
 
 class PriceReading(Struct, frozen=True, kw_only=True):
@@ -33,6 +35,7 @@ class PriceReading(Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, float] = field(default_factory=dict)
     is_published: bool = False  # a monitor publishes prices; those of machines to come, too
     problem: str = ""
+    emptied: tuple[str, ...] = ()
 
 
 def prices_of(instances: Iterable[Instance]) -> dict[str, float]:
@@ -42,6 +45,15 @@ def prices_of(instances: Iterable[Instance]) -> dict[str, float]:
         for record in instances
         if record.node_id is not None and record.price_per_hour is not None and record.state in ON_CLOUD
     }
+
+
+def emptied_of(instances: Iterable[Instance]) -> tuple[str, ...]:
+    """Returns the nodes that are emptied into others, by node id."""
+    return tuple(
+        str(record.node_id)
+        for record in instances
+        if record.stop_cause is StopCause.CONSOLIDATION and record.node_id and record.state in ON_CLOUD
+    )
 
 
 class PriceWriter:
@@ -55,11 +67,12 @@ class PriceWriter:
 
     def write(self, at: float, instances: Iterable[Instance]) -> None:
         """Writes the prices if necessary; raises an EngineError when the GCS is away."""
-        nodes = prices_of(instances)
-        is_known = nodes == self._written.nodes and self._generation == self._client.generation
-        if is_known and at - self._written.at < self._refresh_s:
+        live = tuple(instances)
+        board = PublishedPrices(at=at, nodes=prices_of(live), emptied=emptied_of(live))
+        last = self._written
+        is_same = (board.nodes, board.emptied) == (last.nodes, last.emptied)
+        if is_same and self._generation == self._client.generation and at - last.at < self._refresh_s:
             return
-        board = PublishedPrices(at=at, nodes=nodes)
         self._client.kv_put(KEY, msgspec.json.encode(board), SPACE)
         self._written, self._generation = board, self._client.generation
 
@@ -76,12 +89,13 @@ def read_prices(client: GcsClient, now: float) -> PriceReading:
     if now - board.at > FRESH_S:
         return PriceReading(
             problem=f"the published prices of nodes are {now - board.at:.0f} s old: ignored; does the "
-            "cluster's monitor run?"
+            "cluster's monitor run, and do the clocks of its machine and of this one agree?"
         )
     sound = {node: price for node, price in board.nodes.items() if math.isfinite(price) and price >= 0}
     odd = sorted(board.nodes.keys() - sound.keys())
     return PriceReading(
         nodes=sound,
         is_published=True,
+        emptied=board.emptied,
         problem=f"the price of node {odd[0]} makes no sense: ignored" if odd else "",
     )

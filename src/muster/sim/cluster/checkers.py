@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.model import FailureKind, Instance, NodeKind, health_key
+from muster.cluster.model import FailureKind, Instance, NodeKind, StopCause, health_key
 from muster.cluster.plan import Launch, Subject, base_id
 from muster.cluster.rules.resize import AGAIN_S
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
@@ -205,6 +205,7 @@ def busy_nodes_are_drained_first(cluster: SimulatedCluster) -> Iterator[str]:
                 and node.running
                 and _is_known(cluster, node)
                 and not _is_drained(cluster, node)
+                and not _is_unpaid(cluster, record)
             ):
                 deadline = f"drain deadline {node.drain_deadline_at}"
                 yield f"{record.cloud_id} was given up under {len(node.running)} running tasks ({deadline})"
@@ -220,6 +221,15 @@ def _is_known(cluster: SimulatedCluster, node: SimNode) -> bool:
 
 def _is_drained(cluster: SimulatedCluster, node: SimNode) -> bool:
     return node.drain_deadline_at is not None and node.drain_deadline_at <= cluster.world.time
+
+
+def _is_unpaid(cluster: SimulatedCluster, record: Instance) -> bool:
+    """Returns whether a used-up budget ends it: its node was not known as its own, or was asked in time."""
+    if record.stop_cause is not StopCause.BUDGET:
+        return False
+    asked = record.entered(_S.RAY_STOP_REQUESTED)
+    given_s = cluster.options.spec.timeouts.drain_deadline_s
+    return not asked or cluster.world.now() - asked[-1] >= given_s
 
 
 class BusyNodesAreNotInstalledOver:

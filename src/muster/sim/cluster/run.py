@@ -330,5 +330,5 @@ def _simulated(kind: type[SeedRun], seed: int) -> Report:
 
 
 def quiet() -> None:
-    """Silences the controller's warnings, which are expected in a simulation."""
-    logging.getLogger("muster.cluster").addHandler(logging.NullHandler())
+    """Silences the warnings of both controllers, which are expected in a simulation."""
+    logging.getLogger("muster").addHandler(logging.NullHandler())

@@ -13,10 +13,11 @@ from math import inf
 
 from msgspec.structs import replace
 
-from muster.base.ids import NodeId
+from muster.base.ids import CloudId, NodeId
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import Strategy
 from muster.sim.cluster.build import SimulatedCluster
+from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode
 from muster.sim.cluster.world import World
 from muster.sim.event_queue import ANY_TURN, GONE, Action, EventQueue, HasTurns
@@ -32,7 +33,6 @@ from muster.trials.events import (
     TrialFailure,
     TrialFailureKind,
     TrialPriced,
-    Woke,
 )
 from muster.trials.spend import HOUR_S
 
@@ -68,6 +68,7 @@ class TrialWork:
 
     held_s: float = 0.0  # from a place on a node to its end
     held_usd: float = 0.0  # what these places cost, by what the cloud charges for the nodes
+    machines: dict[CloudId, CloudMachine] = field(default_factory=dict)  # that ever held a trial
     repeated_s: float = 0.0  # work since the newest checkpoint, lost with a node
     restores: int = 0
     moves: dict[str, int] = field(default_factory=dict)  # trial -> how often its node was taken from it
@@ -150,7 +151,6 @@ class JointEngine(SimulatedEngine):
         curve: What trials do: a Curve, a function, or one Curve per trainable name.
         costs: What starting, saving and stopping take.
         speed_of: How fast a node type is.
-        is_priced: Whether trials are told what their places cost, as a monitor that publishes prices does.
 
     `poll` with a timeout runs the world event by event until something is ready; without one it returns what
     is ready now, so that several experiments of one world are handled in the order of their events.
@@ -165,13 +165,13 @@ class JointEngine(SimulatedEngine):
         costs: Costs | None = None,
         speed_of: SpeedOf = lambda node_type: 1.0,
         faults: FaultPlan | None = None,
-        is_priced: bool = False,
     ) -> None:
         super().__init__(cluster.world, {}, curve, costs=costs, faults=faults)
         self.timeline: EventQueue = WorldQueue(cluster.world)
         self.work = TrialWork()
         self._runtime, self._world, self._name = cluster.runtime, cluster.world, name
-        self._speed_of, self._is_priced = speed_of, is_priced
+        self.is_priced = False  # whether trials are told what their places cost, as a monitor tells them
+        self._speed_of, self._is_woken = speed_of, False
         self._limit: Resources | None = None  # what the cluster may become, where that is known
         self._placements: dict[str, TrialPlacement] = {}  # by trial, from the request to the end
         self._lingering: list[LingeringPlace] = []
@@ -199,12 +199,12 @@ class JointEngine(SimulatedEngine):
         until = self._world.time + timeout_s
         while not self._ready and timeout_s > 0 and self._world.run_next(until):
             pass
-        events, self._ready = self._ready, []
+        events, self._ready, self._is_woken = self._ready, [], False
         return events
 
     @property
     def has_news(self) -> bool:
-        return bool(self._ready)
+        return bool(self._ready) or self._is_woken
 
     @property
     def is_idle(self) -> bool:
@@ -223,8 +223,8 @@ class JointEngine(SimulatedEngine):
         return self.work.held_usd + sum(_usd(one, now) for one in running)
 
     def wake(self) -> None:
-        """Has the tuner look at its clock."""
-        self._ready.append(Woke(at=self._clock.now()))
+        """Has the tuner look at its clock, although nothing has happened."""
+        self._is_woken = True
 
     def node_of(self, trial_id: str) -> NodeId | None:
         """Returns the node that holds a trial, the first one of several."""
@@ -284,9 +284,10 @@ class JointEngine(SimulatedEngine):
     def begin(self, placement: TrialPlacement) -> None:
         """Starts the process of a trial that has its place."""
         placement.placed_at = placement.saved_at = self._world.time
+        self.work.machines.update({node.machine.cloud_id: node.machine for node in placement.nodes})
         if placement.command.checkpoint is not None:
             self.work.restores += 1
-        if self._is_priced:
+        if self.is_priced:
             at, trial_id = self._clock.now(), placement.command.trial_id
             self._ready.append(TrialPriced(trial_id=trial_id, at=at, usd_per_hour=placement.usd_per_hour))
         self._start(placement.command, placement.curve)

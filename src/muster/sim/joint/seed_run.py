@@ -1,7 +1,8 @@
 """Runs one seed of the joint world: the faults of both halves, and properties of both after every tick.
 
 The cluster is drawn as in every run, its work too; beside it tuners with drawn schedulers, trials and faults
-use it. By the seed, forecasts are used, budgets held, nodes emptied, forecasts late, tuners killed.
+use it. By the seed, forecasts are used, budgets and deadlines held, types fast or slow, nodes emptied,
+forecasts late, tuners killed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.base.rng import Seed
-from muster.cluster.model import ClusterSpec, health_key
+from muster.base.rng import Seed, Stream
+from muster.cluster.model import ClusterSpec, NodeType, health_key
 from muster.cluster.plan import Reason, Verdict
 from muster.cluster.spending import Budget, Consolidation, ForecastPolicy
 from muster.cluster.states import InstanceState
@@ -34,6 +35,7 @@ from muster.sim.tune.curve import as_curve
 from muster.sim.tune.experiment import NullTrialStore
 from muster.trials.events import Fact, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.template import Limits
 
 FAULTS: Mapping[str, tuple[float, float]] = {
     "forecast_late": (0.05, 0.5),  # per tick: no tuner publishes for this time
@@ -67,6 +69,7 @@ def draw_joint_options(seed: Seed) -> RunOptions:
         )
     spec = replace(
         options.spec,
+        node_types=_with_speeds(seed, options.spec),
         budget=budget,
         consolidation=draw.choice(tuple(Consolidation)),
         forecasts=ForecastPolicy(
@@ -84,6 +87,21 @@ def draw_joint_options(seed: Seed) -> RunOptions:
         "forecasts": spec.forecasts.is_used,
     }
     return options
+
+
+def _with_speeds(seed: Seed, spec: ClusterSpec) -> tuple[NodeType, ...]:
+    """Draws how fast the types are, in a third of the runs."""
+    draw = seed.derive("sim.joint.speeds")
+    if draw.random() > 1 / 3:
+        return spec.node_types
+    return tuple(replace(known, speed=draw.choice((1.0, 1.5, 2.0))) for known in spec.node_types)
+
+
+def draw_limits(draw: Stream, length_s: float) -> Limits:
+    """Draws money and time of one experiment; most have neither."""
+    cost_budget = draw.choice((None, None, None, 0.01, 0.2))
+    deadline = draw.choice((None, None, None, 0.3 * length_s, 1.5 * length_s))
+    return Limits(cost_budget=cost_budget, deadline=deadline)
 
 
 def draw_pools(seed: Seed, spec: ClusterSpec) -> list[SpotPool]:
@@ -111,7 +129,8 @@ class JointSeedRun(SeedRun):
         super().__init__(seed, on_line)
         _add_rates(self.seed, self.faults)
         self.stores: list[RecordingStore] = []
-        self.group = TunerGroup(self.cluster, new_store=self._new_store)
+        speeds = {known.name: known.speed for known in self.options.spec.node_types}
+        self.group = TunerGroup(self.cluster, speed_of=speeds.__getitem__, new_store=self._new_store)
         self._kinds: dict[str, str] = {}  # experiment -> its scheduler
         self._to_begin = 0
         self.cluster.cloud.model = SpotModel(taken_within_s=60.0, notice_s=40.0, noticed_share=0.7)
@@ -136,7 +155,8 @@ class JointSeedRun(SeedRun):
             name, kind = f"e{number}", draw.choice(KINDS)
             made = random_experiment(kind, draw.getrandbits(30))
             shape = {key: value for key, value in draw.choice(SHAPES).to_floats().items() if key != "memory"}
-            made = replaced(made, resources=PlacementGroupFactory([shape]), reuse_actors=False)
+            limits = draw_limits(self.seed.derive(f"sim.joint.limits.{name}"), length_s)
+            made = replaced(made, resources=PlacementGroupFactory([shape]), reuse_actors=False, limits=limits)
             asked = JointExperiment(name=name, experiment=made, publishes=draw.random() < 0.8)
             self._kinds[name], self._to_begin = kind, self._to_begin + 1
             self.cluster.world.after(draw.uniform(0.0, 0.5 * length_s), partial(self._begin, asked))
@@ -245,7 +265,11 @@ def _placements_are_single(cluster: SimulatedCluster, tuner: JointTuner) -> Iter
 
 def _ended_well(tuner: JointTuner) -> Iterator[str]:
     state, asked = tuner.run.state, tuner.asked.experiment
-    if len(state.trials) != asked.num_samples:
+    if state.ended_by:
+        limit = getattr(asked.limits, {"budget": "cost_budget", "deadline": "deadline"}[state.ended_by])
+        if limit is None or state.index.with_process:
+            yield f"{tuner.asked.name}: ended by its {state.ended_by} of {limit}, with trials at work or none"
+    elif len(state.trials) != asked.num_samples:
         yield f"{tuner.asked.name}: {len(state.trials)} trials instead of {asked.num_samples}"
     if not state.is_finished:
         yield f"{tuner.asked.name}: over, and {len(state.index.live)} trials are not"

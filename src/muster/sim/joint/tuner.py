@@ -53,8 +53,8 @@ class JointTuner:
             costs=experiment.costs,
             speed_of=speed_of,
             faults=experiment.faults,
-            is_priced=experiment.limits.cost_budget is not None,
         )
+        self.engine.is_priced = experiment.limits.cost_budget is not None
         if asked.knows_limit:
             self.engine.bound(limit_of(cluster.options.spec))
         self.run = SimulatedRun(experiment, store, self.engine)

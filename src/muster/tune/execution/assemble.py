@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from muster.base.foreign import rays_own
 from muster.errors import TuneError
 from muster.trials.model import FailurePolicy
 from muster.trials.plugins import SchedulerPlugin, SearchPlugin
@@ -148,7 +149,8 @@ def _given_search(asked: Any, limit: int) -> Any:  # noqa: ANN401 - a name, a Se
         asked.max_concurrent = _one_limit(asked, limit)
     elif not isinstance(asked, SearchAlgorithm):
         kind = type(asked).__name__
-        raise TuneError(f"TuneConfig(search_alg=...): {kind} is neither a Searcher nor a SearchAlgorithm")
+        fault = rays_own(asked) or f"{kind} is neither a Searcher nor a SearchAlgorithm"
+        raise TuneError(f"TuneConfig(search_alg=...): {fault}")
     return asked
 
 

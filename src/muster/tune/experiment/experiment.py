@@ -17,7 +17,6 @@ from muster.tune.registry import get_trainable, register_trainable
 from muster.tune.stopper.function_stopper import resolve_stop
 from muster.tune.trainable.checkpointing import checkpoint_policy
 from muster.tune.trainable.function_trainable import checked_trainable, trainable_name
-from muster.tune.trainable.trainable import check_export_formats
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -86,13 +85,18 @@ class Experiment:
         self.trial_name_creator = trial_name_creator
         self.trial_dirname_creator = trial_dirname_creator
         self.log_to_file = log_to_file
-        self.export_formats = list(export_formats or ())
+        self.export_formats = (
+            [export_formats] if isinstance(export_formats, str) else list(export_formats or ())
+        )
         self.restore = None if restore is None else _checkpoint_path(restore)
         self._check()
 
     def _check(self) -> None:
         checkpoint_policy(self.trainable, self.checkpoint_config)
-        check_export_formats(self.export_formats)
+        if not all(isinstance(each, str) for each in self.export_formats):
+            raise TuneError(
+                f"Experiment(export_formats=...): export_formats takes names, not {self.export_formats!r}"
+            )
         log_files(self.log_to_file)
         resolve_stop(self.stop)
         seconds(self.time_budget_s, "Experiment(time_budget_s=...)")

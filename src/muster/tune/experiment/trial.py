@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from muster.errors import TuneError
 from muster.trials.model import Trial
-from muster.tune.trainable.trainable import check_export_formats
 
 __all__ = ["ExportFormat", "Trial"]
 
 
 class ExportFormat:
-    """An ExportFormat is a format that `Trainable.export_model` can be asked for."""
+    """An ExportFormat is a usual format of `Trainable.export_model`; a class may have formats of its own."""
 
     CHECKPOINT = "checkpoint"
     MODEL = "model"
@@ -20,5 +20,8 @@ class ExportFormat:
 
     @staticmethod
     def validate(formats: Sequence[str]) -> None:
-        """Raises TuneError when one of them is unknown."""
-        check_export_formats(formats)
+        """Raises TuneError when one of them is not a usual one; for classes that know only these."""
+        known = (ExportFormat.CHECKPOINT, ExportFormat.MODEL, ExportFormat.ONNX, ExportFormat.H5)
+        for each in formats:
+            if not isinstance(each, str) or each.strip().lower() not in known:
+                raise TuneError(f"unknown export format {each!r}: use some of {', '.join(known)}")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from muster.base.foreign import rays_own
 from muster.tune.search.paths import Path, children, is_container
 from muster.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, grid_bounds
 
@@ -27,7 +28,7 @@ def check_space(space: Mapping[str, Any], where: str = "param_space") -> None:
         if isinstance(value, Domain):
             fault = _fault(value)
         else:
-            fault = _grid_fault(value) if isinstance(value, dict) else _uncalled(value)
+            fault = _grid_fault(value) if isinstance(value, dict) else _uncalled(value) or _rays_domain(value)
             size = _size(value)
             if size >= LARGE:
                 large.append((place, f"a {type(value).__name__} of {size / 1e6:.0f} MB"))
@@ -103,6 +104,14 @@ def _uncalled(value: Any) -> str:  # noqa: ANN401
     if getattr(value, "__module__", None) != "muster.tune.search.space" or not callable(value):
         return ""
     return f"is the function {value.__name__} itself; call it, e.g. tune.{value.__name__}(...)"
+
+
+def _rays_domain(value: Any) -> str:  # noqa: ANN401
+    """Returns what to do about a domain of Ray Tune, which would be a constant here."""
+    if not rays_own(value, ("ray.tune.search.",)):
+        return ""
+    what = f"{type(value).__name__} is a domain of Ray's own"
+    return f"{what}: make it with muster's tune (`muster compat SCRIPT` shows where Ray's is imported)"
 
 
 def _size(value: Any) -> int:  # noqa: ANN401 - whatever a user puts into a space

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from muster.base.clock import Clock
+from muster.base.foreign import rays_own
 from muster.errors import TuneError
 from muster.tune.stopper.stopper import CombinedStopper, Stopper
 from muster.tune.stopper.timeout import TimeoutStopper
@@ -41,9 +42,8 @@ class FunctionStopper(Stopper):
         """Returns whether this is a callable that is no stopper; an imitation of a stopper is an error."""
         is_function = callable(fn) and not isinstance(fn, Stopper)
         if is_function and hasattr(fn, "stop_all"):
-            raise ValueError(
-                f"stop: {fn!r} has stop_all but is no Stopper: let its class extend muster.tune.Stopper"
-            )
+            imitates = f"{fn!r} has stop_all but is no Stopper: let its class extend muster.tune.Stopper"
+            raise ValueError(f"stop: {rays_own(fn) or imitates}")
         return is_function
 
 

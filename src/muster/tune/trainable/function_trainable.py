@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from muster.base.foreign import rays_own
 from muster.base.lazy import lazy_names
 
 # Ray's place for them; a function as it is needs neither.
@@ -55,6 +56,8 @@ def checked_trainable(trainable: Any) -> Any:  # noqa: ANN401 - function or clas
         return trainable
     if is_function_trainable(trainable):
         return checked_function(trainable)
+    if theirs := rays_own(trainable):
+        raise TypeError(f"a trainable: {theirs}")
     what = f"the class {trainable.__name__}" if inspect.isclass(trainable) else repr(trainable)
     raise TypeError(
         f"{what} cannot be a trainable: pass a function of the config, or a subclass of tune.Trainable"

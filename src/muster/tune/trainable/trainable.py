@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from muster.base.clock import Clock, SystemClock
-from muster.errors import TuneError
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
 from muster.session.progress import Progress, Signature, fill_result
@@ -97,7 +96,6 @@ def as_training_result(given: TrainingResult | Checkpoint | str | os.PathLike[st
 logger = logging.getLogger(__name__)
 
 SLOW_SETUP_S = 10.0
-EXPORT_FORMATS = ("checkpoint", "model", "onnx", "h5")
 _OUTSIDE = "default"  # the name of a trial that is none
 
 
@@ -347,14 +345,6 @@ class Trainable:
         who.node_ip, who.pid = self.get_current_ip_pid()
         who.hostname = hostname()
         return who
-
-
-def check_export_formats(formats: Sequence[str]) -> None:
-    """Raises a TuneError when a format is unknown."""
-    for each in formats:
-        if not isinstance(each, str) or each.strip().lower() not in EXPORT_FORMATS:
-            known = ", ".join(EXPORT_FORMATS)
-            raise TuneError(f"unknown export format {each!r}: use some of {known}")
 
 
 def _remove(folder: str) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from muster.base.foreign import rays_own
 from muster.errors import TuneError, public
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.tune.trainable.function_trainable import is_trainable_class, trainable_name
@@ -207,6 +208,8 @@ def as_resources(given: Any) -> Resources:  # noqa: ANN401 - checked here
         return given
     if isinstance(given, Mapping):
         return resource_dict_to_bundles(given)
+    if theirs := rays_own(given):
+        raise ValueError(f"resources: {theirs}")
     if callable(given) and not inspect.isclass(given):
         chooser: Chooser = given
         return chooser
@@ -295,6 +298,8 @@ def _needed(
 ) -> Resources:
     if isinstance(own, Mapping):  # what a user's default_resource_request may return
         own = resource_dict_to_bundles(own)
+    elif theirs := rays_own(own):
+        raise TuneError(f"{trainable_name(trainable)} and its resources: {theirs}")
     if own is not None and fallback is not None:
         raise TuneError(
             f"{trainable_name(trainable)} defines its own resources, and so does resources_per_trial: "
