@@ -163,6 +163,8 @@ def starts_of(place: Path, nodes: Sequence[tuple[float, float]] = ()) -> TrialSt
         nodes: When nodes of the cluster came up and ended, as far as that is known, by the wall clock.
     """
     spans = sorted(_span(file) for file in place.glob(f"*/{RESULTS}"))
+    if not spans:
+        raise ConfigError(f"{place}: holds no results of trials; name the directory of an experiment")
     ends = sorted(end for _, end in spans)
     places = _most_at_once(spans)
     gaps = [begin - end for (begin, _), end in zip(spans[places:], ends, strict=False)]
