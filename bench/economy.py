@@ -1,7 +1,7 @@
 """Compares what experiments cost with ours and with a peer without prices and forecasts, in virtual time.
 
 Both sides are the same simulator, tuner and autoscaler; the peer is ours with every switch off. Costs, times
-and values are exact and the same on every machine; nothing here depends on how fast it runs.
+and values are exact and the same on every machine; nothing here depends on how fast it runs, except `quote`.
 """
 
 from __future__ import annotations
@@ -61,6 +61,10 @@ def run(options: Options) -> dict[str, float]:
         figures |= economy_budget.run(quick=options.quick)
     if options.wants("deadline"):
         figures |= economy_deadline.run(quick=options.quick)
+    if options.wants("quote") and options.with_peer:
+        from bench.economy_quote import quotes  # a real cluster: it needs Ray
+
+        figures |= quotes(quick=options.quick)
     return figures
 
 

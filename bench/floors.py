@@ -44,6 +44,8 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("moved_more_than_twice", at_most=0),
         Floor("budget_exceeded", at_most=0),
         Floor("deadline_met", at_least=0.99),
+        Floor("quote_inside", at_least=0.8),
+        Floor("quote_halfwidth", at_most=0.25),
     ),
     "planner": (
         Floor("speedup.busy_1000n_10000p_20s", at_least=300),

@@ -48,6 +48,37 @@ def remark(message: str) -> None:
     sys.stderr.write(f"{message}\n")
 
 
+class ProgressLine:
+    """A ProgressLine shows on the error stream what long work does now.
+
+    On a terminal it is one line that changes; elsewhere there is a line for each part of the work, which is
+    the text before a colon.
+    """
+
+    def __init__(self) -> None:
+        self._part = ""
+        self._is_terminal = sys.stderr.isatty()
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_terminal:
+            sys.stderr.write(_CLEAR_LINE)
+
+    def show(self, text: str) -> None:
+        part = text.partition(":")[0]
+        if self._is_terminal:
+            sys.stderr.write(f"{_CLEAR_LINE}{text}")
+            sys.stderr.flush()
+        elif part != self._part:
+            remark(text)
+        self._part = part
+
+
+_CLEAR_LINE = "\r\x1b[2K"
+
+
 def has_colours() -> bool:
     """Returns whether the output is a terminal that shows colours."""
     probe = Console()

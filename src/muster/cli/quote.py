@@ -13,7 +13,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from muster.cli.console import QUIET, emit, remark, show
+from muster.cli.backtest.command import history_place
+from muster.cli.console import QUIET, ProgressLine, emit, remark, show
 from muster.cli.sim.tune_command import launch_of
 from muster.errors import ConfigError
 
@@ -46,6 +47,26 @@ if TYPE_CHECKING:
 @click.option(
     "--starts", type=click.IntRange(min=1), default=10, show_default=True, help="Runs of each variant."
 )
+@click.option(
+    "--boot-s",
+    type=click.FloatRange(min=0),
+    help="Seconds from a new machine to its node. Default: 90, and 60 to set it up.",
+)
+@click.option(
+    "--start-s",
+    type=click.FloatRange(min=0),
+    help="Seconds from a trial's place on a node to its first step. Default: 5.",
+)
+@click.option(
+    "--history",
+    metavar="TRACE",
+    help="Cluster, or its directory `history`: machines take as long as there.",
+)
+@click.option(
+    "--like",
+    type=click.Path(path_type=Path),
+    help="Directory of an experiment that ran there: trials take as long to start.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
 @click.option("--plot", type=click.Path(path_type=Path), help="File for a picture of cost against time.")
 def quote_command(script: Path, cluster_file: Path, **given: Any) -> None:  # noqa: ANN401 - the options
@@ -58,22 +79,30 @@ def quote_command(script: Path, cluster_file: Path, **given: Any) -> None:  # no
     Try:
       muster quote train.py --cluster cluster.yaml
       muster quote train.py --cluster cluster.yaml --step-s 40 --plot quote.png
+      muster quote train.py --cluster cluster.yaml --history laptop --like results/search
 
     Exit codes: 0 answered; 2 bad input.
     """
     from muster.config.to_spec import load_spec
-    from muster.sim.quote.quote import quote
-    from muster.sim.quote.world import Assumptions
+    from muster.sim.quote.quote import assumptions_of, quote
 
     asked, spec = launch_of(script), load_spec(cluster_file)
-    found = quote(
-        asked,
-        spec,
-        minutes=given["minutes"],
-        step_s=given["step_s"],
-        assumed=Assumptions(starts=given["starts"]),
-        progress=remark,
+    assumed = assumptions_of(
+        starts=given["starts"],
+        boot_s=given["boot_s"],
+        start_s=given["start_s"],
+        history=None if given["history"] is None else history_place(given["history"]),
+        like=given["like"],
     )
+    with ProgressLine() as progress:
+        found = quote(
+            asked,
+            spec,
+            minutes=given["minutes"],
+            step_s=given["step_s"],
+            assumed=assumed,
+            progress=progress.show,
+        )
     if given["as_json"]:
         emit(msgspec.json.encode(found))
     else:
@@ -89,12 +118,13 @@ def _page(found: Quote) -> Iterator[RenderableType]:
         is_number = name not in ("variant", "to get it")
         table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
     first = found.lines[0]
+    digits = ".2f" if first.cost >= 0.1 else ".4f"
     for line in found.lines:
         table.add_row(
             line.name,
-            f"${line.cost:.2f}",
-            f"${line.cost_low:.2f} to {line.cost_high:.2f}",
-            f"{line.hours:.1f} h",
+            f"${line.cost:{digits}}",
+            f"${line.cost_low:{digits}} to {line.cost_high:{digits}}",
+            _time(line.hours),
             _best(line, first),
             line.change,
         )
@@ -105,6 +135,10 @@ def _page(found: Quote) -> Iterator[RenderableType]:
         else f"a step takes {found.step_s:.3g} s, as given; curves are made up"
     )
     yield Text(f"{source}; {found.trials} trials; each line is {found.starts} simulated runs", style=QUIET)
+
+
+def _time(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1.0 else f"{60 * hours:.0f} min"
 
 
 def _best(line: QuoteLine, first: QuoteLine) -> str:
@@ -135,7 +169,7 @@ def draw(found: Quote, path: Path) -> None:
             capsize=3,
             label=line.name,
         )
-    axes.set(xlabel="hours", ylabel="$", title="What it will cost, and how long it will take")
+    axes.set(xlabel="hours", ylabel="$", title="Cost and time; the bars hold nine of ten runs")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)

@@ -178,6 +178,16 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     def node_type(self, name: str) -> NodeType | None:
         return next((t for t in self.node_types if t.name == name), None)
 
+    def most_of(self, resource: str) -> int:
+        """Returns how many units of a resource the limits allow, with the nodes that have the most of it."""
+        room = sum(one.most_nodes for one in self.node_types) if self.max_nodes is None else self.max_nodes
+        total = 0
+        for one in sorted(self.node_types, key=lambda one: -one.resources.units(resource)):
+            taken = min(one.most_nodes, room)
+            room -= taken
+            total += taken * one.resources.units(resource)
+        return total
+
 
 class StopCause(Enum):
     """A StopCause is why a machine is being removed; values below 100 are Ray's protocol numbers."""

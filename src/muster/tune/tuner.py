@@ -115,13 +115,17 @@ class Tuner:
             has_new_space=self._has_new_space,
         )
 
-    def quote(
+    def quote(  # noqa: PLR0913 - keywords, each one something that a user may know
         self,
         cluster: str | os.PathLike[str],
         *,
         minutes: float = 3.0,
         step_s: float | None = None,
         starts: int = 10,
+        boot_s: float | None = None,
+        start_s: float | None = None,
+        history: str | os.PathLike[str] | None = None,
+        like: str | os.PathLike[str] | None = None,
     ) -> Quote:
         """Returns what `fit()` will cost on a cluster, and how long it will take, before it is run.
 
@@ -130,6 +134,10 @@ class Tuner:
             minutes: How long trials are run on this computer to see how long a step takes.
             step_s: The seconds that one step takes; given, nothing is run.
             starts: How often each variant is simulated.
+            boot_s: The seconds from a new machine to its node; None: 90 s, and 60 s to set it up.
+            start_s: The seconds from a trial's place on a node to its first step; None: 5 s.
+            history: The directory `history` of a cluster like this one: its machines took so long.
+            like: The directory of an experiment that ran there: its trials took so long to start.
 
         The answer has a line for the experiment as it is and for changes that cost or take less:
         `print(tuner.quote("cluster.yaml"))`, or `muster quote` for a table and a picture.
@@ -137,11 +145,17 @@ class Tuner:
         from pathlib import Path
 
         from muster.config.to_spec import load_spec
-        from muster.sim.quote.quote import quote
-        from muster.sim.quote.world import Assumptions
+        from muster.sim.quote.quote import assumptions_of, quote
 
         asked, spec = self._asked(), load_spec(Path(cluster))
-        return quote(asked, spec, minutes=minutes, step_s=step_s, assumed=Assumptions(starts=starts))
+        assumed = assumptions_of(
+            starts=starts,
+            boot_s=boot_s,
+            start_s=start_s,
+            history=None if history is None else Path(history),
+            like=None if like is None else Path(like),
+        )
+        return quote(asked, spec, minutes=minutes, step_s=step_s, assumed=assumed)
 
     def ask(self) -> AskedTrial | None:
         """Returns the next trial to run in a loop of the user; None: not now, or the end.

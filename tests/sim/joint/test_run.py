@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace as struct_replace
 
+from muster.autoscaler.monitor import TickInterval
 from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import ClusterSpec, LaunchLimits, NodeType, Objective, Offer
@@ -78,6 +81,59 @@ def test_an_experiment_runs_to_its_end_and_its_machines_are_gone_afterwards():
     assert 0.0 < result.cost < 2.0
     assert 0.0 < result.busy_s < result.node_s
     assert result.lost_share == 0.0
+
+
+def test_ticks_of_a_monitor_follow_what_happens_and_rest_in_between():
+    made = cluster()
+    asked = JointExperiment(name="e", experiment=experiment())
+    run = JointRun(made, [asked], interval=TickInterval(10.0, 60.0))
+    ticks = []
+    run.after_tick = lambda: ticks.append(made.world.time)
+    result = run.run()
+    pauses = [later - earlier for earlier, later in pairwise(ticks)]
+    assert min(pauses) >= 10.0 - 1e-6
+    assert 10.0 < max(pauses) <= 60.0
+    assert abs(result.cost / joint().run().cost - 1.0) < 0.2
+
+
+def test_a_tuner_that_knows_the_limit_asks_for_no_more_than_the_cluster_may_hold():
+    most = []
+    for knows in (False, True):
+        asked = JointExperiment(name="e", experiment=experiment(trials=20), knows_limit=knows)
+        run = JointRun(cluster(), [asked])
+        waiting = []
+        run.after_tick = lambda run=run, waiting=waiting: waiting.append(len(run.cluster.runtime.gangs))
+        run.run()
+        most.append(max(waiting))
+    assert most == [20, 8]
+
+
+def test_a_place_that_no_trial_takes_over_is_kept_for_a_while_and_given_back_with_the_last_trial():
+    asked = experiment()
+    busy = []
+    for linger_s in (0.0, 30.0):
+        lingers = replace(asked, costs=struct_replace(asked.costs, linger_s=linger_s))
+        run = JointRun(cluster(), [JointExperiment(name="e", experiment=lingers)])
+        held = []
+        run.after_tick = lambda run=run, held=held: held.append(
+            len(run.cluster.runtime.gangs) - len(run.tuners[0].engine.placements())
+        )
+        run.run()
+        busy.append((max(held) > 0, held[-1], run.cluster.runtime.gangs))
+    assert busy == [(False, 0, {}), (True, 0, {})]
+
+
+def test_the_first_trial_on_a_node_takes_longer_to_start_and_the_next_one_does_not():
+    asked = experiment(trials=20)
+    took = []
+    for first_s in (0.0, 100.0):
+        slow = replace(asked, costs=struct_replace(asked.costs, first_s=first_s), make_scheduler=lambda: None)
+        run = JointRun(cluster(), [JointExperiment(name="e", experiment=replace(slow, max_t=3))])
+        result = run.run()
+        took.append((result.machines, result.busy_s))
+    (machines, usual_s), (again, slow_s) = took
+    assert machines == again
+    assert slow_s - usual_s == pytest.approx(100.0 * machines, abs=1.0)
 
 
 def test_two_runs_of_one_seed_are_equal():

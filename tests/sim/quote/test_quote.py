@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,10 @@ from muster import tune
 from muster.base.rng import Seed
 from muster.cli.quote import quote_command
 from muster.errors import ConfigError
-from muster.sim.quote.learned import LearnedCurve, StepPace, fitted, pace_of
+from muster.sim.backtest.recording import read_recording
+from muster.sim.quote.learned import LearnedCurve, StepPace, TrialStarts, fitted, pace_of, starts_of
+from muster.sim.quote.quote import assumptions_of
+from muster.sim.quote.world import interval_of
 from muster.sim.tune.trace import RecordedCurve, RecordedTrial
 
 CLUSTER = """
@@ -126,6 +130,98 @@ def test_what_cannot_be_quoted_is_said_in_one_sentence(tmp_path, cluster, edit, 
     cluster.write_text(CLUSTER.replace(*edit) if edit[0] else CLUSTER, encoding="utf-8")
     with pytest.raises(ConfigError, match=text):
         tuner(tmp_path, **changes).quote(cluster, step_s=60.0, starts=1)
+
+
+@pytest.mark.slow
+def test_a_head_of_any_name_has_its_price(tmp_path, cluster):
+    few = {"num_samples": 2}
+    costs = []
+    for price in ("0.2", "40.0"):
+        text = CLUSTER.replace("head_node_type: head", "head_node_type: first").replace(
+            "  head: {resources: {CPU: 0}, price_per_hour: 0.2}",
+            f"  first: {{resources: {{CPU: 0}}, price_per_hour: {price}}}",
+        )
+        cluster.write_text(text, encoding="utf-8")
+        costs.append(tuner(tmp_path, **few).quote(cluster, step_s=60.0, starts=1).lines[0].cost)
+    assert costs[1] > 10 * costs[0]
+
+
+@pytest.mark.slow
+def test_shorter_boots_and_starts_cost_less(tmp_path, cluster):
+    few = {"num_samples": 2}
+    usual = tuner(tmp_path, **few).quote(cluster, step_s=20.0, starts=1).lines[0]
+    given = tuner(tmp_path, **few).quote(cluster, step_s=20.0, starts=1, boot_s=4.0, start_s=0.0).lines[0]
+    assert given.cost < 0.8 * usual.cost
+    assert given.hours < 0.8 * usual.hours
+
+
+def test_a_history_tells_how_long_machines_take():
+    history = Path(__file__).parents[3] / "examples" / "backtest" / "team.history"
+    timings = read_recording(history).timings
+    boots = [each for seen in timings.boot_s.values() for each in seen]
+    assumed = assumptions_of(history=history)
+    assert min(boots) <= assumed.boot.median_s <= max(boots)
+    assert assumed.boot.setup_s == 0.0
+    assert assumptions_of(history=history, boot_s=7.0).boot.median_s == 7.0
+
+
+def finished(place, *spans):
+    """Writes the results of trials that ran from and to these moments."""
+    for number, (begin, end) in enumerate(spans):
+        file = place / f"trial_{number}" / "result.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"timestamp": end, "time_total_s": end - begin}) + "\n", encoding="utf-8")
+    return place
+
+
+def test_an_experiment_tells_how_long_its_trials_took_to_start_and_the_first_on_new_nodes_apart(tmp_path):
+    spans = [(100.0, 110.0), (101.0, 120.0), (113.0, 130.0), (122.0, 125.0), (128.0, 140.0)]
+    finished(tmp_path, *spans)
+    assert starts_of(tmp_path) == TrialStarts(start_s=pytest.approx(8 / 3))
+    earlier, new = (10.0, 60.0), [(90.0, 200.0), (94.0, math.inf)]
+    seen = starts_of(tmp_path, [earlier, *new])
+    assert seen.first_s == pytest.approx(100.5 - 92.0 - 8 / 3)
+    assumed = assumptions_of(like=tmp_path)
+    assert (assumed.costs.start_s, assumed.start_sigma) == (pytest.approx(8 / 3), 0.2)
+    assert assumptions_of(like=tmp_path, start_s=1.0).costs.start_s == 1.0
+
+
+def test_an_experiment_whose_trials_never_waited_says_nothing_about_starts(tmp_path):
+    with pytest.raises(ConfigError, match="name one with more trials than places, or give start_s"):
+        starts_of(finished(tmp_path, (0.0, 5.0), (1.0, 6.0)))
+
+
+def test_results_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere: holds no results of trials"):
+        starts_of(tmp_path / "nowhere")
+    file = finished(tmp_path, (0.0, 1.0)) / "trial_0" / "result.json"
+    file.write_text('{"loss": 1}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"result\.json: not the results of a trial"):
+        starts_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["boot_s", "start_s"])
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+def test_seconds_that_make_no_sense_are_refused(name, value):
+    with pytest.raises(ConfigError, match=f"{name} is .*: give seconds"):
+        assumptions_of(**{name: value})
+
+
+def test_nine_of_ten_further_values_lie_in_the_interval_of_a_few():
+    draw, inside = Seed(3).derive("test"), 0
+    for _ in range(400):
+        values = [math.exp(draw.gauss(1.0, 0.2)) for _ in range(11)]
+        low, high = interval_of(values[:10])
+        inside += low <= values[10] <= high
+    assert 0.86 < inside / 400 < 0.94
+    assert interval_of([2.0]) == (2.0, 2.0)
+
+
+def test_what_the_config_explains_of_the_pace_is_not_uncertain():
+    explained = [RecordedTrial(str(x), {"x": x}, ({},), (math.exp(0.1 * x),)) for x in range(10)]
+    shuffled = [RecordedTrial(str(x), {"x": (7 * x) % 10}, ({},), (math.exp(0.1 * x),)) for x in range(10)]
+    assert pace_of(explained).uncertainty < 0.3 * pace_of(shuffled).uncertainty
+    assert pace_of(shuffled).uncertainty <= pace_of(shuffled).sigma / math.sqrt(10)
 
 
 def recorded(*seconds, values=None):

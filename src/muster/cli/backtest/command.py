@@ -95,7 +95,7 @@ def backtest(trace: str, as_json: bool, plot: Path | None, **given: Any) -> None
 
     if plot is not None:
         need_matplotlib()
-    report = _report(_place(trace), ReplayOptions(**given))
+    report = _report(history_place(trace), ReplayOptions(**given))
     if plot is not None:
         draw(report, plot)
         remark(f"written: {plot}")
@@ -140,7 +140,7 @@ def _report(place: Path, given: ReplayOptions) -> BacktestReport:
     return replayed(place, variants, starts=given.starts, jobs=jobs, tick_s=given.tick_s)
 
 
-def _place(trace: str) -> Path:
+def history_place(trace: str) -> Path:
     """Returns the files of a history: those at the path, else those of the cluster with this name."""
     path = Path(trace).expanduser()
     if path.exists():

@@ -123,7 +123,7 @@ def cluster_config(spec: ClusterSpec) -> pb.ClusterConfig:
     return pb.ClusterConfig(
         node_group_configs=[_group(one) for one in spec.node_types],
         min_resources={name: _at_least(spec, name) for name in names},
-        max_resources={name: _at_most(spec, name) for name in names},
+        max_resources={name: spec.most_of(name) // SCALE for name in names},
     )
 
 
@@ -135,17 +135,6 @@ def _group(node_type: NodeType) -> pb.NodeGroupConfig:
 
 def _at_least(spec: ClusterSpec, resource: str) -> int:
     return sum(one.resources.units(resource) * one.min_nodes for one in spec.node_types) // SCALE
-
-
-def _at_most(spec: ClusterSpec, resource: str) -> int:
-    """Returns how much of a resource the limits allow, with the nodes that have the most of it."""
-    room = sum(one.most_nodes for one in spec.node_types) if spec.max_nodes is None else spec.max_nodes
-    total = 0
-    for one in sorted(spec.node_types, key=lambda one: -one.resources.units(resource)):
-        taken = min(one.most_nodes, room)
-        room -= taken
-        total += taken * one.resources.units(resource)
-    return total // SCALE
 
 
 def _whole_seconds(at: float) -> int:

@@ -5,6 +5,7 @@ Says of each part whether it was observed or inferred.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,15 @@ class Recording:
         """Returns how many workers came after the beginning."""
         begun = [_begun(one) for one in self.machines if one.kind is NodeKind.WORKER]
         return sum(at is not None and at >= self.since for at in begun)
+
+    def node_lives(self) -> list[tuple[float, float]]:
+        """Returns when each worker's node came up and its machine ended; infinity: it is there."""
+        found = []
+        for one in self.machines:
+            up = one.entered(_S.RAY_RUNNING)
+            if up and one.kind is NodeKind.WORKER:
+                found.append((up[0], one.since if one.state in TERMINAL else math.inf))
+        return found
 
     def there_at_start(self) -> list[Instance]:
         """Returns the workers that had been bought before the history began."""

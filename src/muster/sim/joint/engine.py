@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from msgspec.structs import replace
@@ -111,6 +112,23 @@ class TrialPlacement:
         self._engine.lose(self, was_draining=node.drain_deadline_at is not None)
 
 
+class LingeringPlace:
+    """A LingeringPlace is a place that no trial has taken over yet; it goes with its node."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self.end = end
+
+    def placed(self) -> None: ...
+
+    def draining(self, deadline_at: float) -> None:
+        self.end()
+
+    def frozen(self) -> None: ...
+
+    def lost(self, node: SimNode) -> None:
+        self.end()
+
+
 def _share_of(shape: Resources, node: SimNode) -> float:
     """Returns the largest part of any resource of the node that the shape takes."""
     parts = (units / node.total.units(name) for name, units in shape.items() if node.total.units(name))
@@ -154,7 +172,10 @@ class JointEngine(SimulatedEngine):
         self._runtime, self._world, self._name = cluster.runtime, cluster.world, name
         self.is_priced = False  # whether trials are told what their places cost, as a monitor tells them
         self._speed_of, self._is_woken = speed_of, False
+        self._limit: Resources | None = None  # what the cluster may become, where that is known
         self._placements: dict[str, TrialPlacement] = {}  # by trial, from the request to the end
+        self._lingering: list[LingeringPlace] = []
+        self._warm: set[NodeId] = set()  # nodes on which a trial has started
         self._gangs = 0
         self._known = Resources.of(self.capacity())
         self._ready.append(self._capacity_now())
@@ -162,11 +183,17 @@ class JointEngine(SimulatedEngine):
     # -- the port ---------------------------------------------------------------------------------
 
     def capacity(self) -> Mapping[str, float]:
-        """Returns what the nodes of now have in all; more can be bought, and the limit is not known."""
+        """Returns what the nodes of now have in all, or where that is known, what they may become."""
         total = EMPTY
         for node in self._runtime.live_nodes():
             total = total.plus(node.total)
-        return total.to_floats()
+        most = {} if self._limit is None else self._limit.to_floats()
+        return {name: max(most.get(name, 0.0), has) for name, has in {**most, **total.to_floats()}.items()}
+
+    def bound(self, limit: Resources) -> None:
+        """Sets what the cluster may become: no more is asked for than that holds, as on Ray."""
+        self._limit = limit
+        self._ready.append(self._capacity_now())
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
         until = self._world.time + timeout_s
@@ -222,7 +249,8 @@ class JointEngine(SimulatedEngine):
     def close(self) -> None:
         # Those that wait first: they must not get the room that the others leave.
         for placement in sorted(self._placements.values(), key=lambda one: bool(one.nodes)):
-            self._release(placement)
+            self._release(placement, keeps_place=False)
+        self.end_lingering()
         self._processes.clear()
         super().close()
 
@@ -250,6 +278,7 @@ class JointEngine(SimulatedEngine):
         placement = TrialPlacement(self, command, curve, gang)
         gang.listener = placement
         self._placements[command.trial_id] = placement
+        self.end_lingering()
         self._runtime.submit_gang(gang)
 
     def begin(self, placement: TrialPlacement) -> None:
@@ -262,6 +291,12 @@ class JointEngine(SimulatedEngine):
             at, trial_id = self._clock.now(), placement.command.trial_id
             self._ready.append(TrialPriced(trial_id=trial_id, at=at, usd_per_hour=placement.usd_per_hour))
         self._start(placement.command, placement.curve)
+
+    def _start_s(self, command: StartTrial) -> float:
+        """The first trials on a node find nothing loaded."""
+        nodes = {node.node_id for node in self._placements[command.trial_id].nodes}
+        is_new = not nodes <= self._warm
+        return self._costs.start_s + (self._costs.first_s if is_new else 0.0)
 
     def _take_room(self, command: StartTrial) -> None:
         """Does nothing: the gang holds it already."""
@@ -277,18 +312,35 @@ class JointEngine(SimulatedEngine):
             self._release(placement)
             self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now()))
 
-    def _release(self, placement: TrialPlacement) -> None:
+    def _release(self, placement: TrialPlacement, *, keeps_place: bool = True) -> None:
+        """Gives a place back at once where another trial waits for it, else after a while."""
         del self._placements[placement.command.trial_id]
         if placement.nodes:
             self.work.held_s += (self._world.time - placement.placed_at) * placement.share
             self.work.held_usd += _usd(placement, self._world.time)
-        self._runtime.withdraw_gang(placement.gang)
+        gang, linger_s = placement.gang, self._costs.linger_s
+        is_good = bool(placement.nodes) and all(node.serves for node in placement.nodes)
+        is_wanted = any(not one.nodes for one in self._placements.values())
+        if linger_s <= 0 or not keeps_place or not is_good or is_wanted:
+            self._runtime.withdraw_gang(gang)
+            return
+        place = LingeringPlace(partial(self._runtime.withdraw_gang, gang))
+        gang.listener = place
+        self._lingering.append(place)
+        self._world.after(linger_s, place.end)
+
+    def end_lingering(self) -> None:
+        """Gives back every place that no trial holds."""
+        ended, self._lingering = self._lingering, []
+        for place in ended:
+            place.end()
 
     # -- on a node --------------------------------------------------------------------------------
 
     def _started(self, process: SimulatedProcess, is_reused: bool) -> None:
         placement = self._placements[process.trial_id]
         placement.saved_at, placement.has_begun = self._world.time, True
+        self._warm.update(node.node_id for node in placement.nodes)
         super()._started(process, is_reused)
 
     def _seconds(self, process: SimulatedProcess) -> float:
@@ -370,7 +422,8 @@ class JointEngine(SimulatedEngine):
         self.work.moved_at[trial_id] = self._clock.now()
 
     def _capacity_now(self) -> CapacityChanged:
-        return CapacityChanged(at=self._clock.now(), capacity=self.capacity(), is_bounded=False)
+        is_bounded = self._limit is not None
+        return CapacityChanged(at=self._clock.now(), capacity=self.capacity(), is_bounded=is_bounded)
 
     def note_capacity(self) -> None:
         """Reports what the nodes of now have, when that has changed; called after every tick."""

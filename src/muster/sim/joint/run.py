@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from muster.autoscaler.monitor import Tick, TickInterval
 from muster.cluster.model import NodeKind
 from muster.errors import TuneError
 from muster.sim.cluster.cloud import CloudMachine
@@ -56,14 +57,18 @@ class JointRun:
         *,
         speed_of: SpeedOf = lambda node_type: 1.0,
         publish_s: float = 10.0,
+        interval: TickInterval | None = None,
     ) -> None:
+        """`interval`: ticks follow each other as those of a monitor do; None: evenly, by the options."""
         self.cluster, self.world = cluster, cluster.world
         self.group = TunerGroup(cluster, speed_of=speed_of)
         self.after_tick: Callable[[], None] = lambda: None
-        self._waiting, self._publish_s = len(experiments), publish_s
+        self._waiting, self._publish_s, self._interval = len(experiments), publish_s, interval
+        self._ticks, self._urgent = 0, (0, 0)
+        self._soonest = self._due = 0.0
         for asked in experiments:
             self.world.after(asked.start_s, partial(self._begin, asked))
-        self.world.after(0.0, self._tick)
+        self._tick_in(0.0)
         self.world.after(publish_s, self._publish)
 
     @property
@@ -81,7 +86,7 @@ class JointRun:
         end_s = max((tuner.ended_at or 0.0 for tuner in self.tuners), default=0.0)
         until = self.world.time + _WIND_DOWN_S
         while self._workers_left() and self.world.run_next(until):
-            pass
+            self._tick_early()
         return self._result(end_s)
 
     def step(self, limit_s: float = LONGEST_S) -> None:
@@ -89,6 +94,7 @@ class JointRun:
         if not self.world.run_next(limit_s):
             raise StuckWorld(self._stuck(limit_s))
         self.group.handle_news()
+        self._tick_early()
 
     def _begin(self, asked: JointExperiment) -> None:
         self._waiting -= 1
@@ -99,7 +105,32 @@ class JointRun:
         self.after_tick()
         self.cluster.store.commits.clear()
         self.group.note_capacity()
-        self.world.after(self.cluster.options.tick_s, self._tick)
+        self._urgent = self._urgent_now()
+        self._soonest = self.world.time + self.cluster.options.tick_s
+        self._tick_in(self._pause_s())
+
+    def _tick_in(self, seconds: float) -> None:
+        """Plans the next tick; one that was planned before does not happen."""
+        self._ticks, self._due = self._ticks + 1, self.world.time + seconds
+        number = self._ticks
+        self.world.after(seconds, lambda: self._tick() if number == self._ticks else None)
+
+    def _tick_early(self) -> None:
+        """Brings the next tick forward when demand or nodes have changed, as a monitor does."""
+        if self._interval is not None and self._due > self._soonest and self._urgent_now() != self._urgent:
+            self._tick_in(max(0.0, self._soonest - self.world.time))
+
+    def _urgent_now(self) -> tuple[int, int]:
+        runtime = self.cluster.runtime
+        return len(runtime.pending_gangs()), len(runtime.live_nodes())
+
+    def _pause_s(self) -> float:
+        seen = self.cluster.result
+        if self._interval is None or seen is None or seen.snapshot is None or seen.ledger is None:
+            return self.cluster.options.tick_s
+        return self._interval.after(
+            Tick(plan=seen.plan, snapshot=seen.snapshot, ledger=seen.ledger, errors=seen.port_errors)
+        )
 
     def _publish(self) -> None:
         self.group.publish()

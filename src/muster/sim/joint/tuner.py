@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from muster.base.resources import Resources
+from muster.cluster.model import ClusterSpec
 from muster.sim.joint.cluster import JointCluster
 from muster.sim.joint.engine import JointEngine, SpeedOf
 from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment, SimulatedRun
@@ -27,6 +29,13 @@ class JointExperiment:
     experiment: SimulatedExperiment
     start_s: float = 0.0
     publishes: bool = True  # its forecasts
+    knows_limit: bool = False  # of the cluster: it asks for no more than that holds, as on Ray
+
+
+def limit_of(spec: ClusterSpec) -> Resources:
+    """Returns how large the cluster may become, as its monitor tells drivers."""
+    names = dict.fromkeys(name for known in spec.node_types for name in known.resources)
+    return Resources({name: spec.most_of(name) for name in names})
 
 
 class JointTuner:
@@ -46,6 +55,8 @@ class JointTuner:
             faults=experiment.faults,
         )
         self.engine.is_priced = experiment.limits.cost_budget is not None
+        if asked.knows_limit:
+            self.engine.bound(limit_of(cluster.options.spec))
         self.run = SimulatedRun(experiment, store, self.engine)
         self._world, self._wakes_at = cluster.world, math.inf
         self.ended_at: float | None = None
@@ -63,6 +74,7 @@ class JointTuner:
             before = facts.count
             if not self.run.step():
                 self.ended_at = self.run.clock.monotonic()
+                self.engine.end_lingering()
             elif facts.count == before and not self.engine.has_news:
                 self._wake_for_limits()
                 return

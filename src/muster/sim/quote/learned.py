@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -17,10 +19,12 @@ from msgspec import Struct
 from muster.base.rng import Seed
 from muster.errors import ConfigError
 from muster.sim.tune.curve import Config, Curve, Metrics
-from muster.sim.tune.trace import RecordedCurve, RecordedTrial
+from muster.sim.tune.trace import RESULTS, RecordedCurve, RecordedTrial
+from muster.tune.analysis.result_files import parse_json_lines
 
 MakeCurve = Callable[[Seed], Curve]
-_FEWEST_ROWS = 3  # to fit a curve to
+_NEW_NODE_S = 600.0  # a node that came up earlier has served something before
+_FEWEST_ROWS = 3  # to fit a curve to, and of trials to judge their neighbours by
 
 
 class StepPace(Struct, frozen=True, kw_only=True):
@@ -29,24 +33,46 @@ class StepPace(Struct, frozen=True, kw_only=True):
     step_s: float
     sigma: float = 0.0
     trials: int = 1  # that it was measured on
+    unexplained: float | None = None  # the spread that the nearest config does not explain; None: all of it
 
     @property
     def uncertainty(self) -> float:
         """Returns how far the true median may be off, as the standard deviation of a logarithm."""
-        return self.sigma / math.sqrt(self.trials) if self.trials > 1 else max(self.sigma, 0.1)
+        sigma = self.sigma if self.unexplained is None else min(self.sigma, self.unexplained)
+        return sigma / math.sqrt(self.trials) if self.trials > 1 else max(self.sigma, 0.1)
 
 
 def pace_of(trials: Sequence[RecordedTrial]) -> StepPace:
     """Returns the pace of recorded trials; the first step of each counts only where there is no other."""
-    steps = [median(trial.seconds[1:] or trial.seconds) for trial in trials if trial.seconds]
-    known = [math.log(max(step, 1e-6)) for step in steps]
+    trials = [trial for trial in trials if trial.seconds]
+    known = [_log_step(trial) for trial in trials]
     if not known:
         raise ConfigError(
             "no trial has reported a result within the time of the profile; give it more minutes, or give "
             "step_s, the seconds that a step takes"
         )
     sigma = stdev(known) if len(known) > 1 else 0.0
-    return StepPace(step_s=math.exp(fmean(known)), sigma=sigma, trials=len(known))
+    return StepPace(
+        step_s=math.exp(fmean(known)), sigma=sigma, trials=len(known), unexplained=_unexplained(trials)
+    )
+
+
+def _log_step(trial: RecordedTrial) -> float:
+    return math.log(max(median(trial.seconds[1:] or trial.seconds), 1e-6))
+
+
+def _unexplained(trials: Sequence[RecordedTrial]) -> float | None:
+    """Returns how well the nearest config tells the pace of a trial, each left out once.
+
+    Two trials that are alike differ by the square root of two of what one of them deviates by.
+    """
+    if len(trials) < _FEWEST_ROWS:
+        return None
+    off = []
+    for number, trial in enumerate(trials):
+        others = RecordedCurve([*trials[:number], *trials[number + 1 :]])
+        off.append(_log_step(trial) - _log_step(others.followed(trial.config)))
+    return math.sqrt(fmean(each**2 for each in off) / 2.0)
 
 
 class LearnedCurve(Curve):
@@ -119,9 +145,61 @@ class GivenCurve(Curve):
         return draw.gauss(0.0, 1.0), draw.random(), draw.random()
 
 
+class TrialStarts(Struct, frozen=True, kw_only=True):
+    """A TrialStarts is how long the trials of an experiment took from their places to their first steps."""
+
+    start_s: float
+    first_s: float = 0.0  # more for the first on a new node
+
+
+def starts_of(place: Path, nodes: Sequence[tuple[float, float]] = ()) -> TrialStarts:
+    """Reads it from the directory of an experiment; a ConfigError where that is not known.
+
+    Places are alike, and as long as trials wait, the next one to start takes the place of the first to end:
+    the time in between is how long it took to end the one and to start the other.
+
+    Args:
+        place: The directory, with `<trial>/result.json`.
+        nodes: When nodes of the cluster came up and ended, as far as that is known, by the wall clock.
+    """
+    spans = sorted(_span(file) for file in place.glob(f"*/{RESULTS}"))
+    if not spans:
+        raise ConfigError(f"{place}: holds no results of trials; name the directory of an experiment")
+    ends = sorted(end for _, end in spans)
+    places = _most_at_once(spans)
+    gaps = [begin - end for (begin, _), end in zip(spans[places:], ends, strict=False)]
+    if not gaps:
+        raise ConfigError(
+            f"{place}: no trial of this experiment has waited for another to end, so it is not known how "
+            "long trials take to start; name one with more trials than places, or give start_s"
+        )
+    start_s, first = max(0.0, fmean(gaps)), [begin for begin, _ in spans[:places]]
+    new = [up for up, end in nodes if first[0] - _NEW_NODE_S < up <= first[-1] < end]
+    first_s = max(0.0, fmean(first) - fmean(new) - start_s) if new else 0.0
+    return TrialStarts(start_s=start_s, first_s=first_s)
+
+
+def _span(file: Path) -> tuple[float, float]:
+    """Returns when the first step of a trial began, and when its last one ended."""
+    try:
+        rows = parse_json_lines(file.read_text(encoding="utf-8"))
+        end = float(rows[-1]["timestamp"])
+        return end - float(rows[-1]["time_total_s"]), end
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(
+            f"{file}: not the results of a trial ({error!r}); name the directory of an experiment"
+        ) from error
+
+
+def _most_at_once(spans: Sequence[tuple[float, float]]) -> int:
+    changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
+    return max(accumulate(change for _, change in changes), default=0)
+
+
 class Measured(Struct, frozen=True, kw_only=True):
     """A Measured is what the trials of a quote follow, and what was measured for it."""
 
     make_curve: MakeCurve
     pace: StepPace
     is_given: bool = False  # the user gave the pace; nothing was run
+    checkpoint_every: int = 1  # steps

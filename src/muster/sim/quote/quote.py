@@ -7,22 +7,28 @@ the real ones; the trials follow what was measured, the machines are those of th
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
+from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from muster.base.text import counted
 from muster.cluster.model import ClusterSpec
 from muster.errors import ConfigError
-from muster.sim.quote.learned import GivenCurve, LearnedCurve, Measured, StepPace, pace_of
+from muster.sim.backtest.recording import Timings, read_recording
+from muster.sim.joint.cloud import BootTime
+from muster.sim.quote.learned import GivenCurve, LearnedCurve, Measured, StepPace, pace_of, starts_of
 from muster.sim.quote.world import Assumptions, QuoteLine, QuoteVariant, checked_spec, line_of
 from muster.sim.tune.trace import RecordedCurve, read_trace
 from muster.trials.template import TrialTemplate
+from muster.tune.callback import Callback
 from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import template_of
 from muster.tune.tune_config import TuneConfig
@@ -56,6 +62,68 @@ def half_width(line: QuoteLine) -> float:
     return (line.cost_high - line.cost_low) / 2.0
 
 
+def assumptions_of(
+    *,
+    starts: int = 10,
+    boot_s: float | None = None,
+    start_s: float | None = None,
+    history: Path | None = None,
+    like: Path | None = None,
+) -> Assumptions:
+    """Returns what to assume, with what a user knows of the cluster in place of the defaults.
+
+    Args:
+        starts: How often each variant is simulated.
+        boot_s: The seconds from a new machine to its node.
+        start_s: The seconds from a trial's place on a node to its first step.
+        history: Of a cluster like this one: how long its machines took to come, to boot and to go.
+        like: The directory of an experiment that has run there: how long its trials took to start; with
+            `history` also, how much longer the first on a new node.
+    """
+    assumed, nodes = Assumptions(starts=starts), list[tuple[float, float]]()
+    if history is not None:
+        recorded = read_recording(history)
+        assumed = _as_recorded(assumed, recorded.timings, history)
+        nodes = recorded.node_lives()
+    if like is not None:
+        seen = starts_of(like, nodes)
+        costs = replace(assumed.costs, start_s=seen.start_s, first_s=seen.first_s, restore_s=seen.start_s)
+        assumed = replace(assumed, costs=costs, start_sigma=_SIGMA_SEEN)
+    if boot_s is not None:
+        _check_seconds("boot_s", boot_s)
+        assumed = replace(assumed, boot=BootTime(median_s=boot_s, setup_s=0.0))
+    if start_s is not None:
+        _check_seconds("start_s", start_s)
+        costs = replace(assumed.costs, start_s=start_s, restore_s=start_s)
+        assumed = replace(assumed, costs=costs)
+    return assumed
+
+
+def _check_seconds(name: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"{name} is {value:g}: give seconds, 0 or more")
+
+
+_SIGMA_SEEN = 0.2  # how far starts of trials may be off that were seen, of their logarithm
+_LEAST_BOOT_S = 0.1  # of a machine that was found with its node
+
+
+def _as_recorded(assumed: Assumptions, timings: Timings, history: Path) -> Assumptions:
+    boots, requests, ends = (
+        sorted(each for seen in of.values() for each in seen)
+        for of in (timings.boot_s, timings.request_s, timings.end_s)
+    )
+    if not boots:
+        raise ConfigError(f"{history}: no machine has come up in this history; give boot_s instead")
+    logs = [math.log(max(each, _LEAST_BOOT_S)) for each in boots]
+    boot = BootTime(median_s=math.exp(fmean(logs)), sigma=pstdev(logs), setup_s=0.0)
+    if requests:
+        assumed = replace(assumed, request_s=median(requests))
+    if ends:
+        assumed = replace(assumed, end_s=(ends[len(ends) // 4], ends[3 * len(ends) // 4]))
+    return replace(assumed, boot=boot)
+
+
 def quote(
     asked: ExperimentSpec,
     spec: ClusterSpec,
@@ -81,11 +149,15 @@ def quote(
     measured = (
         _given(asked, template, step_s) if step_s is not None else _run(asked, template, minutes, progress)
     )
+    assumed = replace(assumed, costs=replace(assumed.costs, checkpoint_every=measured.checkpoint_every))
     lines = []
     with _quiet():
         for variant in variants(asked.tune, spec):
-            progress(f"simulating {variant.name}: {assumed.starts} starts")
-            lines.append(line_of(variant, template, measured.make_curve, assumed))
+
+            def started(number: int, name: str = variant.name) -> None:
+                progress(f"simulating {name}: run {number + 1} of {assumed.starts}")
+
+            lines.append(line_of(variant, template, measured.make_curve, assumed, started))
     return Quote(
         lines=tuple(lines),
         step_s=measured.pace.step_s,
@@ -151,7 +223,7 @@ def _run(
     """Runs the experiment for a few minutes on this computer, as it would begin; keeps nothing of it."""
     progress(f"running trials for at most {minutes:g} min to see how long a step takes")
     with tempfile.TemporaryDirectory(prefix="muster-quote-") as place:
-        ended = _fit(asked, minutes, Path(place))
+        ended = _fit(asked, minutes, Path(place), progress)
         recorded = read_trace(place)
     metric, _ = _objective(asked.tune)
     longest = max((len(trial.rows) for trial in recorded.trials if trial.trial_id in ended), default=None)
@@ -159,14 +231,36 @@ def _run(
     return Measured(
         make_curve=lambda seed: LearnedCurve(_fresh(recorded), metric, steps, seed),
         pace=pace_of(recorded.trials),
+        checkpoint_every=_checkpoint_every(recorded),
     )
+
+
+def _checkpoint_every(recorded: RecordedCurve) -> int:
+    """Returns at how many steps a trial was seen to save; 0: none did."""
+    rows = [row for trial in recorded.trials for row in trial.rows]
+    saved = sum(row.get("checkpoint_dir_name") is not None for row in rows)
+    return round(len(rows) / saved) if saved else 0
+
+
+class _StepCounter(Callback):
+    """Reports how many steps the trials of a profile have done."""
+
+    def __init__(self, progress: Callable[[str], None]) -> None:
+        self._progress, self._steps, self._trials = progress, 0, set[str]()
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:  # noqa: ANN401
+        self._steps += 1
+        self._trials.add(trial.trial_id)
+        self._progress(
+            f"running trials: {counted(self._steps, 'step')} of {counted(len(self._trials), 'trial')}"
+        )
 
 
 def _fresh(recorded: RecordedCurve) -> RecordedCurve:
     return RecordedCurve(recorded.trials)
 
 
-def _fit(asked: ExperimentSpec, minutes: float, place: Path) -> set[str]:
+def _fit(asked: ExperimentSpec, minutes: float, place: Path, progress: Callable[[str], None]) -> set[str]:
     """Returns the trials whose own code ended them."""
     from copy import deepcopy
 
@@ -175,7 +269,13 @@ def _fit(asked: ExperimentSpec, minutes: float, place: Path) -> set[str]:
     tune = copy(asked.tune)
     tune.scheduler, tune.search_alg = deepcopy(tune.scheduler), deepcopy(tune.search_alg)
     tune.time_budget_s = minutes * 60.0
-    run = RunConfig(name="profile", storage_path=str(place), stop=deepcopy(asked.run.stop), verbose=0)
+    run = RunConfig(
+        name="profile",
+        storage_path=str(place),
+        stop=deepcopy(asked.run.stop),
+        callbacks=[_StepCounter(progress)],
+        verbose=0,
+    )
     grid = Tuner(asked.trainable, param_space=asked.param_space, tune_config=tune, run_config=run).fit()
     if len(grid) and len(grid.errors) == len(grid):
         raise ConfigError(f"every trial of the profile failed; the first: {grid.errors[0]}")

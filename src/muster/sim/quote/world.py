@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from statistics import fmean, quantiles
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from muster.autoscaler.monitor import TickInterval
 from muster.base.rng import Seed
-from muster.cluster.model import ClusterSpec, NodeType, health_key
+from muster.cluster.model import ClusterSpec, NodeKind, NodeType, health_key
 from muster.errors import ConfigError
 from muster.sim.cluster.cloud import Catalogue
 from muster.sim.cluster.faults import Faults
@@ -27,8 +29,10 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
 from muster.tune.tune_config import TuneConfig
 
-TICK_S = 10.0
 SPOT = "spot"
+_BOOT_TICKS = 15.0  # so many in the time of a boot: ticks are short against what they wait for
+_LEAST_TICK_S, _MOST_TICK_S, _QUIET_TICK_S = 1.0, 10.0, 5.0
+_PUBLISH_S = 3.0  # between two forecasts of a driver
 _UP_S, _DOWN_S = 36_000.0, 1_200.0  # a pool sells for ten hours, then for twenty minutes nothing
 _MACHINES = 1_000
 _SPANS = 200
@@ -38,7 +42,11 @@ class Assumptions(Struct, frozen=True, kw_only=True):
     """Assumptions are what neither the trials nor the cluster file say."""
 
     boot: BootTime = BootTime()
-    costs: Costs = Costs(start_s=5.0, restore_s=5.0, save_s=1.0, checkpoint_every=1)
+    request_s: float = 1.0  # from the call that buys a machine to the machine
+    end_s: tuple[float, float] = (1.0, 8.0)  # from the call that ends a machine to its end
+    # A step has the time of its saving in it. A place without a trial is kept for 5 s, as on Ray.
+    costs: Costs = Costs(start_s=5.0, restore_s=5.0, checkpoint_every=1, linger_s=5.0)
+    start_sigma: float = 0.3  # how far `start_s` may be off, of its logarithm
     starts: int = 10
     spot_up_s: float = _UP_S  # how long a spot pool lasts, on average
     spot_down_s: float = _DOWN_S
@@ -54,7 +62,7 @@ class QuoteVariant(Struct, frozen=True, kw_only=True):
 
 
 class QuoteLine(Struct, frozen=True, kw_only=True):
-    """A QuoteLine is the answer for one variant; intervals hold nine of ten starts."""
+    """A QuoteLine is the answer for one variant; nine of ten runs are expected within the intervals."""
 
     name: str
     change: str
@@ -70,13 +78,20 @@ class QuoteLine(Struct, frozen=True, kw_only=True):
 
 
 def line_of(
-    variant: QuoteVariant, template: TrialTemplate, make_curve: MakeCurve, assumed: Assumptions
+    variant: QuoteVariant,
+    template: TrialTemplate,
+    make_curve: MakeCurve,
+    assumed: Assumptions,
+    on_start: Callable[[int], None] = lambda number: None,
 ) -> QuoteLine:
-    """Simulates every start of one variant."""
-    results = [_run(variant, template, make_curve, assumed, Seed(start)) for start in range(assumed.starts)]
+    """Simulates every start of one variant; `on_start` is called before each."""
+    results = []
+    for start in range(assumed.starts):
+        on_start(start)
+        results.append(_run(variant, template, make_curve, assumed, Seed(start)))
     costs, hours = [one.cost for one in results], [one.end_s / 3600.0 for one in results]
     values = [value for one in results for value in one.best.values() if not math.isnan(value)]
-    (cost_low, cost_high), (hours_low, hours_high) = _interval(costs), _interval(hours)
+    (cost_low, cost_high), (hours_low, hours_high) = interval_of(costs), interval_of(hours)
     return QuoteLine(
         name=variant.name,
         change=variant.change,
@@ -92,11 +107,28 @@ def line_of(
     )
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float]:
-    if len(values) < 2:
-        return values[0], values[0]
-    cuts = quantiles(values, n=20, method="inclusive")
-    return cuts[0], cuts[-1]
+def interval_of(values: Sequence[float]) -> tuple[float, float]:
+    """Returns where nine of ten further values are expected, if their logarithms are normal.
+
+    The outermost of ten values would hold eight of ten further ones at best: a spread that so few values show
+    is itself uncertain, and Student's t has that in it. Of fewer than five values it makes no sense; then it
+    counts as if there were five.
+    """
+    if len(values) < 2 or min(values) <= 0:
+        return min(values), max(values)
+    logs = [math.log(value) for value in values]
+    count, middle = len(values), fmean(logs)
+    apart = _student_t(max(4, count - 1)) * stdev(logs) * math.sqrt(1.0 + 1.0 / count)
+    return math.exp(middle - apart), math.exp(middle + apart)
+
+
+def _student_t(freedom: int) -> float:
+    """Returns the 95 % point of Student's t, by the expansion of Cornish and Fisher."""
+    z = NormalDist().inv_cdf(0.95)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
 def _run(
@@ -114,12 +146,39 @@ def _run(
         make_search=None if tune.search_alg is None else lambda: _search(tune.search_alg),
         max_concurrent=tune.max_concurrent_trials or 0,
         resources=size_of(template),
-        costs=assumed.costs,
+        costs=_costs(assumed, seed),
         max_failures=-1,
         seed=_number(seed),
         given_template=template,
     )
-    return JointRun(cluster, [JointExperiment(name="quote", experiment=asked)]).run()
+    joint = JointExperiment(name="quote", experiment=asked, knows_limit=True)
+    tick_s = cluster.options.tick_s
+    interval = TickInterval(tick_s, max(tick_s, _QUIET_TICK_S))
+    speeds = {known.name: known.speed for known in variant.spec.node_types}
+    run = JointRun(
+        cluster,
+        [joint],
+        speed_of=speeds.__getitem__,
+        publish_s=max(tick_s, _PUBLISH_S),
+        interval=interval,
+    )
+    return run.run()
+
+
+def _costs(assumed: Assumptions, seed: Seed) -> Costs:
+    """Draws how long a trial takes to start in this run, within what is known of it."""
+    factor = math.exp(seed.derive("quote.start").gauss(0.0, assumed.start_sigma))
+    costs = assumed.costs
+    return replace(costs, start_s=costs.start_s * factor, first_s=costs.first_s * factor)
+
+
+class QuotedCluster(JointCluster):
+    """A QuotedCluster has the head of its own file, at its price."""
+
+    def _start_head(self) -> None:
+        head = self.cloud.create(self.options.spec.head_node_type, NodeKind.HEAD)
+        head.up = True
+        self.world.after(0.0, lambda: self.join(head))
 
 
 def _search(given: Any) -> Any:  # noqa: ANN401 - the user's searcher, by object or by name
@@ -137,7 +196,9 @@ def _cluster(spec: ClusterSpec, assumed: Assumptions, seed: Seed) -> JointCluste
     for known in spec.node_types:
         charged |= {health_key(known.name, each.name): each.price_per_hour or 0.0 for each in known.offers}
     sells = Catalogue(types={t.name: t for t in spec.node_types}, prices=charged, reports_offers=True)
-    cluster = JointCluster(seed, RunOptions(spec=spec, catalogue=sells, tick_s=TICK_S), Faults.none())
+    sells.shutdown_s, sells.api_s = assumed.end_s, assumed.request_s
+    tick_s = min(max(assumed.boot.expected_s / _BOOT_TICKS, _LEAST_TICK_S), _MOST_TICK_S)
+    cluster = QuotedCluster(seed, RunOptions(spec=spec, catalogue=sells, tick_s=tick_s), Faults.none())
     cluster.cloud.boot_time = assumed.boot
     cluster.cloud.open_pools(seed, _pools(spec, assumed, seed))
     return cluster

@@ -18,10 +18,12 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Costs are the seconds that trials spend on something else than iterations."""
 
     start_s: float = 0.0  # a new process
+    first_s: float = 0.0  # more for the first process on a node
     reuse_s: float = 0.0  # a process that served another trial
     restore_s: float = 0.0  # loading a checkpoint, besides the start
     save_s: float = 0.0
     stop_s: float = 0.0
+    linger_s: float = 0.0  # a place on a node that no trial takes over is kept for so long
     is_function: bool = False  # saves nothing when asked; reports a checkpoint when its machine is announced
     checkpoint_every: int = 0  # a report carries a checkpoint at so many iterations; 0: only when asked
 

@@ -285,7 +285,7 @@ class SimulatedEngine:
         attempt = self._starts[command.trial_id] = self._starts.get(command.trial_id, 0) + 1
         faults = self._faults.faults_of(command.trial_id, attempt)
         free = self._idle.get(command.resources) if command.may_reuse else None
-        delay = self._costs.reuse_s if free else self._costs.start_s
+        delay = self._costs.reuse_s if free else self._start_s(command)
         if command.checkpoint is not None:
             delay += self._costs.restore_s
         if faults.start_factor != 1.0:
@@ -303,6 +303,10 @@ class SimulatedEngine:
         else:
             self._pids += 1
         self.timeline.plan(delay, process, lambda: self._started(process, is_reused))
+
+    def _start_s(self, command: StartTrial) -> float:
+        """Returns how long a new process takes to start."""
+        return self._costs.start_s
 
     def _started(self, process: SimulatedProcess, is_reused: bool) -> None:
         try:
