@@ -99,10 +99,14 @@ def test_what_may_run_unseen_on_a_cancelled_machine_is_waited_for_as_long_as_it_
             price_per_hour=3.6,
             history=past((S.ALLOCATED, NOW - 100)),
             cancelled=True,
-            stop_cause=StopCause.BUDGET,
+            stop_cause=StopCause.IDLE,
         )
         seen = world([coming], nodes=[stray], spec=limited(total=total))
-        assert tick(seen)[0]["a"] == expected
+        after, plan = tick(seen)
+        assert after["a"] == expected
+    (ended,) = [one for one in plan.writes if one.instance_id == "a"]
+    assert ended.stop_cause is StopCause.BUDGET
+    assert ended.details.endswith("the budget is used up, and does not pay for waiting")
 
 
 def stopping(*changes):

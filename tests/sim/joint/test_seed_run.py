@@ -13,8 +13,9 @@ from muster.trials.events import TrialReported
 
 # Found: 78 (work of others was held back in the place of trials), 102 (a plan with fewer machines had dearer
 # ones than the budget allows, and waited for ever), 204 (the same after a failed launch), 3 (a used-up budget
-# was not the reason that was given).
-FOUND = (3, 78, 102, 204)
+# was not the reason that was given), 700038 and 710971 (a used-up budget ends what may be at work unseen, and
+# the checker did not know, or the record gave another reason).
+FOUND = (3, 78, 102, 204, 700_038, 710_971)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.base.ids import RequestId
-from muster.cluster.model import Instance
+from muster.cluster.model import Instance, StopCause
 from muster.cluster.plan import Terminate
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.states import ON_CLOUD, InstanceState
@@ -19,12 +19,17 @@ def terminate(draft: Draft) -> None:
     if draft.seen.traits.read_only:
         return
     going: dict[str, Instance] = {}
-    for instance in (*draft.in_state(*_DONE), *_cancelled(draft)):
+    cancelled = [i for i in draft.in_state(*_CANCELLED) if i.cancelled]
+    for instance in (*draft.in_state(*_DONE), *cancelled):
         if is_head(instance) or instance.provisional or not _is_due(draft, instance):
             continue
-        if instance.state is _S.RAY_STOPPED and draft.may_be_restarted(instance) and not _is_unpaid(draft):
+        if not _may_be_at_work(draft, instance):
+            moved = draft.move(instance, _S.TERMINATING, _why(instance))
+        elif _is_unpaid(draft):
+            text = f"{_why(instance)}; the budget is used up, and does not pay for waiting"
+            moved = draft.move(instance, _S.TERMINATING, text, stop_cause=StopCause.BUDGET)
+        else:
             continue
-        moved = draft.move(instance, _S.TERMINATING, _why(instance))
         if moved is not None and moved.cloud_id:
             going[moved.cloud_id] = moved
     if going:
@@ -50,12 +55,11 @@ def _active_owners(draft: Draft) -> set[str]:
 _HOLDING = ON_CLOUD - frozenset(_DONE)
 
 
-def _cancelled(draft: Draft) -> list[Instance]:
-    """Not wanted when it arrived. It waits while a node that cannot be seen may be at work on it."""
-    cancelled = [i for i in draft.in_state(*_CANCELLED) if i.cancelled]
-    if _is_unpaid(draft):
-        return cancelled
-    return [] if draft.seen.runtime is None else [i for i in cancelled if not draft.may_work_unseen(i)]
+def _may_be_at_work(draft: Draft, instance: Instance) -> bool:
+    """Returns whether a node that cannot be seen may be at work on a machine that is to go."""
+    if instance.state is _S.RAY_STOPPED:
+        return draft.may_be_restarted(instance)
+    return instance.state in _CANCELLED and (draft.seen.runtime is None or draft.may_work_unseen(instance))
 
 
 def _is_unpaid(draft: Draft) -> bool:

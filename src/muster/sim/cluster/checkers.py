@@ -227,9 +227,9 @@ def _is_unpaid(cluster: SimulatedCluster, record: Instance) -> bool:
     """Returns whether a used-up budget ends it: its node was not known as its own, or was asked in time."""
     if record.stop_cause is not StopCause.BUDGET:
         return False
-    asked = record.entered(_S.RAY_STOP_REQUESTED)
+    asked, stopped = record.entered(_S.RAY_STOP_REQUESTED), record.entered(_S.RAY_STOPPED)
     given_s = cluster.options.spec.timeouts.drain_deadline_s
-    return not asked or cluster.world.now() - asked[-1] >= given_s
+    return not asked or bool(stopped) or cluster.world.now() - asked[-1] >= given_s
 
 
 class BusyNodesAreNotInstalledOver:
