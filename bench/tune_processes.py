@@ -7,12 +7,15 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
+
+import psutil
 
 from bench import table
 from bench.options import Options
@@ -39,12 +42,27 @@ class Side(Generic[Answer]):
 
 
 def in_turns(case: str, *sides: Side[Any]) -> None:
-    """Runs one after the other until each has had its runs, so that a busy minute falls on all of them."""
+    """Runs one after the other until each has had its runs, so that a busy minute falls on all of them.
+
+    Neither is measured while the other still works: Ray replaces its ended workers for seconds after a fit.
+    """
     for turn in range(max(side.repeats for side in sides)):
         for side in sides:
             if turn < side.repeats:
                 table.progress(f"tune: {case}: {side.name}, {turn + 1} of {side.repeats}")
+                wait_until_quiet()
                 side.runs.append(side.once())
+
+
+QUIET_PERCENT = 8.0  # of all processors; a Ray at rest takes some
+LONGEST_WAIT_S = 10.0  # on a machine that others use, it will not become quiet
+
+
+def wait_until_quiet() -> None:
+    """Waits until this machine has little to do, for a few seconds at most."""
+    until = time.monotonic() + LONGEST_WAIT_S
+    while psutil.cpu_percent(interval=0.5) > QUIET_PERCENT and time.monotonic() < until:
+        pass
 
 
 class BenchProcesses:
