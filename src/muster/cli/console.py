@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.text import Text
+
+from muster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PLAIN_WIDTH = 80  # when the output is not a terminal
 GOOD, BAD, QUIET, HEADING = "green", "bold red", "dim", "bold"  # the styles of every page
@@ -90,3 +97,13 @@ def complain(message: str) -> None:
     page = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
     page.print("error: ", style="bold red", end="")
     page.print(message)
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Writes a picture. Raises ConfigError where it cannot be written, or its name has no known ending."""
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--plot {path}: cannot be written ({error}); try a name that ends in .png"
+        ) from error

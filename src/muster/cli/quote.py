@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.cli.backtest.command import history_place
-from muster.cli.console import QUIET, ProgressLine, emit, remark, show
+from muster.cli.console import QUIET, ProgressLine, emit, remark, save_figure, show
 from muster.cli.sim.tune_command import launch_of
 from muster.errors import ConfigError
 
@@ -174,9 +174,4 @@ def draw(found: Quote, path: Path) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--plot {path}: cannot be written ({error}); try a name that ends in .png"
-        ) from error
+    save_figure(figure, path)

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.base.text import duration, short_duration
+from muster.cli.console import save_figure
 from muster.cli.sim.tune_command import Reply
 from muster.cli.tune.table import plain, strict_json
 from muster.cluster.model import health_key
@@ -360,10 +361,6 @@ def draw(reply: Reply, path: Path) -> None:
         cell.legend(fontsize=8)
     figure.tight_layout()
     try:
-        figure.savefig(path, dpi=110)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--plot {path}: cannot be written ({error}); try a name that ends in .png"
-        ) from error
+        save_figure(figure, path)
     finally:
         pyplot.close(figure)
