@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from muster.base.text import counted, duration, moment, money, short_duration
-from muster.cli.console import HEADING, QUIET
+from muster.cli.console import HEADING, QUIET, save_figure
 from muster.cli.grid import PageSize, TableGrid
 from muster.errors import StoreError
 from muster.sim.backtest.compare import BacktestReport, Spread
@@ -101,12 +101,7 @@ def draw(report: BacktestReport, path: Path) -> None:
     _draw_costs(left, report)
     _draw_spend(right, report)
     figure.suptitle(f"{duration(report.until - report.since)} of {report.cluster}, replayed")
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise StoreError(
-            f"{path}: the picture cannot be written ({error}); name a .png in a directory"
-        ) from error
+    save_figure(figure, path)
 
 
 def _draw_costs(axes: Axes, report: BacktestReport) -> None:
