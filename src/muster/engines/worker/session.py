@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from muster.base.clock import Clock
+from muster.base.foreign import message_text, rays_own
 from muster.base.framing import SCALARS, FrameKind, frame, is_plain, pack, pickled, unpack
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.protocol import StartOrder
@@ -292,8 +293,6 @@ class TrialSession:
 
 
 def _no_checkpoint(given: object) -> TypeError:
-    from muster.base.foreign import rays_own  # here: every process of a trial would carry it along
-
     fault = rays_own(given) or "must be a Checkpoint; use Checkpoint.from_directory"
     return TypeError(f"report(checkpoint={given!r}): {fault}")
 
@@ -350,5 +349,6 @@ def _unpicklable_message(metrics: Mapping[str, Any], error: Exception) -> str:
         try:
             pickled(value)
         except Exception:  # noqa: BLE001 - as above
-            return f"the reported value {key!r} ({type(value).__name__}) cannot be pickled: {error}"
-    return f"the reported metrics cannot be pickled: {error}"
+            kind, why = type(value).__name__, message_text(error)
+            return f"the reported value {key!r} ({kind}) cannot be pickled: {why}"
+    return f"the reported metrics cannot be pickled: {message_text(error)}"

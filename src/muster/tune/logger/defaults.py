@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from muster.base.foreign import message_text
+
 if TYPE_CHECKING:
     from muster.tune.logger.files.writer import LogWriter
 
@@ -64,5 +66,6 @@ def _named(path: str) -> Any:  # noqa: ANN401 - a user's class
         return getattr(importlib.import_module(module), name)()
     except Exception as error:
         raise ValueError(
-            f"Failed to import callback from '{path}' ({error}): correct {VARIABLE}, or unset it"
+            f"Failed to import callback from '{path}' ({message_text(error)}): correct {VARIABLE}, or "
+            "unset it"
         ) from error
