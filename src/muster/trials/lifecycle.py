@@ -492,7 +492,7 @@ def _rows_at_checkpoint(trial: Trial) -> int:
 def _buffering(settings: Settings, policy: CheckpointPolicy) -> tuple[int, float, int]:
     """Returns how results are batched; a trial that saves at its end must send each result at once."""
     length = 1 if policy.at_end else settings.result_buffer_length
-    return (length, settings.result_buffer_age_s, policy.frequency)
+    return (length, settings.result_buffer_s[1], policy.frequency)
 
 
 def _user_checkpoint(restore_path: str | None) -> CheckpointRef | None:

@@ -5,9 +5,11 @@ Called by Tuner; decides nothing that the core decides. Nothing is started here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.base.foreign import rays_own
 from muster.errors import TuneError
@@ -15,6 +17,7 @@ from muster.trials.model import FailurePolicy
 from muster.trials.plugins import SchedulerPlugin, SearchPlugin
 from muster.trials.template import Limits, Settings, TrialTemplate
 from muster.tune.config import RunConfig, log_files, seconds
+from muster.tune.constants import VARIABLES
 from muster.tune.trainable.checkpointing import checkpoint_policy
 from muster.tune.trainable.function_trainable import trainable_name
 from muster.tune.trainable.util import trial_resources
@@ -23,6 +26,7 @@ from muster.tune.tune_config import TuneConfig
 if TYPE_CHECKING:
     from muster.tune.stopper.stopper import Stopper
 
+IDLE = "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S"  # Ray's spelling
 PENDING_AHEAD = 200  # of a searcher that does not learn; others are asked one by one
 
 
@@ -56,6 +60,7 @@ def settings_of(
 ) -> Settings:
     """Returns the settings of the core; the environment variables are Ray's."""
     failure = run.failure_config
+    whole, seconds_in = partial(number_in, environment, int), partial(number_in, environment, float)
     return Settings(
         name=str(run.name),
         experiment_dir=directory,
@@ -65,13 +70,18 @@ def settings_of(
             max_failures=failure.max_failures if failure else 0,
             fail_fast=bool(failure and failure.fail_fast),
             raise_first=bool(failure and failure.raises_first),
-            restore_retries=_whole_number(environment, "TUNE_RESTORE_RETRY_NUM", 0),
+            restore_retries=whole("TUNE_RESTORE_RETRY_NUM"),
             count_preemption=environment.get("RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE") == "1",
         ),
         reuse_actors=tune.reuse_actors,
-        max_pending=_whole_number(environment, "TUNE_MAX_PENDING_TRIALS_PG", ahead),
-        result_buffer_length=_whole_number(environment, "TUNE_RESULT_BUFFER_LENGTH", 1),
-        result_buffer_age_s=_whole_number(environment, "TUNE_RESULT_BUFFER_MAX_TIME_S", 100),
+        max_pending=whole("TUNE_MAX_PENDING_TRIALS_PG", ahead),
+        result_buffer_length=whole("TUNE_RESULT_BUFFER_LENGTH"),
+        result_buffer_s=(
+            seconds_in("TUNE_RESULT_BUFFER_MIN_TIME_S"),
+            seconds_in("TUNE_RESULT_BUFFER_MAX_TIME_S"),
+        ),
+        idle_warning_s=(seconds_in(IDLE), seconds_in(f"{IDLE}_AUTOSCALER")),
+        max_len_identifier=whole("TUNE_MAX_LEN_IDENTIFIER"),
         strict_metrics=environment.get("TUNE_DISABLE_STRICT_METRIC_CHECKING") != "1",
         trial_time_limit_s=seconds(run.trial_time_limit_s, "RunConfig(trial_time_limit_s=...)"),
         limits=limits_of(tune),
@@ -87,14 +97,26 @@ def limits_of(tune: TuneConfig) -> Limits:
     )
 
 
-def _whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
-    given = environment.get(name, "auto")
-    if given in ("", "auto"):
-        return default
+Number = TypeVar("Number", int, float)
+
+
+def number_in(
+    environment: Mapping[str, str], kind: type[Number], name: str, default: Number | None = None
+) -> Number:
+    """Returns the number in an environment variable, else the default: that of the table, unless given."""
+    given = environment.get(name) or environment.get(name.replace("INSUFFICENT", "INSUFFICIENT")) or "auto"
+    if given == "auto":
+        return kind(VARIABLES[name].default) if default is None else default
     try:
-        return int(given)
+        number = kind(given)
+        if 0 <= number < math.inf:
+            return number
     except ValueError:
-        raise ValueError(f"the environment variable {name}={given!r}: must be a whole number") from None
+        pass
+    wanted = "a whole number" if kind is int else "a number of seconds"
+    raise ValueError(
+        f"the environment variable {name}={given!r}: must be {wanted}, 0 or more; correct it or unset it"
+    )
 
 
 def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, int]:

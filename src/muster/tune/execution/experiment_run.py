@@ -38,6 +38,7 @@ from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.callback import Callback, CallbackList
 from muster.tune.config import seconds
 from muster.tune.execution.assemble import (
+    number_in,
     scheduler_of,
     search_of,
     settings_of,
@@ -48,7 +49,7 @@ from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
 from muster.tune.execution.paths import directory_namer
 from muster.tune.execution.restore import Restorer, SavedTuner
-from muster.tune.execution.saver import ExperimentSaver
+from muster.tune.execution.saver import MIN_SAVE_PERIOD_S, ExperimentSaver
 from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
@@ -196,7 +197,8 @@ def run_experiment(
     patient = FullDiskStore(store, clock, reporter.note, stop.is_set, directory)
     stack.callback(patient.close)
     deletions = DeletionQueue(partial(delete_checkpoint, uploads=run.uploads), store.sync, clock=clock)
-    saver = ExperimentSaver(state, store=patient, clock=clock, logs=run.writer)
+    period_s = number_in(environment(), float, "TUNE_GLOBAL_CHECKPOINT_S", MIN_SAVE_PERIOD_S)
+    saver = ExperimentSaver(state, store=patient, clock=clock, logs=run.writer, period_s=period_s)
     controller = TrialController(
         state,
         engine=engine,
@@ -324,7 +326,7 @@ def _assemble(
         settings,
         Plugins(search=search, scheduler=scheduler, stopper=stopper, hooks=hooks),
         capacity=engine.capacity(),
-        directory_for=directory_namer(spec.place.directory, clock),
+        directory_for=directory_namer(spec.place.directory, clock, settings.max_len_identifier),
     )
     if stopper is not None or settings.limits.deadline is not None:
         engine.ends_in(lambda: _left_s(stopper, settings.limits, clock))

@@ -6,6 +6,7 @@ The first process of the engine takes as long to start as the remaining imports:
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from muster.tune.reporting.reporter import Reporter
     from muster.tune.tune_config import ResumeConfig, TuneConfig
 
-_REMOVED_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -77,7 +78,9 @@ def paths_of(run: RunConfig) -> ExperimentPaths:
 
 def launch(spec: ExperimentSpec) -> ExperimentOutcome:
     """Runs an experiment to its end, or until Ctrl-C; failed trials are results too."""
-    _refuse_removed_variables()
+    from muster.host.machine import environment
+
+    check_variables(environment())
     with ExitStack() as stack:
         reporter, engine = _start(spec, stack)
         from muster.tune.execution.experiment_run import run_experiment
@@ -96,6 +99,7 @@ def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngin
     from muster.tune.trainable.util import thread_limit, trial_resources
 
     reporter = reporter_for(spec.run, clock=SystemClock(), environment=environment())
+    reporter.prints_errors = environment().get("TUNE_PRINT_ALL_TRIAL_ERRORS", "1") != "0"
     stack.callback(reporter.abort)
     resources = trial_resources(spec.trainable, spec.overrides.get("resources_per_trial"))
     with reporter.catching():
@@ -138,12 +142,15 @@ def _runs_on_ray(engine: str) -> bool:
     return bool(environment().get("RAY_ADDRESS")) or bool(is_connected is not None and is_connected())
 
 
-def _refuse_removed_variables() -> None:
-    """Refuses variables that no longer have an effect: the results would not be where expected."""
-    from muster.host.machine import environment
+def check_variables(environment: Mapping[str, str]) -> None:
+    """Refuses removed variables: results would not be where expected. Warns of those without an effect."""
+    from muster.tune.constants import NO_EFFECT, REMOVED, VARIABLES
 
-    for name in _REMOVED_VARIABLES:
-        if environment().get(name):
-            raise DeprecationWarning(
-                f"the environment variable {name} is no longer used: unset it, and use storage_path instead"
-            )
+    for name in VARIABLES.keys() & environment.keys():
+        effect = VARIABLES[name].effect
+        if environment[name] and effect.startswith(REMOVED):
+            why = effect.removeprefix(REMOVED).rstrip(".")
+            raise DeprecationWarning(f"the environment variable {name} is no longer used: unset it and {why}")
+        if environment[name] and effect.startswith(NO_EFFECT):
+            why = effect.removeprefix(NO_EFFECT).rstrip(".")
+            logger.warning("the environment variable %s has no effect: %s", name, why)

@@ -48,9 +48,16 @@ class ExperimentSaver:
     """An ExperimentSaver writes snapshots of one experiment to its store, and restores it from them."""
 
     def __init__(
-        self, state: ExperimentState, *, store: TrialStore, clock: Clock, logs: Logs | None = None
+        self,
+        state: ExperimentState,
+        *,
+        store: TrialStore,
+        clock: Clock,
+        logs: Logs | None = None,
+        period_s: float = MIN_SAVE_PERIOD_S,
     ) -> None:
         """`logs` writes the result files: a snapshot, which drops results from the store, waits for it."""
+        self._period_s = period_s  # the least
         self._state, self._store, self._clock, self._logs = state, store, clock, logs
         self._callbacks = state.plugins.hooks  # the state has other hooks while facts are replayed
         self._mark: threading.Event | None = None  # set once the rows before it are in their files
@@ -122,7 +129,7 @@ class ExperimentSaver:
         # What the next save repeats:
         again_s = prepared - began + waited_s + (now - prepared - waited_s) * live_share
         self._early_at = now + SAVE_SHARE * again_s
-        self._save_at = max(self._early_at, now + MIN_SAVE_PERIOD_S)
+        self._save_at = max(self._early_at, now + self._period_s)
 
     def _plugins(self) -> dict[str, Any]:
         """Returns the plug-ins that have a state; a user's scheduler may lack `save_state`."""
