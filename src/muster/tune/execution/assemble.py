@@ -5,15 +5,18 @@ Called by Tuner; decides nothing that the core decides. Nothing is started here.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec.structs import replace
+
 from muster.base.foreign import rays_own
 from muster.errors import TuneError
-from muster.trials.model import FailurePolicy
+from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.plugins import SchedulerPlugin, SearchPlugin
 from muster.trials.template import Limits, Settings, TrialTemplate
 from muster.tune.config import RunConfig, log_files, seconds
@@ -25,6 +28,8 @@ from muster.tune.tune_config import TuneConfig
 
 if TYPE_CHECKING:
     from muster.tune.stopper.stopper import Stopper
+
+logger = logging.getLogger(__name__)
 
 IDLE = "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S"  # Ray's spelling
 PENDING_AHEAD = 200  # of a searcher that does not learn; others are asked one by one
@@ -86,6 +91,25 @@ def settings_of(
         trial_time_limit_s=seconds(run.trial_time_limit_s, "RunConfig(trial_time_limit_s=...)"),
         limits=limits_of(tune),
     )
+
+
+def checked_buffers(settings: Settings, scheduler: object, policy: CheckpointPolicy) -> Settings:
+    """Returns the settings with buffered results turned off where they cannot be used, with a warning."""
+    length, every, why = settings.result_buffer_length, policy.frequency, ""
+    if not getattr(scheduler, "supports_buffered_results", True):
+        why = f"{type(scheduler).__name__} needs each result at once; unset it"
+    elif policy.at_end:
+        why = "checkpoint_at_end needs each result at once; unset one of them"
+    if length > 1 and why:
+        logger.warning("TUNE_RESULT_BUFFER_LENGTH=%d has no effect: %s", length, why)
+        return replace(settings, result_buffer_length=1)
+    if 0 < every < length:
+        logger.warning(
+            "TUNE_RESULT_BUFFER_LENGTH=%d: trials send at most %d results together, because "
+            "checkpoint_frequency=%d; lower one of them",
+            *(length, every, every),
+        )
+    return settings
 
 
 def limits_of(tune: TuneConfig) -> Limits:

@@ -38,6 +38,7 @@ from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.callback import Callback, CallbackList
 from muster.tune.config import seconds
 from muster.tune.execution.assemble import (
+    checked_buffers,
     number_in,
     scheduler_of,
     search_of,
@@ -317,6 +318,7 @@ def _assemble(
     search, ahead = search_of(spec.tune, template)
     scheduler = scheduler_of(spec.tune)
     settings = settings_of(spec.tune, spec.run, str(spec.place.directory), ahead, environment())
+    settings = checked_buffers(settings, scheduler, template.checkpoint_policy)
     writer = LogWriter()
     stack.callback(writer.close)
     uploads = uploads_for(spec.place, spec.run, clock)

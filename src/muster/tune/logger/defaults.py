@@ -66,6 +66,6 @@ def _named(path: str) -> Any:  # noqa: ANN401 - a user's class
         return getattr(importlib.import_module(module), name)()
     except Exception as error:
         raise ValueError(
-            f"Failed to import callback from '{path}' ({message_text(error)}): correct RAY_TUNE_CALLBACKS, or "
-            "unset it"
+            f"Failed to import callback from '{path}' ({message_text(error)}): correct RAY_TUNE_CALLBACKS, "
+            "or unset it"
         ) from error
