@@ -13,8 +13,8 @@ from tools import variables
 
 from muster import tune
 from muster.tune import RunConfig, TuneConfig
-from muster.tune.constants import NO_EFFECT, TUNE_ENV_VARS, VARIABLES
-from muster.tune.execution.assemble import number_in, settings_of
+from muster.tune.constants import NO_EFFECT, TUNE_ENV_VARS, VARIABLES, number_in
+from muster.tune.execution.assemble import settings_of
 from muster.tune.execution.launch import check_variables
 
 SOURCE = Path(tune.__file__).parents[1]

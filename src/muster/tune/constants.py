@@ -1,12 +1,13 @@
 """Lists the environment variables of the tuner, at Ray's import path: what each does, or why it does nothing.
 
-`assemble` takes the defaults of numbers from here, `launch` warns of those without an effect, and
-tools/variables.py writes docs/variables.md.
+`launch` warns of those without an effect; tools/variables.py writes docs/variables.md.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 RAY_TUNE_CALLBACKS_ENV_VAR = "RAY_TUNE_CALLBACKS"
 NO_EFFECT = "No effect: "  # begins the description of a variable that is refused with a warning
@@ -86,3 +87,31 @@ VARIABLES = {
     for name in names.strip().split(", ")
 }
 TUNE_ENV_VARS = {name for name in VARIABLES if not name.startswith("MUSTER_")}
+
+
+Number = TypeVar("Number", int, float)
+
+
+def number_in(
+    environment: Mapping[str, str], kind: type[Number], name: str, default: Number | None = None
+) -> Number:
+    """Returns the number in an environment variable, else the default: that of the table, unless given."""
+    given = environment.get(name) or environment.get(name.replace("INSUFFICENT", "INSUFFICIENT")) or "auto"
+    if given == "auto":
+        return kind(VARIABLES[name].default) if default is None else default
+    try:
+        number = kind(given)
+        if 0 <= number < math.inf:
+            return number
+    except ValueError:
+        pass
+    wanted = "a whole number" if kind is int else "a number of seconds"
+    raise ValueError(
+        f"the environment variable {name}={given!r}: must be {wanted}, 0 or more; correct it or unset it"
+    )
+
+
+def idle_warning_in(environment: Mapping[str, str]) -> tuple[float, float]:
+    """Returns after how long to warn that nothing runs: on a fixed size, and on one that may grow."""
+    name = "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S"  # Ray's spelling
+    return number_in(environment, float, name), number_in(environment, float, f"{name}_AUTOSCALER")

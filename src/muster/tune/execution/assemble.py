@@ -6,11 +6,10 @@ Called by Tuner; decides nothing that the core decides. Nothing is started here.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -20,7 +19,7 @@ from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.plugins import SchedulerPlugin, SearchPlugin
 from muster.trials.template import Limits, Settings, TrialTemplate
 from muster.tune.config import RunConfig, log_files, seconds
-from muster.tune.constants import VARIABLES
+from muster.tune.constants import idle_warning_in, number_in
 from muster.tune.trainable.checkpointing import checkpoint_policy
 from muster.tune.trainable.function_trainable import trainable_name
 from muster.tune.trainable.util import trial_resources
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-IDLE = "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S"  # Ray's spelling
 PENDING_AHEAD = 200  # of a searcher that does not learn; others are asked one by one
 
 
@@ -85,7 +83,7 @@ def settings_of(
             seconds_in("TUNE_RESULT_BUFFER_MIN_TIME_S"),
             seconds_in("TUNE_RESULT_BUFFER_MAX_TIME_S"),
         ),
-        idle_warning_s=(seconds_in(IDLE), seconds_in(f"{IDLE}_AUTOSCALER")),
+        idle_warning_s=idle_warning_in(environment),
         max_len_identifier=whole("TUNE_MAX_LEN_IDENTIFIER"),
         strict_metrics=environment.get("TUNE_DISABLE_STRICT_METRIC_CHECKING") != "1",
         trial_time_limit_s=seconds(run.trial_time_limit_s, "RunConfig(trial_time_limit_s=...)"),
@@ -118,28 +116,6 @@ def limits_of(tune: TuneConfig) -> Limits:
     return Limits(
         cost_budget=tune.cost_budget,
         deadline=deadline.timestamp() if isinstance(deadline, datetime) else None,
-    )
-
-
-Number = TypeVar("Number", int, float)
-
-
-def number_in(
-    environment: Mapping[str, str], kind: type[Number], name: str, default: Number | None = None
-) -> Number:
-    """Returns the number in an environment variable, else the default: that of the table, unless given."""
-    given = environment.get(name) or environment.get(name.replace("INSUFFICENT", "INSUFFICIENT")) or "auto"
-    if given == "auto":
-        return kind(VARIABLES[name].default) if default is None else default
-    try:
-        number = kind(given)
-        if 0 <= number < math.inf:
-            return number
-    except ValueError:
-        pass
-    wanted = "a whole number" if kind is int else "a number of seconds"
-    raise ValueError(
-        f"the environment variable {name}={given!r}: must be {wanted}, 0 or more; correct it or unset it"
     )
 
 

@@ -37,9 +37,9 @@ from muster.trials.template import Limits, TrialTemplate
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.callback import Callback, CallbackList
 from muster.tune.config import seconds
+from muster.tune.constants import number_in
 from muster.tune.execution.assemble import (
     checked_buffers,
-    number_in,
     scheduler_of,
     search_of,
     settings_of,

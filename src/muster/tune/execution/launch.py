@@ -114,13 +114,19 @@ def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | 
     if _runs_on_ray(spec.run.engine):
         from muster.engines.ray.connect import open_ray_engine
         from muster.engines.ray.engine import RayOptions
+        from muster.host.machine import environment
+        from muster.tune.constants import idle_warning_in
         from muster.tune.execution.upload import reach_of
 
         reach = reach_of(spec.place, spec.run)
         return open_ray_engine(
             trainables=trainables,
             options=RayOptions(
-                env=env, remote_storage=reach, storage=storage, price_per_hour=spec.run.price_per_hour
+                env=env,
+                remote_storage=reach,
+                storage=storage,
+                price_per_hour=spec.run.price_per_hour,
+                idle_warning_s=idle_warning_in(environment()),
             ),
         )
     from muster.base.clock import SystemClock
