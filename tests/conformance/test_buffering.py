@@ -115,13 +115,13 @@ class NoBuffers(FIFOScheduler):
         (FIFOScheduler(), {}, 7, []),
         (NoBuffers(), {}, 1, ["NoBuffers"]),
         (FIFOScheduler(), {"at_end": True}, 1, ["checkpoint_at_end"]),
-        (FIFOScheduler(), {"frequency": 3}, 7, ["checkpoint_frequency=3"]),
+        (FIFOScheduler(), {"frequency": 3}, 3, ["checkpoint_frequency=3"]),
     ],
 )
 def test_what_limits_buffers_is_named_in_a_warning(caplog, scheduler, policy, length, words):
-    settings = Settings(name="x", result_buffer_length=7)
+    settings = Settings(name="x", result_buffer=(7, 0.0, 1.0))
     made = checked_buffers(settings, scheduler, CheckpointPolicy(**policy))
-    assert made.result_buffer_length == length
+    assert made.result_buffer == (length, 0.0, 1.0)
     assert [word in record.getMessage() for word, record in zip(words, caplog.records, strict=True)] == [
         True for _ in words
     ]

@@ -62,9 +62,9 @@ def test_numbers_have_the_default_of_the_table_unless_set():
 def test_settings_hold_what_the_environment_says():
     def read(**environment):
         made = settings_of(TuneConfig(), RunConfig(name="x"), "/d", 200, environment)
-        return made.result_buffer_length, made.result_buffer_s, made.idle_warning_s, made.max_pending
+        return made.result_buffer, made.idle_warning_s, made.max_pending
 
-    assert read() == (1, (0.0, 100.0), (60.0, 60.0), 200)
+    assert read() == ((1, 0.0, 100.0), (60.0, 60.0), 200)
     environment = {
         "TUNE_RESULT_BUFFER_LENGTH": "7",
         "TUNE_RESULT_BUFFER_MIN_TIME_S": "0.5",
@@ -73,7 +73,7 @@ def test_settings_hold_what_the_environment_says():
         "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S_AUTOSCALER": "600",
         "TUNE_MAX_PENDING_TRIALS_PG": "3",
     }
-    assert read(**environment) == (7, (0.5, 2.5), (1.5, 600.0), 3)
+    assert read(**environment) == ((7, 0.5, 2.5), (1.5, 600.0), 3)
 
 
 @pytest.mark.parametrize(

@@ -181,10 +181,9 @@ class ExperimentState:
         elif at >= self._idle_warning_at:
             idle_s = at - self.idle_since
             self._idle_warning_at = at + idle_s
-            plugin, starts = plugins.scheduler, "starts none of the waiting trials"
-            if not index.live:
-                plugin, starts = getattr(plugins.search, "searcher", plugins.search), "suggests none"
-            who = type(plugin).__name__
+            search = getattr(plugins.search, "searcher", plugins.search)
+            who = type(plugins.scheduler if index.live else search).__name__
+            starts = "starts none of the waiting trials" if index.live else "suggests none"
             self.facts.warn(
                 f"no trial has run for {idle_s:.0f} s: {who} {starts} ({len(index.pending)} PENDING, "
                 f"{len(index.paused)} PAUSED); if this lasts, press Ctrl-C, fix {who} and resume"

@@ -162,11 +162,7 @@ class Lifecycle:
                 log_to_file=trial.log_to_file,
                 may_reuse=settings.reuse_actors,
                 time_limit_s=settings.trial_time_limit_s,
-                buffering=(
-                    settings.result_buffer_length,
-                    *settings.result_buffer_s,
-                    trial.checkpoint_policy.frequency,
-                ),
+                buffering=(*settings.result_buffer, trial.checkpoint_policy.frequency),
             )
         )
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 RAY_TUNE_CALLBACKS_ENV_VAR = "RAY_TUNE_CALLBACKS"
-NO_EFFECT = "No effect: "  # begins the description of a variable that is refused with a warning
-REMOVED = "Removed: "  # begins the description of a variable that is refused with an error
+NO_EFFECT = "No effect"  # begins the description of a variable that is refused with a warning
+REMOVED = "Removed"  # begins the description of a variable that is refused with an error
 
 
 class Variable(NamedTuple):
@@ -24,45 +24,35 @@ class Variable(NamedTuple):
 # A line that is indented belongs to the row above.
 _ROWS = """
 TUNE_DISABLE_AUTO_CALLBACK_LOGGERS | 0 | 1: no automatic CSV, JSON and TensorBoard files.
-TUNE_DISABLE_AUTO_INIT | 0 | No effect: muster never starts a Ray cluster by itself; choose the engine with
- RunConfig(engine=...).
+TUNE_DISABLE_AUTO_INIT | 0 | No effect: muster starts no Ray cluster; use RunConfig(engine=...).
 TUNE_DISABLE_DATED_SUBDIR | 0 | 1: generated experiment names have no date.
 TUNE_DISABLE_RESOURCE_CHECKS | | Always on: muster does not check tasks that a trial starts on Ray.
 TUNE_DISABLE_SIGINT_HANDLER | 0 | 1: Ctrl-C raises KeyboardInterrupt at once, instead of a gentle stop.
 TUNE_DISABLE_STRICT_METRIC_CHECKING | 0 | 1: results may lack the metric.
-TUNE_FORCE_TRIAL_CLEANUP_S | 600 | Seconds that a stopped trial has to end while others run; then muster kills
- it.
-TUNE_FUNCTION_THREAD_TIMEOUT_S | 2 | No effect: a trial is a process, which muster stops; see
- TUNE_FORCE_TRIAL_CLEANUP_S.
-TUNE_GLOBAL_CHECKPOINT_S | auto | Seconds between two snapshots of searcher and scheduler; auto: saving takes
- at most a twentieth of the time. muster writes every result to disk at once, whatever this is.
+TUNE_FORCE_TRIAL_CLEANUP_S | 600 | Seconds that a stopped trial has to end before muster kills it.
+TUNE_FUNCTION_THREAD_TIMEOUT_S | 2 | No effect: a trial is a process; use TUNE_FORCE_TRIAL_CLEANUP_S.
+TUNE_GLOBAL_CHECKPOINT_S | auto | Seconds between snapshots of the plug-ins; results are on disk at once.
 TUNE_MAX_LEN_IDENTIFIER | 130 | Characters of a trial directory name before its date.
 TUNE_MAX_PENDING_TRIALS_PG | auto | Trials that muster requests from the searcher before they can start.
 TUNE_ONLY_STORE_CHECKPOINT_SCORE_ATTRIBUTE | 0 | 1: of the metrics of a checkpoint, only its score is kept.
 TUNE_ORIG_WORKING_DIR | | Set for trials: the working directory of the driver.
 TUNE_PLACEMENT_GROUP_PREFIX | | No effect: nor has it in Ray 2.60; unset it.
 TUNE_PLACEMENT_GROUP_RECON_INTERVAL | | No effect: nor has it in Ray 2.60; unset it.
-TUNE_PRINT_ALL_TRIAL_ERRORS | 1 | 0: the output names failed trials without their errors, which are in
- error.txt.
+TUNE_PRINT_ALL_TRIAL_ERRORS | 1 | 0: the output names failed trials, but not their errors.
 TUNE_RESTORE_RETRY_NUM | 0 | Failures while a trial restores its checkpoint that are not counted.
 TUNE_RESULT_BUFFER_LENGTH | 1 | Results that a trial may send together; decisions on them come late. 1: off.
 TUNE_RESULT_BUFFER_MAX_TIME_S | 100 | Most seconds that results wait to be sent together.
-TUNE_RESULT_BUFFER_MIN_TIME_S | 0 | Least seconds that results wait to be sent together; otherwise they wait a
- second per ten running trials.
+TUNE_RESULT_BUFFER_MIN_TIME_S | 0 | Least seconds that they wait; else a second per ten running trials.
 TUNE_RESULT_DELIM | / | Joins nested keys in ExperimentAnalysis.results_df.
 TUNE_RESULT_DIR | | Removed: pass RunConfig(storage_path=...) instead.
-TUNE_STATE_REFRESH_PERIOD | 10 | No effect: muster reads the cluster every 2 s in a separate thread, which
- delays no trial; unset it.
-TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S | 5 | No effect: muster uploads only what changed,
- and no checkpoint forces an upload; set the period with SyncConfig(sync_period=...).
-TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S | 60 | Warn when no trial has run for so many seconds, and again
- each time that doubles. Also with INSUFFICIENT.
-TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S_AUTOSCALER | 60 | The same on a cluster that an autoscaler can
- grow.
-TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S | 30 | No effect: uploads run in the background and
- delay no trial; limit one with SyncConfig(sync_timeout=...).
-TUNE_WARN_THRESHOLD_S | 0.5 | Warn when a call of a callback, scheduler, searcher or stopper takes longer
- (seconds).
+TUNE_STATE_REFRESH_PERIOD | 10 | No effect: muster reads the cluster every 2 s, in the background; unset it.
+TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S | 5 | No effect: checkpoints force no upload; use
+ SyncConfig(sync_period=...).
+TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S | 60 | Warn when no trial has run for so many seconds.
+TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S_AUTOSCALER | 60 | The same where an autoscaler adds nodes.
+TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S | 30 | No effect: uploads delay no trial; use
+ SyncConfig(sync_timeout=...).
+TUNE_WARN_THRESHOLD_S | 0.5 | Warn when a call of a plug-in takes longer (seconds).
 RAY_ADDRESS | | With RunConfig(engine="auto"): trials run on the Ray cluster at this address.
 RAY_AIR_FULL_TRACEBACKS | 0 | 1: failures show the whole traceback, not its first and last lines.
 RAY_AIR_LOCAL_CACHE_DIR | | Removed: pass RunConfig(storage_path=...) instead.
@@ -74,8 +64,7 @@ RAY_TMPDIR | /tmp | Where muster looks for the Ray cluster that runs on this mac
 RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE | 0 | 1: a trial whose node was preempted has failed.
 RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS | 1 | Always off: muster has no such warnings.
 RAY_TUNE_CALLBACKS | | Import paths of more callbacks, comma-separated; made without arguments.
-RAY_USE_TLS, RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, RAY_TLS_CA_CERT | | Encryption to trials on Ray, as for
- Ray.
+RAY_USE_TLS, RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, RAY_TLS_CA_CERT | | Encryption on Ray, as for Ray.
 TRAIN_COPY_DIRECTORY_CHECKPOINTS_INSTEAD_OF_MOVING | 0 | Always on: muster copies reported checkpoints.
 MUSTER_HOME | ~/.muster | Where the files of clusters are.
 MUSTER_NOTICES_ADDRESS | | Where a node reads interruption notices, instead of the cloud's address.

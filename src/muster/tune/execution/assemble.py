@@ -78,8 +78,8 @@ def settings_of(
         ),
         reuse_actors=tune.reuse_actors,
         max_pending=whole("TUNE_MAX_PENDING_TRIALS_PG", ahead),
-        result_buffer_length=whole("TUNE_RESULT_BUFFER_LENGTH"),
-        result_buffer_s=(
+        result_buffer=(
+            whole("TUNE_RESULT_BUFFER_LENGTH"),
             seconds_in("TUNE_RESULT_BUFFER_MIN_TIME_S"),
             seconds_in("TUNE_RESULT_BUFFER_MAX_TIME_S"),
         ),
@@ -92,22 +92,18 @@ def settings_of(
 
 
 def checked_buffers(settings: Settings, scheduler: object, policy: CheckpointPolicy) -> Settings:
-    """Returns the settings with buffered results turned off where they cannot be used, with a warning."""
-    length, every, why = settings.result_buffer_length, policy.frequency, ""
-    if not getattr(scheduler, "supports_buffered_results", True):
-        why = f"{type(scheduler).__name__} needs each result at once; unset it"
+    """Returns the settings with as many buffered results as can be used; warns when these are fewer."""
+    length, every = settings.result_buffer[0], policy.frequency
+    if length > 1 and not getattr(scheduler, "supports_buffered_results", True):
+        most, why = 1, type(scheduler).__name__
     elif policy.at_end:
-        why = "checkpoint_at_end needs each result at once; unset one of them"
-    if length > 1 and why:
-        logger.warning("TUNE_RESULT_BUFFER_LENGTH=%d has no effect: %s", length, why)
-        return replace(settings, result_buffer_length=1)
-    if 0 < every < length:
-        logger.warning(
-            "TUNE_RESULT_BUFFER_LENGTH=%d: trials send at most %d results together, because "
-            "checkpoint_frequency=%d; lower one of them",
-            *(length, every, every),
-        )
-    return settings
+        most, why = 1, "checkpoint_at_end"
+    else:
+        most, why = every or length, f"checkpoint_frequency={every}"
+    if most >= length:
+        return settings
+    logger.warning("TUNE_RESULT_BUFFER_LENGTH=%d: %s allows %d; lower or unset it", length, why, most)
+    return replace(settings, result_buffer=(most, *settings.result_buffer[1:]))
 
 
 def limits_of(tune: TuneConfig) -> Limits:

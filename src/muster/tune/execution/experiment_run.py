@@ -28,7 +28,7 @@ from muster.stores.checkpoints import DeletionQueue
 from muster.stores.experiment.full_disk import FullDiskStore
 from muster.stores.experiment.reader import STORE_NAME
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.trials.controller import TrialController
+from muster.trials.controller import SlowCalls, TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.metrics import TRAINING_ITERATION, flatten
 from muster.trials.plugins import Plugins
@@ -50,7 +50,7 @@ from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
 from muster.tune.execution.paths import directory_namer
 from muster.tune.execution.restore import Restorer, SavedTuner
-from muster.tune.execution.saver import MIN_SAVE_PERIOD_S, ExperimentSaver
+from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
@@ -198,8 +198,9 @@ def run_experiment(
     patient = FullDiskStore(store, clock, reporter.note, stop.is_set, directory)
     stack.callback(patient.close)
     deletions = DeletionQueue(partial(delete_checkpoint, uploads=run.uploads), store.sync, clock=clock)
-    period_s = number_in(environment(), float, "TUNE_GLOBAL_CHECKPOINT_S", MIN_SAVE_PERIOD_S)
-    saver = ExperimentSaver(state, store=patient, clock=clock, logs=run.writer, period_s=period_s)
+    number = partial(number_in, environment(), float)
+    saver = ExperimentSaver(state, store=patient, clock=clock, logs=run.writer)
+    saver.min_period_s = number("TUNE_GLOBAL_CHECKPOINT_S", saver.min_period_s)
     controller = TrialController(
         state,
         engine=engine,
@@ -215,6 +216,7 @@ def run_experiment(
         if run.uploads is not None:
             run.uploads.note(state.index.order)
     _announce(spec, run, reporter)
+    stack.callback(SlowCalls(_watched(state, run.hooks), number("TUNE_WARN_THRESHOLD_S")).close)
     controller.run(_between_steps(state, engine, clock, stop))
     is_interrupted = stop.is_set() and not state.is_finished
     if state.ended_by:
@@ -230,6 +232,14 @@ def run_experiment(
     return ExperimentOutcome(
         state=state, place=spec.place, is_interrupted=is_interrupted, is_uploaded=is_uploaded
     )
+
+
+def _watched(state: ExperimentState, hooks: CallbackList) -> list[object]:
+    """Returns the plug-ins that may be slow: the user's searcher, not what wraps it."""
+    plugins, search = state.plugins, state.plugins.search
+    while inner := getattr(search, "searcher", None):
+        search = inner
+    return [search, plugins.scheduler, *([plugins.stopper] if plugins.stopper else []), *hooks.callbacks]
 
 
 def _between_steps(

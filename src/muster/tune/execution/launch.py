@@ -153,10 +153,8 @@ def check_variables(environment: Mapping[str, str]) -> None:
     from muster.tune.constants import NO_EFFECT, REMOVED, VARIABLES
 
     for name in VARIABLES.keys() & environment.keys():
-        effect = VARIABLES[name].effect
-        if environment[name] and effect.startswith(REMOVED):
-            why = effect.removeprefix(REMOVED).rstrip(".")
+        kind, _, why = VARIABLES[name].effect.rstrip(".").partition(": ")
+        if environment[name] and kind == REMOVED:
             raise DeprecationWarning(f"the environment variable {name} is no longer used: unset it and {why}")
-        if environment[name] and effect.startswith(NO_EFFECT):
-            why = effect.removeprefix(NO_EFFECT).rstrip(".")
+        if environment[name] and kind == NO_EFFECT:
             logger.warning("the environment variable %s has no effect: %s", name, why)
