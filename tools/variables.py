@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "variables.md"
 
 def written() -> str:
     """Returns the page with the table as the code has it."""
-    rows = [f"| `{name}` | {one.default} | {one.effect} |" for name, one in VARIABLES.items()]
+    rows = [f"| `{name}` | {default} | {effect} |" for name, (default, effect) in VARIABLES.items()]
     table = "\n".join(["| variable | default | effect |", "|---|---|---|", *rows])
     return re.sub(
         r"(?s)(<!-- variables: written by \S+ -->\n).*(<!-- variables: end -->)",

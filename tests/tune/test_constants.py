@@ -76,9 +76,7 @@ def test_settings_hold_what_the_environment_says():
     assert read(**environment) == ((7, 0.5, 2.5), (1.5, 600.0), 3)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, one in VARIABLES.items() if one.effect.startswith(NO_EFFECT)]
-)
+@pytest.mark.parametrize("name", [name for name in VARIABLES if VARIABLES[name][1].startswith(NO_EFFECT)])
 def test_a_variable_without_an_effect_is_named_in_a_warning(caplog, name):
     check_variables({name: "1"})
     assert [(record.levelno, name in record.getMessage()) for record in caplog.records] == [
@@ -93,7 +91,7 @@ def test_a_removed_variable_is_an_error(name):
 
 
 def test_variables_that_are_read_are_not_warned_of(caplog):
-    check_variables({name: "1" for name, one in VARIABLES.items() if ": " not in one.effect[:12]})
+    check_variables({name: "1" for name, (_, effect) in VARIABLES.items() if ": " not in effect[:12]})
     assert caplog.records == []
 
 

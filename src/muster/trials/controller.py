@@ -9,10 +9,7 @@ written together.
 from __future__ import annotations
 
 import logging
-import sys
-import threading
-from collections.abc import Callable, Iterable
-from types import FrameType
+from collections.abc import Callable
 
 from muster.base.clock import Clock
 from muster.trials.checkpoints import deletable
@@ -166,51 +163,3 @@ class TrialController:
         for text in self._state.facts.warnings:
             logger.warning("%s", text)
         self._state.facts.warnings.clear()
-
-
-_SLOW = "%s took over %g s (%d times), and all trials waited; make it faster or raise TUNE_WARN_THRESHOLD_S"
-
-
-class SlowCalls:
-    """A SlowCalls thread names plug-ins whose calls take long: it looks at what the control thread does.
-
-    Nothing is measured at the calls themselves, of which there are several per result.
-    """
-
-    LOOKS = 5  # so many in a row must find the same call
-
-    def __init__(self, plugins: Iterable[object], threshold_s: float) -> None:
-        """Begins to watch the thread that makes this object."""
-        self._plugins = {id(plugin): type(plugin).__name__ for plugin in plugins}
-        self._threshold_s, self._control = threshold_s, threading.get_ident()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="muster-slow-calls", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        last, looks, counts = None, 0, dict[str, int]()
-        while not self._is_over.wait(max(0.005, self._threshold_s / self.LOOKS)):
-            name, call = self._current()
-            looks = looks + 1 if call is not None and call is last else 0
-            last = call
-            if looks == self.LOOKS:
-                counts[name] = count = counts.get(name, 0) + 1
-                if count & (count - 1) == 0:  # the first time, the second, the fourth, ...
-                    logger.warning(_SLOW, name, self._threshold_s, count)
-
-    def _current(self) -> tuple[str, FrameType | None]:
-        """Returns the outermost call of a plug-in in a step, by name; reads the locals of no other frame."""
-        frame, calls = sys._current_frames().get(self._control), list[FrameType]()
-        while frame is not None and frame.f_code is not TrialController.step.__code__:
-            calls.append(frame)
-            frame = frame.f_back
-        for call in reversed(calls) if frame is not None else ():
-            code = call.f_code
-            owner = id(call.f_locals.get(code.co_varnames[0])) if code.co_argcount else 0
-            if owner in self._plugins:
-                return f"{self._plugins[owner]}.{code.co_name}", call
-        return "", None

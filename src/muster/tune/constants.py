@@ -7,21 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 RAY_TUNE_CALLBACKS_ENV_VAR = "RAY_TUNE_CALLBACKS"
 NO_EFFECT = "No effect"  # begins the description of a variable that is refused with a warning
 REMOVED = "Removed"  # begins the description of a variable that is refused with an error
 
 
-class Variable(NamedTuple):
-    """A Variable has its default as text, and what it does in words."""
-
-    default: str
-    effect: str
-
-
-# A line that is indented belongs to the row above.
+# Name, default and effect; a line that is indented belongs to the row above.
 _ROWS = """
 TUNE_DISABLE_AUTO_CALLBACK_LOGGERS | 0 | 1: no automatic CSV, JSON and TensorBoard files.
 TUNE_DISABLE_AUTO_INIT | 0 | No effect: muster starts no Ray cluster; use RunConfig(engine=...).
@@ -71,7 +64,7 @@ MUSTER_NOTICES_ADDRESS | | Where a node reads interruption notices, instead of t
 MUSTER_PAGE | 0 | 1: every run serves its dashboard, as with RunConfig(page=True).
 """
 VARIABLES = {
-    name: Variable(default.strip(), effect.strip())
+    name: (default.strip(), effect.strip())
     for names, default, effect in (row.split("|") for row in _ROWS.replace("\n ", " ").split("\n") if row)
     for name in names.strip().split(", ")
 }
@@ -87,13 +80,13 @@ def number_in(
     """Returns the number in an environment variable, else the default: that of the table, unless given."""
     given = environment.get(name) or environment.get(name.replace("INSUFFICENT", "INSUFFICIENT")) or "auto"
     if given == "auto":
-        return kind(VARIABLES[name].default) if default is None else default
+        return kind(VARIABLES[name][0]) if default is None else default
     try:
         number = kind(given)
-        if 0 <= number < math.inf:
-            return number
     except ValueError:
-        pass
+        number = kind(-1)
+    if 0 <= number < math.inf:
+        return number
     wanted = "a whole number" if kind is int else "a number of seconds"
     raise ValueError(
         f"the environment variable {name}={given!r}: must be {wanted}, 0 or more; correct it or unset it"

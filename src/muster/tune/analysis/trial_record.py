@@ -131,10 +131,7 @@ class TrialRecord:
             for summary in saved_trials(self.experiment_path, self.filesystem):
                 if summary.trial_id == self.trial_id and (failure := summary.failure) is not None:
                     return self.folder.error(failure.exception, failure.traceback or failure.message)
-        return TuneError(
-            f"trial {self.trial_id} failed for an unknown reason: neither {self.path} nor the experiment "
-            "store has its error; restore error.txt from a backup"
-        )
+        return TuneError(f"{self.path}: neither error.txt nor experiment.sqlite has its error; run it again")
 
     def _on_disk(self) -> list[Scored]:
         found = self.folder.checkpoints(self.rows_if_any, self.made_at)

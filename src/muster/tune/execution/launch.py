@@ -153,7 +153,7 @@ def check_variables(environment: Mapping[str, str]) -> None:
     from muster.tune.constants import NO_EFFECT, REMOVED, VARIABLES
 
     for name in VARIABLES.keys() & environment.keys():
-        kind, _, why = VARIABLES[name].effect.rstrip(".").partition(": ")
+        kind, _, why = VARIABLES[name][1].rstrip(".").partition(": ")
         if environment[name] and kind == REMOVED:
             raise DeprecationWarning(f"the environment variable {name} is no longer used: unset it and {why}")
         if environment[name] and kind == NO_EFFECT:
