@@ -8,7 +8,14 @@ import pytest
 from tests.conformance.trainables import Counter, checkpoints, column, fit
 
 from muster import tune
+from muster.base.framing import FrameReader, unpack
+from muster.engines.worker.handle import TrialRun
+from muster.trials.commands import StartTrial
+from muster.trials.model import CheckpointPolicy
+from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.template import Settings
 from muster.tune import Callback, CheckpointConfig
+from muster.tune.execution.assemble import checked_buffers
 from muster.tune.schedulers import FIFOScheduler, TrialScheduler
 
 pytestmark = pytest.mark.slow
@@ -41,8 +48,13 @@ class Notes(Counter):
 
 
 @pytest.fixture
-def seven(monkeypatch):
+def few(monkeypatch):
     monkeypatch.setenv("TUNE_RESULT_BUFFER_LENGTH", "7")
+
+
+@pytest.fixture
+def seven(few, monkeypatch):
+    monkeypatch.setenv("TUNE_RESULT_BUFFER_MIN_TIME_S", "100.5")
 
 
 @pytest.mark.conformance("C-006")
@@ -64,6 +76,55 @@ def test_without_checkpoints_all_seven_come_together(tmp_path, seven):
     (result,) = fit(Notes, tmp_path, run=run)
     assert (result.metrics["at"], len(result.metrics_history)) == (10, 10)
     assert tells.ahead == [6, 5, 4, 3, 2, 1, 0, 6, 5, 4]
+
+
+def test_without_a_least_time_few_trials_send_each_result_at_once(tmp_path, few):
+    tells = Tells()
+    run = {"stop": {"training_iteration": 4}, "callbacks": [tells], "checkpoint_config": NEVER}
+    fit(Notes, tmp_path, run=run)
+    assert tells.ahead == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("running", "least", "most", "expected"),
+    [
+        (1, 0.0, 100.0, 0.0),
+        (25, 0.0, 100.0, 2.0),
+        (25, 0.0, 0.5, 0.5),
+        (9, 0.25, 100.0, 0.25),
+        (5000, 0, 100, 100),
+    ],
+)
+def test_results_wait_a_second_per_ten_trials_within_the_limits(running, least, most, expected):
+    names = dict.fromkeys(("trial_id", "trial_name", "trainable_name", "trial_dir", "experiment_name"), "x")
+    limits = (7, least, most, 0)
+    run = TrialRun(
+        StartTrial(config={}, resources=PlacementGroupFactory([{"CPU": 1}]), buffering=limits, **names)
+    )
+    ((_, payload),) = FrameReader().feed(run.answer(running))
+    assert unpack(payload) == expected
+
+
+class NoBuffers(FIFOScheduler):
+    _supports_buffered_results = False
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "policy", "length", "words"),
+    [
+        (FIFOScheduler(), {}, 7, []),
+        (NoBuffers(), {}, 1, ["NoBuffers"]),
+        (FIFOScheduler(), {"at_end": True}, 1, ["checkpoint_at_end"]),
+        (FIFOScheduler(), {"frequency": 3}, 3, ["checkpoint_frequency=3"]),
+    ],
+)
+def test_what_limits_buffers_is_named_in_a_warning(caplog, scheduler, policy, length, words):
+    settings = Settings(name="x", result_buffer=(7, 0.0, 1.0))
+    made = checked_buffers(settings, scheduler, CheckpointPolicy(**policy))
+    assert made.result_buffer == (length, 0.0, 1.0)
+    assert [word in record.getMessage() for word, record in zip(words, caplog.records, strict=True)] == [
+        True for _ in words
+    ]
 
 
 @pytest.mark.conformance("C-007")

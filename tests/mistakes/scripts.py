@@ -385,6 +385,35 @@ OWN = [
         'Tuner(param_space={"x": 1}, run_config=RUN).tell("zz", {"loss": 1})',
         ("'zz'", "ask()"),
     ),
+    Mistake(
+        "variable_that_is_no_number",
+        'os.environ["TUNE_RESULT_BUFFER_MAX_TIME_S"] = "a minute"\n'
+        'try:\n    fit()\nfinally:\n    del os.environ["TUNE_RESULT_BUFFER_MAX_TIME_S"]',
+        ("TUNE_RESULT_BUFFER_MAX_TIME_S", "'a minute'", "number of seconds", "unset"),
+    ),
+    Mistake(
+        "variable_without_an_effect",
+        'os.environ["TUNE_STATE_REFRESH_PERIOD"] = "1"\nfit()\ndel os.environ["TUNE_STATE_REFRESH_PERIOD"]',
+        ("TUNE_STATE_REFRESH_PERIOD", "no effect", "unset"),
+        NOTE,
+    ),
+    Mistake(
+        "error_that_cannot_be_shown",
+        "class Mute(Exception):\n    def __str__(self):\n        raise KeyError\n"
+        "def train(config):\n    raise Mute\nfit(train)",
+        ("Mute: <",),
+        TRIAL,
+    ),
+    Mistake(
+        "scheduler_that_starts_nothing",
+        "from muster.tune.schedulers import FIFOScheduler\n"
+        "class Shy(FIFOScheduler):\n    def choose_trial_to_run(self, controller):\n        return None\n"
+        'os.environ["TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S"] = "0.2"\n'
+        "fit(tune_config=TuneConfig(scheduler=Shy(), time_budget_s=0.35))\n"
+        'del os.environ["TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S"]',
+        ("no trial has run", "Shy", "1 PENDING", "fix"),
+        NOTE,
+    ),
     Mistake("session_in_the_driver", 'tune.report({"loss": 1.0})', ("report()", "outside of a trial"), NOTE),
 ]
 MISTAKES = [*LISTED, *OWN]

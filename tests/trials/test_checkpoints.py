@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from muster.trials.checkpoints import (
     CheckpointToDelete,
@@ -17,7 +18,6 @@ from muster.trials.checkpoints import (
     deletable,
     register,
     retained,
-    trimmed,
 )
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 
@@ -102,14 +102,13 @@ def test_numpy_scalars_and_bools_are_numbers():
 
 
 def test_the_latest_is_protected_by_its_directory_when_only_the_score_is_stored():
-    policy = by_score(1)
-    trial = Trial("t", trial_id="a", checkpoint_policy=policy)
-    for index, value in enumerate((9, 1)):
-        register(trial, trimmed(ref(index, {"score": value, "loss": 2}), policy))
-    assert [r.index for r in trial.checkpoints] == [1, 0]
-    assert [dict(r.metrics) for r in trial.checkpoints] == [{"score": 1}, {"score": 9}]
-    assert trimmed(ref(0, {"loss": 2}), policy).metrics == {}
-    assert trimmed(ref(0, {"loss": 2}), CheckpointPolicy()).metrics == {}
+    trial = Trial("t", trial_id="a", checkpoint_policy=replace(by_score(2), only_score=True))
+    for index, metrics in enumerate(({"loss": 2}, {"score": 9, "loss": 2}, {"score": 1, "loss": 2})):
+        register(trial, ref(index, metrics))
+    assert [(r.index, dict(r.metrics)) for r in trial.checkpoints] == [
+        (2, {"score": 1, "loss": 2}),
+        (1, {"score": 9}),
+    ]
 
 
 def test_a_directory_that_is_registered_again_is_one_checkpoint():

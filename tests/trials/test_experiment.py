@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.trials.scripted import First, Stage, steps, trials
+from tests.trials.scripted import First, ListSearch, Stage, steps, trials
 
 from muster.errors import TuneError
 from muster.trials.commands import SaveTrial, StartTrial
+from muster.trials.events import CapacityChanged
 from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 
@@ -183,3 +184,72 @@ def test_no_more_trials_wait_than_may_and_none_is_asked_for_while_nearly_so_many
     assert set(stage.statuses.values()) == {"TERMINATED"}
     assert max(seen) == 40
     assert all(waiting >= 35 for waiting in seen[20:150])
+
+
+class Silent(First):
+    """Silent starts nothing."""
+
+    def choose_trial_to_run(self, tune_controller):
+        return None
+
+
+class Stalled(ListSearch):
+    """Stalled has no trial now, and never ends."""
+
+    def is_finished(self):
+        return False
+
+
+def warned_at(stage, moments):
+    """Returns the moments at which the state warned."""
+    seen = []
+    for at in moments:
+        stage.state.advance(float(at))
+        seen += [(at, text) for text in stage.state.facts.warnings]
+        stage.state.facts.warnings.clear()
+    return seen
+
+
+def test_that_nothing_runs_is_reported_after_a_while_and_then_ever_later():
+    stage = Stage(steps(1), trials(2), scheduler=Silent(), idle_warning_s=(60.0, 600.0))
+    found = warned_at(stage, range(0, 1000, 10))
+    assert [at for at, _ in found] == [60, 120, 240, 480, 960]
+    assert all("Silent" in text for _, text in found)
+
+
+def test_paused_trials_that_nobody_resumes_are_reported():
+    pauses = First(lambda trial, result: PAUSE)
+    stage = Stage(steps(3), trials(1), scheduler=pauses, idle_warning_s=(5.0, 5.0))
+    stage.step()
+    stage.scheduler.choose_trial_to_run = lambda view: None
+    for _ in range(8):
+        stage.step()
+    assert stage.statuses == {"t0": "PAUSED"}
+    found = warned_at(stage, range(100, 110))
+    assert [("1 PAUSED" in text) for _, text in found] == [True]
+
+
+def test_a_searcher_without_an_answer_is_reported_by_name():
+    stage = Stage(steps(1), [])
+    stage.state.plugins.search = Stalled([])
+    assert [(at, "Stalled" in text) for at, text in warned_at(stage, range(0, 70, 10))] == [(60, True)]
+
+
+def test_a_size_that_may_grow_has_a_threshold_of_its_own():
+    stage = Stage(steps(1), trials(1), scheduler=Silent(), idle_warning_s=(1.0, 50.0))
+    stage.state.handle(CapacityChanged(at=0.0, capacity={"CPU": 1}, is_bounded=False))
+    assert [at for at, _ in warned_at(stage, range(0, 60, 10))] == [50]
+
+
+def test_nothing_is_reported_while_a_trial_runs_and_the_time_begins_again_after_it():
+    stage = Stage(steps(50), trials(1), idle_warning_s=(5.0, 5.0))
+    assert stage.run().state.facts.warnings == []
+    assert warned_at(stage, range(0, 1000, 10)) == []  # it is over
+
+
+@pytest.mark.parametrize("admits", [True, False])
+def test_a_loop_of_the_user_is_not_waited_for(admits):
+    stage = Stage(steps(1), trials(1), scheduler=Silent())
+    for at in (0.0, 100.0):
+        stage.state.advance(at, admits=admits)
+    assert len(stage.state.facts.warnings) == admits

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from muster import tune
 from muster.errors import TuneError
-from muster.tune import RunConfig, TuneConfig, Tuner
+from muster.tune import Callback, RunConfig, TuneConfig, Tuner
 from muster.tune.schedulers import (
     ASHAScheduler,
     FIFOScheduler,
@@ -186,3 +187,60 @@ def test_an_unknown_parameter_is_refused_by_name(kind):
     known = "HyperBand" if issubclass(kind, HyperBandScheduler) else kind.__name__
     with pytest.raises(TypeError, match=rf"{known}.*max_time"):
         kind(max_time=3)
+
+
+class Dawdles(Callback):
+    """Dawdles takes a while for each result."""
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        time.sleep(0.2)
+
+
+class DawdlingSearch(Searcher):
+    def suggest(self, trial_id):
+        time.sleep(0.2)
+        return {"x": 1}
+
+    on_trial_complete = save = restore = lambda self, *given, **more: None
+
+
+class DawdlingScheduler(FIFOScheduler):
+    def on_trial_result(self, tune_controller, trial, result):
+        time.sleep(0.2)
+        return super().on_trial_result(tune_controller, trial, result)
+
+
+def report_once(config):
+    tune.report({"loss": 1.0})
+
+
+@pytest.mark.slow
+def test_plugins_whose_calls_take_long_are_named(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TUNE_WARN_THRESHOLD_S", "0.05")
+    run = RunConfig(name="slow", storage_path=str(tmp_path), verbose=0, callbacks=[Dawdles()])
+    search = TuneConfig(metric="loss", mode="min", search_alg=DawdlingSearch(), scheduler=DawdlingScheduler())
+    Tuner(report_once, tune_config=search, run_config=run).fit()
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" ")[0] for text in texts] == [
+        "DawdlingSearch.suggest",
+        "DawdlingScheduler.on_trial_result",
+        "Dawdles.on_trial_result",
+    ]
+
+
+@pytest.mark.slow
+def test_quick_plugins_are_not_named_although_there_are_many_calls(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TUNE_WARN_THRESHOLD_S", "0.05")
+
+    def train(config):
+        for step in range(2000):
+            tune.report({"loss": step})
+
+    run = RunConfig(name="quick", storage_path=str(tmp_path), verbose=0, callbacks=[Notes()])
+    Tuner(train, run_config=run).fit()
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+class Notes(Callback):
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.last = result["loss"]

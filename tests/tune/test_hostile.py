@@ -14,10 +14,11 @@ import pytest
 
 from muster import tune
 from muster.base.clock import ManualClock
-from muster.errors import StoreFull
+from muster.base.foreign import message_text
+from muster.errors import StoreFull, TuneError
 from muster.stores.experiment.full_disk import FullDiskStore
 from muster.stores.experiment.reader import open_trials
-from muster.tune import RunConfig, TuneConfig, Tuner
+from muster.tune import ExperimentAnalysis, Result, RunConfig, TuneConfig, Tuner
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +51,15 @@ def interrupt_itself():
     raise KeyboardInterrupt
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def raise_mute():
+    raise Mute
+
+
 HABITS = {
     "runs out of memory": run_out_of_memory,
     "interrupts itself": interrupt_itself,
@@ -58,6 +68,7 @@ HABITS = {
     "reports keys that are no text": lambda: tune.report({"score": 2.0, 5: 1, ("a", None): 2}),
     "exits": lambda: os._exit(3),
     "raises SystemExit": lambda: sys.exit(7),
+    "raises an error that cannot be shown": raise_mute,
     "segfaults": lambda: __import__("ctypes").string_at(0),
     "reports a lock": lambda: tune.report({"score": 2.0, "lock": threading.Lock()}),
     "ignores SIGTERM and never ends": never_end,
@@ -84,6 +95,7 @@ FAILS = {
     "reports 50 MB": "at most 16 MB",
     "exits": "exit",
     "raises SystemExit": "",
+    "raises an error that cannot be shown": "Mute",
     "segfaults": "",
     "reports a lock": "lock",
     "ignores SIGTERM and never ends": "ran longer than its limit of 6 s",
@@ -120,9 +132,25 @@ def aftermath(tmp_path_factory):
 @pytest.mark.parametrize("habit", FAILS)
 def test_a_trial_that_cannot_go_on_is_an_error_that_says_why(aftermath, habit):
     result = aftermath[habit]
-    assert result.error is not None
-    assert FAILS[habit] in f"{type(result.error).__name__} {result.error}"
+    assert FAILS[habit] in f"{type(result.error).__name__} {message_text(result.error)}"
     assert [row["score"] for row in result.metrics_history] == [1.0]
+
+
+@pytest.mark.parametrize("habit", ["exits", "segfaults", "ignores SIGTERM and never ends"])
+def test_a_trial_that_ended_without_an_exception_has_a_tune_error(aftermath, habit):
+    assert type(aftermath[habit].error) is TuneError
+
+
+def test_errors_read_from_disk_are_those_of_the_run(aftermath):
+    failed = [aftermath[habit] for habit in FAILS]
+    analysis = ExperimentAnalysis(Path(failed[0].path).parent)
+    stored = {trial.path: trial.error for trial in analysis.trials}
+    expected = [(type(result.error), message_text(result.error)) for result in failed]
+    for errors in (
+        [stored[result.path] for result in failed],
+        [Result.from_path(result.path).error for result in failed],
+    ):
+        assert [(type(error), message_text(error)) for error in errors] == expected
 
 
 @pytest.mark.parametrize("habit", FINE)
@@ -260,13 +288,11 @@ def test_a_failed_trial_has_its_error_even_without_its_files(tmp_path):
     ).fit()
     for file in tmp_path.glob("lost/*/error.*"):
         file.unlink()
-    assert ["ValueError: no luck with 1" in grid._experiment_analysis.trials[0].error, grid.num_errors] == [
-        True,
-        2,
-    ]
+    trials = grid._experiment_analysis.trials
+    assert (repr(trials[0].error), grid.num_errors) == ("ValueError('no luck with 1')", 2)
     for file in tmp_path.glob("lost/experiment.sqlite*"):
         file.unlink()
-    assert "says why" in grid._experiment_analysis.trials[1].error
+    assert type(trials[1].error) is TuneError
 
 
 def test_a_full_disk_fails_the_trial_that_needs_room_and_no_other(small_disk):

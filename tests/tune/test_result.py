@@ -208,10 +208,11 @@ def test_results_can_be_pickled(tmp_path):
     assert (result.metrics["score"], len(result.metrics_history)) == (4.0, 3)
 
 
-def test_errors_are_exceptions_else_text_else_nothing(tmp_path):
+def test_errors_are_exceptions_else_nothing(tmp_path):
     assert TrialFolder(str(tmp_path)).error() is None
-    write_error(tmp_path, None, "Failure # 1\nKeyError: 'x'\n")
-    assert TrialFolder(str(tmp_path)).error() == "Failure # 1\nKeyError: 'x'\n"
+    entry = "Failure # {} (occurred at 2026-11-18_03-00-00)\n{}\n"
+    write_error(tmp_path, None, entry.format(1, "KeyError: 'x'") + entry.format(2, "killed by signal 9"))
+    assert repr(TrialFolder(str(tmp_path)).error()) == "TuneError('killed by signal 9')"
     write_error(tmp_path, KeyError("x"))
     assert repr(TrialFolder(str(tmp_path)).error()) == "KeyError('x')"
     assert repr(TrialFolder(str(tmp_path)).error(pickle.dumps(OSError("y")))) == "OSError('y')"
@@ -219,7 +220,7 @@ def test_errors_are_exceptions_else_text_else_nothing(tmp_path):
 
 def test_an_exception_that_cannot_be_built_again_leaves_its_text(tmp_path, caplog):
     write_error(tmp_path, None, "the text")
-    assert TrialFolder(str(tmp_path)).error(b"not a pickle") == "the text"
+    assert repr(TrialFolder(str(tmp_path)).error(b"not a pickle")) == "TuneError('the text')"
     assert "the exception cannot be unpickled" in caplog.records[0].getMessage()
 
 

@@ -129,7 +129,7 @@ def test_errors_hold_the_original_exceptions_and_counts_are_exact(tmp_path):
         trial(tmp_path, "t4", [1.0]),
         trial(tmp_path, "t5", [1.0], status="RUNNING"),
     )
-    assert [repr(error) for error in made.errors] == ["RuntimeError('first')", "'only text'"]
+    assert [repr(error) for error in made.errors] == ["RuntimeError('first')", "TuneError('only text')"]
     assert (made.num_errors, made.num_terminated) == (2, 2)
     assert [made[index].error for index in (1, 3, 4)] == [None, None, None]
 

@@ -14,6 +14,7 @@ from typing import Any
 from typing_extensions import assert_never
 
 from muster.base.clock import Clock
+from muster.base.foreign import message_text
 from muster.base.framing import is_plain, portable, unpickle
 from muster.engines.worker.exit_report import failed_exit
 from muster.engines.worker.failures import reported_failure
@@ -176,6 +177,8 @@ def _own_copy(metrics: Mapping[str, Any]) -> dict[str, Any]:
             portable(value)
         except Exception as error:
             kind = type(value).__name__
-            raise TypeError(f"tell: the value of {key!r} (a {kind}) cannot be pickled: {error}") from error
+            raise TypeError(
+                f"tell: the value of {key!r} (a {kind}) cannot be pickled: {message_text(error)}"
+            ) from error
     made: dict[str, Any] = unpickle(portable(dict(metrics)))
     return made

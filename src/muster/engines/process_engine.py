@@ -72,7 +72,6 @@ class StartQueue:
 
 
 _log = logging.getLogger(__name__)
-_CONTINUE = frame(FrameKind.CONTINUE)
 _SAVE = frame(FrameKind.SAVE)
 _STOP = {keep: frame(FrameKind.STOP, pack(keep)) for keep in (False, True)}
 _FAR = float("inf")
@@ -235,7 +234,7 @@ class ProcessEngine:
             run.unanswered -= 1  # several came together: the trial waits for the answer to the last
         else:
             run.unanswered = 0
-            self._pool.send(run.worker, _CONTINUE)
+            self._pool.send(run.worker, run.usual_answer or run.answer(len(self._trials)))
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
         now = self._clock.monotonic()

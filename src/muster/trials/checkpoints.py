@@ -34,7 +34,10 @@ def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ..
     # A directory that is reported again was made when it was reported first.
     same = next((known for known in trial.checkpoints if known.path == checkpoint.path), None)
     checkpoint = replace(checkpoint, rows=trial.num_rows if same is None else same.rows)
-    kept, dropped = retained(trial.checkpoints, checkpoint, trial.checkpoint_policy)
+    policy, known = trial.checkpoint_policy, trial.checkpoints
+    if policy.only_score:  # the newest one keeps all, as the trial may continue from it
+        known = tuple(_trimmed(ref, policy) for ref in known)
+    kept, dropped = retained(known, checkpoint, policy)
     trial.checkpoints = kept
     trial.adopted = None
     trial.checkpoint_index = max(trial.checkpoint_index, checkpoint.index)
@@ -105,8 +108,8 @@ def metric(metrics: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a us
     return value
 
 
-def trimmed(ref: CheckpointRef, policy: CheckpointPolicy) -> CheckpointRef:
-    """Keeps only the score among the metrics (TUNE_ONLY_STORE_CHECKPOINT_SCORE_ATTRIBUTE=1)."""
+def _trimmed(ref: CheckpointRef, policy: CheckpointPolicy) -> CheckpointRef:
+    """Returns a checkpoint with only the score among its metrics."""
     name = policy.score_attribute
     value = metric(ref.metrics, name) if name else _ABSENT
     return replace(ref, metrics={} if value is _ABSENT or name is None else {name: value})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from muster.base.foreign import error_text, message_text
 from muster.errors import MusterError, TuneError
 from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
 from muster.trials.events import TrialFailure, TrialFailureKind, TrialReported
@@ -92,8 +93,7 @@ class PluginCalls:
             raise
         except Exception as error:
             raise TuneError(
-                f"{chooser} raised {type(error).__name__}: {error}. "
-                "The experiment ends here; fix it and resume"
+                f"{chooser} raised {error_text(error)}. The experiment ends here; fix it and resume"
             ) from error
         if trial is None or isinstance(trial, Trial):
             return trial
@@ -104,7 +104,7 @@ def _raised(plugin: object, hook: str, trial: Trial, error: Exception) -> TuneEr
     """Names the plug-in that failed, for users who wrote their own; the traceback is that of the cause."""
     return TuneError(
         f"{type(plugin).__name__}.{hook} raised {type(error).__name__} on a result of trial "
-        f"{trial.trial_id}: {error}. The experiment ends here; fix it and resume"
+        f"{trial.trial_id}: {message_text(error)}. The experiment ends here; fix it and resume"
     )
 
 

@@ -74,6 +74,8 @@ class ExperimentState:
         self.is_exhausted = False  # the searcher has no more trials
         self.spend = SpendBook()
         self.guard = self._make_guard()
+        self.idle_since: float | None = None  # nothing runs, and the experiment is not over
+        self._idle_warning_at = inf
         self.ended_by = ""  # "budget" or "deadline": what ended this run; its trials can be resumed
 
     def _make_guard(self) -> BudgetGuard | None:
@@ -148,6 +150,7 @@ class ExperimentState:
         self.spend.seen_at = at
         waits = index.pending or index.paused or lifecycle.first_failure or lifecycle.preemptions.announced
         if self.is_exhausted and not waits and self.plugins.stopper is None and guard is None:
+            self.idle_since = None
             return self.take_commands()  # nearly every step: nothing waits that could be started
         if not lifecycle.is_stopping and (why := self._why_to_end()):
             self.end(at, why)
@@ -162,9 +165,29 @@ class ExperimentState:
             self._take_suggestions(at)
             self._admit(at)
             self.plugins.view.reasons.clear()  # of a choice that found no room
+            self._watch_idle(at)
         if guard is not None:
             self._end_by_limits(guard)
         return self.take_commands()
+
+    def _watch_idle(self, at: float) -> None:
+        """Notes since when nothing runs; warns after a while, and again each time that has doubled."""
+        index, plugins = self.index, self.plugins
+        if index.with_process or self.is_finished:
+            self.idle_since = None
+        elif self.idle_since is None:
+            bounded_s, growing_s = self.settings.idle_warning_s
+            self.idle_since, self._idle_warning_at = at, at + (bounded_s if index.is_bounded else growing_s)
+        elif at >= self._idle_warning_at:
+            idle_s = at - self.idle_since
+            self._idle_warning_at = at + idle_s
+            search = getattr(plugins.search, "searcher", plugins.search)
+            who = type(plugins.scheduler if index.live else search).__name__
+            starts = "starts none of the waiting trials" if index.live else "suggests none"
+            self.facts.warn(
+                f"no trial has run for {idle_s:.0f} s: {who} {starts} ({len(index.pending)} PENDING, "
+                f"{len(index.paused)} PAUSED); if this lasts, press Ctrl-C, fix {who} and resume"
+            )
 
     def wake_at(self, at: float) -> float:
         """Returns when `advance` must be called although nothing happens; inf when it need not be."""

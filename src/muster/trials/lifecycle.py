@@ -26,7 +26,7 @@ from muster.trials.events import (
     TrialSuspended,
 )
 from muster.trials.metrics import flatten
-from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
+from muster.trials.model import CheckpointRef, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
 from muster.trials.preemption import Preemptions
@@ -162,7 +162,7 @@ class Lifecycle:
                 log_to_file=trial.log_to_file,
                 may_reuse=settings.reuse_actors,
                 time_limit_s=settings.trial_time_limit_s,
-                buffering=_buffering(settings, trial.checkpoint_policy),
+                buffering=(*settings.result_buffer, trial.checkpoint_policy.frequency),
             )
         )
 
@@ -487,12 +487,6 @@ def _rewind_to_checkpoint(trial: Trial) -> None:
 
 def _rows_at_checkpoint(trial: Trial) -> int:
     return 0 if trial.checkpoint is None else trial.checkpoint.rows
-
-
-def _buffering(settings: Settings, policy: CheckpointPolicy) -> tuple[int, float, int]:
-    """Returns how results are batched; a trial that saves at its end must send each result at once."""
-    length = 1 if policy.at_end else settings.result_buffer_length
-    return (length, settings.result_buffer_age_s, policy.frequency)
 
 
 def _user_checkpoint(restore_path: str | None) -> CheckpointRef | None:

@@ -101,6 +101,7 @@ class CheckpointPolicy(Struct, frozen=True, kw_only=True):
     score_order: str = "max"
     frequency: int = 0
     at_end: bool = False
+    only_score: bool = False  # all but the newest are kept without their other metrics
 
 
 class FailurePolicy(Struct, frozen=True, kw_only=True):

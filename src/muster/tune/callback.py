@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from muster.base.foreign import error_text, message_text
 from muster.errors import TuneError, public_constructor
 
 if TYPE_CHECKING:
@@ -237,7 +238,8 @@ class CallbackList:
         except Exception as error:
             names = ", ".join(type(self.callbacks[position]).__name__ for position in states)
             raise TuneError(
-                f"the state of {names} cannot be pickled ({error}): get_state must return plain data"
+                f"the state of {names} cannot be pickled ({message_text(error)}): get_state must return "
+                "plain data"
             ) from error
         return saved
 
@@ -305,6 +307,6 @@ def _state_of(callback: object) -> Any:  # noqa: ANN401 - the user's
 
 def _failed(callback: object, hook: str, error: Exception) -> TuneError:
     return TuneError(
-        f"callback {type(callback).__name__}.{hook} raised {type(error).__name__}: {error}. "
+        f"callback {type(callback).__name__}.{hook} raised {error_text(error)}. "
         f"Fix the callback, or leave it out of RunConfig.callbacks"
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from muster.base.foreign import message_text
 from muster.errors import RestoreError, public_constructor
 from muster.trials.model import Trial
 from muster.tune.config import seconds
@@ -127,8 +128,8 @@ def _pickled(plugin: PluginState) -> bytes:
         ByReference(buffer).dump(vars(plugin))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise RestoreError(
-            f"{type(plugin).__name__} cannot be saved ({error}): give it save_state() and restore_state(), "
-            "or keep what cannot be pickled out of its attributes"
+            f"{type(plugin).__name__} cannot be saved ({message_text(error)}): give it save_state() and "
+            "restore_state(), or keep what cannot be pickled out of its attributes"
         ) from error
     return buffer.getvalue()
 

@@ -26,7 +26,8 @@ class Result:
     Attributes:
         metrics: The last result, nested as it was reported.
         checkpoint: The newest checkpoint.
-        error: The exception that ended the trial, or its text; None when it ended well.
+        error: The exception that ended the trial; a TuneError with the reason when its process was killed,
+            exited or could not start. None when the trial ended well.
         path: The trial's directory.
         best_checkpoints: Retained checkpoints with their results, the best last.
         cost_usd: What the trial has cost in $, in all its attempts; None when a price was not known.
@@ -36,7 +37,7 @@ class Result:
         self,
         metrics: dict[str, Any] | None,
         checkpoint: Checkpoint | None,
-        error: Any,  # noqa: ANN401 - an exception, or text
+        error: BaseException | None,
         path: str,
         metrics_dataframe: pd.DataFrame | None = None,
         best_checkpoints: list[Scored] | None = None,

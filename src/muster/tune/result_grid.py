@@ -59,9 +59,9 @@ class ResultGrid:
         return self._experiment_analysis.filesystem
 
     @property
-    def errors(self) -> list[Any]:
+    def errors(self) -> list[BaseException]:
         """The exceptions of the trials that failed."""
-        return [result.error for result in self if result.error]
+        return [result.error for result in self if result.error is not None]
 
     @property
     def num_errors(self) -> int:

@@ -14,7 +14,7 @@ from copy import copy, deepcopy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from muster.base.foreign import rays_own
+from muster.base.foreign import error_text, rays_own
 from muster.errors import RestoreError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunConfig, SyncConfig
@@ -348,9 +348,9 @@ def _raise_if_asked(
     failed = [trial for each in launched for trial in _incomplete(each)]
     if not failed:
         return
-    if isinstance(arguments["fail_fast"], str):
-        errors = [record.error for record in analysis.trials if record.status == "ERROR"]
-        raise errors[0] if errors and isinstance(errors[0], Exception) else TuneError(str(errors))
+    errors = [record.error for record in analysis.trials if record.status == "ERROR"]
+    if isinstance(arguments["fail_fast"], str) and errors and errors[0] is not None:
+        raise errors[0] if isinstance(errors[0], Exception) else TuneError(error_text(errors[0]))
     if arguments["raise_on_failed_trial"]:
         raise _not_completed(failed)
     logger.error("Trials did not complete: %s", failed)

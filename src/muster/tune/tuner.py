@@ -8,7 +8,7 @@ from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from muster.base.foreign import rays_own
+from muster.base.foreign import error_text, rays_own
 from muster.errors import TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
@@ -92,7 +92,7 @@ class Tuner:
         failure = self._run.failure_config
         if failure is not None and failure.raises_first and self._grid.num_errors:
             error = self._grid.errors[0]
-            raise error if isinstance(error, Exception) else TuneError(str(error))
+            raise error if isinstance(error, Exception) else TuneError(error_text(error))
         return self._grid
 
     def _asked(self) -> ExperimentSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import muster
 from muster import tune
 from muster.base.forecast import Forecast, RunningTrial
 from muster.base.resources import Resources
+from muster.engines.ray import engine as ray_engine
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
 from muster.errors import TuneError
@@ -89,7 +91,16 @@ def notes_its_end(config):
     report({"pid": os.getpid()})
 
 
-TRIALS = (uses_its_gang, shows_its_gpus, shows_its_package, shows_its_labels, notes_its_end)
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def raises_mute(config):
+    raise Mute
+
+
+TRIALS = (uses_its_gang, shows_its_gpus, shows_its_package, shows_its_labels, notes_its_end, raises_mute)
 OWN = {made.__name__: made for made in TRIALS}
 
 
@@ -103,10 +114,11 @@ def cluster(plain_head):
     ray.shutdown()
 
 
-def opened(**more):
+def opened(idle_warning_s=(60.0, 60.0), **more):
     cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["x"]))
     blobs = {name: cloudpickle.dumps(made) for name, made in {**TRAINABLES, **OWN}.items()}
-    return open_ray_engine(trainables=blobs, options=RayOptions(kill_after_s=0.3), **more)
+    options = RayOptions(kill_after_s=0.3, idle_warning_s=idle_warning_s)
+    return open_ray_engine(trainables=blobs, options=options, **more)
 
 
 @pytest.fixture
@@ -153,6 +165,12 @@ def test_an_actor_runs_exit_functions_and_is_gone_without_taking_the_interpreter
     (pid,) = driver.results("a", "pid")
     wait_for(lambda: is_gone(pid))
     assert [(tmp_path / name).exists() for name in ("at_exit", "taken_apart")] == [True, False]
+
+
+def test_an_error_that_cannot_show_itself_is_reported_with_its_type(driver):
+    driver.start("a", "raises_mute")
+    kind, message = failure(driver, "a")
+    assert (kind, "Mute" in message) == (TrialFailureKind.USER_ERROR, True)
 
 
 def test_two_trials_share_a_gpu(driver):
@@ -344,6 +362,22 @@ def test_a_tuner_works_through_ray_client(cluster, tmp_path):
     assert said["scores"] == [2, 4], done.stderr[-3000:]
     (error,) = said["errors"]  # the head was asked what the cluster is
     assert "needs (CPU: 1, ghost: 1), but there is only (CPU: 2, GPU: 1" in error
+
+
+def test_a_trial_that_waits_for_room_is_reported_later_each_time(cluster, tmp_path, caplog, monkeypatch):
+    """Somebody else holds the processors."""
+    monkeypatch.setattr(ray_engine, "_JUDGE_AFTER_S", 0.1)
+    group = import_ray().util.placement_group([{"CPU": 2}])
+    import_ray().get(group.ready())
+    waits = re.compile(r"trial a has waited (\d+) s")
+    try:
+        with opened(idle_warning_s=(0.2, 100.0)) as engine:
+            Driver(engine, tmp_path).start("a", "counts")
+            wait_for(lambda: engine.poll(0.1) or len(waits.findall(caplog.text)) >= 2, 60)
+    finally:
+        import_ray().util.remove_placement_group(group)
+    first, second = map(int, waits.findall(caplog.text)[:2])
+    assert second >= 2 * first - 1  # shown as whole seconds
 
 
 def test_closing_gives_back_everything(cluster, tmp_path):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import signal
 
 import pytest
@@ -53,6 +54,26 @@ def test_an_exception_that_cannot_be_built_again_is_not_sent():
     )
     assert found == expected
     assert found.message.endswith("Stubborn: only one")
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    "error", [Mute("x"), Mute(), ValueError(Mute())], ids=["mute", "empty", "holds a mute"]
+)
+def test_an_exception_that_cannot_show_itself_is_reported_with_its_type_and_traceback(error):
+    try:
+        raise error
+    except Exception as raised:
+        found = reported_failure(failed_exit(raised))
+    assert (found.kind, type(pickle.loads(found.exception))) == (TrialFailureKind.USER_ERROR, type(error))
+    assert found.traceback.startswith("Traceback")
+    assert f"{type(error).__name__}: <" in found.traceback.splitlines()[-1]
 
 
 def test_a_short_text_is_not_cut_and_a_long_one_keeps_its_end():

@@ -118,11 +118,22 @@ def test_other_answers_that_have_arrived_are_kept(wire):
 
 
 def test_results_are_not_kept_back_on_a_machine_that_will_be_taken(tmp_path):
-    wire = Wire(tmp_path, buffering=(10, 100.0, 0))
+    wire = Wire(tmp_path, buffering=(10, 100.0, 100.0, 0))
     wire.session.report({"loss": 1.0})  # waits for others
     wire.tell(notice(), CONTINUE)
     wire.session.report({"loss": 2.0})
     assert wire.sent() == [FrameKind.REPORT, FrameKind.REPORT]
+
+
+def test_an_answer_may_change_how_long_results_wait(tmp_path):
+    wire = Wire(tmp_path, buffering=(10, 0.0, 100.0, 0))
+    wire.tell(frame(FrameKind.CONTINUE, pack(1.0)))
+    wire.session.report({"loss": 1.0})
+    wire.session.report({"loss": 2.0})  # waits for others
+    wire.clock.advance(1.0)
+    wire.tell(CONTINUE)
+    wire.session.report({"loss": 3.0})
+    assert wire.sent() == [FrameKind.REPORT] * 3
 
 
 def test_a_fork_does_not_take_the_answers_of_its_trial(wire):

@@ -113,7 +113,8 @@ def test_failures_are_added_to_the_text_and_the_latest_exception_is_kept(harness
         "Traceback",
         "ValueError: boo",
     ]
-    assert harness.path(trial, "error.pkl").read_bytes() == b"second"
+    latest = pickle.loads(harness.path(trial, "error.pkl").read_bytes())
+    assert repr(latest) == repr(TuneError("Traceback\nValueError: boo\n"))
 
 
 def test_new_keys_widen_the_table_instead_of_being_lost(harness):

@@ -56,7 +56,6 @@ from muster.trials.spend import share_of_bundles
 _log = logging.getLogger(__name__)
 
 _JUDGE_AFTER_S = 5.0  # so long a pending placement group is not judged: nodes may be on their way
-_WARN_S = 60.0
 _MOST_REMOVALS = 16  # of placement groups, at once
 
 
@@ -69,6 +68,7 @@ class RayOptions(EngineTimeouts, frozen=True, kw_only=True):
     storage: bytes | None = None  # of remote results, for `get_context().get_storage()`
     remote_storage: RemoteStorage | None = None  # for nodes that do not see the driver's directory
     price_per_hour: float | None = None  # $ of a node whose price nobody publishes; None: not known
+    idle_warning_s: tuple[float, float] = (60.0, 60.0)  # a trial waits so long; the second with an autoscaler
 
 
 _DEFAULTS = RayOptions()
@@ -115,7 +115,7 @@ class RayEngine(ProcessEngine, ActorListener):
         self._capacity = ClusterCapacity({})
         self._growth, self._history = Growth(), CapacityHistory()
         self._view, self._draining = view, DrainingNodes()
-        self._has_warned, self._price_problem = False, ""
+        self._warn_at, self._price_problem = 0.0, ""
         self._writer, self._driver = connection.forecasts, connection.driver
         self._forecast: Forecast | None = None
         key = secrets.token_bytes(32)
@@ -414,11 +414,13 @@ class RayEngine(ProcessEngine, ActorListener):
             self._finish(run, failure=failures.impossible_failure(why))
             if placement in self._vacant:
                 self._clear(placement)
-        elif now >= placement.asked_at + _WARN_S and not self._has_warned:
-            self._has_warned = True
+            return
+        waited_s = now - placement.asked_at
+        if now >= self._warn_at and waited_s >= self._options.idle_warning_s[self._view.has_autoscaler]:
+            self._warn_at = now + waited_s  # the next time when it has doubled
             _log.warning(
                 "trial %s has waited %d s for %s; `muster why` or `ray status` shows what the cluster lacks",
-                *(run.command.trial_id, _WARN_S, placement.resources),
+                *(run.command.trial_id, waited_s, placement.resources),
             )
 
     # What becomes of actors (called by ActorPool)

@@ -6,6 +6,7 @@ import os
 import traceback
 from types import TracebackType
 
+from muster.base.foreign import message_text
 from muster.base.framing import pickled
 from muster.engines.worker.protocol import ExitReport
 from muster.engines.worker.run_trainable import CheckpointMissing, ResetRefused
@@ -49,7 +50,7 @@ def _explain_relative_path(error: BaseException) -> None:
 
 def _explain_old_report(error: BaseException) -> None:
     """Adds today's form to the error of `report(loss=0.5)`; here, so that a right call costs nothing more."""
-    text = str(error)
+    text = message_text(error)
     if type(error) is TypeError and text.startswith("report() got an unexpected keyword argument "):
         name = text.rpartition(" ")[2]
         error.args = (f"{text}: metrics are given in one dict, report({{{name}: ...}})",)
@@ -90,7 +91,7 @@ def _pickle_of(error: BaseException) -> bytes | None:
     import pickle
 
     try:
-        if not error.args and not str(error):  # MemoryError and others: users print it, and saw nothing
+        if not error.args and not message_text(error):  # as of a MemoryError
             error.args = (f"{type(error).__name__}{_place(_user_part(error.__traceback__))}",)
         data = pickled(error)
         pickle.loads(data)  # many exceptions pickle well and then cannot be built again

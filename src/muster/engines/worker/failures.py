@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
+from muster.base.foreign import error_text
 from muster.engines.worker.protocol import ExitReport
 from muster.trials.events import TrialFailure
 from muster.trials.events import TrialFailureKind as Kind
@@ -84,4 +85,4 @@ def impossible_failure(why: str) -> TrialFailure:
 
 
 def unpicklable_failure(what: str, error: BaseException) -> TrialFailure:
-    return TrialFailure(kind=Kind.UNPICKLABLE, message=f"{what}: {type(error).__name__}: {error}")
+    return TrialFailure(kind=Kind.UNPICKLABLE, message=f"{what}: {error_text(error)}")

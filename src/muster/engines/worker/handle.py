@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from muster.base.framing import Frame, FrameReader
+from muster.base.framing import Frame, FrameKind, FrameReader, frame, pack
 from muster.engines.worker.protocol import ExitReport
 from muster.host.machine import process_activity
 from muster.session.preemption import PreemptionInfo
@@ -15,6 +15,7 @@ from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
 
+_CONTINUE = frame(FrameKind.CONTINUE)
 _CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for every read
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
 
@@ -114,6 +115,7 @@ class TrialRun:
         self.reused = False
         self.stopping = False
         self.unanswered = 0  # reports
+        self.usual_answer = _CONTINUE if command.buffering[0] <= 1 else b""
         self.exit_report: ExitReport | None = None
         self.failure: TrialFailure | None = None  # why the engine itself ended it
         self.last_result: dict[str, Any] = {}
@@ -122,3 +124,8 @@ class TrialRun:
         self.limit_at: float | None = None
         self.info: PreemptionInfo | None = None  # what was announced to it about its machine
         self.has_warned = False  # that its process is stopped
+
+    def answer(self, running: int) -> bytes:
+        """Returns what lets a trial continue: how long its results may wait, longer the more trials run."""
+        _, least_s, most_s, _ = self.command.buffering
+        return frame(FrameKind.CONTINUE, pack(max(least_s, min(most_s, running // 10))))

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import Clock, SystemClock
+from muster.base.foreign import message_text
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.exit_report import CodeUnreadable, failed_exit
@@ -202,7 +203,7 @@ class Worker:
         try:
             trainable, config = self.trainables.get(order.trainable_name), open_config(order)
         except Exception as error:
-            raise CodeUnreadable(str(error)) from error
+            raise CodeUnreadable(message_text(error)) from error
         if order.checkpoint_path:
             require_checkpoint(order.checkpoint_path)
         if wants_usage(config):

@@ -41,7 +41,7 @@ class StartOrder(NamedTuple):
     log_to_file: tuple[str | None, str | None] = (None, None)
     stays_when_done: bool = False
     env: Mapping[str, str] = {}
-    buffering: tuple[int, float, int] = (1, 100.0, 0)  # of session.Buffering
+    buffering: tuple[int, float, float, int] = (1, 0.0, 100.0, 0)  # of StartTrial
     has_leftovers: bool = False  # an earlier attempt may have left checkpoints in the remote storage
     storage: bytes | None = None  # where results go, when that is not this machine; see TrialStorage
 

@@ -7,9 +7,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from muster.base.clock import Clock
+from muster.base.foreign import message_text, rays_own
 from muster.base.framing import SCALARS, FrameKind, frame, is_plain, pack, pickled, unpack
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.protocol import StartOrder
@@ -42,30 +43,24 @@ class CheckpointTransfer(Protocol):
         """Returns how many threads of this process are its own, and not left behind by a trial."""
 
 
-class Buffering(NamedTuple):
-    """A Buffering limits how many reports are sent together, and how old the first may become."""
-
-    length: int = 1
-    age_s: float = 100.0
-    every: int = 0  # a checkpoint is due at multiples of this: reports before it are sent first
-
-
 class ReportBuffer:
-    """A ReportBuffer keeps at most `length` frames until they are due."""
+    """A ReportBuffer keeps at most `length` frames until they are due, the first for at most `age_s`.
 
-    def __init__(self, rules: Buffering) -> None:
-        self._rules = rules
+    A checkpoint is due at multiples of `every`: reports before it are sent first.
+    """
+
+    def __init__(self, length: int, age_s: float, every: int) -> None:
+        self._length, self.age_s, self._every = length, age_s, every
         self._frames: list[bytes] = []
         self._since = 0.0
 
     def add(self, report: bytes, *, iteration: int, now: float, is_urgent: bool) -> bytes:
         """Returns all frames that have to be sent now, in order; nothing when the report may wait."""
-        rules = self._rules
         if not self._frames:
             self._since = now
         self._frames.append(report)
-        is_due = rules.every > 0 and iteration % rules.every == 0
-        is_full = len(self._frames) >= rules.length or now - self._since >= rules.age_s
+        is_due = self._every > 0 and iteration % self._every == 0
+        is_full = len(self._frames) >= self._length or now - self._since >= self.age_s
         return self.take() if is_urgent or is_due or is_full else b""
 
     def take(self) -> bytes:
@@ -124,7 +119,8 @@ class TrialSession:
         self._has_answered = False  # by a checkpoint
         self._publish_s = 0.0  # how long the last checkpoint took
         self._usage: UsageMonitor | None = None
-        self._buffer = ReportBuffer(Buffering(*order.buffering)) if order.buffering[0] > 1 else None
+        length, least_s, _, every = order.buffering
+        self._buffer = ReportBuffer(length, least_s, every) if length > 1 else None
         self._checkpoint = Checkpoint(order.checkpoint_path) if order.checkpoint_path else None
         if order.checkpoint_path:
             self.progress.resume(order.checkpoint_metrics or {})
@@ -246,6 +242,8 @@ class TrialSession:
         while True:
             kind, payload = self._channel.receive()
             if kind == FrameKind.CONTINUE:
+                if payload and self._buffer is not None:
+                    self._buffer.age_s = unpack(payload)
                 return
             if kind == FrameKind.STOP:
                 self.stopped = True
@@ -292,8 +290,6 @@ class TrialSession:
 
 
 def _no_checkpoint(given: object) -> TypeError:
-    from muster.base.foreign import rays_own  # here: every process of a trial would carry it along
-
     fault = rays_own(given) or "must be a Checkpoint; use Checkpoint.from_directory"
     return TypeError(f"report(checkpoint={given!r}): {fault}")
 
@@ -350,5 +346,6 @@ def _unpicklable_message(metrics: Mapping[str, Any], error: Exception) -> str:
         try:
             pickled(value)
         except Exception:  # noqa: BLE001 - as above
-            return f"the reported value {key!r} ({type(value).__name__}) cannot be pickled: {error}"
-    return f"the reported metrics cannot be pickled: {error}"
+            kind, why = type(value).__name__, message_text(error)
+            return f"the reported value {key!r} ({kind}) cannot be pickled: {why}"
+    return f"the reported metrics cannot be pickled: {message_text(error)}"

@@ -15,7 +15,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muster.errors import StoreError
+from muster.base.foreign import error_text, shown
+from muster.errors import StoreError, TuneError
 from muster.session.checkpoint import Checkpoint
 from muster.session.publish import CHECKPOINT_NAME
 from muster.stores.storage import Storage
@@ -37,6 +38,7 @@ Scored = tuple[Checkpoint, dict[str, Any]]
 _TEXT = frozenset({"trial_id", "date", "hostname", "node_ip", "checkpoint_dir_name", "experiment_tag"})
 _INTEGER = re.compile(r"[-+]?\d+")
 _FLOAT = re.compile(r"[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|inf|infinity|nan)", re.IGNORECASE)
+_FAILURE = re.compile(r"^Failure # \d+ \(occurred at .*\)\n", re.MULTILINE)  # see failure_text
 
 
 class TrialFolder:
@@ -93,15 +95,17 @@ class TrialFolder:
             for name in names
         ]
 
-    def error(self, pickled: bytes | None = None) -> Any:  # noqa: ANN401 - the user's exception, or text
-        """Returns the exception that ended the trial, else the text about it, else None."""
+    def error(self, pickled: bytes | None = None, text: str = "") -> BaseException | None:
+        """Returns the exception that ended the trial: the pickled one, else a TuneError with the reason."""
         content = pickled if pickled is not None else self._bytes(EXPR_ERROR_PICKLE_FILE)
         if content is not None:
             try:
-                return pickle.loads(content)
+                found = pickle.loads(content)
+                return found if isinstance(found, BaseException) else TuneError(shown(found))
             except Exception as error:  # noqa: BLE001 - its class may be gone, or refuse to be built
-                logger.warning("%s: the exception cannot be unpickled (%s)", self.path, error)
-        return self._text(EXPR_ERROR_FILE)
+                logger.warning("%s: the exception cannot be unpickled (%s)", self.path, error_text(error))
+        text = text or _FAILURE.split(self._text(EXPR_ERROR_FILE) or "")[-1].strip()
+        return TuneError(text) if text else None
 
     def _params(self) -> dict[str, Any]:
         text = self._text(EXPR_PARAM_FILE)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.errors import StoreError
+from muster.errors import StoreError, TuneError
 from muster.session.checkpoint import Checkpoint
 from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.stores.experiment.summary import TrialSummary
@@ -117,21 +117,21 @@ class TrialRecord:
         return [(self._handle(ref), dict(ref.metrics)) for ref in self.retained]
 
     @property
-    def error(self) -> Any:  # noqa: ANN401 - the user's exception, or text
-        """The exception that ended the trial, else the text about it; None when it ended well."""
+    def error(self) -> BaseException | None:
+        """The exception that ended the trial; a TuneError with the reason when it raised none."""
         if self.status == "TERMINATED":
             return None
-        found = self.folder.error(self.pickled_error) or self.error_text
-        if not found and self.status == "ERROR":
+        found = self.folder.error(self.pickled_error, self.error_text)
+        if found is None and self.status == "ERROR":
             return self._saved_error()  # there was no room for error.txt, or somebody has deleted it
-        return found or None
+        return found
 
-    def _saved_error(self) -> str:
+    def _saved_error(self) -> BaseException | None:
         with contextlib.suppress(StoreError, ValueError, OSError):
             for summary in saved_trials(self.experiment_path, self.filesystem):
-                if summary.trial_id == self.trial_id and summary.failure is not None:
-                    return summary.failure.traceback or summary.failure.message
-        return f"the trial failed, and neither {self.path} nor the store of the experiment says why"
+                if summary.trial_id == self.trial_id and (failure := summary.failure) is not None:
+                    return self.folder.error(failure.exception, failure.traceback or failure.message)
+        return TuneError(f"{self.path}: neither error.txt nor experiment.sqlite has its error; run it again")
 
     def _on_disk(self) -> list[Scored]:
         found = self.folder.checkpoints(self.rows_if_any, self.made_at)

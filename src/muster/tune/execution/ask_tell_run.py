@@ -142,7 +142,7 @@ class AskTellRun:
             replace(settings, max_pending=1),
             plugins,
             capacity=self.engine.capacity(),
-            directory_for=directory_namer(wanted.place.directory, self._clock),
+            directory_for=directory_namer(wanted.place.directory, self._clock, settings.max_len_identifier),
         )
 
     def _callbacks(self) -> CallbackList:

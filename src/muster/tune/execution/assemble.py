@@ -5,16 +5,21 @@ Called by Tuner; decides nothing that the core decides. Nothing is started here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from muster.base.foreign import rays_own
 from muster.errors import TuneError
-from muster.trials.model import FailurePolicy
+from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.plugins import SchedulerPlugin, SearchPlugin
 from muster.trials.template import Limits, Settings, TrialTemplate
 from muster.tune.config import RunConfig, log_files, seconds
+from muster.tune.constants import idle_warning_in, number_in
 from muster.tune.trainable.checkpointing import checkpoint_policy
 from muster.tune.trainable.function_trainable import trainable_name
 from muster.tune.trainable.util import trial_resources
@@ -22,6 +27,8 @@ from muster.tune.tune_config import TuneConfig
 
 if TYPE_CHECKING:
     from muster.tune.stopper.stopper import Stopper
+
+logger = logging.getLogger(__name__)
 
 PENDING_AHEAD = 200  # of a searcher that does not learn; others are asked one by one
 
@@ -56,6 +63,7 @@ def settings_of(
 ) -> Settings:
     """Returns the settings of the core; the environment variables are Ray's."""
     failure = run.failure_config
+    whole, seconds_in = partial(number_in, environment, int), partial(number_in, environment, float)
     return Settings(
         name=str(run.name),
         experiment_dir=directory,
@@ -65,17 +73,37 @@ def settings_of(
             max_failures=failure.max_failures if failure else 0,
             fail_fast=bool(failure and failure.fail_fast),
             raise_first=bool(failure and failure.raises_first),
-            restore_retries=_whole_number(environment, "TUNE_RESTORE_RETRY_NUM", 0),
+            restore_retries=whole("TUNE_RESTORE_RETRY_NUM"),
             count_preemption=environment.get("RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE") == "1",
         ),
         reuse_actors=tune.reuse_actors,
-        max_pending=_whole_number(environment, "TUNE_MAX_PENDING_TRIALS_PG", ahead),
-        result_buffer_length=_whole_number(environment, "TUNE_RESULT_BUFFER_LENGTH", 1),
-        result_buffer_age_s=_whole_number(environment, "TUNE_RESULT_BUFFER_MAX_TIME_S", 100),
+        max_pending=whole("TUNE_MAX_PENDING_TRIALS_PG", ahead),
+        result_buffer=(
+            whole("TUNE_RESULT_BUFFER_LENGTH"),
+            seconds_in("TUNE_RESULT_BUFFER_MIN_TIME_S"),
+            seconds_in("TUNE_RESULT_BUFFER_MAX_TIME_S"),
+        ),
+        idle_warning_s=idle_warning_in(environment),
+        max_len_identifier=whole("TUNE_MAX_LEN_IDENTIFIER"),
         strict_metrics=environment.get("TUNE_DISABLE_STRICT_METRIC_CHECKING") != "1",
         trial_time_limit_s=seconds(run.trial_time_limit_s, "RunConfig(trial_time_limit_s=...)"),
         limits=limits_of(tune),
     )
+
+
+def checked_buffers(settings: Settings, scheduler: object, policy: CheckpointPolicy) -> Settings:
+    """Returns the settings with as many buffered results as can be used; warns when these are fewer."""
+    length, every = settings.result_buffer[0], policy.frequency
+    if length > 1 and not getattr(scheduler, "supports_buffered_results", True):
+        most, why = 1, type(scheduler).__name__
+    elif policy.at_end:
+        most, why = 1, "checkpoint_at_end"
+    else:
+        most, why = every or length, f"checkpoint_frequency={every}"
+    if most >= length:
+        return settings
+    logger.warning("TUNE_RESULT_BUFFER_LENGTH=%d: %s allows %d; lower or unset it", length, why, most)
+    return replace(settings, result_buffer=(most, *settings.result_buffer[1:]))
 
 
 def limits_of(tune: TuneConfig) -> Limits:
@@ -85,16 +113,6 @@ def limits_of(tune: TuneConfig) -> Limits:
         cost_budget=tune.cost_budget,
         deadline=deadline.timestamp() if isinstance(deadline, datetime) else None,
     )
-
-
-def _whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
-    given = environment.get(name, "auto")
-    if given in ("", "auto"):
-        return default
-    try:
-        return int(given)
-    except ValueError:
-        raise ValueError(f"the environment variable {name}={given!r}: must be a whole number") from None
 
 
 def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, int]:

@@ -10,17 +10,17 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
 from math import inf
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.text import did_you_mean, money
+from muster.base.text import money
 from muster.errors import TuneError
 from muster.host.file_lock import holder_of
 from muster.host.machine import environment, program
@@ -30,14 +30,14 @@ from muster.stores.experiment.reader import STORE_NAME
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
-from muster.trials.metrics import TRAINING_ITERATION, flatten
 from muster.trials.plugins import Plugins
 from muster.trials.restore import MakeTrial
 from muster.trials.template import Limits, TrialTemplate
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.callback import Callback, CallbackList
+from muster.tune.callback import CallbackList
 from muster.tune.config import seconds
+from muster.tune.constants import number_in
 from muster.tune.execution.assemble import (
+    checked_buffers,
     scheduler_of,
     search_of,
     settings_of,
@@ -48,6 +48,7 @@ from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
 from muster.tune.execution.paths import directory_namer
 from muster.tune.execution.restore import Restorer, SavedTuner
+from muster.tune.execution.run_checks import BackgroundProblems, CriteriaCheck, SlowCalls
 from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import attach_loggers, default_callbacks
@@ -59,7 +60,6 @@ from muster.tune.reporting.reporter import LiveAmounts
 if TYPE_CHECKING:
     from muster.engines.local.engine import LocalEngine
     from muster.engines.ray.engine import RayEngine
-    from muster.trials.model import Trial
     from muster.tune.reporting.reporter import Reporter
     from muster.tune.stopper.stopper import Stopper
 
@@ -115,73 +115,6 @@ def rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-CHECK_PERIOD_S = 5.0
-
-
-class HasProblems(Protocol):
-    """A HasProblems object works in the background and keeps what failed until it is taken."""
-
-    def take_problems(self) -> tuple[str, ...]: ...
-
-
-class BackgroundProblems(Callback):
-    """BackgroundProblems shows problems of background workers; each one once, then every ten minutes."""
-
-    REPEAT_S = 600.0
-
-    def __init__(self, sources: Sequence[HasProblems], reporter: Reporter, clock: Clock) -> None:
-        self._sources, self._reporter, self._clock = tuple(sources), reporter, clock
-        self._due_at = clock.monotonic() + CHECK_PERIOD_S
-        self._shown: dict[str, float] = {}
-
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        now = self._clock.monotonic()
-        if now >= self._due_at:
-            self._due_at = now + CHECK_PERIOD_S
-            self._show(now)
-
-    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        self._show(self._clock.monotonic())
-
-    def _show(self, now: float) -> None:
-        for source in self._sources:
-            for problem in source.take_problems():
-                key = problem.partition(" (failure")[0]
-                if now - self._shown.get(key, float("-inf")) >= self.REPEAT_S:
-                    self._shown[key] = now
-                    self._reporter.note(f"warning: {problem}")
-
-
-class CriteriaCheck(Callback):
-    """A CriteriaCheck warns once when the first result lacks what stop criteria or the scheduler read."""
-
-    def __init__(self, stop: object, scheduler: object, reporter: Reporter) -> None:
-        self._reporter = reporter
-        criteria = stop if isinstance(stop, Mapping) else {}
-        self._wanted = {key: f"RunConfig(stop={{{key!r}: {criteria[key]!r}}})" for key in criteria}
-        if isinstance(time := getattr(scheduler, "_time_attr", None), str):
-            self._wanted[time] = f"{type(scheduler).__name__}(time_attr={time!r})"
-
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        if not self._wanted:  # nearly always
-            return
-        reported = (trial.last_result for trial in trials if TRAINING_ITERATION in trial.last_result)
-        if (result := next(reported, None)) is None:
-            return
-        wanted, self._wanted = self._wanted, {}
-        flat = flatten(result)
-        own = [name for name in flat if name not in AUTO_RESULT_KEYS and not name.startswith("config/")]
-        for name in (name for name in wanted if name not in flat):
-            near = did_you_mean(name, flat)
-            self._reporter.note(
-                f"warning: {wanted[name]} ends nothing, because the first result has no {name!r}; "
-                f"it has {', '.join(own)}{near and f': {near}'}"
-            )
-
-    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        self.on_step_end(0, trials)
-
-
 def run_experiment(
     spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
 ) -> ExperimentOutcome:
@@ -196,7 +129,9 @@ def run_experiment(
     patient = FullDiskStore(store, clock, reporter.note, stop.is_set, directory)
     stack.callback(patient.close)
     deletions = DeletionQueue(partial(delete_checkpoint, uploads=run.uploads), store.sync, clock=clock)
+    number = partial(number_in, environment(), float)
     saver = ExperimentSaver(state, store=patient, clock=clock, logs=run.writer)
+    saver.min_period_s = number("TUNE_GLOBAL_CHECKPOINT_S", saver.min_period_s)
     controller = TrialController(
         state,
         engine=engine,
@@ -212,6 +147,7 @@ def run_experiment(
         if run.uploads is not None:
             run.uploads.note(state.index.order)
     _announce(spec, run, reporter)
+    stack.callback(SlowCalls(state.plugins, run.hooks.callbacks, number("TUNE_WARN_THRESHOLD_S")).close)
     controller.run(_between_steps(state, engine, clock, stop))
     is_interrupted = stop.is_set() and not state.is_finished
     if state.ended_by:
@@ -315,6 +251,7 @@ def _assemble(
     search, ahead = search_of(spec.tune, template)
     scheduler = scheduler_of(spec.tune)
     settings = settings_of(spec.tune, spec.run, str(spec.place.directory), ahead, environment())
+    settings = checked_buffers(settings, scheduler, template.checkpoint_policy)
     writer = LogWriter()
     stack.callback(writer.close)
     uploads = uploads_for(spec.place, spec.run, clock)
@@ -324,7 +261,7 @@ def _assemble(
         settings,
         Plugins(search=search, scheduler=scheduler, stopper=stopper, hooks=hooks),
         capacity=engine.capacity(),
-        directory_for=directory_namer(spec.place.directory, clock),
+        directory_for=directory_namer(spec.place.directory, clock, settings.max_len_identifier),
     )
     if stopper is not None or settings.limits.deadline is not None:
         engine.ends_in(lambda: _left_s(stopper, settings.limits, clock))

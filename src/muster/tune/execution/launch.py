@@ -6,6 +6,7 @@ The first process of the engine takes as long to start as the remaining imports:
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from muster.tune.reporting.reporter import Reporter
     from muster.tune.tune_config import ResumeConfig, TuneConfig
 
-_REMOVED_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -77,7 +78,9 @@ def paths_of(run: RunConfig) -> ExperimentPaths:
 
 def launch(spec: ExperimentSpec) -> ExperimentOutcome:
     """Runs an experiment to its end, or until Ctrl-C; failed trials are results too."""
-    _refuse_removed_variables()
+    from muster.host.machine import environment
+
+    check_variables(environment())
     with ExitStack() as stack:
         reporter, engine = _start(spec, stack)
         from muster.tune.execution.experiment_run import run_experiment
@@ -96,6 +99,7 @@ def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngin
     from muster.tune.trainable.util import thread_limit, trial_resources
 
     reporter = reporter_for(spec.run, clock=SystemClock(), environment=environment())
+    reporter.prints_errors = environment().get("TUNE_PRINT_ALL_TRIAL_ERRORS", "1") != "0"
     stack.callback(reporter.abort)
     resources = trial_resources(spec.trainable, spec.overrides.get("resources_per_trial"))
     with reporter.catching():
@@ -110,13 +114,19 @@ def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | 
     if _runs_on_ray(spec.run.engine):
         from muster.engines.ray.connect import open_ray_engine
         from muster.engines.ray.engine import RayOptions
+        from muster.host.machine import environment
+        from muster.tune.constants import idle_warning_in
         from muster.tune.execution.upload import reach_of
 
         reach = reach_of(spec.place, spec.run)
         return open_ray_engine(
             trainables=trainables,
             options=RayOptions(
-                env=env, remote_storage=reach, storage=storage, price_per_hour=spec.run.price_per_hour
+                env=env,
+                remote_storage=reach,
+                storage=storage,
+                price_per_hour=spec.run.price_per_hour,
+                idle_warning_s=idle_warning_in(environment()),
             ),
         )
     from muster.base.clock import SystemClock
@@ -138,12 +148,13 @@ def _runs_on_ray(engine: str) -> bool:
     return bool(environment().get("RAY_ADDRESS")) or bool(is_connected is not None and is_connected())
 
 
-def _refuse_removed_variables() -> None:
-    """Refuses variables that no longer have an effect: the results would not be where expected."""
-    from muster.host.machine import environment
+def check_variables(environment: Mapping[str, str]) -> None:
+    """Refuses removed variables: results would not be where expected. Warns of those without an effect."""
+    from muster.tune.constants import NO_EFFECT, REMOVED, VARIABLES
 
-    for name in _REMOVED_VARIABLES:
-        if environment().get(name):
-            raise DeprecationWarning(
-                f"the environment variable {name} is no longer used: unset it, and use storage_path instead"
-            )
+    for name in VARIABLES.keys() & environment.keys():
+        kind, _, why = VARIABLES[name][1].rstrip(".").partition(": ")
+        if environment[name] and kind == REMOVED:
+            raise DeprecationWarning(f"the environment variable {name} is no longer used: unset it and {why}")
+        if environment[name] and kind == NO_EFFECT:
+            logger.warning("the environment variable %s has no effect: %s", name, why)

@@ -177,8 +177,8 @@ def dated_name(trainable: str, at: float, environment: Mapping[str, str]) -> str
     return f"{trainable}_{dated(at)}_{RandomIds().fresh('')[-6:]}"
 
 
-def directory_namer(experiment: Path, clock: Clock) -> Callable[[Trial], str]:
-    """Returns a function that gives each trial a unique directory name.
+def directory_namer(experiment: Path, clock: Clock, max_len: int = 130) -> Callable[[Trial], str]:
+    """Returns a function that gives each trial a unique directory name of `max_len` characters and a date.
 
     An experiment has one writer at a time, so names that are free at first are taken only here.
     """
@@ -186,7 +186,7 @@ def directory_namer(experiment: Path, clock: Clock) -> Callable[[Trial], str]:
     ids = RandomIds()
 
     def name(trial: Trial) -> str:
-        wanted = trial_dirname(trial, _of_second(int(clock.now())))
+        wanted = trial_dirname(trial, _of_second(int(clock.now())), max_len)
         chosen = unique_dirname(wanted, taken.__contains__, lambda: ids.fresh("x")[-4:])
         taken.add(chosen)
         return chosen

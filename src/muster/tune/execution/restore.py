@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
+from muster.base.foreign import error_text, message_text
 from muster.errors import RestoreError, StoreError, TuneError
 from muster.host.atomic_write import atomic_write
 from muster.session.publish import MANIFEST
@@ -69,7 +70,7 @@ class SavedTuner:
             parts = [name for name, part in kept.items() if not _can_be_pickled(part)]
             raise TuneError(
                 f"the experiment could not be resumed later, because its {' and '.join(parts)} cannot be "
-                f"pickled: {error}. Keep open files, locks and connections out of it"
+                f"pickled: {message_text(error)}. Keep open files, locks and connections out of it"
             ) from error
         atomic_write(directory / TRAINABLE_FILE, code)
         atomic_write(directory / TUNER_FILE, content)
@@ -88,7 +89,7 @@ class SavedTuner:
             ) from None
         except Exception as error:  # a pickle may raise anything
             raise RestoreError(
-                f"{file}: cannot be read ({type(error).__name__}: {error}). Run this where the modules that "
+                f"{file}: cannot be read ({error_text(error)}). Run this where the modules that "
                 "the experiment used can be imported"
             ) from error
 
@@ -115,7 +116,7 @@ def saved_trainable(directory: Path) -> Any:  # noqa: ANN401 - function or class
         raise
     except Exception as error:
         raise RestoreError(
-            f"{file}: cannot be read ({type(error).__name__}: {error}). Run this where the modules that the "
+            f"{file}: cannot be read ({error_text(error)}). Run this where the modules that the "
             "trainable used can be imported, or name the trainable"
         ) from error
 

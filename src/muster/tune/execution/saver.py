@@ -26,7 +26,6 @@ from muster.tune.plugin_state import PluginState
 logger = logging.getLogger(__name__)
 
 SAVE_SHARE = 20.0  # times the duration of the last save
-MIN_SAVE_PERIOD_S = 1.0
 MANY_ENDED = 500  # trials that wait to be saved: a save comes early, because they take memory until then
 LOG_TIMEOUT_S = 2.0
 LAST_LOG_TIMEOUT_S = 30.0  # nothing else is left to do, and without this save the next start is slow
@@ -46,6 +45,8 @@ class Logs(Protocol):
 
 class ExperimentSaver:
     """An ExperimentSaver writes snapshots of one experiment to its store, and restores it from them."""
+
+    min_period_s = 1.0
 
     def __init__(
         self, state: ExperimentState, *, store: TrialStore, clock: Clock, logs: Logs | None = None
@@ -122,7 +123,7 @@ class ExperimentSaver:
         # What the next save repeats:
         again_s = prepared - began + waited_s + (now - prepared - waited_s) * live_share
         self._early_at = now + SAVE_SHARE * again_s
-        self._save_at = max(self._early_at, now + MIN_SAVE_PERIOD_S)
+        self._save_at = max(self._early_at, now + self.min_period_s)
 
     def _plugins(self) -> dict[str, Any]:
         """Returns the plug-ins that have a state; a user's scheduler may lack `save_state`."""

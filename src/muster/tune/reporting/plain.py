@@ -72,7 +72,8 @@ class EventReporter(PeriodicReporter):
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.failed(trial)
-        self._event_lines.errored(trial, self._tally.failure_message(trial))
+        message = self._tally.failure_message(trial) if self.prints_errors else ""
+        self._event_lines.errored(trial, message)
 
 
 class DetailedEventReporter(EventReporter):
@@ -124,7 +125,8 @@ class PlainReporter(EventReporter):
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._tally.recovered(trial)
-        self._event_lines.retried(trial, self._tally.failure_message(trial))
+        if self.prints_errors:
+            self._event_lines.retried(trial, self._tally.failure_message(trial))
 
 
 class DetailedPlainReporter(DetailedEventReporter, PlainReporter):

@@ -63,6 +63,7 @@ class Reporter(Callback):
     """A Reporter shows nothing, except how to continue after Ctrl-C: that goes to standard error."""
 
     info: RunInfo
+    prints_errors = True  # TUNE_PRINT_ALL_TRIAL_ERRORS
 
     def catching(self) -> AbstractContextManager[None]:
         """Makes processes started inside print through the reporter, which keeps a live view intact."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
+from muster.base.foreign import error_text
 from muster.base.rng import Stream, global_generators_at
 from muster.errors import TuneError
 from muster.trials.metrics import in_words
@@ -144,7 +145,7 @@ def _called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:  #
         return function(*arguments)
     except Exception as error:
         raise TuneError(
-            f"{what} ({getattr(function, '__name__', function)}) raised {type(error).__name__}: {error}. Fix "
+            f"{what} ({getattr(function, '__name__', function)}) raised {error_text(error)}. Fix "
             "it and continue with Tuner.restore: everything up to here is saved"
         ) from error
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, msgpack
 
+from muster.base.foreign import message_text
 from muster.base.ids import IdSource, RandomIds
 from muster.errors import MusterError, RestoreError, TuneError, as_plugin_error
 from muster.trials.model import Trial
@@ -143,7 +144,8 @@ class SearchGenerator(SearchAlgorithm):
         except MusterError:
             raise
         except Exception as error:
-            message = f"the searcher {self._name} raised {type(error).__name__} in {hook}(): {error}. "
+            raised = f"{type(error).__name__} in {hook}(): {message_text(error)}"
+            message = f"the searcher {self._name} raised {raised}. "
             fix = "Fix the searcher, or use another `search_alg`"
             raise as_plugin_error(error, message + fix) from error
 

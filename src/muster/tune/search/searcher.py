@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from muster.base.foreign import error_text
 from muster.errors import MusterError, RestoreError, TuneError, public, public_constructor
 from muster.trials.metrics import flatten
 from muster.trials.model import Trial
@@ -260,7 +261,7 @@ def saved_searcher(searcher: Searcher) -> bytes:
         raise
     except Exception as error:
         raise TuneError(
-            f"the searcher {type(searcher).__name__} cannot be saved ({type(error).__name__}: {error}): "
+            f"the searcher {type(searcher).__name__} cannot be saved ({error_text(error)}): "
             "implement save(path) and restore(path), or keep only picklable attributes"
         ) from error
 
@@ -275,7 +276,7 @@ def restore_searcher(searcher: Searcher, state: bytes) -> None:
         raise
     except Exception as error:
         raise RestoreError(
-            f"the searcher {type(searcher).__name__} cannot be restored ({type(error).__name__}: {error}): "
+            f"the searcher {type(searcher).__name__} cannot be restored ({error_text(error)}): "
             "was it saved by the same class with the same libraries?"
         ) from error
 

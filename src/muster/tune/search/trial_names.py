@@ -9,7 +9,6 @@ from typing import Any
 from muster.trials.model import Trial
 from muster.tune.search.paths import Path, sort_key
 
-MAX_LEN_IDENTIFIER = 130  # TUNE_MAX_LEN_IDENTIFIER; the caller reads the environment
 _OUTSIDE_TAG = re.compile(r"[^A-Za-z0-9_-]+")
 _OUTSIDE_DIRNAME = re.compile(r'[/()<>:"\\|?*]')
 
@@ -31,7 +30,7 @@ def format_vars(resolved_vars: Mapping[Path, Any]) -> str:
     return ",".join(f"{clean_value(path[-1])}={clean_value(resolved_vars[path])}" for path in paths)
 
 
-def trial_dirname(trial: Trial, date: str, max_len: int = MAX_LEN_IDENTIFIER) -> str:
+def trial_dirname(trial: Trial, date: str, max_len: int = 130) -> str:
     """Returns the name of a trial's directory; `date` is `%Y-%m-%d_%H-%M-%S`."""
     if trial.custom_dirname:
         name = trial.custom_dirname

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from muster.base.foreign import message_text
 from muster.tune.search.paths import Path, at, children, filled, flat_name, is_container, sort_key
 from muster.tune.search.random_stream import RandomStream, State, as_plain
 from muster.tune.search.sample import Categorical, Domain, Float, Function, Integer
@@ -30,7 +31,7 @@ class Expression(Function):
         try:
             self._code = compile(text, "<eval>", "eval")
         except (SyntaxError, TypeError, ValueError) as error:
-            raise ValueError(f"Failed to evaluate expression: {text!r}: {error}") from error
+            raise ValueError(f"Failed to evaluate expression: {text!r}: {message_text(error)}") from error
         self.func: Callable[..., Any] = self._evaluate
         self.text = text
 
@@ -265,7 +266,7 @@ def _call_with_spec(path: Path, function: Function, spec: Any) -> Any:  # noqa: 
         raise
     except Exception as error:
         raise ValueError(
-            f"Failed to evaluate expression: {function!r} at {flat_name(path)}: {error}"
+            f"Failed to evaluate expression: {function!r} at {flat_name(path)}: {message_text(error)}"
         ) from error
 
 

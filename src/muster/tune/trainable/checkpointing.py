@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from muster.host.machine import environment
 from muster.trials.model import CheckpointPolicy
 from muster.tune.config import CheckpointConfig
 from muster.tune.trainable.function_trainable import is_function_trainable, is_trainable_class, trainable_name
@@ -32,6 +33,7 @@ def checkpoint_policy(trainable: Any, config: CheckpointConfig | None = None) ->
         score_order=asked.checkpoint_score_order or "max",
         frequency=frequency,
         at_end=at_end,
+        only_score=environment().get("TUNE_ONLY_STORE_CHECKPOINT_SCORE_ATTRIBUTE", "0") == "1",
     )
 
 

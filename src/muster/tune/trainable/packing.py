@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from muster.base.foreign import message_text
 from muster.errors import TuneError
 from muster.tune.trainable.function_trainable import trainable_name
 
@@ -32,7 +33,7 @@ def packed(trainable: Any) -> bytes:  # noqa: ANN401 - function or class
     try:
         blob = bytes(cloudpickle.dumps(trainable))
     except Exception as error:
-        found = "; ".join(f"{where}: {what}" for where, what in culprits(trainable)) or str(error)
+        found = "; ".join(f"{where}: {what}" for where, what in culprits(trainable)) or message_text(error)
         raise TypeError(
             f"the trainable {name} cannot be sent to another process, because it uses what cannot be "
             f"pickled: {found}. Make it inside of the trainable, or do not refer to it there"

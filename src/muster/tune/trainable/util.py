@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from muster.base.foreign import rays_own
+from muster.base.foreign import error_text, rays_own
 from muster.errors import TuneError, public
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.tune.trainable.function_trainable import is_trainable_class, trainable_name
@@ -76,7 +76,7 @@ def _pickled(value: object, name: str) -> list[Any]:
     except Exception as error:
         raise ValueError(
             f"with_parameters: {name}, a {type(value).__name__}, cannot be pickled "
-            f"({type(error).__name__}: {error}); make it inside of the trainable instead"
+            f"({error_text(error)}); make it inside of the trainable instead"
         ) from error
     return [head, *buffers]
 

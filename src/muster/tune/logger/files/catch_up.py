@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from muster.tune.logger.files.failure_files import failure_text
+from muster.tune.logger.files.failure_files import failure_text, pickled_failure
 from muster.tune.logger.logger import restored_iteration, trial_directory
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class CatchUp:
                     writer.row(log, kinds, row)
             for number, failure in history.failures:
                 text = failure_text(number, failure, at).encode("utf-8", "replace")
-                writer.fail(log, text, failure.exception, unless=b"Failure # %d (" % number)
+                writer.fail(log, text, pickled_failure(failure), unless=b"Failure # %d (" % number)
             if trial.is_finished():
                 writer.end(trial.trial_id, failed=trial.status == "ERROR")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import time  # only for formatting; the time is read from a Clock
 from typing import TYPE_CHECKING
 
 from muster.base.clock import Clock, SystemClock
+from muster.errors import TuneError
 from muster.tune.callback import Callback
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.logger.logger import trial_directory
@@ -32,13 +34,12 @@ class FailureFiles(Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, failure: TrialFailure, **info: object
     ) -> None:
         trial.error_filename = ERRORS
-        if failure.exception is not None:
-            trial.pickled_error_filename = PICKLED_ERROR
+        trial.pickled_error_filename = PICKLED_ERROR
         if self._writer is None:
             return
         text = failure_text(trial.num_failures, failure, self._clock.now()).encode("utf-8", "replace")
         log = self._writer.log(trial.trial_id, trial_directory(self._experiment_dir, trial))
-        self._writer.fail(log, text, failure.exception)
+        self._writer.fail(log, text, pickled_failure(failure))
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self._end(trial, failed=False)
@@ -50,6 +51,11 @@ class FailureFiles(Callback):
         """Closes the files of a trial; a file logger, where there is one, has done this already."""
         if self._writer is not None:
             self._writer.end(trial.trial_id, failed=failed)
+
+
+def pickled_failure(failure: TrialFailure) -> bytes:
+    """Returns error.pkl: the exception of the trial, else a TuneError with the reason."""
+    return failure.exception or pickle.dumps(TuneError(failure.traceback or failure.message))
 
 
 def failure_text(number: int, failure: TrialFailure, at: float) -> str:
