@@ -113,6 +113,12 @@ def _leaves(prefix: str, nested: Mapping[str, Any], delimiter: str) -> Iterator[
             yield name, value
 
 
+def tried_config(result: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the config that made the last result: a scheduler may have changed the trial's first one."""
+    config = result.get("config")
+    return config if isinstance(config, Mapping) and config else first
+
+
 def missing_metric(
     flat: Mapping[str, Any], wanted: Iterable[tuple[str, Any]], *, is_first: bool = False
 ) -> str:

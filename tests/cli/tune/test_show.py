@@ -14,8 +14,10 @@ from tests.cli.tune.experiments import FAILURE, four_trials, write
 from tests.tune.experiments import add_checkpoint, logged_row, write_json
 
 from muster.base.text import moment
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.stores.experiment.values import Pickled
 from muster.testing.builders import created, exited, reported, started
+from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
 from muster.tune.search.space import grid_search
 from muster.tune.tune_config import TuneConfig
@@ -143,6 +145,31 @@ def test_the_best_trial_has_a_config_to_paste(tune, four):
         "1. loss = 0.25, trial a_00001, TERMINATED after 2 iterations\n"
         "{'lr': 0.1, 'net': {'width': 2}}\n"
     )
+
+
+@pytest.fixture(params=["facts", "snapshot"])
+def perturbed(request, tmp_path):
+    """A trial that began with lr 0.03 and whose last result was made with the 1.15 that PBT gave it."""
+    facts = [created("a_1", {"lr": 0.03}), started("a_1"), reported("a_1", 1, loss=9.0, config={"lr": 0.03})]
+    place = write(
+        tmp_path / "pbt", [*facts, reported("a_1", 2, loss=0.5, config={"lr": 1.15}), exited("a_1")]
+    )
+    if request.param == "snapshot":
+        with SqliteTrialStore(place) as store:
+            store.snapshot(b"", {})
+    return place
+
+
+def test_a_config_that_a_scheduler_changed_is_the_one_that_every_command_gives(tune, perturbed, tmp_path):
+    assert "\n{'lr': 1.15}\n" in tune("best", perturbed).stdout
+    assert json.loads(tune("best", perturbed, "--format", "json").stdout)[0]["config"] == {"lr": 1.15}
+    assert "  {'lr': 1.15}\n" in tune("show", perturbed).stdout
+    assert json.loads(tune("show", perturbed, "a_1", "--json").stdout)["config"] == {"lr": 1.15}
+    assert json.loads(tune("ls", perturbed, "--json").stdout)["trials"][0]["config/lr"] == 1.15
+    tune("export", perturbed, "-o", tmp_path / "all.csv")
+    assert pd.read_csv(tmp_path / "all.csv")["config/lr"].tolist() == [1.15]
+    assert "with {'lr': 1.15}\n" in tune("resume", perturbed).stdout
+    assert ExperimentAnalysis(perturbed).get_all_configs() == {"a_1": {"lr": 1.15}}
 
 
 def test_other_metrics_modes_and_more_trials(tune, four):
