@@ -68,6 +68,12 @@ def test_the_first_of_equal_trials_wins(tmp_path):
     assert [lr(made.get_best_result("loss", mode)) for mode in ("min", "max")] == [0.1, 0.1]
 
 
+def test_a_metric_that_is_no_number_is_named_as_such(tmp_path):
+    made = grid(tmp_path, trial(tmp_path, "t1", [(1.0, 2.0)]), trial(tmp_path, "t2", [None]))
+    with pytest.raises(RuntimeError, match=r"'loss'.*\(1\.0, 2\.0\).*not a number"):
+        made.get_best_result("loss", "min")
+
+
 @pytest.mark.conformance("C-211")
 def test_values_that_are_not_finite_are_left_out_unless_asked_for(tmp_path):
     made = grid(

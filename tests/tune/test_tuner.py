@@ -8,7 +8,10 @@ import signal
 
 import pytest
 
+from muster.cli.tune.best import best_of
+from muster.cli.tune.experiment import read_experiment
 from muster.errors import EngineUnreachable, TuneError
+from muster.session.report import report
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.callback import Callback
 from muster.tune.config import FailureConfig, RunConfig
@@ -203,3 +206,35 @@ def test_numerical_libraries_of_a_trial_use_its_cpus_and_not_all(tmp_path, monke
     assert run("by config", by_config, {"n": 2}) == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert run("mine", train) == 5
+
+
+@pytest.mark.parametrize("scheduler", [None, "asha"])
+def test_a_metric_that_is_a_tuple_ends_the_run_at_the_first_result(tmp_path, scheduler):
+    def train(config):
+        for _ in range(3):
+            with open(config["steps"], "a") as stream:
+                stream.write(".")
+            report({"loss": (1.0, 2.0)})
+
+    settings = TuneConfig(metric="loss", mode="min", scheduler=scheduler)
+    run_config = RunConfig(name="e", storage_path=str(tmp_path), verbose=0)
+    space = {"steps": str(tmp_path / "steps")}
+    with pytest.raises(TuneError, match="'loss'"):
+        Tuner(train, param_space=space, tune_config=settings, run_config=run_config).fit()
+    assert (tmp_path / "steps").read_text() == "."
+
+
+@pytest.mark.parametrize("scheduler", [None, "asha"])
+def test_an_array_of_one_element_counts_as_its_number_in_results_and_commands(tmp_path, scheduler):
+    def train(config):
+        import numpy
+
+        report({"loss": numpy.array([config["x"]])})
+
+    settings = TuneConfig(metric="loss", mode="min", scheduler=scheduler)
+    run_config = RunConfig(name="e", storage_path=str(tmp_path), verbose=0)
+    grid = Tuner(
+        train, param_space={"x": grid_search([2, 1])}, tune_config=settings, run_config=run_config
+    ).fit()
+    assert grid.get_best_result().metrics["loss"] == 1
+    assert [each.value for each in best_of(read_experiment(str(tmp_path / "e")))] == [1, 2]

@@ -17,7 +17,7 @@ from muster.base.clock import Clock
 from muster.base.framing import is_plain, portable, unpickle
 from muster.engines.worker.exit_report import failed_exit
 from muster.engines.worker.failures import reported_failure
-from muster.engines.worker.session import refuse_endless, refuse_tensors
+from muster.engines.worker.session import numbers_for_arrays, refuse_endless, refuse_tensors
 from muster.host.machine import hostname, node_ip
 from muster.session.checkpoint import Checkpoint
 from muster.session.progress import Progress, Signature, fill_result
@@ -171,11 +171,12 @@ def _own_copy(metrics: Mapping[str, Any]) -> dict[str, Any]:
     if is_plain(metrics):
         return copy.deepcopy(dict(metrics))
     refuse_tensors(metrics)
+    metrics = numbers_for_arrays(dict(metrics))
     for key, value in metrics.items():
         try:
             portable(value)
         except Exception as error:
             kind = type(value).__name__
             raise TypeError(f"tell: the value of {key!r} (a {kind}) cannot be pickled: {error}") from error
-    made: dict[str, Any] = unpickle(portable(dict(metrics)))
+    made: dict[str, Any] = unpickle(portable(metrics))
     return made

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from muster.base.foreign import error_text, shown
 from muster.base.text import did_you_mean
 from muster.errors import public
 from muster.trials.metrics import flatten
@@ -216,11 +217,12 @@ class ResultGrid:
             else "no trial reported anything"
         )
         if not own and self.num_errors:
-            from muster.base.foreign import error_text
-
             error = self.errors[0] if self.errors else None
             first = "" if error is None else f", the first with {error_text(error)}"
             hint = f"{self.num_errors} of {len(trials)} trials failed{first}"
+        odd = [value for trial in trials if (value := flatten(trial.last_result).get(metric)) is not None]
+        if metric not in known and odd:
+            hint = f"its values, such as {shown(odd[0])}, are not a number"
         if metric in known and filtered:
             hint = "all values are NaN or infinite; filter_nan_and_inf=False lets them count"
         return f"No best trial found for the metric {metric!r}: {hint}"
