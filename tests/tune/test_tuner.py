@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -238,3 +239,21 @@ def test_an_array_of_one_element_counts_as_its_number_in_results_and_commands(tm
     ).fit()
     assert grid.get_best_result().metrics["loss"] == 1
     assert [each.value for each in best_of(read_experiment(str(tmp_path / "e")))] == [1, 2]
+
+
+def test_a_failed_trial_with_the_best_value_is_the_best_one_everywhere(tmp_path, capsys):
+    def train(config):
+        report({"loss": config["x"]})
+        if config["x"] == 1:
+            raise ValueError("one is bad")
+
+    settings = TuneConfig(metric="loss", mode="min")
+    run_config = RunConfig(name="e", storage_path=str(tmp_path), verbose=1)
+    grid = Tuner(
+        train, param_space={"x": grid_search([2, 1, 3])}, tune_config=settings, run_config=run_config
+    ).fit()
+    best = grid.get_best_result()
+    assert (best.metrics["loss"], type(best.error)) == (1, ValueError)
+    trial_id = best.metrics["trial_id"]
+    assert re.findall(r"Best trial: \S*?(\w{5}_\d{5}) with loss=1\b", capsys.readouterr().out) == [trial_id]
+    assert best_of(read_experiment(str(tmp_path / "e")))[0].trial.trial_id == trial_id

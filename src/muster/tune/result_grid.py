@@ -83,6 +83,8 @@ class ResultGrid:
     ) -> Result:
         """Returns the result of the best trial; RuntimeError when no trial reported the metric.
 
+        As in Ray Tune, a trial that failed after a result counts too. Of equal trials, the first one wins.
+
         Args:
             metric: A flat key; by default that of the TuneConfig.
             mode: "min" or "max"; by default that of the TuneConfig.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import number
+from muster.tune.analysis.tables import number, rank_key
 
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis
@@ -36,10 +35,9 @@ def best_of(
     found = []
     for trial in experiment.trials:
         value = _last(trial, metric) if scope == "last" else _analysed(experiment, trial, metric, mode, scope)
-        if value is not None and math.isfinite(value):
-            found.append(ScoredTrial(trial, value))
-    found.sort(key=lambda each: -each.value if mode == "max" else each.value)
-    return found
+        if value is not None and (key := rank_key(value, mode)) is not None:
+            found.append((key, ScoredTrial(trial, value)))
+    return [each for _, each in sorted(found, key=lambda ranked: ranked[0])]
 
 
 def wanted_metric(experiment: ExperimentView, metric: str | None, mode: str | None) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from muster.tune.analysis.tables import (
     frame,
     is_better,
     need_pandas,
+    rank_key,
 )
 from muster.tune.analysis.trial_record import TrialRecord, as_record
 
@@ -182,7 +183,7 @@ class ExperimentAnalysis:
         best: tuple[float, TrialRecord] | None = None
         for trial in self.trials:
             value = trial.metric_analysis.get(metric, {}).get(mode if scope == "all" else scope)
-            if value is None or (filter_nan_and_inf and not math.isfinite(value)):
+            if value is None or (filter_nan_and_inf and rank_key(value, mode) is None):
                 continue
             if best is None or is_better(value, best[0], mode):
                 best = (value, trial)

@@ -95,6 +95,18 @@ def number(value: Any) -> float | None:  # noqa: ANN401 - a user's value
     return float(value)
 
 
+def rank_key(value: Any, mode: str | None) -> float | None:  # noqa: ANN401 - a user's value
+    """Returns the key by which every ranking of trials sorts: the smallest is best, the first of equal ones.
+
+    Ray Tune's rule: the last value counts whether the trial runs, has ended or has failed. None for a value
+    that is not a finite number: such a trial is never the best.
+    """
+    found = value if type(value) is float else number(value)
+    if found is None or not math.isfinite(found):
+        return None
+    return -found if mode == "max" else found
+
+
 def is_better(value: float, than: float, mode: str) -> bool:
     return value > than if mode == "max" else value < than
 
