@@ -108,6 +108,22 @@ def test_several_trials_need_metric_and_mode(three):
         three.get_best_result("loss", "min", "best")
 
 
+def test_several_objectives_name_the_pareto_front(tmp_path):
+    trials = [trial(tmp_path, "t1", [1.0]), trial(tmp_path, "t2", [2.0])]
+    made = grid(tmp_path, *trials, default_metric=["loss", "lr"], default_mode=["min", "max"])
+    front = r"2 objectives.*get_pareto_front\(\['loss', 'lr'\], \['min', 'max'\]\)"
+    for call in (
+        made.get_best_result,
+        lambda: made.plot(tmp_path / "plot.html"),
+        lambda: made._experiment_analysis.best_config,
+        made._experiment_analysis.get_best_trial,
+    ):
+        with pytest.raises(ValueError, match=front):
+            call()
+    assert lr(made.get_best_result("loss", "max")) == 0.2
+    assert made.plot(tmp_path / "plot.html", metric="loss", mode="min") == str(tmp_path / "plot.html")
+
+
 @pytest.mark.conformance("C-211")
 def test_without_a_report_there_is_no_best_result(tmp_path):
     made = grid(tmp_path, trial(tmp_path, "t1", []), trial(tmp_path, "t2", []))

@@ -95,6 +95,7 @@ class ResultGrid:
         analysis = self._experiment_analysis
         if len(analysis.trials) == 1:
             return self[0]
+        analysis.need_one_objective("get_best_result", metric, "or pass metric=... and mode=...")
         metric, mode = metric or analysis.default_metric, mode or analysis.default_mode
         for name, value in (("metric", metric), ("mode", mode)):
             if not value:

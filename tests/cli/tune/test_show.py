@@ -232,6 +232,16 @@ def test_no_metric_no_mode_and_nothing_reported_are_told_apart(tune, four, tmp_p
         assert (result.exit_code, message in result.output) == (2, True), result.output
 
 
+@pytest.mark.parametrize("command", ["best", "plot"])
+def test_several_objectives_name_the_pareto_front(tune, tmp_path, command):
+    facts = [created("a"), started("a"), reported("a", 1, acc=0.5, lat=2.0), exited("a")]
+    write(tmp_path / "e", facts, {"metric": ["acc", "lat"], "mode": ["max", "min"]})
+    refused = tune(command, tmp_path / "e")
+    assert (refused.exit_code, "no metric" in refused.output) == (2, False)
+    assert "get_pareto_front(['acc', 'lat'], ['max', 'min'])" in refused.output
+    assert tune(command, tmp_path / "e", "--metric", "acc", "--mode", "max").exit_code == 0
+
+
 def test_values_that_cannot_be_pasted_are_named(tune, tmp_path):
     facts = [created("a", {"f": len, "x": float("inf")}), started("a"), reported("a", loss=1.0)]
     place = write(tmp_path / "e", facts)

@@ -14,7 +14,7 @@ from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import number, rank_key
+from muster.tune.analysis.tables import no_single_best, number, rank_key
 
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis
@@ -43,6 +43,9 @@ def best_of(
 def wanted_metric(experiment: ExperimentView, metric: str | None, mode: str | None) -> tuple[str, str]:
     """Returns metric and mode: the options, else the experiment's own. Raises ConfigError without both."""
     chosen = metric or experiment.metric
+    several = no_single_best(experiment.settings.get("metric"), experiment.settings.get("mode"))
+    if not chosen and several:
+        raise ConfigError(f"{experiment.path}: {several}; or give --metric and --mode")
     if not chosen:
         known = reported_metrics(experiment)
         hint = f"it reported {', '.join(known)}" if known else "and no trial reported anything yet"
@@ -170,8 +173,8 @@ def experiment_analysis(experiment: ExperimentView) -> ExperimentAnalysis:
         experiment.path,
         storage_filesystem=experiment.filesystem,
         trials=experiment.trials,
-        default_metric=experiment.metric,
-        default_mode=experiment.mode,
+        default_metric=experiment.settings.get("metric"),
+        default_mode=experiment.settings.get("mode"),
     )
 
 

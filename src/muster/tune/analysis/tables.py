@@ -88,6 +88,16 @@ def check_mode(mode: str | None, where: str) -> None:
         raise ValueError(f"{where}: mode={mode!r} must be 'min' or 'max'")
 
 
+def no_single_best(metrics: object, modes: object) -> str:
+    """Returns why an experiment with several objectives has no best trial, and what has; "" for one."""
+    if not isinstance(metrics, list | tuple) or not isinstance(modes, list | tuple):
+        return ""
+    goals = [(metric, mode) for metric, mode in zip(metrics, modes, strict=False) if mode in MODES]
+    call = f"get_pareto_front({[metric for metric, _ in goals]}, {[mode for _, mode in goals]})"
+    what = f"the experiment has {len(goals)} objectives, so no single trial is the best"
+    return f"{what}: ResultGrid.{call} returns the best ones" if len(goals) > 1 else ""
+
+
 def number(value: Any) -> float | None:  # noqa: ANN401 - a user's value
     """Returns a number, also for scalars of numpy; None when the value is none."""
     if isinstance(value, str | bytes) or getattr(value, "ndim", 0) != 0 or not hasattr(value, "__float__"):

@@ -103,7 +103,7 @@ def in_order(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def best_first(trials: Iterable[Trial], metric: str | None, mode: str | None) -> list[Trial]:
-    """Sorts by the last value of a metric; without one or its mode, or where it is not finite, as they came."""
+    """Sorts by the last value of a metric; without a metric, a mode or a finite value, as they came."""
     if metric is None or mode is None:
         return list(trials)
 
