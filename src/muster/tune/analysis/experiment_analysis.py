@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from muster.errors import public
+from muster.errors import StoreError, public
 from muster.session.checkpoint import Checkpoint
 from muster.session.filesystems import as_arrow, as_fsspec
 from muster.trials.metrics import DEFAULT_METRIC
@@ -237,7 +237,7 @@ class ExperimentAnalysis:
         for trial in self.trials:
             try:
                 found[trial.trial_id] = trial.rows()
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, StoreError) as error:
                 found[trial.trial_id] = []
                 failed.append(f"{trial}: {error}")
         if failed:

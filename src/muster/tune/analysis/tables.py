@@ -82,7 +82,7 @@ SCOPES = ("all", "last", "avg", "last-5-avg", "last-10-avg")
 _Thing = TypeVar("_Thing")
 
 
-def check_mode(mode: str | None, where: str) -> None:
+def check_mode(mode: object, where: str) -> None:
     """Raises a ValueError that names the place."""
     if mode not in MODES:
         raise ValueError(f"{where}: mode={mode!r} must be 'min' or 'max'")
