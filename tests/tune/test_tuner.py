@@ -8,10 +8,13 @@ import re
 import signal
 
 import pytest
+from click.testing import CliRunner
 
+from muster.cli.main import cli
 from muster.cli.tune.best import best_of
-from muster.cli.tune.experiment import read_experiment
+from muster.cli.tune.experiment import FINISHED, read_experiment
 from muster.errors import EngineUnreachable, TuneError
+from muster.host.machine import program
 from muster.session.report import report
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.callback import Callback
@@ -167,6 +170,33 @@ def test_a_new_experiment_under_an_old_name_keeps_the_old_record(tmp_path, caplo
     assert "already held an experiment" in caplog.text
     assert len(Tuner.restore(tmp_path / "again", make_train()).get_results()) == 1
     assert (tmp_path / "again" / "experiment.sqlite.1.old").exists()
+
+
+@pytest.mark.slow
+def test_an_interrupted_experiment_of_the_same_name_is_moved_aside_and_can_be_resumed(tmp_path, caplog):
+    place = tmp_path / "results"
+
+    def run(callbacks=()):
+        return Tuner(
+            make_train(),
+            param_space={"x": grid_search([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])},
+            tune_config=TuneConfig(metric="score", mode="max", max_concurrent_trials=1),
+            run_config=RunConfig(name="e", storage_path=str(place), verbose=0, callbacks=list(callbacks)),
+        ).fit()
+
+    run([Impatient()])
+    left = sum(trial.status not in FINISHED for trial in read_experiment(str(place / "e")).trials)
+    (place / "e" / "mine.txt").write_text("of the user")
+    assert left > 0
+    assert run().num_terminated == 6
+    (told,) = [record for record in caplog.records if "unfinished" in record.getMessage()]
+    aside = place / "e.1.old"
+    assert told.args[1:] == (left, aside, program(), str(aside))
+    words = told.getMessage().rpartition(f"{program()} tune ")[2].split()
+    assert CliRunner().invoke(cli, ["tune", *words]).exit_code == 0
+    again = read_experiment(str(aside))
+    assert (again.state, again.counts) == ("finished", {"TERMINATED": 6})
+    assert read_experiment(str(place / "e")).counts == {"TERMINATED": 6}
 
 
 def test_a_tuner_without_a_trainable_is_asked_and_told(tmp_path):
