@@ -15,6 +15,7 @@ from muster.cli.tune.best import best_of
 from muster.cli.tune.experiment import FINISHED, read_experiment
 from muster.errors import EngineUnreachable, TuneError
 from muster.host.machine import program
+from muster.host.running_experiments import RunningExperiment, recorded
 from muster.session.report import report
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.callback import Callback
@@ -269,6 +270,27 @@ def test_an_array_of_one_element_counts_as_its_number_in_results_and_commands(tm
     ).fit()
     assert grid.get_best_result().metrics["loss"] == 1
     assert [each.value for each in best_of(read_experiment(str(tmp_path / "e")))] == [1, 2]
+
+
+def test_another_experiment_on_this_machine_is_noticed_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "home"))
+    space = {"x": grid_search([1.0, 2.0])}
+
+    def fit(name, verbose):
+        Tuner(
+            make_train(),
+            param_space=space,
+            tune_config=TuneConfig(max_concurrent_trials=1),
+            run_config=RunConfig(name=name, storage_path=str(tmp_path), verbose=verbose),
+        ).fit()
+        shown = capsys.readouterr()
+        return (shown.out + shown.err).count("max_concurrent_trials")
+
+    assert fit("alone", 1) == 0
+    other = RunningExperiment(directory="/other", promised={"CPU": 1e6})
+    with recorded(tmp_path / "home" / "running", other):
+        assert (fit("second", 1), fit("third", 0)) == (1, 1)
+    assert fit("alone_again", 1) == 0
 
 
 def test_a_failed_trial_with_the_best_value_is_the_best_one_everywhere(tmp_path, capsys):

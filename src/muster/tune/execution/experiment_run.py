@@ -25,6 +25,7 @@ from muster.base.text import did_you_mean, money
 from muster.errors import TuneError
 from muster.host.file_lock import holder_of
 from muster.host.machine import environment, program
+from muster.host.running_experiments import RunningExperiment, promised_twice, recorded
 from muster.stores.checkpoints import DeletionQueue
 from muster.stores.experiment.full_disk import FullDiskStore
 from muster.stores.experiment.reader import STORE_NAME, open_trials
@@ -39,6 +40,7 @@ from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.callback import Callback, CallbackList
 from muster.tune.config import seconds
 from muster.tune.execution.assemble import (
+    concurrency_of,
     scheduler_of,
     search_of,
     settings_of,
@@ -213,6 +215,8 @@ def run_experiment(
         if run.uploads is not None:
             run.uploads.note(state.index.order)
     _announce(spec, run, reporter)
+    if not hasattr(engine, "publish"):  # on this machine; Ray shares a cluster out itself
+        _warn_of_others(spec, run, stack, reporter)
     controller.run(_between_steps(state, engine, clock, stop))
     is_interrupted = stop.is_set() and not state.is_finished
     if state.ended_by:
@@ -403,6 +407,21 @@ def _announce(spec: ExperimentSpec, run: _Assembled, reporter: Reporter) -> None
         time_budget_s=budget,
         program=program(),
     )
+
+
+def _warn_of_others(spec: ExperimentSpec, run: _Assembled, stack: ExitStack, reporter: Reporter) -> None:
+    """Warns once when another experiment on this machine may use the same CPUs or GPUs."""
+    capacity, resources = run.state.index.capacity.to_floats(), run.template.resources
+    each = {"CPU": 1.0} if resources is None or callable(resources) else resources.required_resources
+    search: Any = run.state.plugins.search
+    total = getattr(search, "total_samples", 0) if run.template.num_samples != -1 else 0
+    most = min((limit for limit in (concurrency_of(search), total) if limit), default=inf)
+    promised = {name: min(capacity.get(name, 0.0), count * most) for name, count in each.items() if count}
+    own = RunningExperiment(directory=spec.place.address, promised=promised)
+    home = environment().get("MUSTER_HOME") or "~/.muster"
+    others = stack.enter_context(recorded(Path(home, "running").expanduser(), own))
+    if warning := promised_twice(own, others, capacity, each):
+        reporter.note(warning)
 
 
 def _info(
