@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import sysconfig
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ ROOT = Path(__file__).parents[1]
 RAY_S = 480.0  # Ray or a host may take a minute to start on a busy computer, and a test may need several
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Experiments of one machine notice each other; those of two processes of `make test` must not.
+_home = tempfile.TemporaryDirectory(prefix="muster-tests-")
+os.environ["MUSTER_HOME"] = _home.name
 # As in an activated environment: commands that are suggested start with `muster`.
 os.environ["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

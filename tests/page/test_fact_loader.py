@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.page.samples import BEGAN, end_fact, facts_of_start, open_store, report_fact, trial_id
+from tests.page.samples import BEGAN, config_of, end_fact, facts_of_start, open_store, report_fact, trial_id
 
 from muster.base.clock import ManualClock
 from muster.page.experiment_session import open_session
@@ -58,3 +58,15 @@ def test_a_trial_that_was_paused_is_not_shown_as_done(tmp_path: Path, decision: 
         session._clock.advance(2.0)
         session.refresh()
         assert session.summary()["counts"] == {status: 1}
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_parameter_that_a_scheduler_changed_has_its_new_value(tmp_path: Path, saves: bool):
+    with open_store(tmp_path, num_samples=1) as store:
+        store.append([*facts_of_start(0), report_fact(0, 1)])
+        changed = {**config_of(0), "lr": 1.15, "seed": 7}
+        store.append([TrialReported(trial_id=trial_id(0), at=BEGAN, result={"loss": 1.0, "config": changed})])
+        if saves:
+            store.snapshot(b"\x80", {})
+    columns = open_session(str(tmp_path), clock=ManualClock(0.0)).table.columns
+    assert (columns["config/lr"].values[0], "config/seed" in columns) == (1.15, False)

@@ -7,9 +7,10 @@ from collections import deque
 from random import Random
 
 import msgspec
+import numpy as np
 import pytest
 
-from muster.trials.metrics import Statistics, flatten, flatten_result
+from muster.trials.metrics import Statistics, flatten, flatten_result, missing_metric
 
 
 def one_by_one(rows):
@@ -143,3 +144,16 @@ def test_a_result_with_known_leaves_is_flattened_like_any_other(result):
     assert first_light == light == (type(result["loss"]) is float)
     other, _, _ = flatten_result({**result, "config": {"x": 7}}, known)
     assert other["config/x"] == 7
+
+
+@pytest.mark.parametrize("value", [(1.0, 2.0), [1.0], None, {}, "bad", np.array([1.0, 2.0]), object()])
+def test_a_first_value_that_is_not_a_number_is_refused(value):
+    wanted = (("experiment", "loss"),)
+    fault = missing_metric({"loss": value, "step": 1}, wanted, is_first=True)
+    assert "'loss'" in fault
+    assert missing_metric({"loss": value, "step": 2}, wanted) == ""
+
+
+@pytest.mark.parametrize("value", [1, 0.5, True, float("nan"), np.float32(0.5), np.array(0.5)])
+def test_numbers_of_any_kind_are_accepted(value):
+    assert missing_metric({"loss": value}, (("experiment", "loss"),), is_first=True) == ""

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from muster.tune.config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig, log_files, seconds
-from muster.tune.tune_config import ResumeConfig, TuneConfig
+from muster.tune.search.search_generator import SearchGenerator
+from muster.tune.search.searcher import Searcher
+from muster.tune.tune_config import ResumeConfig, TuneConfig, goal_of
 
 
 def defaults(kind) -> dict:
@@ -239,3 +241,10 @@ def test_importing_the_value_classes_loads_nothing_heavy():
     code = f"import sys; from muster.tune import {modules}; print({heavy})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "[]\n"
+
+
+def test_a_searcher_with_several_objectives_sets_the_goal_of_an_experiment_without_one():
+    searcher = Searcher(metric=["acc", "lat"], mode=["max", "min"])
+    assert goal_of(None, None, SearchGenerator(searcher)) == (["acc", "lat"], ["max", "min"])
+    assert goal_of("loss", "min", searcher) == ("loss", "min")
+    assert goal_of(None, None, Searcher(metric="loss", mode="min")) == (None, None)

@@ -68,6 +68,12 @@ def test_the_first_of_equal_trials_wins(tmp_path):
     assert [lr(made.get_best_result("loss", mode)) for mode in ("min", "max")] == [0.1, 0.1]
 
 
+def test_a_metric_that_is_no_number_is_named_as_such(tmp_path):
+    made = grid(tmp_path, trial(tmp_path, "t1", [(1.0, 2.0)]), trial(tmp_path, "t2", [None]))
+    with pytest.raises(RuntimeError, match=r"'loss'.*\(1\.0, 2\.0\).*not a number"):
+        made.get_best_result("loss", "min")
+
+
 @pytest.mark.conformance("C-211")
 def test_values_that_are_not_finite_are_left_out_unless_asked_for(tmp_path):
     made = grid(
@@ -100,6 +106,22 @@ def test_several_trials_need_metric_and_mode(three):
         ValueError, match="scope='best': must be one of all, last, avg, last-5-avg, last-10-avg"
     ):
         three.get_best_result("loss", "min", "best")
+
+
+def test_several_objectives_name_the_pareto_front(tmp_path):
+    trials = [trial(tmp_path, "t1", [1.0]), trial(tmp_path, "t2", [2.0])]
+    made = grid(tmp_path, *trials, default_metric=["loss", "lr"], default_mode=["min", "max"])
+    front = r"2 objectives.*get_pareto_front\(\['loss', 'lr'\], \['min', 'max'\]\)"
+    for call in (
+        made.get_best_result,
+        lambda: made.plot(tmp_path / "plot.html"),
+        lambda: made._experiment_analysis.best_config,
+        made._experiment_analysis.get_best_trial,
+    ):
+        with pytest.raises(ValueError, match=front):
+            call()
+    assert lr(made.get_best_result("loss", "max")) == 0.2
+    assert made.plot(tmp_path / "plot.html", metric="loss", mode="min") == str(tmp_path / "plot.html")
 
 
 @pytest.mark.conformance("C-211")

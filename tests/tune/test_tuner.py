@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 import pytest
+from click.testing import CliRunner
 
+from muster.cli.main import cli
+from muster.cli.tune.best import best_of
+from muster.cli.tune.experiment import FINISHED, read_experiment
 from muster.errors import EngineUnreachable, TuneError
+from muster.host.machine import program
+from muster.host.running_experiments import RunningExperiment, recorded
+from muster.session.report import report
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.callback import Callback
 from muster.tune.config import FailureConfig, RunConfig
@@ -165,6 +173,33 @@ def test_a_new_experiment_under_an_old_name_keeps_the_old_record(tmp_path, caplo
     assert (tmp_path / "again" / "experiment.sqlite.1.old").exists()
 
 
+@pytest.mark.slow
+def test_an_interrupted_experiment_of_the_same_name_is_moved_aside_and_can_be_resumed(tmp_path, caplog):
+    place = tmp_path / "results"
+
+    def run(callbacks=()):
+        return Tuner(
+            make_train(),
+            param_space={"x": grid_search([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])},
+            tune_config=TuneConfig(metric="score", mode="max", max_concurrent_trials=1),
+            run_config=RunConfig(name="e", storage_path=str(place), verbose=0, callbacks=list(callbacks)),
+        ).fit()
+
+    run([Impatient()])
+    left = sum(trial.status not in FINISHED for trial in read_experiment(str(place / "e")).trials)
+    (place / "e" / "mine.txt").write_text("of the user")
+    assert left > 0
+    assert run().num_terminated == 6
+    (told,) = [record for record in caplog.records if "unfinished" in record.getMessage()]
+    aside = place / "e.1.old"
+    assert told.args[1:] == (left, aside, program(), str(aside))
+    words = told.getMessage().rpartition(f"{program()} tune ")[2].split()
+    assert CliRunner().invoke(cli, ["tune", *words]).exit_code == 0
+    again = read_experiment(str(aside))
+    assert (again.state, again.counts) == ("finished", {"TERMINATED": 6})
+    assert read_experiment(str(place / "e")).counts == {"TERMINATED": 6}
+
+
 def test_a_tuner_without_a_trainable_is_asked_and_told(tmp_path):
     def make(values):
         return Tuner(
@@ -203,3 +238,74 @@ def test_numerical_libraries_of_a_trial_use_its_cpus_and_not_all(tmp_path, monke
     assert run("by config", by_config, {"n": 2}) == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert run("mine", train) == 5
+
+
+@pytest.mark.parametrize("scheduler", [None, "asha"])
+def test_a_metric_that_is_a_tuple_ends_the_run_at_the_first_result(tmp_path, scheduler):
+    def train(config):
+        for _ in range(3):
+            with open(config["steps"], "a") as stream:
+                stream.write(".")
+            report({"loss": (1.0, 2.0)})
+
+    settings = TuneConfig(metric="loss", mode="min", scheduler=scheduler)
+    run_config = RunConfig(name="e", storage_path=str(tmp_path), verbose=0)
+    space = {"steps": str(tmp_path / "steps")}
+    with pytest.raises(TuneError, match="'loss'"):
+        Tuner(train, param_space=space, tune_config=settings, run_config=run_config).fit()
+    assert (tmp_path / "steps").read_text() == "."
+
+
+@pytest.mark.parametrize("scheduler", [None, "asha"])
+def test_an_array_of_one_element_counts_as_its_number_in_results_and_commands(tmp_path, scheduler):
+    def train(config):
+        import numpy
+
+        report({"loss": numpy.array([config["x"]])})
+
+    settings = TuneConfig(metric="loss", mode="min", scheduler=scheduler)
+    run_config = RunConfig(name="e", storage_path=str(tmp_path), verbose=0)
+    grid = Tuner(
+        train, param_space={"x": grid_search([2, 1])}, tune_config=settings, run_config=run_config
+    ).fit()
+    assert grid.get_best_result().metrics["loss"] == 1
+    assert [each.value for each in best_of(read_experiment(str(tmp_path / "e")))] == [1, 2]
+
+
+def test_another_experiment_on_this_machine_is_noticed_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "home"))
+    space = {"x": grid_search([1.0, 2.0])}
+
+    def fit(name, verbose):
+        Tuner(
+            make_train(),
+            param_space=space,
+            tune_config=TuneConfig(max_concurrent_trials=1),
+            run_config=RunConfig(name=name, storage_path=str(tmp_path), verbose=verbose),
+        ).fit()
+        shown = capsys.readouterr()
+        return (shown.out + shown.err).count("max_concurrent_trials")
+
+    assert fit("alone", 1) == 0
+    other = RunningExperiment(directory="/other", promised={"CPU": 1e6})
+    with recorded(tmp_path / "home" / "running", other):
+        assert (fit("second", 1), fit("third", 0)) == (1, 1)
+    assert fit("alone_again", 1) == 0
+
+
+def test_a_failed_trial_with_the_best_value_is_the_best_one_everywhere(tmp_path, capsys):
+    def train(config):
+        report({"loss": config["x"]})
+        if config["x"] == 1:
+            raise ValueError("one is bad")
+
+    settings = TuneConfig(metric="loss", mode="min")
+    run_config = RunConfig(name="e", storage_path=str(tmp_path), verbose=1)
+    grid = Tuner(
+        train, param_space={"x": grid_search([2, 1, 3])}, tune_config=settings, run_config=run_config
+    ).fit()
+    best = grid.get_best_result()
+    assert (best.metrics["loss"], type(best.error)) == (1, ValueError)
+    trial_id = best.metrics["trial_id"]
+    assert re.findall(r"Best trial: \S*?(\w{5}_\d{5}) with loss=1\b", capsys.readouterr().out) == [trial_id]
+    assert best_of(read_experiment(str(tmp_path / "e")))[0].trial.trial_id == trial_id

@@ -18,7 +18,7 @@ from muster.base.foreign import message_text
 from muster.base.framing import is_plain, portable, unpickle
 from muster.engines.worker.exit_report import failed_exit
 from muster.engines.worker.failures import reported_failure
-from muster.engines.worker.session import refuse_endless, refuse_tensors
+from muster.engines.worker.session import numbers_for_arrays, refuse_endless, refuse_tensors
 from muster.host.machine import hostname, node_ip
 from muster.session.checkpoint import Checkpoint
 from muster.session.progress import Progress, Signature, fill_result
@@ -172,6 +172,7 @@ def _own_copy(metrics: Mapping[str, Any]) -> dict[str, Any]:
     if is_plain(metrics):
         return copy.deepcopy(dict(metrics))
     refuse_tensors(metrics)
+    metrics = numbers_for_arrays(dict(metrics))
     for key, value in metrics.items():
         try:
             portable(value)
@@ -180,5 +181,5 @@ def _own_copy(metrics: Mapping[str, Any]) -> dict[str, Any]:
             raise TypeError(
                 f"tell: the value of {key!r} (a {kind}) cannot be pickled: {message_text(error)}"
             ) from error
-    made: dict[str, Any] = unpickle(portable(dict(metrics)))
+    made: dict[str, Any] = unpickle(portable(metrics))
     return made

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from muster.base.clock import Clock
 from muster.errors import LedgerLocked, StoreError
+from muster.host.regular_file import FLAGS, open_regular
 
 try:
     import fcntl
@@ -34,7 +35,7 @@ class FileLock:
         """Waits at most `wait_s` for the previous holder to go."""
         side = Path(f"{guarded}.lock")
         try:
-            descriptor = os.open(side, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(side, os.O_RDWR | os.O_CREAT | FLAGS, 0o644)
         except OSError as error:
             raise StoreError(f"{side}: {error.strerror}; this user must be able to write it") from error
         try:
@@ -59,16 +60,13 @@ class FileLock:
 def holder_of(guarded: Path) -> int | None:
     """Returns the process that holds the lock now; None when none does, 0 when that is unknown."""
     try:
-        descriptor = os.open(f"{guarded}.lock", os.O_RDONLY)
+        with open_regular(f"{guarded}.lock") as side:
+            if not _HAS_LOCKS or _try(side.fileno(), shared=True):
+                return None
+            found = _holder(side.fileno())
+            return int(found) if found.isdigit() else 0
     except OSError:
         return None
-    try:
-        if not _HAS_LOCKS or _try(descriptor, shared=True):
-            return None
-        found = _holder(descriptor)
-        return int(found) if found.isdigit() else 0
-    finally:
-        os.close(descriptor)
 
 
 def _wait(descriptor: int, guarded: Path, clock: Clock, wait_s: float) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
+from muster.host.regular_file import read_regular
 from muster.page.fact_loader import FactLoader
 from muster.page.remote_files import RemoteFiles
 from muster.page.result_curves import ResultReader, rollup
@@ -147,8 +148,9 @@ class ExperimentSession:
     def lineage(self) -> list[list[Any]]:
         """Returns PBT's copies: donor's row, target's row, iteration of the target, of the donor."""
         try:
-            with open(os.path.join(self.path, _POLICY), encoding="utf-8", errors="replace") as stream:
-                lines = stream.readlines()[-5000:]
+            lines = (
+                read_regular(os.path.join(self.path, _POLICY)).decode(errors="replace").splitlines()[-5000:]
+            )
         except OSError:
             return []
         with self.lock:

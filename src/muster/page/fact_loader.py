@@ -27,7 +27,7 @@ from muster.stores.experiment.codec import (
 )
 from muster.stores.experiment.summary import Digest, Kept
 from muster.trials.controller_view import PAUSED
-from muster.trials.metrics import flatten
+from muster.trials.metrics import flatten, tried_config
 from muster.trials.spend import COST_KEY
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 
@@ -107,6 +107,9 @@ class FactLoader:
         params = {} if created is None else self._identified(row, created)
         machine = _machine(started)
         result = {} if reported is None else reported[1]
+        if created is not None and tried_config(result, created[1]) != created[1]:
+            tried = flatten(result["config"])
+            params = {key: tried.get(key, value) for key, value in flatten(params).items()}
         times = (_at(created), _at(started), _at(reported), _at(exited))
         dict.keys(params), dict.keys(result)  # TypeError for what is no dict: before anything is added
         found.rows.append(row)
@@ -176,6 +179,8 @@ class FactLoader:
             table.set(row, name, value if isinstance(value, int | float) else None)
         own = {key: value for key, value in result.items() if key not in _AUTO}
         table.set_many(row, "metric", flatten(own))
+        tried = flatten(tried_config(result, {}))
+        table.set_many(row, "config", {key: tried[key] for key in tried if table.has(row, f"config/{key}")})
         table.set(row, "reports", table.get(row, "reports") + 1)
         self._wanted(row)
 

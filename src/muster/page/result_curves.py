@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from muster.host.regular_file import MOST_BYTES, open_regular
 from muster.trials.metrics import TRAINING_ITERATION, flatten
 from muster.tune.analysis.result_keys import EXPR_RESULT_FILE
 
@@ -271,13 +272,13 @@ class ResultReader:
             return
         offset = self._offsets.get(row, 0)
         try:
-            with open(path, "rb") as stream:
+            with open_regular(path) as stream:
                 size = os.fstat(stream.fileno()).st_size
                 if size < offset:
                     rows.remove(row)
                     offset = 0
                 stream.seek(offset)
-                content = stream.read()
+                content = stream.read(MOST_BYTES)
         except OSError:
             return  # not logged, or not yet
         whole = content[: content.rfind(b"\n") + 1]

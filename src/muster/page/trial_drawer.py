@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from muster.host.regular_file import open_regular
 from muster.page.trial_arrays import cut
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.controller_view import PAUSED, STOPPED
@@ -128,7 +129,7 @@ def log_tail(root: str, path: str) -> str:
     if real is None:
         return ""
     try:
-        with open(real, "rb") as stream:
+        with open_regular(path) as stream:
             size = os.fstat(stream.fileno()).st_size
             stream.seek(max(0, size - LOG_BYTES))
             text = stream.read(LOG_BYTES).decode(errors="replace")

@@ -18,6 +18,7 @@ from typing import Any
 from muster.base.clock import Clock
 from muster.errors import LedgerCorrupt, LedgerLocked, StoreError, StoreFull
 from muster.host.file_lock import FileLock
+from muster.host.regular_file import refuse_irregular
 
 Row = tuple[Any, ...]
 LEDGER_REPAIR = (
@@ -88,6 +89,7 @@ class Database:
 
         `any_thread`: the caller sees to it that only one thread at a time uses it.
         """
+        _refuse_irregular(path)
         real = Path(os.path.realpath(path))
         if not real.is_file():
             raise StoreError(f"{real}: no such file; {schema.unfound}")
@@ -258,6 +260,15 @@ def _closed_on_error(database: Database) -> Iterator[None]:
     except BaseException:
         database.close()
         raise
+
+
+def _refuse_irregular(path: str | Path) -> None:
+    """Raises StoreError for a link, FIFO or device in place of a file that SQLite would open or wait for."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        try:
+            refuse_irregular(f"{path}{suffix}")
+        except OSError as error:
+            raise StoreError(f"{path}{suffix}: {error.strerror}; only regular files are read") from error
 
 
 def _connect(

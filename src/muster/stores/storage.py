@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from muster.errors import ConfigError, StoreError
+from muster.host.regular_file import read_regular
 from muster.session.filesystems import as_fsspec
 
 MARKER = ".validate_storage_marker"
@@ -100,7 +101,7 @@ class Storage:
         """Returns the content of a file; StoreError when there is no such file."""
         with self._explained("read", name):
             if self.is_local:
-                return Path(self.join(name)).read_bytes()
+                return read_regular(self.join(name))
             filesystem, path = self._at(name)
             return bytes(filesystem.cat_file(path))
 

@@ -9,7 +9,7 @@ from muster.base.foreign import error_text, message_text
 from muster.errors import MusterError, TuneError
 from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
 from muster.trials.events import TrialFailure, TrialFailureKind, TrialReported
-from muster.trials.metrics import DEFAULT_METRIC, flatten_result, in_words, missing_metric
+from muster.trials.metrics import DEFAULT_METRIC, flatten_result, in_words, missing_metric, number_of
 from muster.trials.model import CheckpointRef, FailurePolicy, Trial
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, Plugins
 from muster.trials.template import Settings
@@ -207,7 +207,7 @@ def _check_metrics(plugins: PluginCalls, settings: Settings, trial: Trial, flat:
 def _is_present(name: object, flat: dict[str, Any]) -> bool:
     if name is None or name == DEFAULT_METRIC:
         return True
-    return type(name) is str and name in flat and type(flat[name]) is not str
+    return type(name) is str and name in flat and number_of(flat[name]) is not None
 
 
 def _save_is_due(trial: Trial, result: dict[str, Any]) -> bool:

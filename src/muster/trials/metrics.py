@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from muster.base.foreign import shown
 from muster.base.text import did_you_mean
 
 DEBUG_METRICS = frozenset(
@@ -113,32 +114,48 @@ def _leaves(prefix: str, nested: Mapping[str, Any], delimiter: str) -> Iterator[
             yield name, value
 
 
+def tried_config(result: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the config that made the last result: a scheduler may have changed the trial's first one."""
+    config = result.get("config")
+    return config if isinstance(config, Mapping) and config else first
+
+
 def missing_metric(
     flat: Mapping[str, Any], wanted: Iterable[tuple[str, Any]], *, is_first: bool = False
 ) -> str:
     """Returns why plug-ins cannot use this result, naming metric and component; "" when they can.
 
-    A trial whose first value is a text will report more of them, which cannot be compared. A result with one
-    own key at most is else accepted: the first report of many trainables has no metrics yet.
+    A trial whose first value is not a number will report more of them, which cannot be compared. A result
+    with one own key at most is else accepted: the first report of many trainables has no metrics yet.
     """
     own = [key for key in flat if key not in DEBUG_METRICS and key != "done"]
     for component, metric in wanted:
         for name in metric if isinstance(metric, (list, tuple)) else (metric,):
-            if is_first and isinstance(flat.get(name), str):
+            if is_first and name in flat and number_of(flat[name]) is None:
                 return (
-                    f"the trial reported {name!r}, by which the {component} compares trials, as the text "
-                    f"{flat[name]!r}: report a number, e.g. float({flat[name]!r})"
+                    f"the trial reported {name!r}, by which the {component} compares trials, as "
+                    f"{shown(flat[name])}, which is not a number: report {_instead_of(flat[name])}"
                 )
             if len(own) > 1 and name and name != DEFAULT_METRIC and name not in flat:
                 known = sorted(str(key) for key in own if key not in _AUTO_FILLED)
-                shown, near = ", ".join(known), did_you_mean(str(name), known)
+                listed, near = ", ".join(known), did_you_mean(str(name), known)
                 return (
-                    f"the trial reported no {name!r}, which the {component} needs. It reported: {shown}"
+                    f"the trial reported no {name!r}, which the {component} needs. It reported: {listed}"
                     f"{near and f' ({near})'}. "
                     f"Report it with every result, or name another metric. "
                     f"TUNE_DISABLE_STRICT_METRIC_CHECKING=1 turns this check off."
                 )
     return ""
+
+
+def _instead_of(value: object) -> str:
+    """Returns what to report instead of a value that is not a number."""
+    try:
+        if isinstance(value, str) and math.isfinite(float(value)):
+            return f"float({value!r})"
+    except ValueError:
+        pass
+    return "a float (NaN while the value is unknown), or leave the key out"
 
 
 class Statistics:

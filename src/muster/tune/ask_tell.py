@@ -20,7 +20,7 @@ from muster.errors import TuneError, public
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
 from muster.tune.config import RunConfig
-from muster.tune.tune_config import ResumeConfig, TuneConfig
+from muster.tune.tune_config import ResumeConfig, TuneConfig, goal_of
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -191,14 +191,10 @@ class AskTell:
         from muster.tune.result_grid import ResultGrid
 
         self._parts.flush()
-        metric, mode = self._wanted.tune.metric, self._wanted.tune.mode
+        metric, mode = goal_of(self._wanted.tune.metric, self._wanted.tune.mode, self._state.plugins.search)
+        trials = self._state.index.order
         return ResultGrid(
-            ExperimentAnalysis(
-                self.directory,
-                trials=self._state.index.order,
-                default_metric=metric if isinstance(metric, str) else None,
-                default_mode=mode if isinstance(mode, str) else None,
-            )
+            ExperimentAnalysis(self.directory, trials=trials, default_metric=metric, default_mode=mode)
         )
 
     def close(self) -> None:

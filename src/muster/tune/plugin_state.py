@@ -19,7 +19,7 @@ from muster.base.foreign import message_text
 from muster.errors import RestoreError, public_constructor
 from muster.trials.model import Trial
 from muster.tune.config import seconds
-from muster.tune.tune_config import TuneConfig
+from muster.tune.tune_config import TuneConfig, goal_of
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
@@ -157,10 +157,11 @@ def _unpickled(plugin: PluginState, state: bytes, trials: Mapping[str, Trial]) -
 def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentState) -> dict[str, Any]:
     """Returns names and numbers only. Several metrics stay a list."""
     search: Any = state.plugins.search
+    metric, mode = goal_of(tune.metric, tune.mode, search)
     return {
         "trainable_name": trainable_name,
-        "metric": _plain(tune.metric) or state.settings.metric,
-        "mode": _plain(tune.mode) or state.settings.mode,
+        "metric": _plain(metric) or state.settings.metric,
+        "mode": _plain(mode) or state.settings.mode,
         "search_alg": type(getattr(search, "searcher", search)).__name__,
         "scheduler": type(state.plugins.scheduler).__name__,
         "num_samples": tune.num_samples,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from muster.base.foreign import error_text, shown
 from muster.base.text import did_you_mean
 from muster.errors import public
 from muster.trials.metrics import flatten
@@ -82,6 +83,8 @@ class ResultGrid:
     ) -> Result:
         """Returns the result of the best trial; RuntimeError when no trial reported the metric.
 
+        As in Ray Tune, a trial that failed after a result counts too. Of equal trials, the first one wins.
+
         Args:
             metric: A flat key; by default that of the TuneConfig.
             mode: "min" or "max"; by default that of the TuneConfig.
@@ -92,6 +95,7 @@ class ResultGrid:
         analysis = self._experiment_analysis
         if len(analysis.trials) == 1:
             return self[0]
+        analysis.need_one_objective("get_best_result", metric, "or pass metric=... and mode=...")
         metric, mode = metric or analysis.default_metric, mode or analysis.default_mode
         for name, value in (("metric", metric), ("mode", mode)):
             if not value:
@@ -216,11 +220,12 @@ class ResultGrid:
             else "no trial reported anything"
         )
         if not own and self.num_errors:
-            from muster.base.foreign import error_text
-
             error = self.errors[0] if self.errors else None
             first = "" if error is None else f", the first with {error_text(error)}"
             hint = f"{self.num_errors} of {len(trials)} trials failed{first}"
+        odd = [value for trial in trials if (value := flatten(trial.last_result).get(metric)) is not None]
+        if metric not in known and odd:
+            hint = f"its values, such as {shown(odd[0])}, are not a number"
         if metric in known and filtered:
             hint = "all values are NaN or infinite; filter_nan_and_inf=False lets them count"
         return f"No best trial found for the metric {metric!r}: {hint}"

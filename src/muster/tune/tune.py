@@ -21,7 +21,7 @@ from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunC
 from muster.tune.execution.restore import SavedTuner, resume_rules
 from muster.tune.experiment import Experiment
 from muster.tune.experiment.experiment import as_experiments
-from muster.tune.tune_config import ResumeConfig, TuneConfig
+from muster.tune.tune_config import ResumeConfig, TuneConfig, goal_of
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -316,12 +316,13 @@ def _run_config(experiment: Experiment, arguments: Mapping[str, Any]) -> RunConf
 def _analysis(launched: ExperimentOutcome, metric: Any, mode: Any) -> ExperimentAnalysis:  # noqa: ANN401
     place = launched.place
     is_there = place.is_remote and launched.is_uploaded  # else the files of the trials are here
+    metric, mode = goal_of(metric, mode, launched.state.plugins.search)
     return ExperimentAnalysis(
         place.address if is_there else place.directory,
         storage_filesystem=place.filesystem if is_there else None,
         trials=None if is_there else launched.records(),
-        default_metric=metric if isinstance(metric, str) else None,
-        default_mode=mode if isinstance(mode, str) else None,
+        default_metric=metric,
+        default_mode=mode,
     )
 
 

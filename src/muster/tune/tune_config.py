@@ -103,6 +103,14 @@ class TuneConfig(BriefRepr):
             raise ValueError(f"TuneConfig(mode={self.mode!r}): must be 'min' or 'max'")
 
 
+def goal_of(metric: object, mode: object, search_alg: object) -> tuple[Any, Any]:
+    """Returns metric and mode, or those of a searcher that was given several objectives instead."""
+    theirs = getattr(search_alg, "metric", None)
+    if not metric and isinstance(theirs, list | tuple):
+        return theirs, getattr(getattr(search_alg, "searcher", search_alg), "mode", None)
+    return metric, mode
+
+
 def checked_budget(given: float | None, where: str) -> float | None:
     """Returns a budget; ValueError when it is no amount of money above 0."""
     amount = dollars(given, f"{where}(cost_budget={given!r})")

@@ -14,7 +14,7 @@ from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
 from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, open_experiment
 from muster.tune.result_grid import ResultGrid
-from muster.tune.tune_config import ResumeConfig, TuneConfig, checked_budget, checked_deadline
+from muster.tune.tune_config import ResumeConfig, TuneConfig, checked_budget, checked_deadline, goal_of
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -258,11 +258,8 @@ class Tuner:
         return paths_of(self._run)
 
     def _defaults(self) -> dict[str, Any]:
-        metric, mode = self._tune.metric, self._tune.mode
-        return {
-            "default_metric": metric if isinstance(metric, str) else None,
-            "default_mode": mode if isinstance(mode, str) else None,
-        }
+        metric, mode = goal_of(self._tune.metric, self._tune.mode, self._tune.search_alg)
+        return {"default_metric": metric, "default_mode": mode}
 
     def _results(self, launched: ExperimentOutcome) -> ResultGrid:
         """Returns results from memory, or from the storage when the files are only there."""

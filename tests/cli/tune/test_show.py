@@ -14,8 +14,10 @@ from tests.cli.tune.experiments import FAILURE, four_trials, write
 from tests.tune.experiments import add_checkpoint, logged_row, write_json
 
 from muster.base.text import moment
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.stores.experiment.values import Pickled
 from muster.testing.builders import created, exited, reported, started
+from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
 from muster.tune.search.space import grid_search
 from muster.tune.tune_config import TuneConfig
@@ -145,6 +147,31 @@ def test_the_best_trial_has_a_config_to_paste(tune, four):
     )
 
 
+@pytest.fixture(params=["facts", "snapshot"])
+def perturbed(request, tmp_path):
+    """A trial that began with lr 0.03 and whose last result was made with the 1.15 that PBT gave it."""
+    facts = [created("a_1", {"lr": 0.03}), started("a_1"), reported("a_1", 1, loss=9.0, config={"lr": 0.03})]
+    place = write(
+        tmp_path / "pbt", [*facts, reported("a_1", 2, loss=0.5, config={"lr": 1.15}), exited("a_1")]
+    )
+    if request.param == "snapshot":
+        with SqliteTrialStore(place) as store:
+            store.snapshot(b"", {})
+    return place
+
+
+def test_a_config_that_a_scheduler_changed_is_the_one_that_every_command_gives(tune, perturbed, tmp_path):
+    assert "\n{'lr': 1.15}\n" in tune("best", perturbed).stdout
+    assert json.loads(tune("best", perturbed, "--format", "json").stdout)[0]["config"] == {"lr": 1.15}
+    assert "  {'lr': 1.15}\n" in tune("show", perturbed).stdout
+    assert json.loads(tune("show", perturbed, "a_1", "--json").stdout)["config"] == {"lr": 1.15}
+    assert json.loads(tune("ls", perturbed, "--json").stdout)["trials"][0]["config/lr"] == 1.15
+    tune("export", perturbed, "-o", tmp_path / "all.csv")
+    assert pd.read_csv(tmp_path / "all.csv")["config/lr"].tolist() == [1.15]
+    assert "with {'lr': 1.15}\n" in tune("resume", perturbed).stdout
+    assert ExperimentAnalysis(perturbed).get_all_configs() == {"a_1": {"lr": 1.15}}
+
+
 def test_other_metrics_modes_and_more_trials(tune, four):
     result = tune("best", four, "--metric", "loss", "--mode", "max", "-n", "5", "--format", "json")
     assert [(each["trial_id"], each["value"]) for each in json.loads(result.stdout)] == [
@@ -203,6 +230,16 @@ def test_no_metric_no_mode_and_nothing_reported_are_told_apart(tune, four, tmp_p
     for words, message in told.items():
         result = tune("best", *words)
         assert (result.exit_code, message in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize("command", ["best", "plot"])
+def test_several_objectives_name_the_pareto_front(tune, tmp_path, command):
+    facts = [created("a"), started("a"), reported("a", 1, acc=0.5, lat=2.0), exited("a")]
+    write(tmp_path / "e", facts, {"metric": ["acc", "lat"], "mode": ["max", "min"]})
+    refused = tune(command, tmp_path / "e")
+    assert (refused.exit_code, "no metric" in refused.output) == (2, False)
+    assert "get_pareto_front(['acc', 'lat'], ['max', 'min'])" in refused.output
+    assert tune(command, tmp_path / "e", "--metric", "acc", "--mode", "max").exit_code == 0
 
 
 def test_values_that_cannot_be_pasted_are_named(tune, tmp_path):

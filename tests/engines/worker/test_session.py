@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 
 from muster.base.clock import ManualClock
-from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
+from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack, unpickle
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.protocol import StartOrder
 from muster.engines.worker.session import TrialSession
@@ -150,3 +151,14 @@ def test_the_announcement_has_the_names_of_ray_train():
     assert INFO.preempted_node_to_ranks == {"ab": [0]}
     assert PreemptionInfo().deadline_ms is None
     assert unpack(pack(tuple(INFO))) == tuple(INFO)
+
+
+@pytest.mark.parametrize("one", [np.array([0.5]), np.array([[0.5]], dtype=np.float32)])
+def test_an_array_of_one_element_is_reported_as_its_number(wire, one):
+    wire.tell(CONTINUE)
+    several = np.array([1, 2])
+    wire.session.report({"loss": one, "eval": {"loss": one, "several": several}, "name": np.array(["a"])})
+    ((_, payload),) = FrameReader().feed(os.read(wire._read, 1 << 16))
+    sent = unpickle(unpack(payload)[0])
+    assert (sent["loss"], sent["eval"]["loss"], type(sent["loss"])) == (0.5, 0.5, float)
+    assert (sent["eval"]["several"].tolist(), sent["name"].tolist()) == ([1, 2], ["a"])

@@ -21,7 +21,7 @@ def words(html):
 
 def test_one_block_is_updated_in_place_and_not_too_often():
     reporter, pages, clock = begun()
-    trials = [trial(n, "PENDING", loss=1.0 - n / 4) for n in range(4)]
+    trials = [trial(n, "PENDING", loss=1.0 - n / 4 if n < 2 else None) for n in range(4)]
     assert len(pages) == 1
     step(reporter, trials)
     for each in trials[:2]:
@@ -40,8 +40,8 @@ def test_one_block_is_updated_in_place_and_not_too_often():
         "Trial name status x k iter total time (s) loss "
         "obj_a1a89_00000 TERMINATED 0 0 3 1.5 1 "
         "obj_a1a89_00001 TERMINATED 0.25 1 3 1.5 0.75 "
-        "obj_a1a89_00002 PENDING 0.5 2 3 1.5 0.5 "
-        "obj_a1a89_00003 PENDING 0.75 0 3 1.5 0.25"
+        "obj_a1a89_00002 PENDING 0.5 2 "
+        "obj_a1a89_00003 PENDING 0.75 0"
     )
 
 

@@ -57,12 +57,29 @@ def test_a_paused_trial_that_is_stopped_counts_once():
     assert tally.counts(1) == {"RUNNING": 0, "TERMINATED": 1, "PAUSED": 0, "PENDING": 0, "ERROR": 0}
 
 
-def test_a_paused_trial_that_fails_is_not_the_best():
+@pytest.mark.parametrize("before", ["PAUSED", "RUNNING", "PENDING"])
+def test_a_trial_that_fails_keeps_its_rank_once(before):
     tally = ExperimentTally("loss", "min")
-    each = trial(0, "PAUSED", loss=1.0)
+    each = trial(0, before, loss=1.0)
     tally.reset([each])
     tally.failed(move(each, "ERROR"))
-    assert tally.ranked(5) == []
+    assert [scored.trial for scored in tally.ranked(5)] == [each]
+
+
+@pytest.mark.parametrize("is_retried", [True, False])
+def test_a_trial_that_waits_keeps_its_rank_until_it_starts_again(is_retried):
+    tally = ExperimentTally("loss", "min")
+    each = trial(0, "RUNNING", loss=1.0)
+    tally.started(each)
+    move(each, "PENDING")
+    if is_retried:
+        tally.recovered(each)
+    else:  # suspended, because the budget is used up
+        tally.move_paused()
+    assert [scored.trial for scored in tally.ranked(5)] == [each]
+    each.last_result = {"loss": 3.0}
+    tally.started(move(each, "RUNNING"))
+    assert [tally.value(scored) for scored in tally.ranked(5)] == [3.0]
 
 
 @pytest.mark.conformance("C-207")
@@ -86,11 +103,20 @@ def test_without_a_mode_no_trial_is_best():
     assert tally.ranked(5) == []
 
 
-def test_the_earlier_of_two_equal_trials_is_the_better_one():
+def test_of_equal_trials_the_one_that_was_created_first_is_best_whoever_ends_first():
     tally = ExperimentTally("loss", "min")
     trials = [trial(n, loss=1.0) for n in range(3)]
-    finished(tally, *trials)
+    for number, each in enumerate(trials):
+        each.number = number
+    tally.started(trials[1])
+    finished(tally, trials[2], trials[0])
     assert [scored.trial for scored in tally.ranked(2)] == trials[:2]
+
+
+def test_an_infinite_value_is_never_the_best():
+    tally = ExperimentTally("loss", "min")
+    finished(tally, trial(0, loss=float("-inf")), trial(1, loss=5.0))
+    assert [tally.value(scored) for scored in tally.ranked(5)] == [5.0]
 
 
 def test_a_running_trial_can_be_the_best_and_lose_that_again():

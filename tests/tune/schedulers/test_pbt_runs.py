@@ -14,6 +14,7 @@ import pytest
 from tests.tune.schedulers.pbt_victim import END, LRS, TRAINABLES, climb, tuner
 
 from muster import tune
+from muster.cli.tune.experiment import read_experiment
 from muster.tune.schedulers import PopulationBasedTrainingReplay
 
 pytestmark = pytest.mark.slow
@@ -64,6 +65,8 @@ def test_a_population_of_processes(tmp_path, kind, how):
     check_population(grid, tmp_path / "pbt", how)
     saved = tune.ExperimentAnalysis(str(tmp_path / "pbt"), default_metric="score", default_mode="max")
     assert [trial.config["lr"] for trial in saved.trials] == [result.config["lr"] for result in grid]
+    shown = [trial.config for trial in read_experiment(str(tmp_path / "pbt")).trials]
+    assert shown == [json.loads(Path(result.path, "params.json").read_text()) for result in grid]
     assert list((tmp_path / "pbt").glob("*.partial")) == []
 
 

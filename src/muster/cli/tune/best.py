@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import number
+from muster.tune.analysis.tables import no_single_best, number, rank_key
 
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis
@@ -36,15 +35,17 @@ def best_of(
     found = []
     for trial in experiment.trials:
         value = _last(trial, metric) if scope == "last" else _analysed(experiment, trial, metric, mode, scope)
-        if value is not None and math.isfinite(value):
-            found.append(ScoredTrial(trial, value))
-    found.sort(key=lambda each: -each.value if mode == "max" else each.value)
-    return found
+        if value is not None and (key := rank_key(value, mode)) is not None:
+            found.append((key, ScoredTrial(trial, value)))
+    return [each for _, each in sorted(found, key=lambda ranked: ranked[0])]
 
 
 def wanted_metric(experiment: ExperimentView, metric: str | None, mode: str | None) -> tuple[str, str]:
     """Returns metric and mode: the options, else the experiment's own. Raises ConfigError without both."""
     chosen = metric or experiment.metric
+    several = no_single_best(experiment.settings.get("metric"), experiment.settings.get("mode"))
+    if not chosen and several:
+        raise ConfigError(f"{experiment.path}: {several}; or give --metric and --mode")
     if not chosen:
         known = reported_metrics(experiment)
         hint = f"it reported {', '.join(known)}" if known else "and no trial reported anything yet"
@@ -172,8 +173,8 @@ def experiment_analysis(experiment: ExperimentView) -> ExperimentAnalysis:
         experiment.path,
         storage_filesystem=experiment.filesystem,
         trials=experiment.trials,
-        default_metric=experiment.metric,
-        default_mode=experiment.mode,
+        default_metric=experiment.settings.get("metric"),
+        default_mode=experiment.settings.get("mode"),
     )
 
 

@@ -15,13 +15,14 @@ from muster.cli.tune.ls import experiment_row, heading
 from muster.cli.tune.table import cell, lay_out, page_size, painted
 from muster.errors import ConfigError
 from muster.host.machine import program
+from muster.host.regular_file import read_regular
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row
 
 MAX_FAILURES = 5  # shown one by one; the rest is counted
 ERROR_LINES = 3
-NOTE_FILE = "note.txt"
+NOTE_FILE, NOTE_BYTES = "note.txt", 100_000
 TRIAL_FIELDS = (  # of --json; the rest is computed
     *("trial_id", "trial_name", "status", "experiment_tag", "config", "evaluated_params", "result"),
     *("reports", "starts", "failures", "created_at", "started_at", "reported_at", "ended_at"),
@@ -160,8 +161,8 @@ def error_file(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
 
 def _note_lines(experiment: ExperimentView) -> Iterator[str]:
     try:
-        with open(os.path.join(experiment.path, NOTE_FILE), encoding="utf-8") as stream:
-            yield from stream.read().splitlines()
+        note = read_regular(os.path.join(experiment.path, NOTE_FILE), beginning=NOTE_BYTES)
+        yield from note.decode().splitlines()
     except (OSError, UnicodeDecodeError):
         return
 

@@ -233,8 +233,11 @@ class TrialSession:
         if is_plain(metrics):
             return metrics
         refuse_tensors(metrics)
+        metrics = numbers_for_arrays(dict(metrics))
+        if is_plain(metrics):
+            return metrics
         try:
-            return pickled(dict(metrics))
+            return pickled(metrics)
         except Exception as error:
             raise UnsendableResult(_unpicklable_message(metrics, error)) from error
 
@@ -331,6 +334,16 @@ def refuse_tensors(metrics: object) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and _holds(metrics, torch.Tensor):
         raise ValueError("a torch tensor was reported; report numbers: call .item() or .tolist() on it first")
+
+
+def numbers_for_arrays(value: Any) -> Any:  # noqa: ANN401 - a result, or a value in it
+    """Returns a result with a number for each array of one element; storing would make it a list."""
+    if type(value) is dict:
+        return {key: numbers_for_arrays(item) for key, item in value.items()}
+    if getattr(value, "ndim", 0) and getattr(value, "size", 0) == 1 and hasattr(value, "item"):
+        number = value.item()
+        return number if isinstance(number, int | float) else value
+    return value
 
 
 def _holds(value: object, kind: type) -> bool:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from muster.base.rng import Seed
 from muster.errors import ConfigError
+from muster.host.regular_file import read_regular
 from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.trace import RESULTS, RecordedCurve, RecordedTrial
 from muster.tune.analysis.result_files import parse_json_lines
@@ -182,7 +183,7 @@ def starts_of(place: Path, nodes: Sequence[tuple[float, float]] = ()) -> TrialSt
 def _span(file: Path) -> tuple[float, float]:
     """Returns when the first step of a trial began, and when its last one ended."""
     try:
-        rows = parse_json_lines(file.read_text(encoding="utf-8"))
+        rows = parse_json_lines(read_regular(file).decode())
         end = float(rows[-1]["timestamp"])
         return end - float(rows[-1]["time_total_s"]), end
     except (OSError, ValueError, LookupError, TypeError) as error:

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from muster.errors import ConfigError
+from muster.host.regular_file import read_regular
 from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.trials.metrics import DEBUG_METRICS, flatten
 from muster.trials.model import Trial
@@ -141,7 +142,7 @@ def read_trace(path: str) -> RecordedCurve:
 
 def _trials(file: Path) -> Iterable[RecordedTrial]:
     try:
-        rows = parse_json_lines(file.read_text(encoding="utf-8"))
+        rows = parse_json_lines(read_regular(file).decode())
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"--trace {file}: not one JSON object per line ({error}); give a {RESULTS} or its directory"

@@ -32,6 +32,7 @@ from muster.stores.experiment.codec import (
 )
 from muster.trials.controller_view import PAUSED
 from muster.trials.events import TrialFailure
+from muster.trials.metrics import tried_config
 from muster.trials.model import CheckpointRef
 
 # Which fact replaces which: the last of each group is kept.
@@ -61,7 +62,7 @@ class TrialSummary(Struct, frozen=True, kw_only=True):
     trial_name: str = ""
     relative_logdir: str = ""
     experiment_tag: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)  # see `tried_config`
     evaluated_params: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)  # the last one
     starts: int = 0
@@ -156,15 +157,16 @@ class Digest:
         reported = self._body(REPORTED, 3)
         exited = self._body(EXITED, 4)
         decided = self._body(DECIDED, 3)
+        result = self._result(reported[1] or {}, reported[0])
         return TrialSummary(
             trial_id=self.trial_id,
             status=self.status or "PENDING",
             trial_name=made[4] or "",
             relative_logdir=made[5] or "",
             experiment_tag=made[3] or "",
-            config=made[1] or {},
+            config=tried_config(result, made[1] or {}),
             evaluated_params=made[2] or {},
-            result=self._result(reported[1] or {}, reported[0]),
+            result=result,
             starts=self.starts,
             reports=self.reports,
             failures=self.failures,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from muster.errors import public
+from muster.errors import StoreError, public
 from muster.session.checkpoint import Checkpoint
 from muster.session.filesystems import as_arrow, as_fsspec
 from muster.trials.metrics import DEFAULT_METRIC
@@ -24,6 +24,8 @@ from muster.tune.analysis.tables import (
     frame,
     is_better,
     need_pandas,
+    no_single_best,
+    rank_key,
 )
 from muster.tune.analysis.trial_record import TrialRecord, as_record
 
@@ -45,7 +47,8 @@ class ExperimentAnalysis:
         experiment_checkpoint_path: The experiment's directory, or its `experiment.sqlite`.
         storage_filesystem: An fsspec file system that the path is in.
         trials: The trials, when they are in memory; None: read from the directory.
-        default_metric: Used by `best_*` and by methods that are called without a metric.
+        default_metric: Used by `best_*` and by methods that are called without a metric. Several objectives
+            have no single best trial: `best_*` then names `get_pareto_front`.
         default_mode: "min" or "max"; without a metric it is about the value that trainables return.
     """
 
@@ -55,16 +58,19 @@ class ExperimentAnalysis:
         *,
         storage_filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
         trials: Sequence[AnyTrial] | None = None,
-        default_metric: str | None = None,
-        default_mode: str | None = None,
+        default_metric: str | Sequence[str] | None = None,
+        default_mode: str | Sequence[str] | None = None,
     ) -> None:
         from muster.tune.analysis.trial_record import experiment_directory, saved_trials
 
+        self._objectives = no_single_best(default_metric, default_mode)
+        if self._objectives:
+            default_metric = default_mode = None
         if default_mode is not None:
             check_mode(default_mode, "ExperimentAnalysis(default_mode=...)")
             default_metric = default_metric or DEFAULT_METRIC
-        self.default_metric = default_metric
-        self.default_mode = default_mode
+        self.default_metric = default_metric if isinstance(default_metric, str) else None
+        self.default_mode = default_mode if isinstance(default_mode, str) else None
         place = experiment_directory(os.fspath(experiment_checkpoint_path))
         self._path, self._filesystem = opened_place(place, storage_filesystem)
         found = saved_trials(self._path, self._filesystem) if trials is None else trials
@@ -182,7 +188,7 @@ class ExperimentAnalysis:
         best: tuple[float, TrialRecord] | None = None
         for trial in self.trials:
             value = trial.metric_analysis.get(metric, {}).get(mode if scope == "all" else scope)
-            if value is None or (filter_nan_and_inf and not math.isfinite(value)):
+            if value is None or (filter_nan_and_inf and rank_key(value, mode) is None):
                 continue
             if best is None or is_better(value, best[0], mode):
                 best = (value, trial)
@@ -231,14 +237,20 @@ class ExperimentAnalysis:
         for trial in self.trials:
             try:
                 found[trial.trial_id] = trial.rows()
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, StoreError) as error:
                 found[trial.trial_id] = []
                 failed.append(f"{trial}: {error}")
         if failed:
             logger.warning("results of %d trial(s) cannot be read:\n  %s", len(failed), "\n  ".join(failed))
         return found
 
+    def need_one_objective(self, call: str, metric: str | None, hint: str) -> None:
+        """Raises ValueError for a call without a metric when the experiment has several objectives."""
+        if not metric and self._objectives:
+            raise ValueError(f"{call}: {self._objectives}; {hint}")
+
     def _need_defaults(self, name: str) -> None:
+        self.need_one_objective(f"ExperimentAnalysis.{name}", None, "get_best_trial takes one of the metrics")
         if not (self.default_metric and self.default_mode):
             raise ValueError(
                 f"ExperimentAnalysis.{name} needs a metric and a mode: pass them to tune.run, TuneConfig or "
@@ -254,6 +266,7 @@ class ExperimentAnalysis:
 
     def _metric(self, metric: str | None) -> str:
         chosen = metric or self.default_metric
+        self.need_one_objective("ExperimentAnalysis", metric, "or pass metric=... and mode=...")
         if not chosen:
             raise ValueError("no metric: pass metric=..., or set it in tune.run or TuneConfig")
         return chosen

@@ -82,10 +82,20 @@ SCOPES = ("all", "last", "avg", "last-5-avg", "last-10-avg")
 _Thing = TypeVar("_Thing")
 
 
-def check_mode(mode: str | None, where: str) -> None:
+def check_mode(mode: object, where: str) -> None:
     """Raises a ValueError that names the place."""
     if mode not in MODES:
         raise ValueError(f"{where}: mode={mode!r} must be 'min' or 'max'")
+
+
+def no_single_best(metrics: object, modes: object) -> str:
+    """Returns why an experiment with several objectives has no best trial, and what has; "" for one."""
+    if not isinstance(metrics, list | tuple) or not isinstance(modes, list | tuple):
+        return ""
+    goals = [(metric, mode) for metric, mode in zip(metrics, modes, strict=False) if mode in MODES]
+    call = f"get_pareto_front({[metric for metric, _ in goals]}, {[mode for _, mode in goals]})"
+    what = f"the experiment has {len(goals)} objectives, so no single trial is the best"
+    return f"{what}: ResultGrid.{call} returns the best ones" if len(goals) > 1 else ""
 
 
 def number(value: Any) -> float | None:  # noqa: ANN401 - a user's value
@@ -93,6 +103,18 @@ def number(value: Any) -> float | None:  # noqa: ANN401 - a user's value
     if isinstance(value, str | bytes) or getattr(value, "ndim", 0) != 0 or not hasattr(value, "__float__"):
         return None
     return float(value)
+
+
+def rank_key(value: Any, mode: str | None) -> float | None:  # noqa: ANN401 - a user's value
+    """Returns the key by which every ranking of trials sorts: the smallest is best, the first of equal ones.
+
+    Ray Tune's rule: the last value counts whether the trial runs, has ended or has failed. None for a value
+    that is not a finite number: such a trial is never the best.
+    """
+    found = value if type(value) is float else number(value)
+    if found is None or not math.isfinite(found):
+        return None
+    return -found if mode == "max" else found
 
 
 def is_better(value: float, than: float, mode: str) -> bool:

@@ -18,7 +18,7 @@ from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.stores.experiment.summary import TrialSummary
 from muster.stores.storage import Storage
 from muster.trials.checkpoints import best_checkpoints
-from muster.trials.metrics import TRAINING_ITERATION, Statistics, flatten
+from muster.trials.metrics import TRAINING_ITERATION, Statistics, flatten, tried_config
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.analysis.result_files import Scored, TrialFolder
@@ -177,7 +177,7 @@ def _of_trial(trial: Trial, path: str, filesystem: Any) -> TrialRecord:  # noqa:
         name=str(trial),
         trainable_name=trial.trainable_name,
         experiment_tag=trial.experiment_tag,
-        config=trial.config,
+        config=dict(tried_config(trial.last_result, trial.config)),
         evaluated_params=trial.evaluated_params,
         last_result=_completed(trial.last_result, trial),
         analysed=trial.statistics,
@@ -199,7 +199,7 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
         path=path,
         name=summary.trial_name,
         experiment_tag=summary.experiment_tag,
-        config=dict(summary.result.get("config") or summary.config),  # a scheduler may have changed it
+        config=dict(summary.config),
         evaluated_params=dict(summary.evaluated_params),
         last_result=_completed(dict(summary.result) or {"trial_id": summary.trial_id}, summary),
         newest=summary.checkpoint,

@@ -172,6 +172,11 @@ def _given_search(asked: Any, limit: int) -> Any:  # noqa: ANN401 - a name, a Se
     return asked
 
 
+def concurrency_of(search: Any) -> int:  # noqa: ANN401 - a search algorithm
+    """Returns how many trials it lets run at once; 0 when it sets no limit."""
+    return int(getattr(search, "max_concurrent", 0)) or _limit_in(search)
+
+
 def _limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
     """Returns what the outermost ConcurrencyLimiter allows; 0 when there is none."""
     from muster.tune.search import ConcurrencyLimiter

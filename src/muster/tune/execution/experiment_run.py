@@ -11,11 +11,12 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
 from math import inf
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,9 +25,10 @@ from muster.base.text import money
 from muster.errors import TuneError
 from muster.host.file_lock import holder_of
 from muster.host.machine import environment, program
+from muster.host.running_experiments import RunningExperiment, promised_twice, recorded
 from muster.stores.checkpoints import DeletionQueue
 from muster.stores.experiment.full_disk import FullDiskStore
-from muster.stores.experiment.reader import STORE_NAME
+from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
@@ -38,6 +40,7 @@ from muster.tune.config import seconds
 from muster.tune.constants import number_in
 from muster.tune.execution.assemble import (
     checked_buffers,
+    concurrency_of,
     scheduler_of,
     search_of,
     settings_of,
@@ -46,7 +49,7 @@ from muster.tune.execution.assemble import (
 )
 from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
-from muster.tune.execution.paths import directory_namer
+from muster.tune.execution.paths import ExperimentPaths, directory_namer
 from muster.tune.execution.restore import Restorer, SavedTuner
 from muster.tune.execution.run_checks import BackgroundProblems, CriteriaCheck, SlowCalls
 from muster.tune.execution.saver import ExperimentSaver
@@ -148,6 +151,8 @@ def run_experiment(
             run.uploads.note(state.index.order)
     _announce(spec, run, reporter)
     stack.callback(SlowCalls(state.plugins, run.hooks.callbacks, number("TUNE_WARN_THRESHOLD_S")).close)
+    if not hasattr(engine, "publish"):  # on this machine; Ray shares a cluster out itself
+        _warn_of_others(spec, run, stack, reporter)
     controller.run(_between_steps(state, engine, clock, stop))
     is_interrupted = stop.is_set() and not state.is_finished
     if state.ended_by:
@@ -190,29 +195,47 @@ def _prepare(spec: ExperimentSpec, engine: LocalEngine | RayEngine) -> None:
             f"TuneConfig(cost_budget={spec.tune.cost_budget:g}) cannot be held, because nothing says what "
             "the machines cost: add RunConfig(price_per_hour=...), or prices to the cluster file"
         )
+    if spec.resume is None:
+        set_old_experiment_aside(spec.place)
     spec.place.prepare()
     if spec.resume is None:
-        set_old_store_aside(spec.place.directory)
         _write_spec(spec)
 
 
-def set_old_store_aside(directory: Path) -> None:
-    """Renames the store of an earlier experiment of the same name; the files of its trials stay."""
+def set_old_experiment_aside(place: ExperimentPaths) -> None:
+    """Renames the directory of an interrupted experiment of the same name, which can then be resumed.
+
+    Of a finished or remote one only the store is renamed; the files of its trials stay.
+    """
+    directory = place.directory
     store = directory / STORE_NAME
     if not store.exists() or holder_of(store) is not None:
         return  # in use: opening it reports by which process
     with SqliteTrialStore(directory):
         pass  # entries that a crash left in the log are written to the file
-    kept = next(
-        name for number in count(1) if not (name := directory / f"{STORE_NAME}.{number}.old").exists()
-    )
+    with open_trials(directory) as reader:
+        unfinished = sum(trial.status not in ("TERMINATED", "ERROR") for trial in reader.trials())
+    if unfinished and not place.is_remote:
+        aside = _free_name(str(directory))
+        with suppress(OSError):  # a mount point, or no right to rename it
+            directory.rename(aside)
+            logger.warning(
+                "%s held an interrupted experiment with %d unfinished trials, and a new one starts there. "
+                "The old one is now %s; to resume it: %s tune resume %s",
+                *(directory, unfinished, aside, program(), quote(str(aside))),
+            )
+            return
+    kept = _free_name(str(store))
     store.rename(kept)
     logger.warning(
-        "%s already held an experiment: a new one begins. The old record is %s; to resume an experiment use "
-        "Tuner.restore",
-        directory,
-        kept.name,
+        "%s already held an experiment with %d unfinished trials, and a new one starts there. The old record "
+        "is %s; to resume an experiment, call Tuner.restore instead of Tuner",
+        *(directory, unfinished, kept.name),
     )
+
+
+def _free_name(path: str) -> Path:
+    return next(name for number in count(1) if not (name := Path(f"{path}.{number}.old")).exists())
 
 
 def _write_spec(spec: ExperimentSpec) -> None:
@@ -321,6 +344,21 @@ def _announce(spec: ExperimentSpec, run: _Assembled, reporter: Reporter) -> None
         time_budget_s=budget,
         program=program(),
     )
+
+
+def _warn_of_others(spec: ExperimentSpec, run: _Assembled, stack: ExitStack, reporter: Reporter) -> None:
+    """Warns once when another experiment on this machine may use the same CPUs or GPUs."""
+    capacity, resources = run.state.index.capacity.to_floats(), run.template.resources
+    each = {"CPU": 1.0} if resources is None or callable(resources) else resources.required_resources
+    search: Any = run.state.plugins.search
+    total = getattr(search, "total_samples", 0) if run.template.num_samples != -1 else 0
+    most = min((limit for limit in (concurrency_of(search), total) if limit), default=inf)
+    promised = {name: min(capacity.get(name, 0.0), count * most) for name, count in each.items() if count}
+    own = RunningExperiment(directory=spec.place.address, promised=promised)
+    home = environment().get("MUSTER_HOME") or "~/.muster"
+    others = stack.enter_context(recorded(Path(home, "running").expanduser(), own))
+    if warning := promised_twice(own, others, capacity, each):
+        reporter.note(warning)
 
 
 def _info(

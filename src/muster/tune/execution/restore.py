@@ -21,6 +21,7 @@ from muster.base.clock import Clock
 from muster.base.foreign import error_text, message_text
 from muster.errors import RestoreError, StoreError, TuneError
 from muster.host.atomic_write import atomic_write
+from muster.host.regular_file import read_regular
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
 from muster.stores.storage import Storage
@@ -80,7 +81,7 @@ class SavedTuner:
         """Reads the file; `address` is the name the user knows, when the directory is only a copy."""
         file = directory / TUNER_FILE
         try:
-            found: Mapping[str, Any] = pickle.loads(file.read_bytes())
+            found: Mapping[str, Any] = pickle.loads(read_regular(file))
             return SavedTuner(**found)
         except FileNotFoundError:
             raise FileNotFoundError(
@@ -111,7 +112,7 @@ def saved_trainable(directory: Path) -> Any:  # noqa: ANN401 - function or class
     """Returns the saved trainable; FileNotFoundError or RestoreError when that is not possible."""
     file = directory / TRAINABLE_FILE
     try:
-        return pickle.loads(file.read_bytes())
+        return pickle.loads(read_regular(file))
     except FileNotFoundError:
         raise
     except Exception as error:

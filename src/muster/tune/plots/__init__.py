@@ -86,6 +86,7 @@ def _goal(analysis: ExperimentAnalysis, metric: str | None, mode: str | None) ->
     from muster.tune.analysis.tables import check_mode
     from muster.tune.plots.data import known_metrics
 
+    analysis.need_one_objective("plot", metric, "or name the one to draw with metric and mode")
     metric, mode = metric or analysis.default_metric, mode or analysis.default_mode
     if not metric:
         known = known_metrics(analysis.trials)

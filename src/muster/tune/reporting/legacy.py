@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time  # only to format a given moment
 from collections.abc import Mapping, Sequence
-from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import number
+from muster.tune.analysis.tables import number, rank_key
 from muster.tune.reporting.formats import amount, cell, shortened
 from muster.tune.reporting.tables import best_first, parameter, parameters_of
 from muster.tune.reporting.tally import STATUSES, lookup
@@ -52,12 +51,11 @@ def best_text(trials: Sequence[Trial], metric: str | None, mode: str | None, key
 
 
 def best_trial(trials: Sequence[Trial], metric: str | None, mode: str | None) -> Trial | None:
-    """Returns the best trial by the last result; NaN is never the best."""
+    """Returns the best trial by the last result; see `rank_key`."""
     if metric is None or mode is None:
         return None
     first = next(iter(best_first(trials, metric, mode)), None)
-    value = None if first is None else number(lookup(first.last_result, metric))
-    return None if value is None or isnan(value) else first
+    return first if first and rank_key(lookup(first.last_result, metric), mode) is not None else None
 
 
 def left_out_text(left: Mapping[str, int]) -> str:

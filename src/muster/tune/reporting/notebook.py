@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import Clock
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import number
+from muster.tune.analysis.tables import rank_key
 from muster.tune.reporting import summary
 from muster.tune.reporting.formats import cell, duration
 from muster.tune.reporting.periodic import PeriodicReporter
@@ -182,7 +182,5 @@ def _own_metrics(trial: TrialRecord) -> dict[str, Any]:
 
 
 def _rank(trial: TrialRecord, metric: str, mode: str | None) -> float:
-    value = number(flatten(trial.last_result).get(metric))
-    if value is None or not math.isfinite(value):
-        return math.inf
-    return -value if mode == "max" else value
+    key = rank_key(flatten(trial.last_result).get(metric), mode)
+    return math.inf if key is None else key

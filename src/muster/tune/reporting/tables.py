@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, isnan
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, SHOULD_CHECKPOINT
-from muster.tune.analysis.tables import number
+from muster.tune.analysis.tables import number, rank_key
 from muster.tune.reporting.formats import cell, shortened, wrapped
 from muster.tune.reporting.tally import INTERRUPTED, STATUSES, lookup
 
@@ -103,14 +103,13 @@ def in_order(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def best_first(trials: Iterable[Trial], metric: str | None, mode: str | None) -> list[Trial]:
-    """Sorts by the last value of a metric; without one or its mode, or where it is NaN, as they came."""
+    """Sorts by the last value of a metric; without a metric, a mode or a finite value, as they came."""
     if metric is None or mode is None:
         return list(trials)
-    sign = -1.0 if mode == "max" else 1.0
 
     def key(trial: Trial) -> float:
-        value = number(lookup(trial.last_result, metric))
-        return inf if value is None or isnan(value) else value * sign
+        found = rank_key(lookup(trial.last_result, metric), mode)
+        return inf if found is None else found
 
     return sorted(trials, key=key)
 

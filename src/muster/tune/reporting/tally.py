@@ -10,10 +10,9 @@ import re
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from muster.tune.analysis.tables import number
+from muster.tune.analysis.tables import rank_key
 from muster.tune.reporting.formats import printable
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _PLACE = re.compile(r'^\s*File "(.+?)", line (\d+)', re.MULTILINE)
 
 
 class ScoreRank(NamedTuple):
-    """A ScoreRank is a trial and its score: smaller is better, earlier wins."""
+    """A ScoreRank is a trial and its score: smaller is better, the one created first wins."""
 
     key: float
     order: int
@@ -50,7 +49,7 @@ class ExperimentTally:
 
     def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
         self.metric = None if mode is None else metric
-        self._sign = -1.0 if mode == "max" else 1.0
+        self._mode = mode
         self.failures: dict[str, Failed] = {}
         self._cause_of: dict[str, str] = {}  # trial to kind and place of its last failure
         self._causes: dict[str, str] = {}  # kind and place to the first message of that kind
@@ -63,7 +62,6 @@ class ExperimentTally:
         self.errored = 0
         self.best: list[ScoreRank] = []  # of trials without a process
         self.recent: deque[Trial] = deque(maxlen=KEPT_RECENT)
-        self._offered = 0
 
     def reset(self, trials: Iterable[Trial]) -> None:
         """Counts every trial once: at the start, when there may be restored ones."""
@@ -75,6 +73,8 @@ class ExperimentTally:
             elif status == "PAUSED":
                 self.paused[trial.trial_id] = trial
                 self._offer(trial)
+            elif status == "PENDING":
+                self._offer(trial)
             elif status == "TERMINATED":
                 self.completed(trial)
             elif status == "ERROR":
@@ -85,25 +85,26 @@ class ExperimentTally:
     def started(self, trial: Trial) -> None:
         key = trial.trial_id
         self.running[key] = trial
-        if self.paused and self.paused.pop(key, None) is not None:
-            self._withdraw(trial)
+        self.paused.pop(key, None)
+        self._withdraw(trial)
 
     def completed(self, trial: Trial) -> None:
         self.terminated += 1
         self.running.pop(trial.trial_id, None)
         self.recent.append(trial)
-        if not self.paused or self.paused.pop(trial.trial_id, None) is None:
-            self._offer(trial)
+        self.paused.pop(trial.trial_id, None)
+        self._offer(trial)
 
     def failed(self, trial: Trial) -> None:
         self.errored += 1
         self.running.pop(trial.trial_id, None)
         self.recent.append(trial)
-        if self.paused.pop(trial.trial_id, None) is not None:
-            self._withdraw(trial)
+        self.paused.pop(trial.trial_id, None)
+        self._offer(trial)
 
     def recovered(self, trial: Trial) -> None:
         self.running.pop(trial.trial_id, None)
+        self._offer(trial)
 
     def noted_failure(self, trial: Trial, message: str) -> None:
         self.failures.pop(trial.trial_id, None)
@@ -140,9 +141,8 @@ class ExperimentTally:
         """Moves paused trials before a snapshot, because no hook reports a pause."""
         for trial in [trial for trial in self.running.values() if trial.status in ("PAUSED", "PENDING")]:
             del self.running[trial.trial_id]
-            if trial.status == "PENDING":  # it was suspended, for want of money or time
-                continue
-            self.paused[trial.trial_id] = trial
+            if trial.status == "PAUSED":  # else it was suspended, for want of money or time
+                self.paused[trial.trial_id] = trial
             self._offer(trial)
 
     def counts(self, created: int, starting: int = 0) -> dict[str, int]:
@@ -159,38 +159,39 @@ class ExperimentTally:
         if self.metric is None:
             return []
         live = [
-            ScoreRank(key, -1, trial)
+            ScoreRank(key, trial.number, trial)
             for trial in self.running.values()
             if (key := self._key(trial)) is not None
         ]
         if not live:
             return self.best[:count]
-        return sorted([*live, *self.best[:count]], key=lambda each: each[:2])[:count]
+        return sorted([*live, *self.best[:count]], key=_order)[:count]
 
     def value(self, scored: ScoreRank) -> float:
-        return scored.key * self._sign
+        return -scored.key if self._mode == "max" else scored.key
 
     def _offer(self, trial: Trial) -> None:
         if self.metric is None:
             return
         key = self._key(trial)
         best = self.best
-        if key is None or (len(best) == KEPT_BEST and key >= best[-1].key):
+        if key is None or (len(best) == KEPT_BEST and (key, trial.number) >= _order(best[-1])):
             return
-        self._offered += 1
-        insort(best, ScoreRank(key, self._offered, trial))  # no two have the same order
-        del best[KEPT_BEST:]
+        self._withdraw(trial)
+        insort(self.best, ScoreRank(key, trial.number, trial), key=_order)
+        del self.best[KEPT_BEST:]
 
     def _withdraw(self, trial: Trial) -> None:
-        """Removes a paused trial that continues or fails from those that wait with their result."""
-        self.best = [each for each in self.best if each.trial is not trial]
+        """Removes a trial that continues from those that wait with their result."""
+        if any(each.trial is trial for each in self.best):
+            self.best = [each for each in self.best if each.trial is not trial]
 
     def _key(self, trial: Trial) -> float | None:
-        """Returns the sort key of a trial; NaN is no value, zero is one."""
-        value = lookup(trial.last_result, self.metric or "")
-        if type(value) is not float:
-            value = number(value)
-        return None if value is None or isnan(value) else value * self._sign
+        return rank_key(lookup(trial.last_result, self.metric or ""), self._mode)
+
+
+def _order(scored: ScoreRank) -> tuple[float, int]:
+    return scored[:2]
 
 
 def lookup(values: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - a user's value

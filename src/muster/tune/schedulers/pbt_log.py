@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from muster.host.atomic_write import atomic_write
+from muster.host.regular_file import read_regular
 from muster.trials.metrics import TRAINING_ITERATION
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
@@ -106,8 +107,7 @@ class PolicyLog(Callback):
 
     def _read(self, name: str) -> bytes:
         try:
-            with open(self._path(name), "rb") as stream:
-                return stream.read()
+            return read_regular(self._path(name))
         except FileNotFoundError:
             return b""
 
