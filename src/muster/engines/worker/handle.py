@@ -18,6 +18,8 @@ from muster.trials.placement_group import PlacementGroupFactory
 _CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for every read
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
 
+STOPPED_S = 2.0  # a driver that did not look for so long was stopped, by a signal or with its machine
+
 
 class WorkerHandle:
     """A WorkerHandle is one worker process as the driver sees it."""
@@ -120,5 +122,7 @@ class TrialRun:
         self.due_at: float | None = None  # when the grace period of a stop ends
         self.kill_at: float | None = None
         self.limit_at: float | None = None
+        self.ordered_at = 0.0  # when its process was given the order
+        self.ended_at: float | None = None  # of one that ended while this process was stopped
         self.info: PreemptionInfo | None = None  # what was announced to it about its machine
         self.has_warned = False  # that its process is stopped
