@@ -239,12 +239,13 @@ class ExperimentState:
     def _note_time(self, at: float) -> None:
         """Makes it a fact that time has passed, now and then: after a kill, trials are charged until then."""
         count, since = self._noted
-        if count == self.facts.count and at - since >= NOTE_S:
+        is_stale = at - since > 8 * NOTE_S  # the driver was stopped: ends of trials may wait to be handled
+        if count == self.facts.count and at - since >= NOTE_S and not is_stale:
             trial = self.spend.any_open()
             event = TrialPriced(trial_id=trial.trial_id, at=at, usd_per_hour=trial.usd_per_hour or 0.0)
             self.facts.note(event)
             self.spend.price(trial, at, event.usd_per_hour)
-        if count != self.facts.count:
+        if is_stale or count != self.facts.count:
             self._noted = (self.facts.count, at)
 
     def _price(self, event: TrialPriced) -> None:
