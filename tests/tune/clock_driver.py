@@ -3,14 +3,17 @@
 Usage: python clock_driver.py FOLDER JSON
 
 JSON has trials, steps, step_s and the limits; "engine" is local or ray. FOLDER/steps has a byte for each
-step, FOLDER/told.json appears at the end. A folder that has an experiment is resumed.
+step, FOLDER/told.json appears at the end; FOLDER/began and FOLDER/alive hold when a trial got its place, and
+when its process was last alive. A folder that has an experiment is resumed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -21,7 +24,7 @@ from muster.engines.process_engine import ProcessEngine
 PRICE = 3600.0  # $1 per second of the whole machine, or node
 FOLDER, ASKED = Path(sys.argv[1]), json.loads(sys.argv[2])
 STEPS = FOLDER / "steps"
-real = {"usd": 0.0}
+real = {"usd": 0.0, "ended_at": 0.0}
 held: dict[str, tuple[float, float]] = {}  # since when, and the $ per second
 
 
@@ -30,6 +33,7 @@ def measure() -> None:
     priced, finish = ProcessEngine._priced, ProcessEngine._finish
 
     def note_price(self, run, at, usd_per_hour):
+        (FOLDER / "began").write_text(str(time.monotonic()))
         held.setdefault(run.command.trial_id, (time.monotonic(), usd_per_hour / 3600))
         return priced(self, run, at, usd_per_hour)
 
@@ -37,10 +41,17 @@ def measure() -> None:
         since, rate = held.pop(run.command.trial_id, (0.0, 0.0))
         ends = FOLDER / f"end-{run.command.trial_id}"  # it may have ended while this process was stopped
         until = float(ends.read_text()) if ends.exists() else time.monotonic()
+        real["ended_at"] = until
         real["usd"] += rate * (until - since)
         return finish(self, run, **how)
 
     ProcessEngine._priced, ProcessEngine._finish = note_price, note_end
+
+
+def stay_alive():
+    while True:
+        Path(FOLDER, "alive").write_text(str(time.monotonic()))
+        time.sleep(0.01)
 
 
 class Counts(tune.Trainable):
@@ -48,6 +59,9 @@ class Counts(tune.Trainable):
 
     def setup(self, config):
         self.count = 0
+        if ASKED.get("stubborn"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        threading.Thread(target=stay_alive, daemon=True).start()
 
     def step(self):
         time.sleep(ASKED["step_s"])
@@ -101,6 +115,7 @@ def main() -> None:
     last = [result.metrics for result in grid if "time_total_s" in result.metrics]
     told = {
         "took_s": time.monotonic() - began,
+        "ended_s": real["ended_at"] - began,  # the last trial
         "real": real["usd"] + sum(rate * (time.monotonic() - since) for since, rate in held.values()),
         "cost": grid.cost_usd,
         "ended_by": grid.ended_by,

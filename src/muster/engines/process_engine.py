@@ -165,10 +165,7 @@ class ProcessEngine:
         self._trials: dict[str, TrialRun] = {}
         self._events: list[EngineEvent] = []
         self._next_check = 0.0
-        self._polls = (
-            clock.now(),
-            clock.now(),
-        )  # the last two; one in which this process was stopped is empty
+        self._polls = (0.0, clock.now())  # the last two: one that a stop interrupts is empty
         self._left_s: Callable[[], float] = lambda: _FAR
         self._waiting = StartQueue()
         self._is_starting = False
@@ -291,7 +288,7 @@ class ProcessEngine:
             self._start_waiting()
             return
         run.stopping = True
-        run.due_at = self._clock.monotonic() + command.grace_s
+        run.grace_s, run.due_at = command.grace_s, self._clock.monotonic() + command.grace_s
         self.wake_at(run.due_at)
         self._pool.send(run.worker, _STOP[command.keep_process])
 
@@ -449,7 +446,7 @@ class ProcessEngine:
             run.kill_at = _FAR
             self._pool.kill(worker, signal.SIGKILL)
         elif run.due_at is not None and now >= run.due_at:
-            run.due_at, run.kill_at = None, now + self._timeouts.kill_after_s
+            run.due_at, run.kill_at = None, now + min(self._timeouts.kill_after_s, run.grace_s)
             self._pool.kill(worker, signal.SIGTERM)
         elif run.limit_at is not None and now >= run.limit_at and run.exit_report is None:
             run.limit_at = None

@@ -200,6 +200,7 @@ class ExperimentState:
         """Stops everything when money or time is nearly gone; warns early when they will not do."""
         if not self.ended_by and guard.is_over(at) and not self.is_finished:
             guard.is_closing, self.ended_by = True, guard.reason
+            self.lifecycle.suspend_grace_s = guard.grace_s(at)
             for trial in self.index.holders():
                 self.suspend(trial, at, saves=False)
         elif (running := self.index.with_process) and (

@@ -103,7 +103,7 @@ class TenSeconds(Curve):
 def resumed(run, **changes):
     """The run that a new driver continues, with other limits perhaps."""
     again = replace(run.experiment, **changes).begin(run.store)
-    again.clock.advance(run.clock.now())
+    again.engine.world.advance(run.clock.now())
     saver = ExperimentSaver(again.state, store=again.store, clock=again.clock)
     saver.restore(again.store.load(), again.template.make)
     return again
