@@ -20,17 +20,24 @@ from pathlib import Path
 
 from muster import tune
 from muster.engines.process_engine import ProcessEngine
+from muster.trials.commands import StartTrial
 
 PRICE = 3600.0  # $1 per second of the whole machine, or node
 FOLDER, ASKED = Path(sys.argv[1]), json.loads(sys.argv[2])
 STEPS = FOLDER / "steps"
 real = {"usd": 0.0, "ended_at": 0.0}
+asked: dict[str, float] = {}
 held: dict[str, tuple[float, float]] = {}  # since when, and the $ per second
 
 
 def measure() -> None:
     """Has the engine's own events measured by a clock that nobody can set."""
-    priced, finish = ProcessEngine._priced, ProcessEngine._finish
+    priced, finish, submit = ProcessEngine._priced, ProcessEngine._finish, ProcessEngine.submit
+
+    def note_start(self, command):
+        if isinstance(command, StartTrial):
+            asked[command.trial_id] = time.monotonic()
+        return submit(self, command)
 
     def note_price(self, run, at, usd_per_hour):
         (FOLDER / "began").write_text(str(time.monotonic()))
@@ -39,13 +46,23 @@ def measure() -> None:
 
     def note_end(self, run, **how):
         since, rate = held.pop(run.command.trial_id, (0.0, 0.0))
+        if ASKED.get("engine") == "ray":  # a place is held from the start of its process on
+            born = FOLDER / f"born-{run.command.trial_id}"
+            since = max(asked[run.command.trial_id], float(born.read_text()))
         ends = FOLDER / f"end-{run.command.trial_id}"  # it may have ended while this process was stopped
         until = float(ends.read_text()) if ends.exists() else time.monotonic()
         real["ended_at"] = until
         real["usd"] += rate * (until - since)
         return finish(self, run, **how)
 
-    ProcessEngine._priced, ProcessEngine._finish = note_price, note_end
+    ProcessEngine._priced, ProcessEngine._finish, ProcessEngine.submit = note_price, note_end, note_start
+
+
+def born_at() -> float:
+    """When this process was started, by the steady clock."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age_s
 
 
 def stay_alive():
@@ -59,6 +76,7 @@ class Counts(tune.Trainable):
 
     def setup(self, config):
         self.count = 0
+        Path(FOLDER, f"born-{self.trial_id}").write_text(str(born_at()))
         if ASKED.get("stubborn"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         threading.Thread(target=stay_alive, daemon=True).start()

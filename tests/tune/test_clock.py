@@ -149,13 +149,16 @@ class Run:
         return told
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("shim")
+def compile_shim(folder: Path) -> Path:
     (folder / "shim.c").write_text(SHIM)
     made = folder / "shim.so"
     subprocess.run([str(COMPILER), "-shared", "-fPIC", "-O1", "-o", made, folder / "shim.c"], check=True)
     return made
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_shim(tmp_path_factory.mktemp("shim"))
 
 
 @pytest.fixture
