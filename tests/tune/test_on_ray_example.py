@@ -1,4 +1,4 @@
-"""What users see on a small Ray cluster: examples/tune/on_ray.py, unchanged, and costs by a clock that is set."""
+"""What users see on a small Ray cluster: examples/tune/on_ray.py as it is, and costs when a clock is set."""
 
 from __future__ import annotations
 
