@@ -132,13 +132,15 @@ def test_the_prices_of_nodes_are_published_for_tuners():
 
     class Writer:
         def write(self, at, instances):
-            written.append(prices_of(instances))
+            written.append((at, prices_of(instances)))
 
-    scene = Scene(wishes=spec(node_type("cpu", price_per_hour=36.0)), outlets=[PriceBoard(Writer())])
+    wall = ManualClock(5.0)  # set since the monitor started: drivers read the same one
+    board = PriceBoard(Writer(), wall)
+    scene = Scene(wishes=spec(node_type("cpu", price_per_hour=36.0)), outlets=[board])
     scene.tick()
     scene.stage.runtime.demands = [demand()]
     scene.tick()
     ((request, _),) = scene.stage.provider.called("launch")
     scene.machine_for("w", request)
     scene.tick()
-    assert (written[0], list(written[-1].values())) == ({}, [36.0])
+    assert (written[0], written[-1][0], list(written[-1][1].values())) == ((5.0, {}), 5.0, [36.0])

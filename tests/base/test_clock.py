@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.base.clock import ManualClock, SteadyClock, SystemClock
+from muster.base.clock import ManualClock, SteadyClock, SystemClock, ahead_s
 
 
 def test_a_manual_clock_moves_only_when_told_to():
@@ -40,6 +40,27 @@ def test_a_steady_clock_never_starts_before_its_floor():
 
 def test_a_floor_in_the_past_changes_nothing():
     assert SteadyClock(ManualClock(1_000.0), floor=10.0).now() == 1_000.0
+
+
+def test_a_steady_clock_is_moved_forward_and_never_back():
+    clock = ManualClock(1_000.0)
+    steady = SteadyClock(clock)
+    steady.not_before(900.0)
+    assert steady.now() == 1_000.0
+    steady.not_before(4_600.0)
+    clock.advance(1)
+    assert steady.now() == 4_601.0
+
+
+def test_a_clock_knows_how_far_it_is_ahead_of_the_wall_clock():
+    clock = ManualClock(1_000.0)
+    steady = SteadyClock(clock)
+    clock.jump(-20)
+    assert (ahead_s(steady), ahead_s(clock)) == (20.0, 0.0)
+
+
+def test_the_steady_clock_of_this_machine_starts_at_its_wall_clock():
+    assert abs(SteadyClock().now() - SystemClock().now()) < 5
 
 
 def test_the_system_clock_goes_forward():

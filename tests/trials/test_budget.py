@@ -7,6 +7,7 @@ from math import inf
 import pytest
 
 from muster.trials.budget import PRICE_WAIT_S, STOP_S, BudgetGuard
+from muster.trials.lifecycle import SUSPEND_GRACE_S
 from muster.trials.model import Trial
 from muster.trials.spend import SpendBook
 from muster.trials.template import Limits
@@ -121,6 +122,22 @@ def test_a_small_budget_keeps_a_tenth_for_stopping():
     world = World(cost_budget=0.01)
     world.start("a", 0.0)
     assert [world.guard.is_over(at) for at in (8.9, 9.1)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("limits", "grace_s"),
+    [
+        ({"cost_budget": 1.0}, SUSPEND_GRACE_S),
+        ({"deadline": 1000.0}, SUSPEND_GRACE_S),
+        ({"cost_budget": 0.01}, 0.3),  # ten seconds: one is kept
+        ({"deadline": 10.0, "cost_budget": 1.0}, 0.3),
+        ({"cost_budget": 1e-6}, 0.25),
+    ],
+)
+def test_the_time_to_stop_fits_into_what_is_kept_for_it(limits, grace_s):
+    world = World(**limits)
+    world.start("a", 0.0)
+    assert world.guard.grace_s(0.0) == pytest.approx(grace_s)
 
 
 def test_a_deadline_needs_no_price_and_a_budget_without_one_is_never_over():

@@ -1,4 +1,4 @@
-"""examples/tune/on_ray.py, unchanged, on a small Ray cluster; on this machine it is run in tests/repo."""
+"""What users see on a small Ray cluster: examples/tune/on_ray.py as it is, and costs when a clock is set."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tune.test_clock import COMPILER, HOUR_S, Run, compile_shim
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tune" / "on_ray.py"
 
@@ -41,3 +42,21 @@ def test_it_runs_on_a_cluster_that_the_environment_names(plain_head, tmp_path):
     assert any(line.startswith("best loss 0.") for line in said), said  # Ray tells of lost nodes, too
     assert last_checkpoints(tmp_path) == 4
     assert worker_logs(plain_head) - before  # its trials ran there
+
+
+@pytest.mark.ray
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@pytest.mark.parametrize("ahead_s", [HOUR_S])
+def test_costs_count_the_start_of_an_actor_and_do_not_follow_a_clock_that_is_set(
+    plain_head, tmp_path, ahead_s
+):
+    driver = Run(tmp_path / "run", compile_shim(tmp_path), plain_head.environment())
+    driver.start(engine="ray", trials=1, steps=15)
+    try:
+        driver.wait_for_steps(4)
+        driver.set_clock(ahead_s)
+        told = driver.result()
+    finally:
+        driver.kill()
+    assert (told["counts"], abs(told["ahead_s"] - ahead_s) < 120) == ([15], True)
+    assert told["cost"] == pytest.approx(told["real"], rel=0.01)

@@ -49,23 +49,23 @@ class Announcement:
 class VerdictBoard:
     """A VerdictBoard publishes why requests wait, for trials that need not wait for nothing."""
 
-    def __init__(self, writer: VerdictWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: VerdictWriter, wall: Clock) -> None:
+        self._writer, self._wall = writer, wall
 
     def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
-            self._writer.write(tick.plan.at, tick.plan.verdicts)
+            self._writer.write(self._wall.now(), tick.plan.verdicts)
 
 
 class PriceBoard:
     """A PriceBoard publishes what each node costs, for tuners that add up what their trials cost."""
 
-    def __init__(self, writer: PriceWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: PriceWriter, wall: Clock) -> None:
+        self._writer, self._wall = writer, wall
 
     def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
-            self._writer.write(tick.plan.at, tick.ledger.instances.values())
+            self._writer.write(self._wall.now(), tick.ledger.instances.values())
 
 
 class LeaseRenewal:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 
@@ -25,6 +27,12 @@ class SystemClock:
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
+
+
+def _boot_time() -> Callable[[], float]:
+    """Returns the clock that also counts while the machine is suspended, where there is one."""
+    number = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic if number is None else partial(time.clock_gettime, number)
 
 
 class ManualClock:
@@ -54,14 +62,27 @@ class ManualClock:
 class SteadyClock:
     """A SteadyClock returns wall-clock readings that move only with monotonic time.
 
-    Timeouts must not fire because a user set the clock, yet timestamps must mean something to users and
-    survive a restart. So the clock is anchored to the wall clock once, never before `floor` (the newest time
-    in the ledger), and then follows the monotonic clock.
+    Timeouts and costs must not follow a user who sets the clock, yet timestamps must mean something to users
+    and survive a restart. So the clock is anchored to the wall clock once, never before `floor` (the newest
+    time in the ledger), and then follows the monotonic clock. Without a `clock` it also counts the time in
+    which the machine is suspended: rented machines still cost then, and a deadline comes nearer.
     """
 
-    def __init__(self, clock: Clock, floor: float = 0.0) -> None:
-        self._clock = clock
-        self._offset = max(clock.now(), floor) - clock.monotonic()
+    def __init__(self, clock: Clock | None = None, floor: float = 0.0) -> None:
+        self.wall: Clock = clock or SystemClock()
+        self.monotonic, self.sleep = self.wall.monotonic, self.wall.sleep
+        self._elapsed = self.monotonic if clock is not None else _boot_time()
+        self._offset = self.wall.now() - self._elapsed()
+        self.not_before(floor)
 
     def now(self) -> float:
-        return self._clock.monotonic() + self._offset
+        return self._elapsed() + self._offset
+
+    def not_before(self, floor: float) -> None:
+        """Moves the readings forward, if necessary, so that none is before `floor`."""
+        self._offset = max(self._offset, floor - self._elapsed())
+
+
+def ahead_s(clock: Clock) -> float:
+    """Returns by how much a clock is ahead of the wall clock, the only one that other processes know too."""
+    return clock.now() - clock.wall.now() if isinstance(clock, SteadyClock) else 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from muster.base.ids import NodeId
 from muster.base.resources import Resources
@@ -76,3 +77,17 @@ def fault_of(forecast: Forecast) -> str:
     if not all(math.isfinite(value) for value in times if value is not None):
         return "one of its times is not a number"
     return ""
+
+
+def in_time_of(forecast: Forecast, shift_s: float) -> Forecast:
+    """Returns the forecast by another clock: the writer's and the reader's steady ones differ."""
+    return replace(
+        forecast,
+        at=forecast.at + shift_s,
+        deadline=None if forecast.deadline is None else forecast.deadline + shift_s,
+        begun_at=None if forecast.begun_at is None else forecast.begun_at + shift_s,
+        trials=tuple(
+            trial if trial.moved_at is None else replace(trial, moved_at=trial.moved_at + shift_s)
+            for trial in forecast.trials
+        ),
+    )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
-from muster.base.forecast import Forecast, fault_of
+from muster.base.forecast import Forecast, fault_of, in_time_of
 from muster.base.foreign import error_text, shielded, shown
 from muster.base.ids import CloudId
 from muster.cluster.model import (
@@ -239,7 +239,7 @@ class Observer:
             if fault:
                 self._note(f"forecast {forecast.experiment}", f"{fault}: ignored")
             else:
-                usable[forecast.experiment] = _in_time_of(forecast, now - wall)
+                usable[forecast.experiment] = in_time_of(forecast, now - wall)
         return tuple(usable.values())
 
     def _poll_failures(self) -> None:
@@ -287,17 +287,3 @@ def _untimely(forecast: Forecast, now: float) -> str:
     if age_s < -MOST_SKEW_S:
         return f"it was written at {written}, in the future; set the clocks of its machine and of the head"
     return ""
-
-
-def _in_time_of(forecast: Forecast, shift_s: float) -> Forecast:
-    """Returns the forecast in the snapshot's time, which is steady where the wall clock is not."""
-    return replace(
-        forecast,
-        at=forecast.at + shift_s,
-        deadline=None if forecast.deadline is None else forecast.deadline + shift_s,
-        begun_at=None if forecast.begun_at is None else forecast.begun_at + shift_s,
-        trials=tuple(
-            trial if trial.moved_at is None else replace(trial, moved_at=trial.moved_at + shift_s)
-            for trial in forecast.trials
-        ),
-    )

@@ -17,11 +17,11 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 from typing_extensions import Self
 
-from muster.base.clock import Clock
+from muster.base.clock import Clock, ahead_s
 from muster.base.framing import FrameKind, frame, pack, unpack, unpickle
 from muster.base.resources import to_units
 from muster.engines.worker import failures
-from muster.engines.worker.handle import TrialRun, WorkerHandle
+from muster.engines.worker.handle import STOPPED_S, TrialRun, WorkerHandle
 from muster.engines.worker.poller import Poller, SpinThenWait
 from muster.engines.worker.protocol import ExitReport, StartOrder
 from muster.session.preemption import PreemptionInfo
@@ -164,6 +164,7 @@ class ProcessEngine:
         self._trials: dict[str, TrialRun] = {}
         self._events: list[EngineEvent] = []
         self._next_check = 0.0
+        self._polls = (0.0, clock.now())  # the last two: one that a stop interrupts is empty
         self._left_s: Callable[[], float] = lambda: _FAR
         self._waiting = StartQueue()
         self._is_starting = False
@@ -237,7 +238,7 @@ class ProcessEngine:
             self._pool.send(run.worker, run.usual_answer or run.answer(len(self._trials)))
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
-        now = self._clock.monotonic()
+        now, self._polls = self._clock.monotonic(), (self._polls[1], self._clock.now())
         until = now + timeout_s
         while True:
             if now >= self._next_check:
@@ -262,6 +263,7 @@ class ProcessEngine:
 
     def _send_order(self, run: TrialRun, worker: WorkerHandle, order: bytes) -> None:
         """Starts a trial in its process, and its time limit."""
+        run.ordered_at = self._clock.now()
         if run.command.time_limit_s is not None:
             run.limit_at = self._clock.monotonic() + run.command.time_limit_s
             self.wake_at(run.limit_at)
@@ -273,6 +275,7 @@ class ProcessEngine:
             return
         run.info = info
         self._pool.send(run.worker, frame(FrameKind.NOTICE, pack(None if info is None else tuple(info))))
+        info = None if info is None else info.shifted(ahead_s(self._clock))
         self._events.append(TrialNoticed(trial_id=run.command.trial_id, at=self._clock.now(), info=info))
 
     # Stopping
@@ -284,7 +287,7 @@ class ProcessEngine:
             self._start_waiting()
             return
         run.stopping = True
-        run.due_at = self._clock.monotonic() + command.grace_s
+        run.grace_s, run.due_at = command.grace_s, self._clock.monotonic() + command.grace_s
         self.wake_at(run.due_at)
         self._pool.send(run.worker, _STOP[command.keep_process])
 
@@ -309,7 +312,7 @@ class ProcessEngine:
         self._events.append(
             TrialExited(
                 trial_id=run.command.trial_id,
-                at=self._clock.now(),
+                at=self._clock.now() if run.ended_at is None else run.ended_at,
                 failure=failure,
                 is_done=is_done,
                 reusable=reusable,
@@ -387,6 +390,8 @@ class ProcessEngine:
 
     def _on_exited(self, worker: WorkerHandle, run: TrialRun, report: ExitReport) -> None:
         run.exit_report = report
+        if self._clock.now() - self._polls[0] > STOPPED_S:
+            run.ended_at = max(self._polls[0], run.ordered_at + report.took_s)
         if report.stays and run.kill_at is None:
             self._pool.release(worker, keep=True)
             self._finish(run, is_done=report.is_done, reusable=True)
@@ -426,9 +431,7 @@ class ProcessEngine:
         """Checks deadlines and heartbeats, a few times per second at most."""
         missed_s = now - self._next_check - self._timeouts.beat_s
         for run in self._trials.values() if missed_s > 0 else ():
-            if (
-                run.worker is not None
-            ):  # the time in which the driver itself was stopped, or busy, does not count
+            if run.worker is not None:  # the time in which this process was stopped, or busy, is left out
                 run.worker.last_seen_at = min(now, run.worker.last_seen_at + missed_s)
         self._next_check = now + self._timeouts.beat_s
         for run in list(self._trials.values()):
@@ -442,7 +445,7 @@ class ProcessEngine:
             run.kill_at = _FAR
             self._pool.kill(worker, signal.SIGKILL)
         elif run.due_at is not None and now >= run.due_at:
-            run.due_at, run.kill_at = None, now + self._timeouts.kill_after_s
+            run.due_at, run.kill_at = None, now + min(self._timeouts.kill_after_s, run.grace_s)
             self._pool.kill(worker, signal.SIGTERM)
         elif run.limit_at is not None and now >= run.limit_at and run.exit_report is None:
             run.limit_at = None

@@ -40,6 +40,10 @@ class PreemptionInfo(NamedTuple):
     def preempted_node_to_ranks(self) -> dict[str, list[int]]:
         return dict.fromkeys(self.preempted_node_ids, self.preempted_ranks)
 
+    def shifted(self, seconds: float) -> PreemptionInfo:
+        """Returns the same by a clock that is so far ahead."""
+        return self if self.deadline is None else self._replace(deadline=self.deadline + seconds)
+
     def left_s(self, now: float) -> float:
         """Returns the seconds until the deadline; infinity when none was named."""
         return float("inf") if self.deadline is None else self.deadline - now

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from muster.errors import TuneError
@@ -34,9 +35,9 @@ from muster.trials.events import (
 from muster.trials.lifecycle import FactLog, Lifecycle
 from muster.trials.model import Trial
 from muster.trials.plugins import Plugins
-from muster.trials.spend import COST_KEY, SpendBook, cost_of
+from muster.trials.spend import COST_KEY, NOTE_S, SpendBook, cost_of
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
-from muster.trials.template import Settings
+from muster.trials.template import Limits, Settings
 from muster.trials.trial_index import TrialIndex
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class ExperimentState:
         self.idle_since: float | None = None  # nothing runs, and the experiment is not over
         self._idle_warning_at = inf
         self.ended_by = ""  # "budget" or "deadline": what ended this run; its trials can be resumed
+        self._noted = (0, -inf)  # facts, and when there were so many for the first time
 
     def _make_guard(self) -> BudgetGuard | None:
         if not self.settings.limits:
@@ -84,6 +86,17 @@ class ExperimentState:
         from muster.trials.budget import BudgetGuard
 
         return BudgetGuard(self.settings.limits, self.spend)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits, with the deadline by the clock of the events."""
+        return self.settings.limits if self.guard is None else self.guard.limits
+
+    def move_deadline(self, ahead_s: float) -> None:
+        """Takes by how much the clock of the events is ahead of that by which the deadline was given."""
+        deadline = self.limits.deadline
+        if self.guard is not None and deadline is not None:
+            self.guard.limits = replace(self.limits, deadline=deadline + ahead_s)
 
     @property
     def trials(self) -> Mapping[str, Trial]:
@@ -148,6 +161,8 @@ class ExperimentState:
         """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
         lifecycle, index, guard = self.lifecycle, self.index, self.guard
         self.spend.seen_at = at
+        if self.spend.rate:
+            self._note_time(at)
         waits = index.pending or index.paused or lifecycle.first_failure or lifecycle.preemptions.announced
         if self.is_exhausted and not waits and self.plugins.stopper is None and guard is None:
             self.idle_since = None
@@ -208,6 +223,7 @@ class ExperimentState:
         """Stops everything when money or time is nearly gone; warns early when they will not do."""
         if not self.ended_by and guard.is_over(at) and not self.is_finished:
             guard.is_closing, self.ended_by = True, guard.reason
+            self.lifecycle.suspend_grace_s = guard.grace_s(at)
             for trial in self.index.holders():
                 self.suspend(trial, at, saves=False)
         elif (running := self.index.with_process) and (
@@ -243,6 +259,18 @@ class ExperimentState:
         """Ends what all trials cost: their processes are ended, by a driver that stops early."""
         for trial in self.index.holders() if self.spend.is_used else ():
             self.charge(trial, at, has_run=bool(trial.location))
+
+    def _note_time(self, at: float) -> None:
+        """Makes it a fact that time has passed, now and then: after a kill, trials are charged until then."""
+        count, since = self._noted
+        is_stale = at - since > 8 * NOTE_S  # the driver was stopped: ends of trials may wait to be handled
+        if count == self.facts.count and at - since >= NOTE_S and not is_stale:
+            trial = self.spend.any_open()
+            event = TrialPriced(trial_id=trial.trial_id, at=at, usd_per_hour=trial.usd_per_hour or 0.0)
+            self.facts.note(event)
+            self.spend.price(trial, at, event.usd_per_hour)
+        if is_stale or count != self.facts.count:
+            self._noted = (self.facts.count, at)
 
     def _price(self, event: TrialPriced) -> None:
         trial = self.index.trials.get(event.trial_id)

@@ -37,7 +37,7 @@ from muster.trials.trial_index import TrialIndex
 _S = TrialState
 _PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # in `after_save` only: without a checkpoint its steps would be lost
 _SUSPEND = "SUSPEND"  # in `after_save` only: the trial gives its process up and waits again
-SUSPEND_GRACE_S = 2.0  # money and time are nearly gone: no longer than that
+SUSPEND_GRACE_S = 2.0  # a trial that must leave has so long to stop, and so long again after SIGTERM
 
 
 class FactLog:
@@ -90,7 +90,7 @@ class Lifecycle:
     ) -> None:
         """`directory_for` returns the directory of a trial below the experiment's; called once per trial."""
         self._index, self._plugins, self._facts, self._commands = index, plugins, facts, commands
-        self._settings, self.directory_for = settings, directory_for
+        self._settings, self.directory_for, self.suspend_grace_s = settings, directory_for, SUSPEND_GRACE_S
         self.is_stopping = False  # no new trials; the running ones are being ended
         self.first_failure: Trial | None = None
         self.after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is saved
@@ -442,7 +442,7 @@ class Lifecycle:
             self._index.move(trial, _S.STOPPING)
             suspends, grace_s = intent is _S.PENDING, self._settings.stop_grace_s
             keep = self._settings.reuse_actors and not suspends
-            grace_s = min(grace_s, SUSPEND_GRACE_S) if suspends else grace_s
+            grace_s = min(grace_s, self.suspend_grace_s) if suspends else grace_s
             self._commands.append(StopTrial(trial_id=trial.trial_id, keep_process=keep, grace_s=grace_s))
 
     def _keep(self, trial: Trial, checkpoint: CheckpointRef) -> None:

@@ -38,6 +38,7 @@ from muster.trials.metrics import Statistics
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Hooks
+from muster.trials.spend import UNSEEN_S
 from muster.trials.states import HAS_PROCESS, TrialState
 
 SNAPSHOT_VERSION = 4
@@ -143,8 +144,9 @@ def finish_restore(state: ExperimentState) -> None:
     behind = tuple(pending)
     interrupted = [trial for trial in state.index.live.values() if trial.state in HAS_PROCESS]
     for trial in interrupted:
-        state.charge(trial, state.spend.seen_at, has_run=bool(trial.location))
+        state.charge(trial, state.spend.seen_at + UNSEEN_S, has_run=bool(trial.location))
         state.lifecycle.abandon(trial)
+    state.spend.seen_at += UNSEEN_S
     if interrupted:  # a second crash may come before the next snapshot
         state.facts.note(ExperimentResumed(at=max(0.0, *(trial.last_result_time for trial in interrupted))))
     for trial_id in behind:

@@ -14,6 +14,8 @@ from muster.trials.model import Trial
 
 COST_KEY = "cost_usd"  # in every result of a trial whose price is known: what it has cost so far
 HOUR_S = 3600.0
+NOTE_S = 0.25  # at least so often, the time until which trials have cost something is written down
+UNSEEN_S = 0.5  # charged after the last time that a killed driver wrote down: its trials outlived it a little
 
 
 def share_of(needs: Resources, whole: Resources) -> float:
@@ -73,6 +75,9 @@ class SpendBook:
     def rate(self) -> float:
         """The $ per hour of all trials that hold a place."""
         return self._rate if self._open else 0.0
+
+    def any_open(self) -> Trial:
+        return next(iter(self._open.values()))
 
     def spent(self, at: float) -> float:
         """Returns the $ of all trials up to a time; takes the same time for any number of them."""

@@ -68,6 +68,8 @@ def test_prices_are_written_when_they_change_and_now_and_then(store):
     store.generation += 1  # another head, with an empty store
     writer.write(NOW + 64, [node("a", 0.6)])
     assert store.writes == 4
+    writer.write(NOW - 3600, [node("a", 0.6)])  # somebody set the clock back
+    assert store.writes == 5
 
 
 def test_without_a_monitor_there_are_no_prices_and_no_problem(store):

@@ -16,7 +16,7 @@ from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.lifecycle import SUSPEND_GRACE_S
-from muster.trials.spend import HOUR_S, total_cost
+from muster.trials.spend import HOUR_S, UNSEEN_S, total_cost
 from muster.trials.template import Limits
 from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.search.space import uniform
@@ -103,7 +103,7 @@ class TenSeconds(Curve):
 def resumed(run, **changes):
     """The run that a new driver continues, with other limits perhaps."""
     again = replace(run.experiment, **changes).begin(run.store)
-    again.clock.advance(run.clock.now())
+    again.engine.world.advance(run.clock.now())
     saver = ExperimentSaver(again.state, store=again.store, clock=again.clock)
     saver.restore(again.store.load(), again.template.make)
     return again
@@ -196,6 +196,34 @@ def test_a_budget_that_will_not_do_is_told_early_with_numbers(caplog):
         "at 10 s per step the 8 trials left need about $0.357, the budget has $0.229 left: raise it, use "
         "cheaper machines or fewer samples"
     ]
+
+
+def killed(at_s):
+    """A run whose driver is killed while it waits for its trials: the store has what was flushed by then."""
+    run = a_run().begin(MemoryTrialStore(root="/simulated"))
+    run.controller._saver = ExperimentSaver(run.state, store=run.store, clock=run.clock)
+    run.controller.save()
+    while run.engine.world.monotonic() < at_s:
+        run.engine.timeline.wake_at = run.engine.world.monotonic() + 0.1  # as a driver, which polls
+        run.controller.step(0.0)
+    return run
+
+
+def test_after_a_kill_no_cost_is_missing_and_little_is_charged_too_much():
+    run = killed(at_s=37.3)
+    spent = run.state.spend.spent(run.clock.now())
+    again = resumed(run)
+    over_s = (again.state.spend.spent(again.clock.now()) - spent) / (PRICE / HOUR_S)
+    assert 0.0 <= over_s <= UNSEEN_S + 1e-6
+
+
+def test_a_second_kill_before_anything_is_saved_charges_nothing_twice():
+    run = killed(at_s=37.3)
+    once = resumed(run)
+    once.controller._flush_all()
+    cost = {trial.trial_id: trial.cost_usd for trial in once.state.trials.values()}
+    twice = resumed(once)
+    assert {trial.trial_id: trial.cost_usd for trial in twice.state.trials.values()} == cost
 
 
 @pytest.mark.slow

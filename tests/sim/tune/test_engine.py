@@ -156,7 +156,7 @@ def test_busy_seconds_are_the_share_of_the_capacity_over_time():
     made.poll(0.1)
     assert made.worker_capacity.busy_s == 10.0
     made.close()
-    made._clock.advance(100.0)
+    made.world.advance(100.0)
     assert made.worker_capacity.busy_s == 10.0
 
 

@@ -63,5 +63,5 @@ def test_forecasts_are_handed_over_every_few_seconds(run):
     publisher = ForecastPublisher(run.state, told.append, run.clock)
     for _ in range(7):
         publisher.publish_if_due()
-        run.clock.advance(PERIOD_S / 3)
+        run.engine.world.advance(PERIOD_S / 3)
     assert [one.at - told[0].at for one in told] == [0.0, PERIOD_S, 2 * PERIOD_S]

@@ -100,6 +100,7 @@ def _hello(spec: ActorSpec, access: Access) -> dict[str, Any]:
     return {
         "number": spec.number,
         "pid": os.getpid(),
+        "age_s": machine.process_age_s(),
         "hostname": socket.gethostname(),
         "node_id": ray.get_runtime_context().get_node_id(),
         "ray": ray.__version__,

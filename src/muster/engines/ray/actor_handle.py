@@ -28,7 +28,7 @@ class ActorPlacement:
         self.outcome: BaseException | None = None
         self.asked_at = 0.0  # when its actor was requested
         self.assigned_at = 0.0  # when its trial began
-        self.priced_at = 0.0  # the same by the wall clock, or when the price of its node changed
+        self.priced_at = 0.0  # when its process started, or when the price of its node changed
         self.usd_per_hour: float | None = None  # of its trial, once it is known
         self.needs_node = False  # the cluster had no room for it when it was requested
         self.is_over = False  # the call that lasts as long as the actor has ended

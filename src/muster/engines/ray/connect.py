@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.base.clock import Clock, SystemClock
+from muster.base.clock import Clock, SystemClock, ahead_s
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.forecast_board import ForecastWriter
@@ -92,8 +92,8 @@ def _cluster_reader(ray: Any, clock: Clock, client: GcsClient | None) -> Callabl
 
     if client is None:
         probe = ClusterProbe(ray)
-        return lambda: probe.read(clock.now())
-    return lambda: read_cluster(ray, client, clock.now())
+        return lambda: probe.read(clock.now() - ahead_s(clock))
+    return lambda: read_cluster(ray, client, clock.now() - ahead_s(clock))
 
 
 def import_ray() -> Any:  # noqa: ANN401 - a module

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from muster.base.clock import Clock
+from muster.base.clock import Clock, ahead_s
 from muster.base.forecast import Forecast, last_of
 from muster.base.resources import Resources
 from muster.engines.process_engine import EngineTimeouts, ProcessEngine, order_of
@@ -216,13 +216,13 @@ class RayEngine(ProcessEngine, ActorListener):
         self._actor_setup.start_actor(placement, run)
         return True
 
-    def _assign(self, run: TrialRun, worker: ActorHandle) -> None:
+    def _assign(self, run: TrialRun, worker: ActorHandle, start_s: float = 0.0) -> None:
         self._pool.bind(run, worker)
         if not worker.sees_storage:
             self._was_apart.add(run.command.trial_id)
             _delete_leftovers(run.command)
         placement = worker.placement
-        placement.assigned_at, placement.priced_at = self._clock.monotonic(), self._clock.now()
+        placement.assigned_at, placement.priced_at = self._clock.monotonic(), self._clock.now() - start_s
         placement.usd_per_hour = None
         self._price_trial(run, worker)
         self._send_order(run, worker, self._orders.pop(run.command.trial_id))
@@ -335,7 +335,7 @@ class RayEngine(ProcessEngine, ActorListener):
 
     def _on_draining(self, view: ClusterView) -> None:
         """Tells the trials on nodes that are drained, and gives up what waits there for another trial."""
-        for line in self._draining.update(view, self._clock.now()):
+        for line in self._draining.update(view, self._clock.now() - ahead_s(self._clock)):
             _log.warning("%s", line)
         self._view = view
         for trial_id, placement in list(self._placement_of.items()):
@@ -402,7 +402,7 @@ class RayEngine(ProcessEngine, ActorListener):
         """Says that nothing more will come, so that idle nodes need not wait; it is stale in a minute."""
         if self._writer is not None and self._forecast is not None:
             with suppress(EngineError):  # the head is gone, and the entry with it
-                self._writer.write(last_of(self._forecast, self._clock.now()))
+                self._writer.write(last_of(self._forecast, self._clock.now() - ahead_s(self._clock)))
 
     def _check_placeable(self, placement: ActorPlacement, run: TrialRun, now: float) -> None:
         """Ends a trial that can never be placed, and warns about one that has waited long."""
@@ -448,7 +448,7 @@ class RayEngine(ProcessEngine, ActorListener):
             )
             self._reject(run, worker, unseen)
             return
-        self._assign(run, worker)
+        self._assign(run, worker, min(hello["age_s"], self._clock.monotonic() - placement.asked_at))
 
     def _reject(self, run: TrialRun, worker: ActorHandle, failure: TrialFailure) -> None:
         """Ends a trial, and its actor, on a node that cannot run it."""

@@ -19,6 +19,8 @@ _CONTINUE = frame(FrameKind.CONTINUE)
 _CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for every read
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
 
+STOPPED_S = 2.0  # a driver that did not look for so long was stopped, by a signal or with its machine
+
 
 class WorkerHandle:
     """A WorkerHandle is one worker process as the driver sees it."""
@@ -119,9 +121,12 @@ class TrialRun:
         self.exit_report: ExitReport | None = None
         self.failure: TrialFailure | None = None  # why the engine itself ended it
         self.last_result: dict[str, Any] = {}
+        self.grace_s = 0.0  # of a stop
         self.due_at: float | None = None  # when the grace period of a stop ends
         self.kill_at: float | None = None
         self.limit_at: float | None = None
+        self.ordered_at = 0.0  # when its process was given the order
+        self.ended_at: float | None = None  # of one that ended while this process was stopped
         self.info: PreemptionInfo | None = None  # what was announced to it about its machine
         self.has_warned = False  # that its process is stopped
 

@@ -138,6 +138,7 @@ class Worker:
             elif kind == FrameKind.QUIT:
                 break
             elif kind == FrameKind.START:
+                began_at = self._clock.monotonic()
                 try:
                     report = self._trial(read_order(payload))
                 finally:
@@ -145,7 +146,8 @@ class Worker:
                         self._transfer.finish()
                 if not report.stays:
                     self._clean_up()
-                    report = ExitReport(*report[:-1], not has_children())
+                    report = report._replace(leaves_none=not has_children())
+                report = report._replace(took_s=self._clock.monotonic() - began_at)
                 self.channel.send(frame(FrameKind.EXITED, pack(tuple(report))))
                 if not report.stays:
                     return

@@ -19,6 +19,7 @@ class ExitReport(NamedTuple):
     message: str = ""
     traceback: str = ""
     exception: bytes | None = None  # pickled
+    took_s: float = 0.0  # from the order to this report, by the worker's own clock
     leaves_none: bool = False  # it has no descendants: when the process has ended, everything of it has
 
 

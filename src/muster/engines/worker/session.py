@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -116,6 +117,7 @@ class TrialSession:
         self.on_result: Callable[[Mapping[str, Any], Stamp, float], None] | None = None
         self._last_report_saved: int | None = None
         self._info: PreemptionInfo | None = None  # what is announced about this machine
+        self._leaves_at = math.inf  # by the monotonic clock
         self._has_answered = False  # by a checkpoint
         self._publish_s = 0.0  # how long the last checkpoint took
         self._usage: UsageMonitor | None = None
@@ -154,7 +156,7 @@ class TrialSession:
         info = self.get_preemption_info()
         if info is None or self._has_answered:
             return False
-        return self._publish_s <= info.left_s(self._clock.now())
+        return self._publish_s <= self._leaves_at - self._clock.monotonic()
 
     def _take_notices(self) -> None:
         for payload in self._channel.take(FrameKind.NOTICE):
@@ -166,6 +168,8 @@ class TrialSession:
         info = None if told is None else PreemptionInfo(*told)
         if info != self._info:
             self._info, self._has_answered = info, False
+            left_s = math.inf if info is None else info.left_s(self._clock.now())
+            self._leaves_at = self._clock.monotonic() + left_s  # the wall clock may be set meanwhile
 
     def watch_usage(self) -> None:
         """Adds to every result how busy the machine is."""

@@ -71,7 +71,7 @@ class PriceWriter:
         board = PublishedPrices(at=at, nodes=prices_of(live), emptied=emptied_of(live))
         last = self._written
         is_same = (board.nodes, board.emptied) == (last.nodes, last.emptied)
-        if is_same and self._generation == self._client.generation and at - last.at < self._refresh_s:
+        if is_same and self._generation == self._client.generation and 0 <= at - last.at < self._refresh_s:
             return
         self._client.kv_put(KEY, msgspec.json.encode(board), SPACE)
         self._written, self._generation = board, self._client.generation

@@ -65,7 +65,7 @@ class VerdictWriter:
         board = board_of(at, verdicts)
         same = (board.gangs, board.demands) == (self._written.gangs, self._written.demands)
         known = self._generation == self._client.generation
-        if same and known and at - self._written.at < self._refresh_s:
+        if same and known and 0 <= at - self._written.at < self._refresh_s:
             return
         self._client.kv_put(KEY, msgspec.json.encode(board), SPACE)
         self._written, self._generation = board, self._client.generation

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from muster.base.clock import ahead_s
+from muster.base.forecast import in_time_of
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec
 from muster.sim.joint.cluster import JointCluster
@@ -81,7 +83,8 @@ class JointTuner:
 
     def _wake_for_limits(self) -> None:
         """Has the world come back when the limits are to be looked at, unless it will come back sooner."""
-        at = self.run.state.wake_at(self._world.now()) - self._world.wall_shift
+        now = self.run.clock.now()
+        at = self.run.state.wake_at(now) - now + self._world.time
         if math.isfinite(at) and not self._world.time < self._wakes_at <= at:
             self._wakes_at = at
             self._world.after(at - self._world.time, self._wake)
@@ -93,7 +96,7 @@ class JointTuner:
     def publish(self, cluster: JointCluster, *, is_last: bool = False) -> None:
         costs, engine = self.asked.experiment.costs, self.engine
         given = replace(
-            input_of(self.run.state, cluster.world.now()),
+            input_of(self.run.state, self.run.clock.now()),
             experiment=self.asked.name,
             driver=self.asked.name,
             restart_s=costs.start_s + costs.restore_s,
@@ -102,7 +105,8 @@ class JointTuner:
             moved_at=engine.moved_at,
             moves=engine.moves,
         )
-        cluster.board.put(forecast_of(self.run.state, given, is_over=is_last))
+        forecast = forecast_of(self.run.state, given, is_over=is_last)
+        cluster.board.put(in_time_of(forecast, -ahead_s(self.run.clock)))
 
 
 def _from_now(experiment: SimulatedExperiment, now: float) -> SimulatedExperiment:

@@ -12,6 +12,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from muster.base.clock import SteadyClock
 from muster.session.preemption import PreemptionInfo
 from muster.session.progress import Progress, Signature, fill_result
 from muster.sim.event_queue import GONE, EventQueue, HasTurns, MovableClock
@@ -188,7 +189,7 @@ class SimulatedEngine:
         faults: FaultPlan | None = None,
         price_per_hour: float | None = None,
     ) -> None:
-        self._clock = clock
+        self.world, self._clock = clock, SteadyClock(clock)
         self._price_per_hour = price_per_hour
         self._capacity = dict(capacity)
         self._curves = curve if isinstance(curve, Mapping) else None
@@ -208,7 +209,8 @@ class SimulatedEngine:
         return self._capacity
 
     @property
-    def clock(self) -> MovableClock:
+    def clock(self) -> SteadyClock:
+        """The clock of a driver in this world, whose wall clock may be set."""
         return self._clock
 
     def worker_s(self, workers: int) -> float:

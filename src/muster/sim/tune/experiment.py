@@ -224,6 +224,8 @@ class SimulatedRun:
         if self.experiment.limits:
             self._wake_for_limits()
         continues = self.controller.step(0.0)  # the engine waits for what is under way, however long
+        if self.experiment.faults is not None:
+            self.engine.world.jump(self.experiment.faults.jump_s(self.steps))
         if continues and not self.state.is_stopping and self.clock.monotonic() >= self.experiment.deadline_s:
             self.state.end(self.clock.now())
             continues = self.controller.step(0.0)  # the orders leave now, before time passes

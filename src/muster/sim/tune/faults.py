@@ -59,6 +59,7 @@ class FaultRates(Struct, frozen=True, kw_only=True):
     notices_per_h: float = 0.0  # "this machine will be taken"
     longest_lead_s: float = 120.0  # from the notice to its deadline
     cancelled_notices: float = 0.0  # the share of notices that are taken back
+    clock_jumps: float = 0.0  # the share of the driver's steps after which somebody sets the wall clock
 
     @staticmethod
     def swarm(seed: int, hour_s: float = 3600.0) -> FaultRates:
@@ -81,6 +82,7 @@ class FaultRates(Struct, frozen=True, kw_only=True):
             notices_per_h=maybe(2.0) * per_h,
             longest_lead_s=stream.choice([0.01, 0.05, 0.3]) * hour_s,
             cancelled_notices=maybe(0.4),
+            clock_jumps=Seed(seed).derive("sim.tune.clock").choice([0.0, 0.01, 0.1]),
         )
 
 
@@ -110,6 +112,14 @@ class FaultPlan:
             draws=stream.getrandbits(62),
             machine=self._machine(trial_id, attempt),
         )
+
+    def jump_s(self, step: int) -> float:
+        """Returns by how much the wall clock is set after a step of the driver."""
+        if not self.rates.clock_jumps:
+            return 0.0
+        stream = self._seed.derive(f"sim.tune.clock/{step}")
+        jump = stream.choice([-3600.0, -20.0, 3600.0, 30 * 86_400.0])
+        return jump if stream.random() < self.rates.clock_jumps else 0.0
 
     def _machine(self, trial_id: str, attempt: int) -> MachineFaults:
         """From a stream of its own: the other faults of a seed stay as they are."""

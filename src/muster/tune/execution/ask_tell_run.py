@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.base.clock import SystemClock
+from muster.base.clock import SteadyClock
 from muster.engines.ask_tell_engine import AskTellEngine
 from muster.errors import TuneError
 from muster.host.machine import environment
@@ -65,7 +65,7 @@ class AskTellRun:
 
     def __init__(self, wanted: AskTellSpec) -> None:
         self._wanted = wanted
-        self._clock = SystemClock()
+        self._clock = SteadyClock()
         wanted.place.prepare()
         if wanted.resume is None:
             _write_spec(wanted)

@@ -20,7 +20,7 @@ from shlex import quote
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from muster.base.clock import Clock, SystemClock
+from muster.base.clock import Clock, SteadyClock
 from muster.base.text import money
 from muster.errors import TuneError
 from muster.host.file_lock import holder_of
@@ -119,12 +119,16 @@ def rare_collections() -> Iterator[None]:
 
 
 def run_experiment(
-    spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
+    spec: ExperimentSpec,
+    stack: ExitStack,
+    reporter: Reporter,
+    engine: LocalEngine | RayEngine,
+    clock: SteadyClock,
 ) -> ExperimentOutcome:
     """Runs an experiment to its end, or until Ctrl-C; `stack` closes what is opened here."""
     _prepare(spec, engine)
-    run = _assemble(spec, stack, reporter, engine)
-    state, clock, directory = run.state, run.clock, spec.place.directory
+    run = _assemble(spec, stack, reporter, engine, clock)
+    state, directory = run.state, spec.place.directory
     store = stack.enter_context(SqliteTrialStore(directory, trust_pickles=True))
     store.save_settings(settings_record(spec.trainable_name, spec.tune, state))
     stop = stack.enter_context(gentle_stop(environment()))
@@ -265,10 +269,13 @@ class _Assembled(NamedTuple):
 
 
 def _assemble(
-    spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
+    spec: ExperimentSpec,
+    stack: ExitStack,
+    reporter: Reporter,
+    engine: LocalEngine | RayEngine,
+    clock: SteadyClock,
 ) -> _Assembled:
     """Makes the parts of one run, in the order in which they need each other."""
-    clock = SystemClock()
     named = {**spec.overrides, "trainable_name": spec.trainable_name}  # it may be registered by another
     template = template_of(spec.trainable, spec.param_space, spec.tune, spec.run, named)
     search, ahead = search_of(spec.tune, template)
@@ -287,7 +294,7 @@ def _assemble(
         directory_for=directory_namer(spec.place.directory, clock, settings.max_len_identifier),
     )
     if stopper is not None or settings.limits.deadline is not None:
-        engine.ends_in(lambda: _left_s(stopper, settings.limits, clock))
+        engine.ends_in(lambda: _left_s(stopper, state.limits, clock))
     return _Assembled(state, template, hooks, writer, uploads, clock)
 
 
@@ -336,7 +343,7 @@ def _make_trial(spec: ExperimentSpec, template: TrialTemplate) -> MakeTrial:
 def _announce(spec: ExperimentSpec, run: _Assembled, reporter: Reporter) -> None:
     budget = seconds(spec.tune.time_budget_s, "TuneConfig(time_budget_s=...)")
     total = getattr(run.state.plugins.search, "total_samples", None)
-    reporter.begin(_info(spec, run.state, run.template, total, budget))
+    reporter.begin(_info(spec, run, total, budget))
     run.hooks.setup(
         stop=spec.run.stop,
         num_samples=spec.tune.num_samples,
@@ -361,15 +368,10 @@ def _warn_of_others(spec: ExperimentSpec, run: _Assembled, stack: ExitStack, rep
         reporter.note(warning)
 
 
-def _info(
-    spec: ExperimentSpec,
-    state: ExperimentState,
-    template: TrialTemplate,
-    total: int | None,
-    budget: float | None,
-) -> RunInfo:
+def _info(spec: ExperimentSpec, run: _Assembled, total: int | None, budget: float | None) -> RunInfo:
     from muster.tune.search.variant_generator import searched_keys
 
+    state, template, clock = run.state, run.template, run.clock
     settings, index = state.settings, state.index
     search: Any = state.plugins.search
     scheduler: Any = state.plugins.scheduler
@@ -389,7 +391,7 @@ def _info(
         scheduler_debug=getattr(scheduler, "debug_string", str),
         time_budget_s=budget,
         program=program(),
-        cost=lambda: _cost_text(state, SystemClock()),
+        cost=lambda: _cost_text(state, clock),
         ended_by=lambda: state.ended_by,
     )
 

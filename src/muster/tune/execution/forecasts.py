@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from muster.base.clock import Clock
-from muster.base.forecast import Forecast
+from muster.base.clock import Clock, ahead_s
+from muster.base.forecast import Forecast, in_time_of
 from muster.base.ids import NodeId
 from muster.trials.experiment import ExperimentState
 from muster.trials.forecast import ForecastInput, forecast_of
@@ -32,12 +32,12 @@ class ForecastPublisher:
         forecast = forecast_of(self._state, input_of(self._state, self._clock.now()))
         if forecast.trials or forecast.coming:  # before the first trial there is nothing to say
             self._due_at = self._clock.monotonic() + PERIOD_S
-            self._publish(forecast)
+            self._publish(in_time_of(forecast, -ahead_s(self._clock)))  # the monitor knows the wall clock
 
 
 def input_of(state: ExperimentState, now: float) -> ForecastInput:
     """Returns what the forecast of a state needs besides it: nodes, moves, and what is left of the limits."""
-    limits = state.settings.limits
+    limits = state.limits
     left = None if limits.cost_budget is None else max(0.0, limits.cost_budget - state.spend.spent(now))
     return ForecastInput(
         experiment=state.settings.experiment_dir,

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from muster.base.clock import SteadyClock
     from muster.engines.local.engine import LocalEngine
     from muster.engines.ray.engine import RayEngine
     from muster.trials.experiment import ExperimentState
@@ -82,13 +83,18 @@ def launch(spec: ExperimentSpec) -> ExperimentOutcome:
 
     check_variables(environment())
     with ExitStack() as stack:
-        reporter, engine = _start(spec, stack)
+        from muster.base.clock import SteadyClock
+
+        clock = SteadyClock()  # of costs and limits, which must not follow a wall clock that is set
+        reporter, engine = _start(spec, stack, clock)
         from muster.tune.execution.experiment_run import run_experiment
 
-        return run_experiment(spec, stack, reporter, engine)
+        return run_experiment(spec, stack, reporter, engine, clock)
 
 
-def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngine | RayEngine]:
+def _start(
+    spec: ExperimentSpec, stack: ExitStack, clock: SteadyClock
+) -> tuple[Reporter, LocalEngine | RayEngine]:
     """Starts the engine before anything with a thread or a lock: its processes are copies of the first one.
 
     The reporter comes before the engine, because it decides where the output of trials goes.
@@ -103,12 +109,12 @@ def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngin
     stack.callback(reporter.abort)
     resources = trial_resources(spec.trainable, spec.overrides.get("resources_per_trial"))
     with reporter.catching():
-        engine = _open_engine(spec, thread_limit(resources, environment()))
+        engine = _open_engine(spec, thread_limit(resources, environment()), clock)
     stack.callback(engine.close)
     return reporter, engine
 
 
-def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | RayEngine:
+def _open_engine(spec: ExperimentSpec, env: Mapping[str, str], clock: SteadyClock) -> LocalEngine | RayEngine:
     """Opens the engine that runs the trials; Ray is imported only when it is requested or already in use."""
     trainables, storage = {spec.trainable_name: spec.code}, spec.place.for_trials()
     if _runs_on_ray(spec.run.engine):
@@ -128,13 +134,13 @@ def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | 
                 price_per_hour=spec.run.price_per_hour,
                 idle_warning_s=idle_warning_in(environment()),
             ),
+            clock=clock,
         )
-    from muster.base.clock import SystemClock
     from muster.engines.local.engine import LocalEngine
     from muster.engines.local.worker_pool import LocalOptions
 
     options = LocalOptions(env=env, storage=storage, price_per_hour=spec.run.price_per_hour)
-    return LocalEngine(clock=SystemClock(), trainables=trainables, options=options)
+    return LocalEngine(clock=clock, trainables=trainables, options=options)
 
 
 def _runs_on_ray(engine: str) -> bool:

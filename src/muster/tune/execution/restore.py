@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from muster.base.clock import Clock
+from muster.base.clock import SteadyClock, ahead_s
 from muster.base.foreign import error_text, message_text
 from muster.errors import RestoreError, StoreError, TuneError
 from muster.host.atomic_write import atomic_write
@@ -188,7 +188,7 @@ _CHECKPOINT = re.compile(r"([^/]+)/(checkpoint_\d{6,})/")
 class Restorer:
     """A Restorer is used once, before the first step."""
 
-    def __init__(self, config: ResumeConfig, place: ExperimentPaths, clock: Clock) -> None:
+    def __init__(self, config: ResumeConfig, place: ExperimentPaths, clock: SteadyClock) -> None:
         from muster.tune.logger.files.catch_up import CatchUp  # a new experiment has nothing to catch up with
 
         self._rules = ResumeRules(
@@ -202,6 +202,8 @@ class Restorer:
     ) -> None:
         """Restores trials, searcher and scheduler; then applies the rules."""
         saver.restore(saved, make_trial, self._catch_up)
+        self._clock.not_before(state.spend.seen_at)
+        state.move_deadline(ahead_s(self._clock))
         apply_resume_rules(state, self._rules, self._clock.now(), self._forget_failure)
         checkpoints = self._place.checkpoints()
         for trial in state.index.live.values():
