@@ -24,11 +24,11 @@ from muster.base.clock import SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.engines.local.fork_safety import (
     be_killed_first,
-    fork_is_safe,
     fork_with_short_hooks,
     fresh_randomness,
     needs_fresh_randomness,
     shorten_hooks,
+    why_not_fork,
 )
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.main import Worker, become, stop_on_sigterm
@@ -186,16 +186,22 @@ class ForkServer:
 
     def _may_fork(self) -> bool:
         if self._forks is None:
-            if self._warm and sys.platform.startswith("linux"):
-                self._end_orphans()
-                self._trainables.load_all()
-                self._helpers.update(pid for pid in children() if pid not in self._children)
-                flush()
-                prepare_death_signal()
-            self._forks = self._warm and fork_is_safe()
+            self._forks = self._warm and sys.platform.startswith("linux") and self._load()
             if self._forks:
                 self._prepare_forks()
         return self._forks
+
+    def _load(self) -> bool:
+        """Does the user's imports; returns whether forks are safe afterwards, and reports why not."""
+        self._end_orphans()
+        self._trainables.load_all()
+        self._helpers.update(pid for pid in children() if pid not in self._children)
+        flush()
+        prepare_death_signal()
+        reason = why_not_fork()
+        if reason:
+            self._send(FrameKind.GONE, [(SERVER, 0, reason)])
+        return not reason
 
     def _prepare_forks(self) -> None:
         """Does once what every child would have to do, and leaves memory in a state that forks well."""

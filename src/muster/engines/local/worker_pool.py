@@ -21,6 +21,10 @@ _QUICK_S = 0.05  # trials that follow each other like this
 _MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
 _MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
 _QUIT = frame(FrameKind.QUIT)
+_NOT_FORKING = (
+    "local engine: each trial starts a new interpreter and repeats all imports, because forking is not safe here: "
+    "%s; start threads and open GPUs inside the trainable, not while its module is imported"
+)
 
 
 class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
@@ -62,6 +66,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._spares: list[WorkerHandle] = []
         self._next_token = 0
         self._spawned_at = 0.0
+        self._why_not_forking = ""
         self._is_writing = False  # whether bytes wait until the fork server reads
         self._fork_server: ForkServerClient | None = None
         self._open_fork_server()
@@ -246,12 +251,19 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         for kind, payload in messages:
             for token, *facts in unpack(payload):
                 worker = self._workers.get(token)
-                if token == SERVER:
+                if token == SERVER and kind == FrameKind.GONE:
+                    self._warn_not_forking(facts[1])
+                elif token == SERVER:
                     (fork_server.forking_pid,) = facts
                 elif worker is not None and kind == FrameKind.CHILD:
                     (worker.pid,) = facts
                 elif worker is not None and kind == FrameKind.GONE:
                     self._drop(worker, *facts)
+
+    def _warn_not_forking(self, reason: str) -> None:
+        if reason != self._why_not_forking:
+            self._why_not_forking = reason
+            _log.warning(_NOT_FORKING, reason)
 
     def _drop(self, worker: WorkerHandle, status: int | None, note: str) -> None:
         """Handles the last frames of an ended process, then closes its pipes."""
