@@ -33,6 +33,7 @@ class FrameKind:
     KILL = 4  # to the fork server: send a signal to a child
     CHILD = 5  # from the fork server: children's pids
     GONE = 6  # from the fork server: exit statuses of children
+    FORKS = 7  # from the fork server: the pid of the process that forks, or 0 and why none does
     START = 10  # to workers: run a trial
     CONTINUE = 11
     SAVE = 12

@@ -13,14 +13,22 @@ from muster.engines.local.fork_server import ForkServerClient
 from muster.engines.process_engine import EngineTimeouts, ProcessPool
 from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.engines.worker.poller import is_readable
-from muster.engines.worker.protocol import SERVER
+from muster.host import machine
 from muster.host.die_with_parent import kill_group
 
 _log = logging.getLogger(__name__)
 _QUICK_S = 0.05  # trials that follow each other like this
 _MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
 _MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
+_FILES_EACH = 4  # open files of the driver per process: two pipes, both ends of them until it has been made
+_OTHER_FILES = 200  # that the driver and the user's callbacks may open meanwhile
+_RETRY_S = 0.05
 _QUIT = frame(FrameKind.QUIT)
+_REFUSED = "local engine: the kernel does not accept requests for processes now (%s); muster keeps trying"
+_FULL = (
+    "local engine: %d trials run at once, as many as the limit of %d open files allows; the others wait; "
+    "raise the hard limit of `ulimit -n`, or set max_concurrent_trials"
+)
 _NOT_FORKING = (
     "local engine: each trial starts a new interpreter and repeats all imports, because forking is not safe here: "
     "%s; start threads and open GPUs inside the trainable, not while its module is imported"
@@ -66,8 +74,9 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._spares: list[WorkerHandle] = []
         self._next_token = 0
         self._spawned_at = 0.0
-        self._why_not_forking = ""
         self._is_writing = False  # whether bytes wait until the fork server reads
+        self._other_files, self._file_limit = _OTHER_FILES + machine.open_file_count(), 0
+        self._has_warned: set[str] = set()
         self._fork_server: ForkServerClient | None = None
         self._open_fork_server()
         if warm and trainables:
@@ -81,6 +90,23 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             self._retire(worker)
 
     # Processes for trials
+
+    def has_process_for(self, idle: WorkerHandle | None) -> bool:
+        """Returns whether a trial can get a process now; when not, the engine tries again after the next end."""
+        if idle is not None or self._spares or self._has_room(1):
+            return True
+        self._warn_once(_FULL, len(self._workers), self._file_limit)
+        if self.idle:
+            self._retire(self.idle[0])
+        return False
+
+    def _has_room(self, more: int) -> bool:
+        """Returns whether so many more processes can be made, raising the limit on open files if necessary."""
+        count = len(self._workers)
+        needed = self._other_files + _FILES_EACH * (count + more)
+        if needed > self._file_limit:
+            self._file_limit = machine.allow_open_files(2 * needed)
+        return needed <= self._file_limit or not count
 
     def assign(self, run: TrialRun, idle: WorkerHandle | None) -> WorkerHandle:
         """Binds a trial to that idle process, or to a new one."""
@@ -96,7 +122,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
 
     def replenish(self, run: TrialRun) -> None:
         """Makes processes ahead of need, after a trial got its order: that must not wait for them."""
-        if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
+        if self._warm and not run.command.may_reuse:
             self._spawn_spares()
 
     def release(self, worker: WorkerHandle, *, keep: bool) -> None:
@@ -185,12 +211,20 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         return made
 
     def _spawn_spares(self) -> None:
-        """Spawns as many spares as are always kept, and some more when trials follow each other quickly."""
+        """Spawns as many spares as are always kept, and some more when trials follow each other quickly.
+
+        Only one unless they are forks: a new interpreter may be the last one, and costs as much as its imports.
+        """
+        forks = self._fork_server is not None and self._fork_server.forking_pid
+        count = (self._options.spares if forks else 1) - len(self._spares)
+        if count <= 0:
+            return
         now = self._clock.monotonic()
-        more = _MORE_SPARES if now < self._spawned_at + _QUICK_S else 0
+        if forks and now < self._spawned_at + _QUICK_S:
+            count = min(count + _MORE_SPARES, _MOST_AT_ONCE)
         self._spawned_at = now
-        count = self._options.spares - len(self._spares) + more
-        self._spares += self._spawn(min(count, _MOST_AT_ONCE))
+        if self._has_room(count):
+            self._spares += self._spawn(count)
 
     # Exchanging frames
 
@@ -200,7 +234,12 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             self._poller.add_writer(worker.write_fd)
 
     def wait(self, timeout_s: float, now: float) -> None:
-        poll = self._poller.poll
+        poll, fork_server = self._poller.poll, self._fork_server
+        if fork_server is not None and fork_server.refusal is not None:
+            self._warn_once(_REFUSED, fork_server.refusal)
+            fork_server.flush()
+            self._poll_fork_server_writes()
+            timeout_s = min(timeout_s, _RETRY_S)
         ready = self._spinner.poll(poll) if timeout_s > 0 else None
         for fd, _ in ready or poll(timeout_s if timeout_s > 0 else 0):
             worker = self._by_read_fd.get(fd)
@@ -237,33 +276,33 @@ class WorkerPool(ProcessPool[WorkerHandle]):
 
     def _poll_fork_server_writes(self) -> None:
         fork_server = self._fork_server
-        if fork_server is not None and fork_server.has_more_to_send != self._is_writing:
-            self._is_writing = fork_server.has_more_to_send
+        if fork_server is not None and fork_server.waits_to_write != self._is_writing:
+            self._is_writing = fork_server.waits_to_write
             self._poller.set_writing(fork_server.fileno(), writing=self._is_writing)
 
     def _read_fork_server(self, fork_server: ForkServerClient) -> None:
-        fork_server.flush()
         messages = fork_server.take()
         if messages is None:
             self._on_fork_server_lost(fork_server)
             return
         self._poll_fork_server_writes()
         for kind, payload in messages:
+            if kind == FrameKind.FORKS:
+                fork_server.forking_pid, reason = unpack(payload)
+                if reason:
+                    self._warn_once(_NOT_FORKING, reason)
+                continue
             for token, *facts in unpack(payload):
                 worker = self._workers.get(token)
-                if token == SERVER and kind == FrameKind.GONE:
-                    self._warn_not_forking(facts[1])
-                elif token == SERVER:
-                    (fork_server.forking_pid,) = facts
-                elif worker is not None and kind == FrameKind.CHILD:
+                if worker is not None and kind == FrameKind.CHILD:
                     (worker.pid,) = facts
                 elif worker is not None and kind == FrameKind.GONE:
                     self._drop(worker, *facts)
 
-    def _warn_not_forking(self, reason: str) -> None:
-        if reason != self._why_not_forking:
-            self._why_not_forking = reason
-            _log.warning(_NOT_FORKING, reason)
+    def _warn_once(self, text: str, *values: object) -> None:
+        if text not in self._has_warned:
+            self._has_warned.add(text)
+            _log.warning(text, *values)
 
     def _drop(self, worker: WorkerHandle, status: int | None, note: str) -> None:
         """Handles the last frames of an ended process, then closes its pipes."""

@@ -317,6 +317,8 @@ def main() -> NoReturn:
             sys.argv[:], address = unpack(payload)
         else:
             trainables.put(*unpack(payload))
+    for fd in (read_fd, write_fd):
+        os.set_inheritable(fd, False)  # what the trial starts must not hold them open
     channel = WorkerChannel(beat_s=beat_s)
     channel.connect(read_fd, write_fd, parent_pid)
     channel.watch()
