@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import cloudpickle
 import pytest
+from tests.series import length
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
@@ -18,7 +20,6 @@ from muster.session import report
 from muster.trials.commands import ContinueTrial, StartTrial
 from muster.trials.events import TrialExited, TrialReported
 from muster.trials.placement_group import PlacementGroupFactory
-from tests.series import length
 
 
 def result_of(function, folder) -> dict:
@@ -125,6 +126,7 @@ def test_a_fork_that_a_trial_makes_goes_the_whole_way(tmp_path):
 
 WITH_A_THREAD = """
 import threading
+import time
 from muster.engines.local.fork_safety import shorten_hooks
 hook = threading._after_fork
 whole = hook.__code__
@@ -201,10 +203,10 @@ def module_with(source: str, folder, monkeypatch):
     """A module of the user with this source before its trainable, which reports how its process was made."""
     name = f"made_for_{folder.name}".replace("-", "_")
     train = (
-        "import sys, threading\n"
+        "import sys\n"
         "def train(config):\n"
         "    from muster.session import report\n"
-        "    report({'forked': 'fork_server_main' in sys.orig_argv[2], 'threads': threading.active_count()})\n"
+        "    report({'forked': 'fork_server_main' in sys.orig_argv[2]})\n"
     )
     (folder / f"{name}.py").write_text(source + train)
     monkeypatch.syspath_prepend(str(folder))
@@ -228,7 +230,10 @@ def test_trials_are_forked_under_the_threads_of_pyarrow(tmp_path, monkeypatch, c
     assert caplog.messages == []
 
 
-THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), name='mine', daemon=True).start()\n"
+THREAD = (
+    "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(60,), name='mine', daemon=True).start()\n"
+)
 NATIVE = """
 import ctypes
 libc = ctypes.CDLL(None)
@@ -283,3 +288,38 @@ def test_forks_under_the_busy_threads_of_pyarrow_allocate_multiply_and_read(tmp_
     count = length(sample=40, whole=4000)
     arguments = [sys.executable, "-c", FORKS_UNDER_PYARROW, str(count), str(tmp_path / "x")]
     subprocess.run(arguments, check=True, timeout=60 + count)
+
+
+IMPORTS = "import asyncio, email.mime.multipart, http.server, unittest.mock, xmlrpc.client\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trains", "imported", "is_preloaded"),
+    [
+        (IMPORTS, "asyncio.tasks", True),
+        (f"import installed\n{IMPORTS}", "installed", True),
+        (f"import of_the_user\n{IMPORTS}", "of_the_user", False),
+        (f"import with_a_thread\n{IMPORTS}", "asyncio.tasks", False),
+        (f"import os\nos.environ['MODE'] = 'fast'\n{IMPORTS}", "asyncio.tasks", False),
+    ],
+    ids=["stdlib", "sets a variable", "not installed", "a thread", "environment"],
+)
+def test_later_forks_begin_with_what_trials_imported(tmp_path, monkeypatch, trains, imported, is_preloaded):
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "installed.py").write_text("import os\nos.environ.setdefault('INSTALLED', '1')\n")
+    (installed / "with_a_thread.py").write_text(THREAD)
+    (tmp_path / "of_the_user.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(installed))
+
+    def train(config):
+        found = {"before": imported in sys.modules, "forked": "fork_server_main" in sys.orig_argv[2]}
+        exec(trains)
+        time.sleep(0.05)  # for the fork that tries the imports
+        report(found)
+
+    results = results_of(train, tmp_path, [{}] * 16)
+    assert all(result["forked"] for result in results)
+    assert (results[0]["before"], results[-1]["before"]) == (False, is_preloaded)

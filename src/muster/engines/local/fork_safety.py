@@ -11,7 +11,6 @@ from typing import Any
 
 from muster.engines.worker.main import note_log_handlers
 
-
 # A fork is safe under these threads. jemalloc, which pyarrow contains, and Arrow's thread pools, whose threads have no
 # name, hold their locks during a fork, and continue without their threads in the child.
 _SAFE_NAME = "jemalloc_bg_thd"

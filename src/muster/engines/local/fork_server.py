@@ -20,7 +20,9 @@ from muster.base.framing import Frame, FrameKind, FrameReader, frame, pack
 from muster.host import machine
 
 _CHUNK = 1 << 16
-_MOST_IN_FLIGHT = 128  # descriptors that no child has yet: the kernel limits them per user, over all experiments
+_MOST_IN_FLIGHT = (
+    128  # descriptors that no child has yet: the kernel limits them per user, over all experiments
+)
 _GONE = (BrokenPipeError, ConnectionResetError)
 _MARK = "MUSTER_FORK_SERVER"  # in the environment of everything that a fork server starts
 
@@ -98,6 +100,10 @@ class ForkServerClient:
             theirs += (child_reads, child_writes)
         self._send(frame(FrameKind.FORK, pack(list(tokens))), theirs)
         return ours
+
+    def preload(self, imports: bytes) -> None:
+        """Has the payload of an IMPORTED frame loaded before later forks, if that is safe."""
+        self._send(frame(FrameKind.PRELOAD, imports))
 
     def signal(self, token: int, number: int, *, whole_group: bool = False) -> None:
         """Signals a child; one that has ended is ignored."""

@@ -32,7 +32,7 @@ from muster.engines.local.fork_safety import (
     why_not_fork,
 )
 from muster.engines.worker.channel import WorkerChannel
-from muster.engines.worker.main import Worker, become, stop_on_sigterm
+from muster.engines.worker.main import ForkOrigin, Worker, become, import_all, stop_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.protocol import StartOrder, write_order
 from muster.engines.worker.trainable_cache import TrainableCache
@@ -170,6 +170,9 @@ class ForkServer:
             self._boot_frames.append(frame(kind, payload))
             self._trainables.put(*unpack(payload))
             self._forks = None
+        elif kind == FrameKind.PRELOAD and self._forks:
+            import_all(unpack(payload)[0])
+            self._forks = None
         elif kind == FrameKind.INIT:
             argv, self._address, self._warm, self._beat_s = unpack(payload)
             self._boot_frames.append(frame(kind, pack((argv, self._address))))
@@ -213,6 +216,7 @@ class ForkServer:
         self._worker = Worker(
             WorkerChannel(beat_s=self._beat_s), self._trainables, SystemClock(), self._address
         )
+        self._worker.origin = ForkOrigin(why_not_fork)
         self._reseeds = needs_fresh_randomness()
         self._cold_left = COLD_FORKS
         shorten_hooks()

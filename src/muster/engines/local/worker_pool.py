@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.base.clock import Clock
-from muster.base.framing import FrameKind, frame, unpack
+from muster.base.framing import Frame, FrameKind, frame, unpack
 from muster.engines.local.fork_server import ForkServerClient
 from muster.engines.process_engine import EngineTimeouts, ProcessPool
 from muster.engines.worker.handle import TrialRun, WorkerHandle
@@ -23,6 +23,7 @@ _MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about 
 _FILES_EACH = 4  # open files of the driver per process: two pipes, both ends of them until it has been made
 _OTHER_FILES = 200  # that the driver and the user's callbacks may open meanwhile
 _RETRY_S = 0.05
+_MOST_PRELOADS = 3  # then trials differ too much
 _QUIT = frame(FrameKind.QUIT)
 _REFUSED = "local engine: the kernel does not accept requests for processes now (%s); muster keeps trying"
 _FULL = (
@@ -86,8 +87,9 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._trainables[name] = blob
         if self._fork_server is not None:
             self._fork_server.register(name, blob)
-        for worker in [*self._spares, *self.idle]:
+        for worker in [*self._spares, *self.idle, *([self._prober] if self._prober else ())]:
             self._retire(worker)
+        self._prober = None
 
     # Processes for trials
 
@@ -191,6 +193,9 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         for name, blob in self._trainables.items():
             made.register(name, blob)
         self._fork_server, self._is_writing = made, False
+        self._imports = self._safe_imports = b""  # of trials; those that a spare has tried
+        self._prober: WorkerHandle | None = None  # the spare that tries them
+        self._preloads = 0
         self._poller.add_reader(made.fileno())
         self._poll_fork_server_writes()
         return made
@@ -216,6 +221,8 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         Only one unless they are forks: a new interpreter may be the last one, and costs as much as its imports.
         """
         forks = self._fork_server is not None and self._fork_server.forking_pid
+        if forks:
+            self._preload()
         count = (self._options.spares if forks else 1) - len(self._spares)
         if count <= 0:
             return
@@ -225,6 +232,33 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._spawned_at = now
         if self._has_room(count):
             self._spares += self._spawn(count)
+
+    def _preload(self) -> None:
+        """Has imports of earlier trials done before the next forks, now that another trial has started.
+
+        A spare tries them first: they may crash, hang, or make forks unsafe. It serves the next trial.
+        """
+        if self._safe_imports and self._fork_server is not None:
+            self._fork_server.preload(self._safe_imports)
+            self._safe_imports = b""
+            for worker in list(self._spares):
+                self._retire(worker)
+        elif self._imports and self._spares and self._prober is None and self._preloads < _MOST_PRELOADS:
+            self._preloads += 1
+            self._prober = self._spares.pop(0)
+            self.send(self._prober, frame(FrameKind.PRELOAD, self._imports))
+            self._imports = b""
+
+    def _on_imported(self, worker: WorkerHandle, imports: bytes) -> None:
+        """Notes what a trial has imported, or that a spare could import it too."""
+        if worker is not self._prober:
+            self._imports = imports
+            return
+        self._prober, self._safe_imports, self._imports = None, imports, b""
+        if imports:
+            self._spares.insert(0, worker)
+        else:
+            self._retire(worker)
 
     # Exchanging frames
 
@@ -258,9 +292,14 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         if frames is None:
             self._stop_reading(worker)  # the fork server reports its end, with the reason
             return
+        self._handle(worker, frames)
+
+    def _handle(self, worker: WorkerHandle, frames: Sequence[Frame]) -> None:
         for kind, payload in frames:
             if kind == FrameKind.BEAT:
                 worker.beats = True
+            elif kind == FrameKind.IMPORTED:
+                self._on_imported(worker, payload)
             else:
                 self._on_frame(worker, kind, payload)
 
@@ -311,8 +350,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             if not frames:
                 self._stop_reading(worker)
                 break
-            for kind, payload in frames:
-                self._on_frame(worker, kind, payload)
+            self._handle(worker, frames)
         self._forget(worker)
         self._on_gone(worker, status, note)
 
@@ -322,6 +360,8 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         if self._by_write_fd.pop(worker.write_fd, None) is not None:
             self._poller.forget(worker.write_fd)
         del self._workers[worker.token]
+        if worker is self._prober:
+            self._prober = None
         for group in (self._spares, self.idle):
             if worker in group:
                 group.remove(worker)
