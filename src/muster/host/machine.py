@@ -43,14 +43,6 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def open_file_count() -> int:
-    """Returns how many files this process has open; 0 when unknown."""
-    try:
-        return len(os.listdir("/dev/fd"))
-    except OSError:
-        return 0
-
-
 def allow_open_files(count: int) -> int:
     """Raises the soft limit on open files of this process to `count` where it may; returns what it allows."""
     import resource

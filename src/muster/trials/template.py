@@ -103,5 +103,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     result_buffer_length: int = 1  # results that a trial may send together; decisions on them come late
     result_buffer_age_s: float = 100.0
     trial_time_limit_s: float | None = None
-    stop_grace_s: float = 10.0
+    stop_grace_s: float = 10.0  # of a trial that stops when nothing else runs any more
+    force_cleanup_s: float = 10.0  # while others run
     limits: Limits = Limits()  # of all its runs together; a restore may be given others

@@ -1,4 +1,4 @@
-"""Processes of the local engine at the limits of the system: open files, descriptors in flight, interpreters."""
+"""Processes of the local engine at the limits of the system: open files, descriptors, interpreters."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import cloudpickle
 import pytest
 
 from muster.base.clock import SystemClock
+from muster.engines.local import worker_pool
 from muster.engines.local.engine import LocalEngine
 from muster.engines.local.worker_pool import LocalOptions
 from muster.host import machine
@@ -45,12 +46,14 @@ def opened(tmp_path):
 
 
 @pytest.fixture
-def limit_open_files():
-    """Sets the soft limit so many files above those that are open."""
+def limit_open_files(monkeypatch):
+    """Sets the soft limit so many files above those that are open; the pool knows of fewer others."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def limit(more):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (machine.open_file_count() + more, before[1]))
+        used = len(os.listdir("/dev/fd"))
+        monkeypatch.setattr(worker_pool, "_OTHER_FILES", used + 20)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + more, before[1]))
 
     yield limit
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -79,7 +82,7 @@ def test_more_trials_run_at_once_than_the_soft_limit_on_open_files_allows(opened
 
 def test_trials_wait_where_the_limit_on_open_files_cannot_be_raised(opened, monkeypatch, caplog):
     driver = opened(cpus=80)
-    limit = driver.engine._pool._other_files + 4 * 10
+    limit = worker_pool._OTHER_FILES + worker_pool._FILES_EACH * 10
     monkeypatch.setattr(machine, "allow_open_files", lambda count: limit)
     assert run_at_once(driver, 40) == 10
     assert len(caplog.messages) == 1

@@ -11,8 +11,8 @@ from typing import Any
 
 from muster.engines.worker.main import note_log_handlers
 
-# A fork is safe under these threads. jemalloc, which pyarrow contains, and Arrow's thread pools, whose threads have no
-# name, hold their locks during a fork, and continue without their threads in the child.
+# A fork is safe under these threads: jemalloc, which pyarrow contains, and Arrow's pools of unnamed threads
+# hold their locks during a fork, and continue without the threads in the child.
 _SAFE_NAME = "jemalloc_bg_thd"
 _SAFE_LIBRARY = "libarrow."
 _RUNTIMES = ("libc.so", "libc-", "libpthread", "ld-linux", "libstdc++", "libgcc", "python", "libpython")
@@ -21,7 +21,7 @@ _STACK_BYTES = 2048  # a wait takes some hundred
 
 
 def why_not_fork() -> str:
-    """Returns what makes a fork unsafe here (Linux): a thread and its origin, or a GPU; "" when nothing does."""
+    """Returns what makes a fork unsafe here (Linux): a thread and its origin, or a GPU; "" if it is safe."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             origin = getattr(getattr(thread, "_target", None), "__module__", None) or type(thread).__module__
@@ -38,7 +38,7 @@ def why_not_fork() -> str:
 
 
 def _why_unsafe(thread_id: str) -> str:
-    """Returns the name and the library of a native thread under which a fork is not known to be safe, or ""."""
+    """Returns the name and library of a native thread, or "" if a fork is known to be safe under it."""
     if int(thread_id) == os.getpid():
         return ""
     name = library = ""
@@ -55,13 +55,13 @@ def _why_unsafe(thread_id: str) -> str:
 def _library_of(thread_id: str) -> str:
     """Returns the library in whose code a thread waits: the first on its stack that is not a runtime's."""
     maps = [line.split(None, 5) for line in _text("/proc/self/maps").splitlines()]
-    code = [(*map(_hex, line[0].split("-")), line[5]) for line in maps if "x" in line[1] and len(line) > 5]
+    code = [(*line[0].split("-"), line[5]) for line in maps if "x" in line[1] and len(line) > 5]
+    places = [(_hex(start), _hex(end), os.path.basename(path)) for start, end, path in code]
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         memory.seek(_hex(_text(f"{_THREADS}/{thread_id}/syscall").split()[-2]))
         words = memoryview(memory.read(_STACK_BYTES)).cast("Q")
-    paths = (path for word in words for start, end, path in code if start <= word < end)
-    names = (name for name in map(os.path.basename, paths) if not name.startswith(_RUNTIMES))
-    return next(names, "")
+    names = (name for word in words for start, end, name in places if start <= word < end)
+    return next((name for name in names if not name.startswith(_RUNTIMES)), "")
 
 
 def _hex(text: str) -> int:

@@ -20,9 +20,7 @@ from muster.base.framing import Frame, FrameKind, FrameReader, frame, pack
 from muster.host import machine
 
 _CHUNK = 1 << 16
-_MOST_IN_FLIGHT = (
-    128  # descriptors that no child has yet: the kernel limits them per user, over all experiments
-)
+_MOST_IN_FLIGHT = 128  # descriptors on their way: the kernel limits them per user, over all experiments
 _GONE = (BrokenPipeError, ConnectionResetError)
 _MARK = "MUSTER_FORK_SERVER"  # in the environment of everything that a fork server starts
 
@@ -75,7 +73,7 @@ class ForkServerClient:
         address = (machine.hostname(), machine.node_ip())
         self._owner_pid = os.getpid()
         self.forking_pid = 0  # of the process that forks, when that is another one
-        self._send(frame(FrameKind.INIT, pack((list(sys.argv), address, warm, beat_s))))
+        self.send(frame(FrameKind.INIT, pack((list(sys.argv), address, warm, beat_s))))
 
     @property
     def pid(self) -> int:
@@ -83,9 +81,6 @@ class ForkServerClient:
 
     def fileno(self) -> int:
         return self._control.fileno()
-
-    def register(self, name: str, blob: bytes) -> None:
-        self._send(frame(FrameKind.TRAINABLE, pack((name, blob))))
 
     def spawn(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
         """Asks for children; returns the driver's ends of their pipes, which may be written to at once."""
@@ -98,18 +93,14 @@ class ForkServerClient:
             os.set_blocking(to_child, False)
             ours.append((from_child, to_child))
             theirs += (child_reads, child_writes)
-        self._send(frame(FrameKind.FORK, pack(list(tokens))), theirs)
+        self.send(frame(FrameKind.FORK, pack(list(tokens))), theirs)
         return ours
-
-    def preload(self, imports: bytes) -> None:
-        """Has the payload of an IMPORTED frame loaded before later forks, if that is safe."""
-        self._send(frame(FrameKind.PRELOAD, imports))
 
     def signal(self, token: int, number: int, *, whole_group: bool = False) -> None:
         """Signals a child; one that has ended is ignored."""
-        self._send(frame(FrameKind.KILL, pack((token, int(number), whole_group))))
+        self.send(frame(FrameKind.KILL, pack((token, int(number), whole_group))))
 
-    def _send(self, data: bytes, fds: Sequence[int] = ()) -> None:
+    def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         self._outbox.append((data, fds))
         self.flush()
 

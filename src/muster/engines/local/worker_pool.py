@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.base.clock import Clock
-from muster.base.framing import Frame, FrameKind, frame, unpack
+from muster.base.framing import Frame, FrameKind, frame, pack, unpack
 from muster.engines.local.fork_server import ForkServerClient
 from muster.engines.process_engine import EngineTimeouts, ProcessPool
 from muster.engines.worker.handle import TrialRun, WorkerHandle
@@ -21,7 +21,7 @@ _QUICK_S = 0.05  # trials that follow each other like this
 _MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
 _MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
 _FILES_EACH = 4  # open files of the driver per process: two pipes, both ends of them until it has been made
-_OTHER_FILES = 200  # that the driver and the user's callbacks may open meanwhile
+_OTHER_FILES = 256  # that the driver and the user's callbacks have open
 _RETRY_S = 0.05
 _MOST_PRELOADS = 3  # then trials differ too much
 _QUIT = frame(FrameKind.QUIT)
@@ -31,7 +31,7 @@ _FULL = (
     "raise the hard limit of `ulimit -n`, or set max_concurrent_trials"
 )
 _NOT_FORKING = (
-    "local engine: each trial starts a new interpreter and repeats all imports, because forking is not safe here: "
+    "local engine: each trial starts a new interpreter and repeats all imports, because forking is not safe: "
     "%s; start threads and open GPUs inside the trainable, not while its module is imported"
 )
 
@@ -73,10 +73,11 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._by_write_fd: dict[int, WorkerHandle] = {}  # only those with something left to send
         self._by_end_fd: dict[int, WorkerHandle] = {}  # that leave
         self._spares: list[WorkerHandle] = []
+        self._prober: WorkerHandle | None = None  # the spare that tries the imports of a trial
         self._next_token = 0
         self._spawned_at = 0.0
         self._is_writing = False  # whether bytes wait until the fork server reads
-        self._other_files, self._file_limit = _OTHER_FILES + machine.open_file_count(), 0
+        self._file_limit = 0
         self._has_warned: set[str] = set()
         self._fork_server: ForkServerClient | None = None
         self._open_fork_server()
@@ -86,7 +87,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
     def register(self, name: str, blob: bytes) -> None:
         self._trainables[name] = blob
         if self._fork_server is not None:
-            self._fork_server.register(name, blob)
+            self._fork_server.send(frame(FrameKind.TRAINABLE, pack((name, blob))))
         for worker in [*self._spares, *self.idle, *([self._prober] if self._prober else ())]:
             self._retire(worker)
         self._prober = None
@@ -94,7 +95,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
     # Processes for trials
 
     def has_process_for(self, idle: WorkerHandle | None) -> bool:
-        """Returns whether a trial can get a process now; when not, the engine tries again after the next end."""
+        """Returns whether a trial can get a process now; if not, the engine retries when a process ends."""
         if idle is not None or self._spares or self._has_room(1):
             return True
         self._warn_once(_FULL, len(self._workers), self._file_limit)
@@ -103,9 +104,9 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         return False
 
     def _has_room(self, more: int) -> bool:
-        """Returns whether so many more processes can be made, raising the limit on open files if necessary."""
+        """Returns whether so many more processes can be made; raises the limit on open files for that."""
         count = len(self._workers)
-        needed = self._other_files + _FILES_EACH * (count + more)
+        needed = _OTHER_FILES + _FILES_EACH * (count + more)
         if needed > self._file_limit:
             self._file_limit = machine.allow_open_files(2 * needed)
         return needed <= self._file_limit or not count
@@ -191,10 +192,9 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         options = self._options
         made = ForkServerClient(warm=self._warm, beat_s=options.beat_s, env=options.env, quiet=options.quiet)
         for name, blob in self._trainables.items():
-            made.register(name, blob)
+            made.send(frame(FrameKind.TRAINABLE, pack((name, blob))))
         self._fork_server, self._is_writing = made, False
         self._imports = self._safe_imports = b""  # of trials; those that a spare has tried
-        self._prober: WorkerHandle | None = None  # the spare that tries them
         self._preloads = 0
         self._poller.add_reader(made.fileno())
         self._poll_fork_server_writes()
@@ -218,7 +218,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
     def _spawn_spares(self) -> None:
         """Spawns as many spares as are always kept, and some more when trials follow each other quickly.
 
-        Only one unless they are forks: a new interpreter may be the last one, and costs as much as its imports.
+        Only one unless they are forks: an interpreter repeats all imports, and may never be needed.
         """
         forks = self._fork_server is not None and self._fork_server.forking_pid
         if forks:
@@ -239,7 +239,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         A spare tries them first: they may crash, hang, or make forks unsafe. It serves the next trial.
         """
         if self._safe_imports and self._fork_server is not None:
-            self._fork_server.preload(self._safe_imports)
+            self._fork_server.send(frame(FrameKind.PRELOAD, self._safe_imports))
             self._safe_imports = b""
             for worker in list(self._spares):
                 self._retire(worker)

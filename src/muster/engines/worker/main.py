@@ -48,7 +48,7 @@ _FEW_IMPORTS = 20  # take some milliseconds: not worth a preload
 
 
 class ForkOrigin:
-    """A ForkOrigin remembers the process that a worker was forked from, to find out what its trial imported."""
+    """State of the process that a worker was forked from, to find out what its trial imported."""
 
     def __init__(self, why_not_fork: Callable[[], str]) -> None:
         self._why_not_fork = why_not_fork
@@ -56,10 +56,7 @@ class ForkOrigin:
         self._variables = dict(_variables())
 
     def new_imports(self, own: Mapping[str, str]) -> bytes:
-        """Returns what was imported from installed packages since, and the changed environment; b"" if little.
-
-        `own` are environment variables of the trial.
-        """
+        """Returns the installed modules imported since and changed variables except `own`; b"" if few."""
         if len(sys.modules) < self._count + _FEW_IMPORTS or sys.path != self._path:
             return b""
         modules = [*sys.modules.items()][self._count :]

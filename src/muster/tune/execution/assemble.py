@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from muster.base.foreign import rays_own
@@ -72,6 +73,7 @@ def settings_of(
         max_pending=_whole_number(environment, "TUNE_MAX_PENDING_TRIALS_PG", ahead),
         result_buffer_length=_whole_number(environment, "TUNE_RESULT_BUFFER_LENGTH", 1),
         result_buffer_age_s=_whole_number(environment, "TUNE_RESULT_BUFFER_MAX_TIME_S", 100),
+        force_cleanup_s=_whole_number(environment, "TUNE_FORCE_TRIAL_CLEANUP_S", 600) or inf,
         strict_metrics=environment.get("TUNE_DISABLE_STRICT_METRIC_CHECKING") != "1",
         trial_time_limit_s=seconds(run.trial_time_limit_s, "RunConfig(trial_time_limit_s=...)"),
         limits=limits_of(tune),
