@@ -72,6 +72,7 @@ class ForkServerClient:
         self.refusal: OSError | None = None  # the kernel takes no message now; `flush` tries again
         address = (machine.hostname(), machine.node_ip())
         self._owner_pid = os.getpid()
+        self.forks = False  # until it is known
         self.forking_pid = 0  # of the process that forks, when that is another one
         self.send(frame(FrameKind.INIT, pack((list(sys.argv), address, warm, beat_s))))
 

@@ -220,7 +220,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
 
         Only one unless they are forks: an interpreter repeats all imports, and may never be needed.
         """
-        forks = self._fork_server is not None and self._fork_server.forking_pid
+        forks = self._fork_server is not None and self._fork_server.forks
         if forks:
             self._preload()
         count = (self._options.spares if forks else 1) - len(self._spares)
@@ -327,7 +327,8 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._poll_fork_server_writes()
         for kind, payload in messages:
             if kind == FrameKind.FORKS:
-                fork_server.forking_pid, reason = unpack(payload)
+                pid, reason = unpack(payload)
+                fork_server.forks, fork_server.forking_pid = not reason, pid or fork_server.forking_pid
                 if reason:
                     self._warn_once(_NOT_FORKING, reason)
                 continue
