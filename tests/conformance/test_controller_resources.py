@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from tests.trials.scripted import First, Stage, steps, trials
 
@@ -42,6 +44,13 @@ def test_how_many_trials_may_wait(make, told, expected):
     tune = TuneConfig(search_alg=make(), metric="x", mode="max")
     _, ahead = search_of(tune, TrialTemplate(trainable_name="f", num_samples=9))
     assert settings_of(tune, RunConfig(name="e"), "/x", ahead, told).max_pending == expected
+
+
+@pytest.mark.parametrize(("told", "expected"), [(None, 600.0), ("30", 30.0), ("0", math.inf)])
+def test_how_long_a_trial_may_take_to_stop_while_others_run(told, expected):
+    environment = {} if told is None else {"TUNE_FORCE_TRIAL_CLEANUP_S": told}
+    settings = settings_of(TuneConfig(), RunConfig(name="e"), "/x", 1, environment)
+    assert (settings.force_cleanup_s, settings.stop_grace_s) == (expected, 10.0)
 
 
 @pytest.mark.conformance("C-031")

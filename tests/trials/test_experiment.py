@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.trials.scripted import First, ListSearch, Stage, steps, trials
+from tests.trials.scripted import First, ListSearch, ScriptedEngine, Stage, steps, trials
 
 from muster.errors import TuneError
-from muster.trials.commands import SaveTrial, StartTrial
+from muster.trials.commands import SaveTrial, StartTrial, StopTrial
 from muster.trials.events import CapacityChanged
 from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
@@ -253,3 +253,26 @@ def test_a_loop_of_the_user_is_not_waited_for(admits):
     for at in (0.0, 100.0):
         stage.state.advance(at, admits=admits)
     assert len(stage.state.facts.warnings) == admits
+
+
+class SlowToStop(ScriptedEngine):
+    """An engine whose trial t0 does not stop before all others have ended."""
+
+    def submit(self, command) -> None:
+        if isinstance(command, StopTrial) and command.trial_id == "t0" and command.grace_s > 10:
+            self.commands.append(command)
+        else:
+            super().submit(command)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_trial_has_long_to_stop_while_others_run_and_little_time_afterwards(count):
+    stage = Stage(
+        steps(3), trials(count, stopping_criterion={"training_iteration": 2}), force_cleanup_s=600.0
+    )
+    stage.engine = SlowToStop(steps(3))
+    stage.run()
+    graces = [(c.trial_id, c.grace_s) for c in stage.engine.commands if isinstance(c, StopTrial)]
+    assert set(stage.statuses.values()) == {"TERMINATED"}
+    assert [grace for trial_id, grace in graces if trial_id == "t0"] == [600.0, 10.0]
+    assert ("t1", 10.0) not in graces

@@ -33,6 +33,8 @@ class FrameKind:
     KILL = 4  # to the fork server: send a signal to a child
     CHILD = 5  # from the fork server: children's pids
     GONE = 6  # from the fork server: exit statuses of children
+    PRELOAD = 8  # to a spare worker, then to the fork server: import what a trial has imported
+    FORKS = 7  # from the fork server: the pid of the process that forks, or 0 and why none does
     START = 10  # to workers: run a trial
     CONTINUE = 11
     SAVE = 12
@@ -44,6 +46,7 @@ class FrameKind:
     SAVED = 22
     EXITED = 23
     BEAT = 24
+    IMPORTED = 25  # from workers: what a trial has imported; or the PRELOAD frame, if that is safe
     HELLO = 30  # over a network, from workers: identity, with proof
     SIGNAL = 31  # to workers on other machines: be sent this signal
     LEFT = 32  # over a network, from workers: the process exits with this code, without an ExitReport

@@ -223,11 +223,9 @@ class ProcessEngine:
                 raise ValueError(f"trial {command.trial_id} is running already")
             run = self._trials[command.trial_id] = TrialRun(command)
             self._begin(run)
-        elif run is None or run.stopping:
-            return
-        elif isinstance(command, StopTrial):
+        elif run is not None and isinstance(command, StopTrial):
             self._stop(run, command)
-        elif run.worker is None:
+        elif run is None or run.stopping or run.worker is None:
             return
         elif isinstance(command, SaveTrial):
             self._pool.send(run.worker, _SAVE)
@@ -286,10 +284,13 @@ class ProcessEngine:
             self._finish(run)
             self._start_waiting()
             return
-        run.stopping = True
-        run.grace_s, run.due_at = command.grace_s, self._clock.monotonic() + command.grace_s
+        if not run.stopping:
+            self._pool.send(run.worker, _STOP[command.keep_process])
+        elif run.due_at is None:
+            return
+        due_at = self._clock.monotonic() + command.grace_s
+        run.stopping, run.grace_s, run.due_at = True, command.grace_s, min(due_at, run.due_at or due_at)
         self.wake_at(run.due_at)
-        self._pool.send(run.worker, _STOP[command.keep_process])
 
     def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:
         """Ends a trial by force; its TrialExited follows when the process is gone."""
@@ -446,6 +447,7 @@ class ProcessEngine:
             self._pool.kill(worker, signal.SIGKILL)
         elif run.due_at is not None and now >= run.due_at:
             run.due_at, run.kill_at = None, now + min(self._timeouts.kill_after_s, run.grace_s)
+            _log.warning(failures.OVERDUE, run.command.trial_id, worker.pid)
             self._pool.kill(worker, signal.SIGTERM)
         elif run.limit_at is not None and now >= run.limit_at and run.exit_report is None:
             run.limit_at = None

@@ -43,6 +43,21 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
+def allow_open_files(count: int) -> int:
+    """Raises the soft limit on open files of this process to `count` where it may; returns what it allows."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return count if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (ValueError, OSError):
+        return soft
+    return most
+
+
 def memory_bytes() -> int:
     """Returns physical memory, or the limit of the control group when that is less; 0 when unknown."""
     try:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from muster.errors import TuneError
-from muster.trials.commands import EngineCommand
+from muster.trials.commands import EngineCommand, StopTrial
 from muster.trials.controller_view import STOPPED
 from muster.trials.decide import PluginCalls, decide
 from muster.trials.events import (
@@ -73,6 +73,7 @@ class ExperimentState:
             directory_for=directory_for,
         )
         self.is_exhausted = False  # the searcher has no more trials
+        self._hurries = False  # only stopping trials are left, with little time
         self.spend = SpendBook()
         self.guard = self._make_guard()
         self.idle_since: float | None = None  # nothing runs, and the experiment is not over
@@ -166,6 +167,7 @@ class ExperimentState:
         waits = index.pending or index.paused or lifecycle.first_failure or lifecycle.preemptions.announced
         if self.is_exhausted and not waits and self.plugins.stopper is None and guard is None:
             self.idle_since = None
+            self._hurry_last()
             return self.take_commands()  # nearly every step: nothing waits that could be started
         if not lifecycle.is_stopping and (why := self._why_to_end()):
             self.end(at, why)
@@ -183,6 +185,7 @@ class ExperimentState:
             self._watch_idle(at)
         if guard is not None:
             self._end_by_limits(guard)
+        self._hurry_last()
         return self.take_commands()
 
     def _watch_idle(self, at: float) -> None:
@@ -203,6 +206,19 @@ class ExperimentState:
                 f"no trial has run for {idle_s:.0f} s: {who} {starts} ({len(index.pending)} PENDING, "
                 f"{len(index.paused)} PAUSED); if this lasts, press Ctrl-C, fix {who} and resume"
             )
+
+    def _hurry_last(self) -> None:
+        """Shortens the grace of the trials that stop, once nothing else runs or will."""
+        waits = self.index.pending or self.index.paused or not self.is_exhausted
+        live = self.index.live.values()
+        hurries = not (waits and not self.is_stopping and not self.ended_by) and not any(
+            trial.state in HAS_PROCESS and trial.state is not TrialState.STOPPING for trial in live
+        )
+        grace_s = self.settings.stop_grace_s
+        if hurries and not self._hurries and grace_s < self.settings.force_cleanup_s:
+            ids = [trial.trial_id for trial in live if trial.state is TrialState.STOPPING]
+            self._commands += [StopTrial(trial_id=trial_id, grace_s=grace_s) for trial_id in ids]
+        self._hurries = hurries
 
     def wake_at(self, at: float) -> float:
         """Returns when `advance` must be called although nothing happens; inf when it need not be."""

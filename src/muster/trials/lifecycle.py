@@ -440,9 +440,10 @@ class Lifecycle:
         trial.intent = intent
         if trial.state is not _S.STOPPING:
             self._index.move(trial, _S.STOPPING)
-            suspends, grace_s = intent is _S.PENDING, self._settings.stop_grace_s
-            keep = self._settings.reuse_actors and not suspends
-            grace_s = min(grace_s, self.suspend_grace_s) if suspends else grace_s
+            suspends, settings = intent is _S.PENDING, self._settings
+            keep = settings.reuse_actors and not suspends
+            soon_s = min(settings.stop_grace_s, self.suspend_grace_s)
+            grace_s = soon_s if suspends else settings.force_cleanup_s
             self._commands.append(StopTrial(trial_id=trial.trial_id, keep_process=keep, grace_s=grace_s))
 
     def _keep(self, trial: Trial, checkpoint: CheckpointRef) -> None:

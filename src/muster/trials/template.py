@@ -105,5 +105,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     idle_warning_s: tuple[float, float] = (60.0, 60.0)  # nothing runs: on a fixed size, on one that may grow
     max_len_identifier: int = 130  # of the name of a trial's directory, before its date
     trial_time_limit_s: float | None = None
-    stop_grace_s: float = 10.0
+    stop_grace_s: float = 10.0  # of a trial that stops when nothing else runs any more
+    force_cleanup_s: float = 10.0  # while others run
     limits: Limits = Limits()  # of all its runs together; a restore may be given others

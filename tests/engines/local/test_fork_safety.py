@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import subprocess
 import sys
 import threading
+import time
 
 import cloudpickle
+import pytest
+from tests.series import length
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
@@ -122,6 +126,7 @@ def test_a_fork_that_a_trial_makes_goes_the_whole_way(tmp_path):
 
 WITH_A_THREAD = """
 import threading
+import time
 from muster.engines.local.fork_safety import shorten_hooks
 hook = threading._after_fork
 whole = hook.__code__
@@ -192,3 +197,129 @@ def test_log_handlers_that_the_zygote_made_are_closed_by_the_trial(tmp_path):
 
     pid = result_of(train, tmp_path)["pid"]
     assert (tmp_path / f"closed by {pid}").exists()
+
+
+def module_with(source: str, folder, monkeypatch):
+    """A module of the user with this source before its trainable, which reports how its process was made."""
+    name = f"made_for_{folder.name}".replace("-", "_")
+    train = (
+        "import sys\n"
+        "def train(config):\n"
+        "    from muster.session import report\n"
+        "    report({'forked': 'fork_server_main' in sys.orig_argv[2]})\n"
+    )
+    (folder / f"{name}.py").write_text(source + train)
+    monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module(name).train
+
+
+READ_PARQUET = """
+import os, tempfile
+import pyarrow.parquet
+with tempfile.TemporaryDirectory() as folder:
+    pyarrow.parquet.write_table(pyarrow.table({"x": list(range(1000))}), os.path.join(folder, "x"))
+    pyarrow.parquet.read_table(os.path.join(folder, "x"), use_threads=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["import pyarrow\n", READ_PARQUET], ids=["jemalloc", "thread pools"])
+def test_trials_are_forked_under_the_threads_of_pyarrow(tmp_path, monkeypatch, caplog, source):
+    pytest.importorskip("pyarrow")
+    assert result_of(module_with(source, tmp_path, monkeypatch), tmp_path)["forked"]
+    assert caplog.messages == []
+
+
+THREAD = (
+    "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(60,), name='mine', daemon=True).start()\n"
+)
+NATIVE = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, libc.sleep, ctypes.c_void_p(60))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "named"), [(THREAD, "'mine'"), (NATIVE, "(python")])
+def test_a_thread_that_makes_forks_unsafe_is_named_once(tmp_path, monkeypatch, caplog, source, named):
+    results = results_of(module_with(source, tmp_path, monkeypatch), tmp_path, [{}, {}])
+    assert [result["forked"] for result in results] == [False, False]
+    (message,) = caplog.messages
+    assert named in message
+
+
+FORKS_UNDER_PYARROW = """
+import os, sys
+import numpy, pyarrow, pyarrow.compute, pyarrow.parquet
+from muster.engines.local.fork_safety import why_not_fork
+
+pool = pyarrow.jemalloc_memory_pool()
+pyarrow.set_memory_pool(pool)
+pyarrow.jemalloc_set_decay_ms(1)  # the background thread has something to purge at any time
+file = sys.argv[2]
+pyarrow.parquet.write_table(pyarrow.table({"x": numpy.arange(100_000)}), file)
+
+def churn():
+    return [pyarrow.allocate_buffer(1 << size, memory_pool=pool) for size in range(8, 22)] and None
+
+def use():
+    churn()
+    table = pyarrow.parquet.read_table(file, use_threads=True)
+    square = numpy.ones((300, 300))
+    return pyarrow.compute.sum(table["x"]).as_py() == 4_999_950_000 and (square @ square).sum() == 27_000_000
+
+assert use()
+assert len(os.listdir("/proc/self/task")) > 2
+assert why_not_fork() == "", why_not_fork()
+for _ in range(int(sys.argv[1])):
+    churn()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if use() and why_not_fork() == "" and use() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+@pytest.mark.slow
+def test_forks_under_the_busy_threads_of_pyarrow_allocate_multiply_and_read(tmp_path):
+    pytest.importorskip("pyarrow")
+    count = length(sample=40, whole=4000)
+    arguments = [sys.executable, "-c", FORKS_UNDER_PYARROW, str(count), str(tmp_path / "x")]
+    subprocess.run(arguments, check=True, timeout=60 + count)
+
+
+IMPORTS = "import asyncio, email.mime.multipart, http.server, unittest.mock, xmlrpc.client\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trains", "imported", "is_preloaded"),
+    [
+        (IMPORTS, "asyncio.tasks", True),
+        (f"import installed\n{IMPORTS}", "installed", True),
+        (f"import of_the_user\n{IMPORTS}", "of_the_user", False),
+        (f"import with_a_thread\n{IMPORTS}", "asyncio.tasks", False),
+        (f"import os\nos.environ['MODE'] = 'fast'\n{IMPORTS}", "asyncio.tasks", False),
+    ],
+    ids=["stdlib", "sets a variable", "not installed", "a thread", "environment"],
+)
+def test_later_forks_begin_with_what_trials_imported(tmp_path, monkeypatch, trains, imported, is_preloaded):
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "installed.py").write_text("import os\nos.environ.setdefault('INSTALLED', '1')\n")
+    (installed / "with_a_thread.py").write_text(THREAD)
+    (tmp_path / "of_the_user.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(installed))
+
+    def train(config):
+        found = {"before": imported in sys.modules, "forked": "fork_server_main" in sys.orig_argv[2]}
+        exec(trains)
+        time.sleep(0.05)  # for the fork that tries the imports
+        report(found)
+
+    results = results_of(train, tmp_path, [{}] * 16)
+    assert all(result["forked"] for result in results)
+    assert (results[0]["before"], results[-1]["before"]) == (False, is_preloaded)

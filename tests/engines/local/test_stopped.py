@@ -19,6 +19,7 @@ from muster.session import report
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.trainables import counts, waits
+from muster.trials.commands import StopTrial
 from muster.trials.events import TrialExited, TrialFailureKind, TrialReported
 
 pytestmark = pytest.mark.slow
@@ -170,3 +171,22 @@ def test_close_does_not_wait_for_a_stopped_fork_server(opened):
     driver.engine.close()
     assert time.monotonic() - began < 4.0  # it would kill them after five
     assert all(is_gone(pid) for pid in (forking, known, worker))
+
+
+def ignores_everything(config):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    report({"x": 1})
+    time.sleep(600)
+
+
+def test_a_later_stop_shortens_the_time_that_a_trial_has_and_the_kill_is_logged(opened, caplog):
+    driver = opened(ignores_everything)
+    driver.start("a", "ignores_everything")
+    driver.to_report("a")
+    driver.go_on("a")
+    driver.engine.submit(StopTrial(trial_id="a", grace_s=600.0))
+    driver.quiet_for(0.3)
+    for grace_s in (0.2, 600.0):
+        driver.engine.submit(StopTrial(trial_id="a", grace_s=grace_s))
+    assert driver.to_exit("a").failure is None
+    assert len(caplog.messages) == 1

@@ -166,6 +166,8 @@ class LocalEngine(ProcessEngine):
         """Gives a trial resources and a process; returns False when it must wait."""
         command = run.command
         idle = self._pool.find_idle(command) if command.may_reuse else None
+        if not self._pool.has_process_for(idle):
+            return False
         prefer = idle.key[2] if idle is not None and idle.key is not None else ()
         grant = self._resources.take(command.resources, prefer)
         if grant is None:
@@ -206,3 +208,4 @@ class LocalEngine(ProcessEngine):
     def _on_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None:
         """Handles the end of a worker process; `status` is None when it was not seen (called by the pool)."""
         self._ended(worker, lambda: self._exits.failure_of_status(status, note))
+        self._start_waiting()  # its files are closed now

@@ -11,22 +11,66 @@ from typing import Any
 
 from muster.engines.worker.main import note_log_handlers
 
+# A fork is safe under these threads: jemalloc, which pyarrow contains, and Arrow's pools of unnamed threads
+# hold their locks during a fork, and continue without the threads in the child.
+_SAFE_NAME = "jemalloc_bg_thd"
+_SAFE_LIBRARY = "libarrow."
+_RUNTIMES = ("libc.so", "libc-", "libpthread", "ld-linux", "libstdc++", "libgcc", "python", "libpython")
+_THREADS = "/proc/self/task"
+_STACK_BYTES = 2048  # a wait takes some hundred
 
-def fork_is_safe() -> bool:
-    """Returns whether no other thread survives a fork, no GPU is open, and the platform allows forks."""
-    if not sys.platform.startswith("linux") or threading.active_count() > 1 or _has_opened_gpu():
-        return False
-    if _native_threads() > 1:
-        # Libraries that know about fork (such as OpenBLAS) end their threads before one: fork once and count.
+
+def why_not_fork() -> str:
+    """Returns what makes a fork unsafe here (Linux): a thread and its origin, or a GPU; "" if it is safe."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            origin = getattr(getattr(thread, "_target", None), "__module__", None) or type(thread).__module__
+            return f"{origin} has started the thread {thread.name!r}"
+    if _has_opened_gpu():
+        return "a GPU is open"
+    if len(os.listdir(_THREADS)) > 1:
+        # Libraries that know about fork (such as OpenBLAS) end their threads before one: fork once and look.
         pid = os.fork()
         if pid == 0:
             os._exit(0)
         os.waitpid(pid, 0)
-    return _native_threads() == 1
+    return next(filter(None, map(_why_unsafe, os.listdir(_THREADS))), "")
 
 
-def _native_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+def _why_unsafe(thread_id: str) -> str:
+    """Returns the name and library of a native thread, or "" if a fork is known to be safe under it."""
+    if int(thread_id) == os.getpid():
+        return ""
+    name = library = ""
+    try:
+        name, own_name = (_text(f"{_THREADS}/{each}/comm").strip() for each in (thread_id, os.getpid()))
+        library = _library_of(thread_id)
+    except (OSError, ValueError, LookupError):
+        own_name = ""  # this kernel does not show it, or the thread is running
+    if name == _SAFE_NAME or (name == own_name and library.startswith(_SAFE_LIBRARY)):
+        return ""
+    return f"{library or 'an unknown library'} has started a thread ({name})"
+
+
+def _library_of(thread_id: str) -> str:
+    """Returns the library in whose code a thread waits: the first on its stack that is not a runtime's."""
+    maps = [line.split(None, 5) for line in _text("/proc/self/maps").splitlines()]
+    code = [(*line[0].split("-"), line[5]) for line in maps if "x" in line[1] and len(line) > 5]
+    places = [(_hex(start), _hex(end), os.path.basename(path)) for start, end, path in code]
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        memory.seek(_hex(_text(f"{_THREADS}/{thread_id}/syscall").split()[-2]))
+        words = memoryview(memory.read(_STACK_BYTES)).cast("Q")
+    names = (name for word in words for start, end, name in places if start <= word < end)
+    return next((name for name in names if not name.startswith(_RUNTIMES)), "")
+
+
+def _hex(text: str) -> int:
+    return int(text, 16)
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return stream.read()
 
 
 def _has_opened_gpu() -> bool:

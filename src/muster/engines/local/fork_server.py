@@ -20,6 +20,8 @@ from muster.base.framing import Frame, FrameKind, FrameReader, frame, pack
 from muster.host import machine
 
 _CHUNK = 1 << 16
+_MOST_IN_FLIGHT = 128  # descriptors on their way: the kernel limits them per user, over all experiments
+_GONE = (BrokenPipeError, ConnectionResetError)
 _MARK = "MUSTER_FORK_SERVER"  # in the environment of everything that a fork server starts
 
 
@@ -65,10 +67,14 @@ class ForkServerClient:
         self._control = ours
         self._frames = FrameReader()
         self._outbox: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
+        self._in_flight: deque[int] = deque()  # descriptors of each request that was sent and not answered
+        self.waits_to_write = False  # until the fork server has read
+        self.refusal: OSError | None = None  # the kernel takes no message now; `flush` tries again
         address = (machine.hostname(), machine.node_ip())
         self._owner_pid = os.getpid()
+        self.forks = False  # until it is known
         self.forking_pid = 0  # of the process that forks, when that is another one
-        self._send(frame(FrameKind.INIT, pack((list(sys.argv), address, warm, beat_s))))
+        self.send(frame(FrameKind.INIT, pack((list(sys.argv), address, warm, beat_s))))
 
     @property
     def pid(self) -> int:
@@ -76,13 +82,6 @@ class ForkServerClient:
 
     def fileno(self) -> int:
         return self._control.fileno()
-
-    @property
-    def has_more_to_send(self) -> bool:
-        return bool(self._outbox)
-
-    def register(self, name: str, blob: bytes) -> None:
-        self._send(frame(FrameKind.TRAINABLE, pack((name, blob))))
 
     def spawn(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
         """Asks for children; returns the driver's ends of their pipes, which may be written to at once."""
@@ -95,27 +94,36 @@ class ForkServerClient:
             os.set_blocking(to_child, False)
             ours.append((from_child, to_child))
             theirs += (child_reads, child_writes)
-        self._send(frame(FrameKind.FORK, pack(list(tokens))), theirs)
+        self.send(frame(FrameKind.FORK, pack(list(tokens))), theirs)
         return ours
 
     def signal(self, token: int, number: int, *, whole_group: bool = False) -> None:
         """Signals a child; one that has ended is ignored."""
-        self._send(frame(FrameKind.KILL, pack((token, int(number), whole_group))))
+        self.send(frame(FrameKind.KILL, pack((token, int(number), whole_group))))
 
-    def _send(self, data: bytes, fds: Sequence[int] = ()) -> None:
+    def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         self._outbox.append((data, fds))
         self.flush()
 
     def flush(self) -> None:
-        """Sends what fits."""
+        """Sends what fits, as long as not too many descriptors are on their way."""
+        self.waits_to_write, self.refusal = False, None
         while self._outbox:
             data, fds = self._outbox[0]
+            if fds and self._in_flight and sum(self._in_flight) + len(fds) > _MOST_IN_FLIGHT:
+                return  # `take` continues, when children have them
             try:
                 sent = socket.send_fds(self._control, [data], fds) if fds else self._control.send(data)
             except BlockingIOError:
+                self.waits_to_write = True
                 return
-            except OSError:
-                sent = len(data)  # the fork server is gone; `take` reports it to the owner
+            except _GONE:
+                sent = len(data)  # `take` reports it to the owner
+            except OSError as error:  # ETOOMANYREFS, ENOBUFS: another program of this user may be the cause
+                self.refusal = error
+                return
+            if fds:
+                self._in_flight.append(len(fds))
             for fd in fds:
                 os.close(fd)
             if sent < len(data):
@@ -125,13 +133,20 @@ class ForkServerClient:
 
     def take(self) -> Sequence[Frame] | None:
         """Returns the messages of the fork server; None when it is gone."""
+        messages: Sequence[Frame] = ()
         try:
             data = self._control.recv(_CHUNK)
+            if not data:
+                return None
+            messages = self._frames.feed(data)
         except BlockingIOError:
-            return ()
+            pass  # it has read something: more can be sent
         except OSError:
             return None
-        return self._frames.feed(data) if data else None
+        for _ in [kind for kind, _ in messages if kind == FrameKind.CHILD]:
+            self._in_flight.popleft()
+        self.flush()
+        return messages
 
     def continue_if_stopped(self) -> list[int]:
         """Sends SIGCONT to the processes of the fork server that were stopped; returns their pids."""

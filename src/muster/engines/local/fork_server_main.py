@@ -7,6 +7,7 @@ every worker: it reaps them, kills their process groups, adopts and kills what t
 
 from __future__ import annotations
 
+import _socket  # `socket` itself brings much that forks would carry along
 import gc
 import os
 import select
@@ -14,7 +15,7 @@ import signal
 import sys
 import traceback
 from _signal import signal as set_handler  # type: ignore[import-not-found]  # without Enums: each child calls it
-from _socket import CMSG_LEN, socket  # `socket` itself brings much that forks would carry along
+from _socket import CMSG_LEN, socket
 from collections import deque
 from collections.abc import Sequence
 from types import FrameType
@@ -24,16 +25,16 @@ from muster.base.clock import SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.engines.local.fork_safety import (
     be_killed_first,
-    fork_is_safe,
     fork_with_short_hooks,
     fresh_randomness,
     needs_fresh_randomness,
     shorten_hooks,
+    why_not_fork,
 )
 from muster.engines.worker.channel import WorkerChannel
-from muster.engines.worker.main import Worker, become, stop_on_sigterm
+from muster.engines.worker.main import ForkOrigin, Worker, become, import_all, stop_on_sigterm
 from muster.engines.worker.output import flush
-from muster.engines.worker.protocol import SERVER, StartOrder, write_order
+from muster.engines.worker.protocol import StartOrder, write_order
 from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host.die_with_parent import (
     adopt_orphans,
@@ -87,6 +88,7 @@ def warm_up(worker: Worker) -> None:
 MAX_FDS = 200
 CHUNK = 1 << 16  # larger ones are mapped and unmapped each time
 _ROOM_FOR_FDS = CMSG_LEN(MAX_FDS * 4)
+_CLOSED_BY_EXEC = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)  # what a trial starts must not hold its pipes open
 POLL_MS = 1000
 SWEEP_MS = 10  # orphans are looked for when nothing has come for so long after a child's end,
 SWEEP_EACH = 64  # or after so many: right after a fork every page that this process writes to is costly
@@ -150,7 +152,7 @@ class ForkServer:
     def _take(self) -> bool:
         """Handles what the driver sent; returns False when the driver is gone."""
         try:
-            data, notes, _, _ = self._control.recvmsg(CHUNK, _ROOM_FOR_FDS)
+            data, notes, _, _ = self._control.recvmsg(CHUNK, _ROOM_FOR_FDS, _CLOSED_BY_EXEC)
         except ConnectionResetError:
             return False
         for _, _, fds in notes:  # nothing else is ever sent along
@@ -167,6 +169,9 @@ class ForkServer:
         elif kind == FrameKind.TRAINABLE:
             self._boot_frames.append(frame(kind, payload))
             self._trainables.put(*unpack(payload))
+            self._forks = None
+        elif kind == FrameKind.PRELOAD and self._forks:
+            import_all(unpack(payload)[0])
             self._forks = None
         elif kind == FrameKind.INIT:
             argv, self._address, self._warm, self._beat_s = unpack(payload)
@@ -186,16 +191,22 @@ class ForkServer:
 
     def _may_fork(self) -> bool:
         if self._forks is None:
-            if self._warm and sys.platform.startswith("linux"):
-                self._end_orphans()
-                self._trainables.load_all()
-                self._helpers.update(pid for pid in children() if pid not in self._children)
-                flush()
-                prepare_death_signal()
-            self._forks = self._warm and fork_is_safe()
+            self._forks = self._warm and sys.platform.startswith("linux") and self._load()
             if self._forks:
                 self._prepare_forks()
         return self._forks
+
+    def _load(self) -> bool:
+        """Does the user's imports; returns whether forks are safe afterwards, and reports why not."""
+        self._end_orphans()
+        self._trainables.load_all()
+        self._helpers.update(pid for pid in children() if pid not in self._children)
+        flush()
+        prepare_death_signal()
+        reason = why_not_fork()
+        if reason:
+            self._send(FrameKind.FORKS, (0, reason))
+        return not reason
 
     def _prepare_forks(self) -> None:
         """Does once what every child would have to do, and leaves memory in a state that forks well."""
@@ -205,6 +216,7 @@ class ForkServer:
         self._worker = Worker(
             WorkerChannel(beat_s=self._beat_s), self._trainables, SystemClock(), self._address
         )
+        self._worker.origin = ForkOrigin(why_not_fork)
         self._reseeds = needs_fresh_randomness()
         self._cold_left = COLD_FORKS
         shorten_hooks()
@@ -234,7 +246,7 @@ class ForkServer:
             _leave_parent(parent_pid)
         self._driver_pid, self._helpers = parent_pid, set()
         self._be_woken_by_children()
-        self._send(FrameKind.CHILD, [(SERVER, os.getpid())])
+        self._send(FrameKind.FORKS, (os.getpid(), ""))
 
     def _make_children(self, tokens: list[int]) -> None:
         """Makes several children at once: every fork makes pages that this process writes to costly."""
@@ -329,7 +341,7 @@ class ForkServer:
             if pid not in self._children and pid not in self._helpers:
                 kill(pid)
 
-    def _send(self, kind: int, body: Sequence[tuple[int, int] | tuple[int, int, str]]) -> None:
+    def _send(self, kind: int, body: Sequence[Any]) -> None:
         try:
             self._control.sendall(frame(kind, pack(body)))
         except OSError:
@@ -412,6 +424,7 @@ def main() -> NoReturn:
     be_killed_first()  # children inherit this and the next
     note_working_directory()
     control = socket(fileno=int(sys.argv[2]))
+    os.set_inheritable(control.fileno(), False)
     server = ForkServer(control, int(sys.argv[3]))
     try:
         server.serve()

@@ -8,19 +8,32 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.base.clock import Clock
-from muster.base.framing import FrameKind, frame, unpack
+from muster.base.framing import Frame, FrameKind, frame, pack, unpack
 from muster.engines.local.fork_server import ForkServerClient
 from muster.engines.process_engine import EngineTimeouts, ProcessPool
 from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.engines.worker.poller import is_readable
-from muster.engines.worker.protocol import SERVER
+from muster.host import machine
 from muster.host.die_with_parent import kill_group
 
 _log = logging.getLogger(__name__)
 _QUICK_S = 0.05  # trials that follow each other like this
 _MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
 _MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
+_FILES_EACH = 4  # open files of the driver per process: two pipes, both ends of them until it has been made
+_OTHER_FILES = 256  # that the driver and the user's callbacks have open
+_RETRY_S = 0.05
+_MOST_PRELOADS = 3  # then trials differ too much
 _QUIT = frame(FrameKind.QUIT)
+_REFUSED = "local engine: the kernel does not accept requests for processes now (%s); muster keeps trying"
+_FULL = (
+    "local engine: %d trials run at once, as many as the limit of %d open files allows; the others wait; "
+    "raise the hard limit of `ulimit -n`, or set max_concurrent_trials"
+)
+_NOT_FORKING = (
+    "local engine: each trial starts a new interpreter and repeats all imports, because forking is not safe: "
+    "%s; start threads and open GPUs inside the trainable, not while its module is imported"
+)
 
 
 class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
@@ -60,9 +73,12 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._by_write_fd: dict[int, WorkerHandle] = {}  # only those with something left to send
         self._by_end_fd: dict[int, WorkerHandle] = {}  # that leave
         self._spares: list[WorkerHandle] = []
+        self._prober: WorkerHandle | None = None  # the spare that tries the imports of a trial
         self._next_token = 0
         self._spawned_at = 0.0
         self._is_writing = False  # whether bytes wait until the fork server reads
+        self._file_limit = 0
+        self._has_warned: set[str] = set()
         self._fork_server: ForkServerClient | None = None
         self._open_fork_server()
         if warm and trainables:
@@ -71,11 +87,29 @@ class WorkerPool(ProcessPool[WorkerHandle]):
     def register(self, name: str, blob: bytes) -> None:
         self._trainables[name] = blob
         if self._fork_server is not None:
-            self._fork_server.register(name, blob)
-        for worker in [*self._spares, *self.idle]:
+            self._fork_server.send(frame(FrameKind.TRAINABLE, pack((name, blob))))
+        for worker in [*self._spares, *self.idle, *([self._prober] if self._prober else ())]:
             self._retire(worker)
+        self._prober = None
 
     # Processes for trials
+
+    def has_process_for(self, idle: WorkerHandle | None) -> bool:
+        """Returns whether a trial can get a process now; if not, the engine retries when a process ends."""
+        if idle is not None or self._spares or self._has_room(1):
+            return True
+        self._warn_once(_FULL, len(self._workers), self._file_limit)
+        if self.idle:
+            self._retire(self.idle[0])
+        return False
+
+    def _has_room(self, more: int) -> bool:
+        """Returns whether so many more processes can be made; raises the limit on open files for that."""
+        count = len(self._workers)
+        needed = _OTHER_FILES + _FILES_EACH * (count + more)
+        if needed > self._file_limit:
+            self._file_limit = machine.allow_open_files(2 * needed)
+        return needed <= self._file_limit or not count
 
     def assign(self, run: TrialRun, idle: WorkerHandle | None) -> WorkerHandle:
         """Binds a trial to that idle process, or to a new one."""
@@ -91,7 +125,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
 
     def replenish(self, run: TrialRun) -> None:
         """Makes processes ahead of need, after a trial got its order: that must not wait for them."""
-        if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
+        if self._warm and not run.command.may_reuse:
             self._spawn_spares()
 
     def release(self, worker: WorkerHandle, *, keep: bool) -> None:
@@ -158,8 +192,10 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         options = self._options
         made = ForkServerClient(warm=self._warm, beat_s=options.beat_s, env=options.env, quiet=options.quiet)
         for name, blob in self._trainables.items():
-            made.register(name, blob)
+            made.send(frame(FrameKind.TRAINABLE, pack((name, blob))))
         self._fork_server, self._is_writing = made, False
+        self._imports = self._safe_imports = b""  # of trials; those that a spare has tried
+        self._preloads = 0
         self._poller.add_reader(made.fileno())
         self._poll_fork_server_writes()
         return made
@@ -180,12 +216,49 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         return made
 
     def _spawn_spares(self) -> None:
-        """Spawns as many spares as are always kept, and some more when trials follow each other quickly."""
+        """Spawns as many spares as are always kept, and some more when trials follow each other quickly.
+
+        Only one unless they are forks: an interpreter repeats all imports, and may never be needed.
+        """
+        forks = self._fork_server is not None and self._fork_server.forks
+        if forks:
+            self._preload()
+        count = (self._options.spares if forks else 1) - len(self._spares)
+        if count <= 0:
+            return
         now = self._clock.monotonic()
-        more = _MORE_SPARES if now < self._spawned_at + _QUICK_S else 0
+        if forks and now < self._spawned_at + _QUICK_S:
+            count = min(count + _MORE_SPARES, _MOST_AT_ONCE)
         self._spawned_at = now
-        count = self._options.spares - len(self._spares) + more
-        self._spares += self._spawn(min(count, _MOST_AT_ONCE))
+        if self._has_room(count):
+            self._spares += self._spawn(count)
+
+    def _preload(self) -> None:
+        """Has imports of earlier trials done before the next forks, now that another trial has started.
+
+        A spare tries them first: they may crash, hang, or make forks unsafe. It serves the next trial.
+        """
+        if self._safe_imports and self._fork_server is not None:
+            self._fork_server.send(frame(FrameKind.PRELOAD, self._safe_imports))
+            self._safe_imports = b""
+            for worker in list(self._spares):
+                self._retire(worker)
+        elif self._imports and self._spares and self._prober is None and self._preloads < _MOST_PRELOADS:
+            self._preloads += 1
+            self._prober = self._spares.pop(0)
+            self.send(self._prober, frame(FrameKind.PRELOAD, self._imports))
+            self._imports = b""
+
+    def _on_imported(self, worker: WorkerHandle, imports: bytes) -> None:
+        """Notes what a trial has imported, or that a spare could import it too."""
+        if worker is not self._prober:
+            self._imports = imports
+            return
+        self._prober, self._safe_imports, self._imports = None, imports, b""
+        if imports:
+            self._spares.insert(0, worker)
+        else:
+            self._retire(worker)
 
     # Exchanging frames
 
@@ -195,7 +268,12 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             self._poller.add_writer(worker.write_fd)
 
     def wait(self, timeout_s: float, now: float) -> None:
-        poll = self._poller.poll
+        poll, fork_server = self._poller.poll, self._fork_server
+        if fork_server is not None and fork_server.refusal is not None:
+            self._warn_once(_REFUSED, fork_server.refusal)
+            fork_server.flush()
+            self._poll_fork_server_writes()
+            timeout_s = min(timeout_s, _RETRY_S)
         ready = self._spinner.poll(poll) if timeout_s > 0 else None
         for fd, _ in ready or poll(timeout_s if timeout_s > 0 else 0):
             worker = self._by_read_fd.get(fd)
@@ -214,9 +292,14 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         if frames is None:
             self._stop_reading(worker)  # the fork server reports its end, with the reason
             return
+        self._handle(worker, frames)
+
+    def _handle(self, worker: WorkerHandle, frames: Sequence[Frame]) -> None:
         for kind, payload in frames:
             if kind == FrameKind.BEAT:
                 worker.beats = True
+            elif kind == FrameKind.IMPORTED:
+                self._on_imported(worker, payload)
             else:
                 self._on_frame(worker, kind, payload)
 
@@ -232,26 +315,34 @@ class WorkerPool(ProcessPool[WorkerHandle]):
 
     def _poll_fork_server_writes(self) -> None:
         fork_server = self._fork_server
-        if fork_server is not None and fork_server.has_more_to_send != self._is_writing:
-            self._is_writing = fork_server.has_more_to_send
+        if fork_server is not None and fork_server.waits_to_write != self._is_writing:
+            self._is_writing = fork_server.waits_to_write
             self._poller.set_writing(fork_server.fileno(), writing=self._is_writing)
 
     def _read_fork_server(self, fork_server: ForkServerClient) -> None:
-        fork_server.flush()
         messages = fork_server.take()
         if messages is None:
             self._on_fork_server_lost(fork_server)
             return
         self._poll_fork_server_writes()
         for kind, payload in messages:
+            if kind == FrameKind.FORKS:
+                pid, reason = unpack(payload)
+                fork_server.forks, fork_server.forking_pid = not reason, pid or fork_server.forking_pid
+                if reason:
+                    self._warn_once(_NOT_FORKING, reason)
+                continue
             for token, *facts in unpack(payload):
                 worker = self._workers.get(token)
-                if token == SERVER:
-                    (fork_server.forking_pid,) = facts
-                elif worker is not None and kind == FrameKind.CHILD:
+                if worker is not None and kind == FrameKind.CHILD:
                     (worker.pid,) = facts
                 elif worker is not None and kind == FrameKind.GONE:
                     self._drop(worker, *facts)
+
+    def _warn_once(self, text: str, *values: object) -> None:
+        if text not in self._has_warned:
+            self._has_warned.add(text)
+            _log.warning(text, *values)
 
     def _drop(self, worker: WorkerHandle, status: int | None, note: str) -> None:
         """Handles the last frames of an ended process, then closes its pipes."""
@@ -260,8 +351,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             if not frames:
                 self._stop_reading(worker)
                 break
-            for kind, payload in frames:
-                self._on_frame(worker, kind, payload)
+            self._handle(worker, frames)
         self._forget(worker)
         self._on_gone(worker, status, note)
 
@@ -271,6 +361,8 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         if self._by_write_fd.pop(worker.write_fd, None) is not None:
             self._poller.forget(worker.write_fd)
         del self._workers[worker.token]
+        if worker is self._prober:
+            self._prober = None
         for group in (self._spares, self.idle):
             if worker in group:
                 group.remove(worker)

@@ -15,6 +15,10 @@ STOPPED = (
     "trial %s does nothing: its process (pid %d) was stopped by a signal. It fails in %.0f s unless you "
     "continue the process: kill -CONT %d"
 )
+OVERDUE = (
+    "trial %s has not stopped in time: muster kills its process (pid %d); while other trials run, it has "
+    "TUNE_FORCE_TRIAL_CLEANUP_S seconds"
+)
 _HELPER_DIED = "the fork server has died, and this trial with it"
 
 

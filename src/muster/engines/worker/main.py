@@ -13,7 +13,7 @@ import threading
 import traceback
 from _signal import getsignal  # type: ignore[import-not-found]  # without Enums
 from _signal import signal as set_handler
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -42,6 +42,56 @@ _WATCHED = tuple(
     for number in signal.valid_signals()
     if number not in (getattr(signal, "SIGKILL", None), getattr(signal, "SIGSTOP", None))
 )
+
+
+_STDLIB = os.path.dirname(os.__file__) + os.path.sep
+_FEW_IMPORTS = 20  # take some milliseconds: not worth a preload
+
+
+class ForkOrigin:
+    """State of the process that a worker was forked from, to find out what its trial imported."""
+
+    def __init__(self, why_not_fork: Callable[[], str]) -> None:
+        self._why_not_fork = why_not_fork
+        self._count, self._path = len(sys.modules), list(sys.path)
+        self._variables = dict(_variables())
+
+    def new_imports(self, own: Mapping[str, str]) -> bytes:
+        """Returns the installed modules imported since and changed variables except `own`; b"" if few."""
+        if len(sys.modules) < self._count + _FEW_IMPORTS or sys.path != self._path:
+            return b""
+        modules = [*sys.modules.items()][self._count :]
+        names = [name for name, module in modules if _is_installed(module)]
+        return pack((names, self._changed(own)))
+
+    def _changed(self, own: Mapping[str, str]) -> dict[bytes, bytes | None]:
+        now, skip = _variables(), {os.fsencode(name) for name in own}
+        names = [name for name in {**self._variables, **now} if name not in skip]
+        return {name: now.get(name) for name in names if now.get(name) != self._variables.get(name)}
+
+    def can_import(self, names: Sequence[str], variables: Mapping[bytes, bytes | None]) -> bool:
+        """Imports that; returns whether the fork server may do so too, that is, whether forks remain safe.
+
+        Nor may the trial have changed the environment before, unless the imports themselves do.
+        """
+        import_all(names)
+        is_safe = not self._why_not_fork() and self._changed({}) == variables
+        self.__init__(self._why_not_fork)  # type: ignore[misc]  # it continues from here
+        return is_safe
+
+
+def import_all(names: Sequence[str]) -> None:
+    """Imports what can be imported; a trial that needs the rest reports it."""
+    for name in names:
+        try:
+            __import__(name)
+        except BaseException:  # noqa: BLE001 - any code may run
+            continue
+
+
+def _is_installed(module: object) -> bool:
+    origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
+    return origin.startswith(_STDLIB) or "/site-packages/" in origin or "/dist-packages/" in origin
 
 
 class ProcessReset:
@@ -125,6 +175,7 @@ class Worker:
         self._instance: ClassRun | None = None
         self._latest: TrialSession | None = None  # of the trial that runs, or ran last
         self._reset: ProcessReset | None = None  # only in processes that may serve another trial
+        self.origin: ForkOrigin | None = None  # only in forks
         self._start_dir = machine.working_directory()
         self._works_in_trial_dir = machine.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
 
@@ -137,16 +188,23 @@ class Worker:
                 self.trainables.put(*unpack(payload))
             elif kind == FrameKind.QUIT:
                 break
+            elif kind == FrameKind.PRELOAD and self.origin is not None:
+                is_safe = self.origin.can_import(*unpack(payload))
+                self.channel.send(frame(FrameKind.IMPORTED, payload if is_safe else b""))
             elif kind == FrameKind.START:
                 began_at = self._clock.monotonic()
                 try:
-                    report = self._trial(read_order(payload))
+                    order = read_order(payload)
+                    report = self._trial(order)
                 finally:
                     if self._transfer is not None:
                         self._transfer.finish()
                 if not report.stays:
                     self._clean_up()
                     report = report._replace(leaves_none=not has_children())
+                    imports = b"" if self.origin is None else self.origin.new_imports(order.env)
+                    if imports and report.kind is None:
+                        self.channel.send(frame(FrameKind.IMPORTED, imports))
                 report = report._replace(took_s=self._clock.monotonic() - began_at)
                 self.channel.send(frame(FrameKind.EXITED, pack(tuple(report))))
                 if not report.stays:
@@ -320,6 +378,8 @@ def main() -> NoReturn:
             sys.argv[:], address = unpack(payload)
         else:
             trainables.put(*unpack(payload))
+    for fd in (read_fd, write_fd):
+        os.set_inheritable(fd, False)  # what the trial starts must not hold them open
     channel = WorkerChannel(beat_s=beat_s)
     channel.connect(read_fd, write_fd, parent_pid)
     channel.watch()

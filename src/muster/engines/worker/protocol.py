@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from muster.base.framing import FrameKind, frame, pack, portable, unpack, unpickle
 
-SERVER = -1  # the token of the fork server itself, once it has moved into a fork
-
 
 class ExitReport(NamedTuple):
     """An ExitReport is a worker's account of how a trial ended."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -83,6 +84,7 @@ def settings_of(
             seconds_in("TUNE_RESULT_BUFFER_MIN_TIME_S"),
             seconds_in("TUNE_RESULT_BUFFER_MAX_TIME_S"),
         ),
+        force_cleanup_s=seconds_in("TUNE_FORCE_TRIAL_CLEANUP_S") or inf,
         idle_warning_s=idle_warning_in(environment),
         max_len_identifier=whole("TUNE_MAX_LEN_IDENTIFIER"),
         strict_metrics=environment.get("TUNE_DISABLE_STRICT_METRIC_CHECKING") != "1",
