@@ -1,13 +1,17 @@
-"""Exports what a trial calls at Ray's older import path, `ray.air.session`: `report` and a getter per name."""
+"""Exports what a trial calls at the older import path of Ray, `ray.air.session`: `report` and the getters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.session.context import TuneContext
 from muster.session.report import get_checkpoint, get_context
 from muster.train import report
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[[], Any]: ...
 
 
 def _getter(name: str) -> Callable[[], Any]:
@@ -19,32 +23,6 @@ def _getter(name: str) -> Callable[[], Any]:
     return getter
 
 
-get_experiment_name = _getter("get_experiment_name")
-get_local_rank = _getter("get_local_rank")
-get_local_world_size = _getter("get_local_world_size")
-get_metadata = _getter("get_metadata")
-get_node_rank = _getter("get_node_rank")
-get_storage = _getter("get_storage")
-get_trial_dir = _getter("get_trial_dir")
-get_trial_id = _getter("get_trial_id")
-get_trial_name = _getter("get_trial_name")
-get_trial_resources = _getter("get_trial_resources")
-get_world_rank = _getter("get_world_rank")
-get_world_size = _getter("get_world_size")
-
-__all__ = [
-    "get_checkpoint",
-    "get_experiment_name",
-    "get_local_rank",
-    "get_local_world_size",
-    "get_metadata",
-    "get_node_rank",
-    "get_storage",
-    "get_trial_dir",
-    "get_trial_id",
-    "get_trial_name",
-    "get_trial_resources",
-    "get_world_rank",
-    "get_world_size",
-    "report",
-]
+_getters = {name: _getter(name) for name in vars(TuneContext) if name.startswith("get_")}
+globals().update(_getters)
+__all__ = ["get_checkpoint", "report", *_getters]  # noqa: PLE0604

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import importlib.util
 import inspect
 import io
 import itertools
@@ -27,17 +28,30 @@ from muster.cli.console import emit
 from muster.errors import MusterError
 from muster.host.atomic_write import atomic_write
 
-ROOTS = ("ray.tune", "ray.air", "ray.train")  # everything else of Ray stays as it is
+ROOTS = ("muster.tune", "muster.air", "muster.train")  # everything else of Ray stays as it is
+REFUSED = {  # parameters that muster has in order to refuse them, and what to use instead
+    "chdir_to_trial_dir": "set the environment variable RAY_CHDIR_TO_TRIAL_DIR=0",
+    "local_dir": "use storage_path",
+}
+RAY_CORE = {
+    "ray": "the script imports Ray and does not use it: take the import out",
+    "ray.cloudpickle": "import cloudpickle instead, which muster installs",
+    "ray.get": "pass large objects with tune.with_parameters, which needs no Ray",
+    "ray.init": "trials run on that Ray: take it out to run them on this machine, without Ray",
+    "ray.put": "pass large objects with tune.with_parameters, which needs no Ray",
+    "ray.shutdown": "take it out together with ray.init",
+}
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"})
 SOMETHING_MISSING = 1
 
 
 class CompatFinding(NamedTuple):
-    """A CompatFinding is one name that a script uses and muster lacks."""
+    """A CompatFinding is one name that a script uses and muster lacks; `is_core`: Ray itself has it."""
 
     line: int
     name: str
     advice: str
+    is_core: bool = False
 
 
 class ScriptReport(NamedTuple):
@@ -71,19 +85,20 @@ def rewritten(source: str) -> str:
 
 @cache
 def _look_up(dotted: str) -> _Lookup:
-    """Returns what muster has for a name of Ray's; attributes of classes and functions are not followed."""
-    parts = ("muster" + dotted.removeprefix("ray")).split(".")
+    """Returns what muster has for a dotted name; attributes of functions are not followed."""
+    parts = _as_ours(dotted).split(".")
     value: object = importlib.import_module(parts[0])
     module = parts[0]
     for part in parts[1:]:
-        if not isinstance(value, ModuleType):
-            return _Lookup(value, module)
+        if not isinstance(value, ModuleType | type):
+            return _Lookup(None, module)
         try:
-            value = _member(value, part)
+            value = _member(value, part) if isinstance(value, ModuleType) else getattr(value, part)
         except ImportError as problem:  # a name that says itself why it is left out
             return _Lookup(None, module, str(problem))
-        except AttributeError:
-            return _Lookup(None, module, _advice(dotted, module, part))
+        except AttributeError as problem:
+            is_module = isinstance(value, ModuleType)
+            return _Lookup(None, module, _advice(dotted, module, part) if is_module else str(problem))
         module = value.__name__ if isinstance(value, ModuleType) else module
     return _Lookup(value, module)
 
@@ -107,7 +122,7 @@ def _advice(dotted: str, module: str, name: str) -> str:
     homes = [home for home in _public_modules() if last in _public_names(home)]
     if homes:
         return f"import {last} from {min(homes, key=lambda home: (home.count('.'), home))}"
-    if dotted.startswith("ray.train"):
+    if dotted.startswith(("ray.train", "ray.air.session")):
         return "it belongs to Ray Train: it stays imported from Ray, and works in trials on the Ray engine"
     close = difflib.get_close_matches(name, _public_names(module), n=1, cutoff=0.75)
     return f"did you mean {module}.{close[0]}?" if close else "take it out; docs/tune.md shows what there is"
@@ -118,15 +133,10 @@ def _public_modules() -> tuple[str, ...]:
     """Returns the modules that scripts import from; ones that need a library that is missing are left out."""
     import muster
 
-    roots = [f"muster{root.removeprefix('ray')}." for root in ROOTS]
     found = (
         entry.name for entry in pkgutil.walk_packages(muster.__path__, "muster.", onerror=lambda _: None)
     )
-    return tuple(
-        name
-        for name in found
-        if f"{name}.".startswith(tuple(roots)) and "._" not in name and _public_names(name)
-    )
+    return tuple(name for name in found if _is_tuning(name) and "._" not in name and _public_names(name))
 
 
 @cache
@@ -146,8 +156,12 @@ def _public_names(module: str) -> frozenset[str]:
     )
 
 
+def _as_ours(dotted: str) -> str:
+    return re.sub(r"^ray\b", "muster", dotted)
+
+
 def _is_tuning(dotted: str) -> bool:
-    return any(dotted == root or dotted.startswith(f"{root}.") for root in ROOTS)
+    return f"{_as_ours(dotted)}.".startswith(tuple(f"{root}." for root in ROOTS))
 
 
 def _is_below_train(node: ast.Import | ast.ImportFrom) -> bool:
@@ -167,6 +181,7 @@ class _Script:
         self._tree = ast.parse(source)
         self._bound: dict[str, str] = {}  # a name of the script -> Ray's dotted name
         self._edits: list[_Edit] = []
+        self._core: dict[str, CompatFinding] = {}
         self.findings: list[CompatFinding] = []
         imports = [node for node in ast.walk(self._tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
         self._has_trainers = "ScalingConfig" in source or any(map(_is_below_train, imports))
@@ -180,6 +195,10 @@ class _Script:
             else:
                 self._change_import(node, added, ray_is_used)
         self._check_keywords()
+        plain = [node for node in imports if "ray" in {alias.name for alias in node.names}]
+        if plain and not ray_is_used:
+            self._core["ray"] = CompatFinding(plain[0].lineno, "ray", RAY_CORE["ray"], is_core=True)
+        self.findings += self._core.values()
 
     def after(self) -> str:
         """Returns the text with all edits made."""
@@ -190,15 +209,25 @@ class _Script:
 
     def _bind(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
-            if isinstance(node, ast.ImportFrom):
-                dotted = f"{node.module}.{alias.name}"
-                if not node.level and _is_tuning(dotted) and not self._lack(dotted, node):
-                    self._bound[alias.asname or alias.name] = dotted
-            elif alias.name.partition(".")[0] == "ray":
-                is_whole = alias.asname is None
-                lacks = _is_tuning(alias.name) and self._lack(alias.name, node)
-                if not lacks:
-                    self._bound[alias.asname or "ray"] = "ray" if is_whole else alias.name
+            dotted = f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+            root = dotted.partition(".")[0]
+            if root not in ("ray", "muster") or getattr(node, "level", None):
+                continue
+            if not _is_tuning(dotted):
+                self._note_core(dotted, node)
+            elif self._lack(dotted, node):
+                continue
+            if isinstance(node, ast.Import) and alias.asname is None:
+                self._bound[root] = root
+            elif isinstance(node, ast.Import) or _is_tuning(dotted):
+                self._bound[alias.asname or alias.name] = dotted
+
+    def _note_core(self, dotted: str, node: ast.stmt | ast.expr) -> None:
+        """Notes the first use of each name of Ray itself."""
+        name = ".".join(dotted.split(".")[:2])
+        if name.startswith("ray."):
+            advice = RAY_CORE.get(name, "it belongs to Ray itself, and stays imported from there")
+            self._core.setdefault(name, CompatFinding(node.lineno, name, advice, is_core=True))
 
     def _lack(self, dotted: str, node: ast.stmt | ast.expr) -> bool:
         """Notes a name that muster lacks; `*` stands for its module."""
@@ -224,6 +253,8 @@ class _Script:
                 self._lack(dotted, node)
             if not self._is_ours(dotted):
                 ray_is_used |= self._bound[root.id] == "ray"
+                if not _is_tuning(dotted):
+                    self._note_core(dotted, node)
             elif self._bound[root.id] == "ray":
                 needed.add(_look_up(dotted).module)
                 self._edits.append(_Edit(*self._range(root), "muster"))
@@ -240,7 +271,8 @@ class _Script:
         return node, ".".join([self._bound[node.id], *reversed(parts)])
 
     def _change_from(self, node: ast.ImportFrom) -> None:
-        moves = [not node.level and self._moves(f"{node.module}.{alias.name}") for alias in node.names]
+        is_rays = not node.level and str(node.module).partition(".")[0] == "ray"
+        moves = [is_rays and self._moves(f"{node.module}.{alias.name}") for alias in node.names]
         if not any(moves):
             return
         if all(moves):  # only one word changes: comments and line breaks inside stay
@@ -259,7 +291,7 @@ class _Script:
         """Changes `import ray.tune`; what chains need besides is added to the first import of Ray."""
         lines, binds_ray = [], False
         for alias in node.names:
-            if not self._moves(alias.name):
+            if alias.name.startswith("muster") or not self._moves(alias.name):
                 lines.append(f"import {ast.unparse(alias)}")
                 binds_ray |= alias.name == "ray" or (alias.name.startswith("ray.") and alias.asname is None)
                 continue
@@ -281,7 +313,8 @@ class _Script:
 
     def _is_ours(self, dotted: str) -> bool:
         """Trainers take configs of Ray Train, and their workers report to it: then all of it stays."""
-        return _is_tuning(dotted) and not (self._has_trainers and dotted.startswith("ray.train"))
+        theirs = ("ray.train", "ray.air.session")
+        return _is_tuning(dotted) and not (self._has_trainers and dotted.startswith(theirs))
 
     def _moves(self, dotted: str) -> bool:
         return self._is_ours(dotted) and not _look_up(dotted.removesuffix(".*")).problem
@@ -295,10 +328,11 @@ class _Script:
             if root is None or not self._moves(dotted):
                 continue
             for keyword in node.keywords:
-                if keyword.arg is not None and not _takes(_look_up(dotted).value, keyword.arg):
-                    name, place = f"{dotted}({keyword.arg}=...)", keyword.value.lineno
-                    advice = f"{dotted.rpartition('.')[2]} takes no {keyword.arg!r} here: take it out"
-                    self.findings.append(CompatFinding(place, name, advice))
+                advice = keyword.arg and _keyword_advice(dotted, keyword.arg)
+                is_none = isinstance(keyword.value, ast.Constant) and keyword.value.value is None
+                if advice and not (is_none and keyword.arg in REFUSED):
+                    name = f"{dotted}({keyword.arg}=...)"
+                    self.findings.append(CompatFinding(keyword.value.lineno, name, advice))
 
     def _range(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
         end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
@@ -314,6 +348,18 @@ class _Script:
         behind = self._data[end : self._starts[node.end_lineno or node.lineno]].decode().strip()
         is_alone = not before.strip() and not behind.startswith(";")
         self._edits.append(_Edit(start, end, (f"\n{before}" if is_alone else "; ").join(statements)))
+
+
+def _keyword_advice(dotted: str, keyword: str) -> str:
+    """Returns what to do about an argument by name that muster refuses; "" for one that it takes."""
+    name = dotted.rpartition(".")[2]
+    if keyword in REFUSED:
+        return f"{name} takes no {keyword!r} any more: {REFUSED[keyword]}"
+    if _takes(_look_up(dotted).value, keyword):
+        return ""
+    if name == "report":
+        return f"pass a dict: report({{{keyword!r}: ...}})"
+    return f"{name} takes no {keyword!r} here: take it out"
 
 
 def _takes(function: object, keyword: str) -> bool:
@@ -362,7 +408,8 @@ def write(report: ScriptReport) -> Path:
 
 
 _EPILOG = """\b
-Exit codes: 0 muster has everything the scripts use; 1 something is missing; 2 bad input.
+Exit codes: 0 muster has everything the scripts use; 1 something is missing, or Ray itself
+is used and not installed; 2 bad input.
 
 \b
 Examples:
@@ -386,15 +433,19 @@ def compat(context: click.Context, paths: tuple[Path, ...], is_writing: bool) ->
     """
     reports = [examine(script) for path in paths for script in scripts_in(path)]
     for report in reports:
-        for line, name, advice in report.findings:
+        for line, name, advice, _ in report.findings:
             emit(f"{report.path}:{line}: {name}: {advice}".encode())
     changed = [report for report in reports if report.before != report.after]
     for report in changed if is_writing else ():
         emit("".join(_diff(report)).rstrip("\n").encode())
         emit(f"{report.path}: changed; the script as it was: {write(report)}".encode())
     emit(_summary(reports, changed, is_writing).encode())
-    if any(report.findings for report in reports):
+    if any(not finding.is_core or not _has_ray() for report in reports for finding in report.findings):
         context.exit(SOMETHING_MISSING)
+
+
+def _has_ray() -> bool:
+    return importlib.util.find_spec("ray") is not None
 
 
 def _diff(report: ScriptReport) -> Iterator[str]:
@@ -404,7 +455,9 @@ def _diff(report: ScriptReport) -> Iterator[str]:
 
 
 def _summary(reports: list[ScriptReport], changed: list[ScriptReport], is_writing: bool) -> str:
-    missing = sum(len(report.findings) for report in reports)
+    findings = [finding for report in reports for finding in report.findings]
+    core = sum(finding.is_core for finding in findings)
+    needs = f", {core} from Ray itself" if core else ""
     hint = "" if is_writing or not changed else "; --write changes them"
     verb = "changed" if is_writing else "with imports to change"
-    return f"{len(reports)} read, {len(changed)} {verb}, {missing} missing{hint}"
+    return f"{len(reports)} read, {len(changed)} {verb}, {len(findings) - core} missing{needs}{hint}"

@@ -48,7 +48,7 @@ def _explain_relative_path(error: BaseException) -> None:
 
 
 def _explain_old_report(error: BaseException) -> None:
-    """Adds today's form to the error of `report(loss=0.5)`, and ours to that of Ray's; a right call is free."""
+    """Adds what to write to the errors of `report(loss=0.5)` and `ray.train.report`; a right call is free."""
     text = str(error)
     if type(error) is TypeError and text.startswith("report() got an unexpected keyword argument "):
         name = text.rpartition(" ")[2]

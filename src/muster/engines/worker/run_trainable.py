@@ -161,7 +161,7 @@ def _write_answer(answer: object, folder: str) -> None:
 
 
 def refuse_rays_session() -> None:
-    """Makes Ray's own `report` and `get_checkpoint` raise in a trial; Ray only warns, and loses the result."""
+    """Makes Ray's own `report` and `get_checkpoint` raise in a trial, where Ray only warns, once."""
     module = sys.modules.get(_RAYS_SESSION)
     if module is not None:
         _guard(module)
