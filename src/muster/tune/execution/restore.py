@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from muster.trials.ports import SavedExperiment
     from muster.trials.restore import MakeTrial
     from muster.tune.callback import CallbackList
+    from muster.tune.execution.launch import ExperimentSpec
     from muster.tune.execution.saver import ExperimentSaver
     from muster.tune.logger.files.writer import LogWriter
 
@@ -56,6 +57,16 @@ class SavedTuner:
     tune_config: TuneConfig
     run_config: RunConfig
     overrides: dict[str, Any]  # further arguments of tune.run()
+
+    @staticmethod
+    def of(spec: ExperimentSpec) -> SavedTuner:
+        return SavedTuner(
+            trainable_name=spec.trainable_name,
+            param_space=spec.param_space,
+            tune_config=spec.tune,
+            run_config=spec.run,
+            overrides=spec.overrides,
+        )
 
     def write(self, directory: Path, code: bytes) -> None:
         """Writes both files; TuneError names the part that cannot be pickled."""
