@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from muster import tune
 from muster.cli import compat
 from muster.cli.compat import examine, rewritten, scripts_in
 
+RAY_EXPERIMENT = Path(__file__).parents[1] / "tune" / "analysis" / "ray_experiment"
 SCRIPT = """\
 import os, ray
 import ray.tune as rt
@@ -311,3 +314,20 @@ def test_parameters_that_compat_calls_refused_are_refused(owner, keyword):
     given = () if "Config" in owner.__name__ else ("e", print) if owner is tune.Experiment else (print,)
     with pytest.raises(DeprecationWarning, match=keyword):
         owner(*given, **{keyword: "x"})
+
+
+def test_an_experiment_of_ray_is_read(muster, tmp_path):
+    rays = tmp_path / "rays"
+    shutil.copytree(RAY_EXPERIMENT, rays)
+    shown = muster("compat", "--experiment", str(rays))
+    assert (shown.exit_code, f"{rays}-muster: 3 trials" in shown.output) == (0, True)
+    listed = muster("tune", "ls", f"{rays}-muster").output
+    assert "3 trials: 2 TERMINATED, 1 ERROR" in listed
+    assert (
+        "loss = 0.333333"
+        in muster("tune", "best", f"{rays}-muster", "--metric", "loss", "--mode", "min").output
+    )
+    again = muster("compat", "--experiment", str(rays))
+    assert (again.exit_code, "exists already" in again.output) == (2, True)
+    assert muster("compat").exit_code == 2
+    assert "muster compat --experiment" in muster("tune", "show", str(rays)).output

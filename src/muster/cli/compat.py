@@ -36,7 +36,6 @@ REFUSED = {  # parameters that muster has in order to refuse them, and what to u
 RAY_CORE = {
     "ray": "the script imports Ray and does not use it: take the import out",
     "ray.cloudpickle": "import cloudpickle instead, which muster installs",
-    "ray.get": "pass large objects with tune.with_parameters, which needs no Ray",
     "ray.init": "trials run on that Ray: take it out to run them on this machine, without Ray",
     "ray.put": "pass large objects with tune.with_parameters, which needs no Ray",
     "ray.shutdown": "take it out together with ray.init",
@@ -181,7 +180,6 @@ class _Script:
         self._tree = ast.parse(source)
         self._bound: dict[str, str] = {}  # a name of the script -> Ray's dotted name
         self._edits: list[_Edit] = []
-        self._core: dict[str, CompatFinding] = {}
         self.findings: list[CompatFinding] = []
         imports = [node for node in ast.walk(self._tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
         self._has_trainers = "ScalingConfig" in source or any(map(_is_below_train, imports))
@@ -195,10 +193,9 @@ class _Script:
             else:
                 self._change_import(node, added, ray_is_used)
         self._check_keywords()
-        plain = [node for node in imports if "ray" in {alias.name for alias in node.names}]
-        if plain and not ray_is_used:
-            self._core["ray"] = CompatFinding(plain[0].lineno, "ray", RAY_CORE["ray"], is_core=True)
-        self.findings += self._core.values()
+        for node in imports:
+            if not ray_is_used and "ray" in {alias.name for alias in node.names}:
+                self._note_core("ray", node)
 
     def after(self) -> str:
         """Returns the text with all edits made."""
@@ -213,9 +210,9 @@ class _Script:
             root = dotted.partition(".")[0]
             if root not in ("ray", "muster") or getattr(node, "level", None):
                 continue
-            if not _is_tuning(dotted):
+            if dotted.startswith("ray.") and not _is_tuning(dotted):
                 self._note_core(dotted, node)
-            elif self._lack(dotted, node):
+            elif _is_tuning(dotted) and self._lack(dotted, node):
                 continue
             if isinstance(node, ast.Import) and alias.asname is None:
                 self._bound[root] = root
@@ -225,9 +222,9 @@ class _Script:
     def _note_core(self, dotted: str, node: ast.stmt | ast.expr) -> None:
         """Notes the first use of each name of Ray itself."""
         name = ".".join(dotted.split(".")[:2])
-        if name.startswith("ray."):
+        if name not in (finding.name for finding in self.findings):
             advice = RAY_CORE.get(name, "it belongs to Ray itself, and stays imported from there")
-            self._core.setdefault(name, CompatFinding(node.lineno, name, advice, is_core=True))
+            self.findings.append(CompatFinding(node.lineno, name, advice, is_core=True))
 
     def _lack(self, dotted: str, node: ast.stmt | ast.expr) -> bool:
         """Notes a name that muster lacks; `*` stands for its module."""
@@ -253,7 +250,7 @@ class _Script:
                 self._lack(dotted, node)
             if not self._is_ours(dotted):
                 ray_is_used |= self._bound[root.id] == "ray"
-                if not _is_tuning(dotted):
+                if self._bound[root.id].startswith("ray") and not _is_tuning(dotted):
                     self._note_core(dotted, node)
             elif self._bound[root.id] == "ray":
                 needed.add(_look_up(dotted).module)
@@ -415,22 +412,42 @@ is used and not installed; 2 bad input.
 Examples:
   muster compat train.py
   muster compat experiments/ --write
+  muster compat --experiment ~/ray_results/train_2026-11-16_02-10-00
 """
 
 
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
-@click.argument(
-    "paths", nargs=-1, required=True, metavar="SCRIPT_OR_FOLDER...", type=click.Path(path_type=Path)
-)
+@click.argument("paths", nargs=-1, metavar="SCRIPT_OR_FOLDER...", type=click.Path(path_type=Path))
 @click.option("--write", "is_writing", is_flag=True, help="Show the diff, keep NAME.bak, change the imports.")
+@click.option(
+    "--experiment", type=_DIRECTORY, help="Read an experiment that Ray Tune ran into one of muster."
+)
+@click.option(
+    "-o", "--output", type=_DIRECTORY, help="Directory to write. Default: that of Ray, with -muster."
+)
 @click.pass_context
-def compat(context: click.Context, paths: tuple[Path, ...], is_writing: bool) -> None:
+def compat(context: click.Context, paths: tuple[Path, ...], is_writing: bool, **given: Path | None) -> None:
     """List what Ray Tune scripts use that muster does not have; change their imports.
 
     Imports of ray.tune, ray.air and ray.train become imports of muster; the rest of Ray
     (ray.init, ray.remote, ...) stays. A name that muster lacks is listed with its line and
     what to do, and its import is left alone. Scripts are read, not run.
+
+    With --experiment, results and checkpoints of Ray Tune are copied, and muster tune,
+    ExperimentAnalysis and searchers read them. Pickles are not opened.
     """
+    if (source := given["experiment"]) is not None:
+        from muster.tune.analysis.ray_results import convert
+
+        target = given["output"] or source.with_name(f"{source.resolve().name}-muster")
+        emit(f"{target}: {convert(source, target)} trials of {source}".encode())
+    elif not paths:
+        raise click.UsageError("name a script, a folder, or --experiment DIRECTORY")
+    if not paths:
+        return
     reports = [examine(script) for path in paths for script in scripts_in(path)]
     for report in reports:
         for line, name, advice, _ in report.findings:

@@ -75,23 +75,7 @@ def test_objects_and_functions_are_real_in_the_config_and_short_elsewhere():
         {"c": ("__ref_ph", "359bf6a3")},
         "0_c=ref_ph_359bf6a3",
     )
-    assert second[1:] == (
-        {"c": 5, "f": 5, "o": thing},
-        {"c": 5, "f": 5},
-        "1_c=5,f=5",
-    )  # Ray: mixed options can raise
-
-
-def test_plain_values_of_functions_are_in_the_tag_and_the_evaluated_params():
-    """Ray shows them for a generator that is used by hand, and not in an experiment."""
-    space = {
-        "x": choice([3]),
-        "a": {"b": sample_from(lambda config: 12)},
-        "z": sample_from(lambda c: c["x"] * 2),
-    }
-    ((_, config, evaluated, tag),) = rest(generator(space))
-    assert config == {"x": 3, "a": {"b": 12}, "z": 6}
-    assert (evaluated, tag) == ({"x": 3, "a/b": 12, "z": 6}, "0_b=12,x=3,z=6")
+    assert second[1:] == ({"c": 5, "f": 5, "o": thing}, {"c": 5}, "1_c=5")  # Ray: mixed options can raise
 
 
 def test_several_experiments_are_chained_and_numbers_never_repeat():

@@ -33,8 +33,8 @@ _SHORT = {"asha": "async_hyperband"}  # as everybody calls it
 def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:  # noqa: ANN401 - the scheduler's own
     """Returns a scheduler by its name, in any case.
 
-    A keyword argument that the scheduler does not take is left out with a warning, so that a script may change
-    the name alone.
+    A keyword argument that the scheduler does not take is left out with a warning, so that a script may
+    change the name alone.
     """
     kind = _class(_known(scheduler))
     return kind(**{key: value for key, value in kwargs.items() if _is_taken(kind, key)})

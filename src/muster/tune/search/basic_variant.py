@@ -114,13 +114,14 @@ class BasicVariantGenerator(SearchAlgorithm):
         if variant is None:
             return None
         variables = {path[1:]: value for path, value in variant[0].items()}
-        config = space.placeholders.resolve(variant[1]["config"], variables)
         number, self._counter = self._counter, self._counter + 1
         self._made[self._position] += 1
         tag = f"{number}_{format_vars(variables)}" if variables else str(number)
         evaluated = {flat_name(path): value for path, value in variables.items()}
         trial_id = f"{self._own_prefix()}_{number:05d}"
-        trial = experiment.template.make(trial_id, config, evaluated, tag)
+        trial = experiment.template.make(
+            trial_id, space.placeholders.resolve(variant[1]["config"]), evaluated, tag
+        )
         self._live[trial.trial_id] = None
         return trial
 

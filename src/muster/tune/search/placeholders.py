@@ -35,18 +35,13 @@ class Placeholders:
         self._objects[(kind, digest[:length])] = value
         return (kind, digest[:length])
 
-    def resolve(self, config: dict[str, Any], computed: dict[Path, Any] | None = None) -> dict[str, Any]:
-        """Returns a config with objects in place; then functions, which see each other's values.
-
-        Plain values of functions are added to `computed`.
-        """
+    def resolve(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Returns a config with objects in place; then functions, which see each other's values."""
         if not self._objects:
             return config
         functions: dict[Path, Function] = {}
         with_objects = self.put_back(config, (), functions)
         resolved = resolve_functions(with_objects, functions) if functions else with_objects
-        if computed is not None:
-            computed.update({path: at(resolved, path) for path in functions if _is_plain(resolved, path)})
         return dict(resolved)
 
     def put_back(self, node: Any, path: Path, functions: dict[Path, Function]) -> Any:  # noqa: ANN401

@@ -11,7 +11,7 @@ from muster.base.ids import IdSource, RandomIds
 from muster.errors import MusterError, RestoreError, TuneError, as_plugin_error
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.search.paths import Path, copied, flat_name, flattened
+from muster.tune.search.paths import copied, flat_name, flattened
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.search_algorithm import Experiments, Names, SearchAlgorithm, as_templates, hex_digits
 from muster.tune.search.searcher import (
@@ -107,12 +107,9 @@ class SearchGenerator(SearchAlgorithm):
     def _made(self, template: TrialTemplate, trial_id: str, suggestion: dict[str, Any]) -> Trial:
         self._counter += 1
         config = _merged(self._config, suggestion)
-        computed: dict[Path, Any] = {}
-        resolved = self._placeholders.resolve(config, computed)
-        tag = f"{self._counter}_{format_vars({**flattened(config), **computed})}"
-        variables = {**flattened(suggestion), **computed}
-        evaluated = {flat_name(path): value for path, value in variables.items()}
-        return template.make(trial_id, resolved, evaluated, tag)
+        tag = f"{self._counter}_{format_vars(flattened(config))}"
+        evaluated = {flat_name(path): value for path, value in flattened(suggestion).items()}
+        return template.make(trial_id, self._placeholders.resolve(config), evaluated, tag)
 
     def _next_id(self) -> str:
         """Returns the next id, the same until a trial is made of it, also after None or a crash."""
