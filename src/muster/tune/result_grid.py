@@ -219,7 +219,8 @@ class ResultGrid:
             from muster.base.foreign import error_text
 
             error = self.errors[0] if self.errors else None
-            first = "" if error is None else f", the first with {error_text(error)}"
+            text = error_text(error) if isinstance(error, BaseException) else str(error).strip()
+            first = "" if error is None else f", the first with {text.splitlines()[-1]}"
             hint = f"{self.num_errors} of {len(trials)} trials failed{first}"
         if metric in known and filtered:
             hint = "all values are NaN or infinite; filter_nan_and_inf=False lets them count"

@@ -118,8 +118,8 @@ class Tuner:
 
         if self._trainable is None:
             raise TuneError(
-                "Tuner needs a trainable to fit: a function of a config, or a Trainable class. Without one, "
-                "use ask() and tell()"
+                "Tuner(None): did you call it? Pass the function itself, Tuner(train), not Tuner(train()); "
+                "without a trainable use ask() and tell() instead of fit()"
             )
         return ExperimentSpec(
             trainable=self._trainable,
