@@ -192,3 +192,16 @@ def test_an_experiment_that_does_not_exist_is_an_error_that_says_what_to_do(uri)
             setup_mlflow({}, tracking_uri=uri, experiment_name="nowhere")
     finally:
         mlflow.set_tracking_uri(before)
+
+
+@pytest.mark.parametrize("folder", ["mlruns", "file:///tmp/mlruns"])
+def test_a_folder_is_refused_before_the_first_trial_where_mlflow_refuses_it(folder, monkeypatch):
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    try:
+        mlflow.MlflowClient(folder).search_experiments()
+    except mlflow.MlflowException:
+        for make in (MLflowLoggerCallback, lambda uri: setup_mlflow({}, tracking_uri=uri)):
+            with pytest.raises(ValueError, match=r"sqlite:///.*MLFLOW_ALLOW_FILE_STORE=true"):
+                make(folder)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    assert MLflowLoggerCallback(folder).tracking_uri == folder

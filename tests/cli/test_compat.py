@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
+from muster import tune
+from muster.cli import compat
 from muster.cli.compat import examine, rewritten, scripts_in
 
+RAY_EXPERIMENT = Path(__file__).parents[1] / "tune" / "analysis" / "ray_experiment"
 SCRIPT = """\
 import os, ray
 import ray.tune as rt
@@ -106,7 +111,7 @@ def test_a_name_that_is_missing_is_listed_and_keeps_its_import(tmp_path):
         "tune.nothing.like.it\n"
     )
     report = examine(script)
-    assert [(line, name) for line, name, _ in report.findings] == [
+    assert [(line, name) for line, name, *_ in report.findings] == [
         (2, "ray.tune.schedulers.FoxScheduler"),
         (3, "ray.tune.Tunr"),
         (4, "ray.tune.RunConfig(colour=...)"),
@@ -176,14 +181,20 @@ def test_write_shows_the_diff_and_keeps_backups(muster, tmp_path):
     (tmp_path / "train.py.bak").write_text("an older one")
     shown = muster("compat", str(script))
     assert (shown.exit_code, script.read_text()) == (0, SCRIPT)
-    assert shown.output == "1 read, 1 with imports to change, 0 missing; --write changes them\n"
+    lines = shown.output.splitlines()
+    assert lines[0].startswith(f"{script}:17: ray.init: ")
+    assert (
+        lines[1:]
+        == "1 read, 1 with imports to change, 0 missing, 1 from Ray itself; --write changes them".splitlines()
+    )
     written = muster("compat", str(script), "--write")
     assert written.exit_code == 0
     assert "-from ray import tune\n" in written.output and "+from muster import tune\n" in written.output
     assert (script.read_text(), (tmp_path / "train.py.bak2").read_text()) == (REWRITTEN, SCRIPT)
     assert (tmp_path / "train.py.bak").read_text() == "an older one"
     assert stat.S_IMODE(script.stat().st_mode) == 0o750
-    assert muster("compat", str(script), "--write").output == "1 read, 0 changed, 0 missing\n"
+    again = muster("compat", str(script), "--write").output.splitlines()
+    assert (len(again), again[1]) == (2, "1 read, 0 changed, 0 missing, 1 from Ray itself")
 
 
 def test_a_folder_is_searched_and_what_is_missing_makes_the_exit_code_1(muster, tmp_path):
@@ -217,3 +228,106 @@ def test_other_encodings_are_kept(muster, tmp_path):
 def test_a_file_that_does_not_exist_is_bad_input(muster, tmp_path):
     result = muster("compat", str(tmp_path / "none.py"))
     assert (result.exit_code, "cannot be read" in result.output) == (2, True)
+
+
+FINDINGS = """\
+import ray
+from ray import cloudpickle, tune
+from ray.air import session
+from ray.tune import Tuner
+
+@ray.remote
+def help(): return ray.get(ray.put(1))
+
+def train(config):
+    tune.report(loss=0.5)
+    session.report(loss=0.5)
+    tune.Checkpoint.from_dict({})
+
+Tuner.restore(path="x", trainable=train)
+tune.RunConfig(local_dir="x", colour="red")
+tune.RunConfig(local_dir=None)
+tune.run(train, chdir_to_trial_dir=False)
+"""
+FOUND = [
+    (2, "cloudpickle"),
+    (6, "remote"),
+    (7, "get"),
+    (7, "put"),
+    (10, "tune.report(loss=...)"),
+    (11, "air.session.report(loss=...)"),
+    (12, "tune.Checkpoint.from_dict"),
+    (15, "tune.RunConfig(colour=...)"),
+    (15, "tune.RunConfig(local_dir=...)"),
+    (17, "tune.run(chdir_to_trial_dir=...)"),
+]
+
+
+def test_a_second_run_after_write_names_what_the_first_one_named(muster, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(FINDINGS)
+    before = examine(script).findings
+    assert muster("compat", str(script), "--write").exit_code == 1
+    assert "from muster.air import session\n" in script.read_text()
+    after = examine(script).findings
+    assert [(line, name.partition(".")[2]) for line, name, *_ in before] == FOUND
+    assert [name.partition(".")[2] for _, name, *_ in after] == [name for _, name in FOUND]
+    advice = {name.partition(".")[2]: text for _, name, text, _ in before}
+    assert "pass a dict: report({'loss': ...})" in advice["air.session.report(loss=...)"]
+    assert "storage_path" in advice["tune.RunConfig(local_dir=...)"]
+    assert "from_directory" in advice["tune.Checkpoint.from_dict"]
+
+
+def test_the_session_of_trainers_stays_with_ray():
+    script = "from ray.air import session, ScalingConfig\nfrom ray.train.torch import TorchTrainer\n"
+    assert rewritten(script) == script
+
+
+def test_an_import_of_ray_that_nothing_uses_is_named(tmp_path):
+    (tmp_path / "train.py").write_text("import ray\nfrom ray import tune\ntune.report({})\n")
+    (finding,) = examine(tmp_path / "train.py").findings
+    assert finding[:2] == (1, "ray")
+
+
+@pytest.mark.parametrize(("has_ray", "code"), [(True, 0), (False, 1)])
+def test_what_only_ray_has_is_missing_where_ray_is_not_installed(
+    muster, tmp_path, monkeypatch, has_ray, code
+):
+    monkeypatch.setattr(compat, "_has_ray", lambda: has_ray)
+    (tmp_path / "train.py").write_text("import ray\nray.init()\n")
+    result = muster("compat", str(tmp_path / "train.py"))
+    assert (result.exit_code, "1 from Ray itself" in result.output) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("owner", "keyword"),
+    [
+        (tune.RunConfig, "local_dir"),
+        (tune.Experiment, "local_dir"),
+        (tune.run, "local_dir"),
+        (tune.run, "chdir_to_trial_dir"),
+        (tune.TuneConfig, "chdir_to_trial_dir"),
+    ],
+)
+def test_parameters_that_compat_calls_refused_are_refused(owner, keyword):
+    assert keyword in compat.REFUSED
+    given = () if "Config" in owner.__name__ else ("e", print) if owner is tune.Experiment else (print,)
+    with pytest.raises(DeprecationWarning, match=keyword):
+        owner(*given, **{keyword: "x"})
+
+
+def test_an_experiment_of_ray_is_read(muster, tmp_path):
+    rays = tmp_path / "rays"
+    shutil.copytree(RAY_EXPERIMENT, rays)
+    shown = muster("compat", "--experiment", str(rays))
+    assert (shown.exit_code, f"{rays}-muster: 3 trials" in shown.output) == (0, True)
+    listed = muster("tune", "ls", f"{rays}-muster").output
+    assert "3 trials: 2 TERMINATED, 1 ERROR" in listed
+    assert (
+        "loss = 0.333333"
+        in muster("tune", "best", f"{rays}-muster", "--metric", "loss", "--mode", "min").output
+    )
+    again = muster("compat", "--experiment", str(rays))
+    assert (again.exit_code, "exists already" in again.output) == (2, True)
+    assert muster("compat").exit_code == 2
+    assert "muster compat --experiment" in muster("tune", "show", str(rays)).output

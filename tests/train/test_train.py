@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import tempfile
 from pathlib import Path
@@ -62,6 +63,10 @@ def test_what_stays_rays_is_refused_in_one_sentence(script):
         ImportError, match=r"muster has no train\.\w+: .* stays Ray's\. Import it from ray\.train"
     ):
         exec(script, {})
+
+
+def test_a_probe_for_a_module_that_stays_rays_finds_nothing():
+    assert importlib.util.find_spec("muster.train.torch") is None
 
 
 def test_other_missing_names_are_missing_as_usual():

@@ -149,6 +149,10 @@ def test_removed_options_raise_their_deprecation(make, told):
         (lambda: TuneConfig(mode=["min", "up"]), "TuneConfig(mode=['min', 'up']): must be 'min' or 'max'"),
         (lambda: TuneConfig(num_samples=2.5), "TuneConfig(num_samples=2.5): must be a whole number"),
         (lambda: TuneConfig(num_samples=-2), "TuneConfig(num_samples=-2): must be a whole number"),
+        (
+            lambda: TuneConfig(num_samples=0),
+            "TuneConfig(num_samples=0): must be a whole number of at least 1",
+        ),
         (lambda: TuneConfig(max_concurrent_trials=-1), "TuneConfig(max_concurrent_trials=-1): must be"),
         (
             lambda: TuneConfig(time_budget_s="1h"),

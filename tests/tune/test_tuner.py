@@ -101,6 +101,27 @@ def test_an_interrupted_experiment_goes_on_with_every_trial_once(tmp_path):
     assert {trial: after[trial] for trial in done} == done
 
 
+def test_a_tuner_with_a_name_can_be_restored_before_fit(tmp_path):
+    """As in Ray, which writes tuner.pkl in the constructor; what is there already stays."""
+    run = RunConfig(name="e", storage_path=str(tmp_path), verbose=0, engine="local")
+    Tuner(make_train(), param_space={"x": 0.5}, run_config=run)
+    assert (Tuner.can_restore(tmp_path / "e"), Tuner.can_restore(tmp_path)) == (True, False)
+    before = (tmp_path / "e" / "tuner.pkl").read_bytes()
+    Tuner(make_train(), param_space={"y": 0.5}, run_config=run)
+    assert (tmp_path / "e" / "tuner.pkl").read_bytes() == before
+    Tuner(make_train(), run_config=RunConfig(storage_path=str(tmp_path)))
+    assert [path.name for path in tmp_path.iterdir()] == ["e"]
+
+
+@pytest.mark.slow
+def test_a_restore_before_fit_runs_the_whole_experiment(tmp_path):
+    run = RunConfig(name="e", storage_path=str(tmp_path), verbose=0, engine="local")
+    settings = TuneConfig(metric="score", mode="max", num_samples=3)
+    Tuner(make_train(), param_space={"x": uniform(0.0, 1.0)}, tune_config=settings, run_config=run)
+    grid = Tuner.restore(tmp_path / "e", make_train()).fit()
+    assert (len(grid), grid.num_errors) == (3, 0)
+
+
 @pytest.mark.slow
 def test_optuna_searches_and_goes_on_after_an_interruption(tmp_path):
     from muster.tune.search.optuna.optuna_search import OptunaSearch

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import importlib.util
 import inspect
 import io
 import itertools
@@ -27,17 +28,29 @@ from muster.cli.console import emit
 from muster.errors import MusterError
 from muster.host.atomic_write import atomic_write
 
-ROOTS = ("ray.tune", "ray.air", "ray.train")  # everything else of Ray stays as it is
+ROOTS = ("muster.tune", "muster.air", "muster.train")  # everything else of Ray stays as it is
+REFUSED = {  # parameters that muster has in order to refuse them, and what to use instead
+    "chdir_to_trial_dir": "set the environment variable RAY_CHDIR_TO_TRIAL_DIR=0",
+    "local_dir": "use storage_path",
+}
+RAY_CORE = {
+    "ray": "the script imports Ray and does not use it: take the import out",
+    "ray.cloudpickle": "import cloudpickle instead, which muster installs",
+    "ray.init": "trials run on that Ray: take it out to run them on this machine, without Ray",
+    "ray.put": "pass large objects with tune.with_parameters, which needs no Ray",
+    "ray.shutdown": "take it out together with ray.init",
+}
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"})
 SOMETHING_MISSING = 1
 
 
 class CompatFinding(NamedTuple):
-    """A CompatFinding is one name that a script uses and muster lacks."""
+    """A CompatFinding is one name that a script uses and muster lacks; `is_core`: Ray itself has it."""
 
     line: int
     name: str
     advice: str
+    is_core: bool = False
 
 
 class ScriptReport(NamedTuple):
@@ -71,19 +84,20 @@ def rewritten(source: str) -> str:
 
 @cache
 def _look_up(dotted: str) -> _Lookup:
-    """Returns what muster has for a name of Ray's; attributes of classes and functions are not followed."""
-    parts = ("muster" + dotted.removeprefix("ray")).split(".")
+    """Returns what muster has for a dotted name; attributes of functions are not followed."""
+    parts = _as_ours(dotted).split(".")
     value: object = importlib.import_module(parts[0])
     module = parts[0]
     for part in parts[1:]:
-        if not isinstance(value, ModuleType):
-            return _Lookup(value, module)
+        if not isinstance(value, ModuleType | type):
+            return _Lookup(None, module)
         try:
-            value = _member(value, part)
+            value = _member(value, part) if isinstance(value, ModuleType) else getattr(value, part)
         except ImportError as problem:  # a name that says itself why it is left out
             return _Lookup(None, module, str(problem))
-        except AttributeError:
-            return _Lookup(None, module, _advice(dotted, module, part))
+        except AttributeError as problem:
+            is_module = isinstance(value, ModuleType)
+            return _Lookup(None, module, _advice(dotted, module, part) if is_module else str(problem))
         module = value.__name__ if isinstance(value, ModuleType) else module
     return _Lookup(value, module)
 
@@ -107,7 +121,7 @@ def _advice(dotted: str, module: str, name: str) -> str:
     homes = [home for home in _public_modules() if last in _public_names(home)]
     if homes:
         return f"import {last} from {min(homes, key=lambda home: (home.count('.'), home))}"
-    if dotted.startswith("ray.train"):
+    if dotted.startswith(("ray.train", "ray.air.session")):
         return "it belongs to Ray Train: it stays imported from Ray, and works in trials on the Ray engine"
     close = difflib.get_close_matches(name, _public_names(module), n=1, cutoff=0.75)
     return f"did you mean {module}.{close[0]}?" if close else "take it out; docs/tune.md shows what there is"
@@ -118,15 +132,10 @@ def _public_modules() -> tuple[str, ...]:
     """Returns the modules that scripts import from; ones that need a library that is missing are left out."""
     import muster
 
-    roots = [f"muster{root.removeprefix('ray')}." for root in ROOTS]
     found = (
         entry.name for entry in pkgutil.walk_packages(muster.__path__, "muster.", onerror=lambda _: None)
     )
-    return tuple(
-        name
-        for name in found
-        if f"{name}.".startswith(tuple(roots)) and "._" not in name and _public_names(name)
-    )
+    return tuple(name for name in found if _is_tuning(name) and "._" not in name and _public_names(name))
 
 
 @cache
@@ -146,8 +155,12 @@ def _public_names(module: str) -> frozenset[str]:
     )
 
 
+def _as_ours(dotted: str) -> str:
+    return re.sub(r"^ray\b", "muster", dotted)
+
+
 def _is_tuning(dotted: str) -> bool:
-    return any(dotted == root or dotted.startswith(f"{root}.") for root in ROOTS)
+    return f"{_as_ours(dotted)}.".startswith(tuple(f"{root}." for root in ROOTS))
 
 
 def _is_below_train(node: ast.Import | ast.ImportFrom) -> bool:
@@ -180,6 +193,9 @@ class _Script:
             else:
                 self._change_import(node, added, ray_is_used)
         self._check_keywords()
+        for node in imports:
+            if not ray_is_used and "ray" in {alias.name for alias in node.names}:
+                self._note_core("ray", node)
 
     def after(self) -> str:
         """Returns the text with all edits made."""
@@ -190,15 +206,25 @@ class _Script:
 
     def _bind(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
-            if isinstance(node, ast.ImportFrom):
-                dotted = f"{node.module}.{alias.name}"
-                if not node.level and _is_tuning(dotted) and not self._lack(dotted, node):
-                    self._bound[alias.asname or alias.name] = dotted
-            elif alias.name.partition(".")[0] == "ray":
-                is_whole = alias.asname is None
-                lacks = _is_tuning(alias.name) and self._lack(alias.name, node)
-                if not lacks:
-                    self._bound[alias.asname or "ray"] = "ray" if is_whole else alias.name
+            dotted = f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+            root = dotted.partition(".")[0]
+            if root not in ("ray", "muster") or getattr(node, "level", None):
+                continue
+            if dotted.startswith("ray.") and not _is_tuning(dotted):
+                self._note_core(dotted, node)
+            elif _is_tuning(dotted) and self._lack(dotted, node):
+                continue
+            if isinstance(node, ast.Import) and alias.asname is None:
+                self._bound[root] = root
+            elif isinstance(node, ast.Import) or _is_tuning(dotted):
+                self._bound[alias.asname or alias.name] = dotted
+
+    def _note_core(self, dotted: str, node: ast.stmt | ast.expr) -> None:
+        """Notes the first use of each name of Ray itself."""
+        name = ".".join(dotted.split(".")[:2])
+        if name not in (finding.name for finding in self.findings):
+            advice = RAY_CORE.get(name, "it belongs to Ray itself, and stays imported from there")
+            self.findings.append(CompatFinding(node.lineno, name, advice, is_core=True))
 
     def _lack(self, dotted: str, node: ast.stmt | ast.expr) -> bool:
         """Notes a name that muster lacks; `*` stands for its module."""
@@ -224,6 +250,8 @@ class _Script:
                 self._lack(dotted, node)
             if not self._is_ours(dotted):
                 ray_is_used |= self._bound[root.id] == "ray"
+                if self._bound[root.id].startswith("ray") and not _is_tuning(dotted):
+                    self._note_core(dotted, node)
             elif self._bound[root.id] == "ray":
                 needed.add(_look_up(dotted).module)
                 self._edits.append(_Edit(*self._range(root), "muster"))
@@ -240,7 +268,8 @@ class _Script:
         return node, ".".join([self._bound[node.id], *reversed(parts)])
 
     def _change_from(self, node: ast.ImportFrom) -> None:
-        moves = [not node.level and self._moves(f"{node.module}.{alias.name}") for alias in node.names]
+        is_rays = not node.level and str(node.module).partition(".")[0] == "ray"
+        moves = [is_rays and self._moves(f"{node.module}.{alias.name}") for alias in node.names]
         if not any(moves):
             return
         if all(moves):  # only one word changes: comments and line breaks inside stay
@@ -259,7 +288,7 @@ class _Script:
         """Changes `import ray.tune`; what chains need besides is added to the first import of Ray."""
         lines, binds_ray = [], False
         for alias in node.names:
-            if not self._moves(alias.name):
+            if alias.name.startswith("muster") or not self._moves(alias.name):
                 lines.append(f"import {ast.unparse(alias)}")
                 binds_ray |= alias.name == "ray" or (alias.name.startswith("ray.") and alias.asname is None)
                 continue
@@ -281,7 +310,8 @@ class _Script:
 
     def _is_ours(self, dotted: str) -> bool:
         """Trainers take configs of Ray Train, and their workers report to it: then all of it stays."""
-        return _is_tuning(dotted) and not (self._has_trainers and dotted.startswith("ray.train"))
+        theirs = ("ray.train", "ray.air.session")
+        return _is_tuning(dotted) and not (self._has_trainers and dotted.startswith(theirs))
 
     def _moves(self, dotted: str) -> bool:
         return self._is_ours(dotted) and not _look_up(dotted.removesuffix(".*")).problem
@@ -295,10 +325,11 @@ class _Script:
             if root is None or not self._moves(dotted):
                 continue
             for keyword in node.keywords:
-                if keyword.arg is not None and not _takes(_look_up(dotted).value, keyword.arg):
-                    name, place = f"{dotted}({keyword.arg}=...)", keyword.value.lineno
-                    advice = f"{dotted.rpartition('.')[2]} takes no {keyword.arg!r} here: take it out"
-                    self.findings.append(CompatFinding(place, name, advice))
+                advice = keyword.arg and _keyword_advice(dotted, keyword.arg)
+                is_none = isinstance(keyword.value, ast.Constant) and keyword.value.value is None
+                if advice and not (is_none and keyword.arg in REFUSED):
+                    name = f"{dotted}({keyword.arg}=...)"
+                    self.findings.append(CompatFinding(keyword.value.lineno, name, advice))
 
     def _range(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
         end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
@@ -314,6 +345,18 @@ class _Script:
         behind = self._data[end : self._starts[node.end_lineno or node.lineno]].decode().strip()
         is_alone = not before.strip() and not behind.startswith(";")
         self._edits.append(_Edit(start, end, (f"\n{before}" if is_alone else "; ").join(statements)))
+
+
+def _keyword_advice(dotted: str, keyword: str) -> str:
+    """Returns what to do about an argument by name that muster refuses; "" for one that it takes."""
+    name = dotted.rpartition(".")[2]
+    if keyword in REFUSED:
+        return f"{name} takes no {keyword!r} any more: {REFUSED[keyword]}"
+    if _takes(_look_up(dotted).value, keyword):
+        return ""
+    if name == "report":
+        return f"pass a dict: report({{{keyword!r}: ...}})"
+    return f"{name} takes no {keyword!r} here: take it out"
 
 
 def _takes(function: object, keyword: str) -> bool:
@@ -362,39 +405,64 @@ def write(report: ScriptReport) -> Path:
 
 
 _EPILOG = """\b
-Exit codes: 0 muster has everything the scripts use; 1 something is missing; 2 bad input.
+Exit codes: 0 muster has everything the scripts use; 1 something is missing, or Ray itself
+is used and not installed; 2 bad input.
 
 \b
 Examples:
   muster compat train.py
   muster compat experiments/ --write
+  muster compat --experiment ~/ray_results/train_2026-11-16_02-10-00
 """
 
 
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
-@click.argument(
-    "paths", nargs=-1, required=True, metavar="SCRIPT_OR_FOLDER...", type=click.Path(path_type=Path)
-)
+@click.argument("paths", nargs=-1, metavar="SCRIPT_OR_FOLDER...", type=click.Path(path_type=Path))
 @click.option("--write", "is_writing", is_flag=True, help="Show the diff, keep NAME.bak, change the imports.")
+@click.option(
+    "--experiment", type=_DIRECTORY, help="Read an experiment that Ray Tune ran into one of muster."
+)
+@click.option(
+    "-o", "--output", type=_DIRECTORY, help="Directory to write. Default: that of Ray, with -muster."
+)
 @click.pass_context
-def compat(context: click.Context, paths: tuple[Path, ...], is_writing: bool) -> None:
+def compat(context: click.Context, paths: tuple[Path, ...], is_writing: bool, **given: Path | None) -> None:
     """List what Ray Tune scripts use that muster does not have; change their imports.
 
     Imports of ray.tune, ray.air and ray.train become imports of muster; the rest of Ray
     (ray.init, ray.remote, ...) stays. A name that muster lacks is listed with its line and
     what to do, and its import is left alone. Scripts are read, not run.
+
+    With --experiment, results and checkpoints of Ray Tune are copied, and muster tune,
+    ExperimentAnalysis and searchers read them. Pickles are not opened.
     """
+    if (source := given["experiment"]) is not None:
+        from muster.tune.analysis.ray_results import convert
+
+        target = given["output"] or source.with_name(f"{source.resolve().name}-muster")
+        emit(f"{target}: {convert(source, target)} trials of {source}".encode())
+    elif not paths:
+        raise click.UsageError("name a script, a folder, or --experiment DIRECTORY")
+    if not paths:
+        return
     reports = [examine(script) for path in paths for script in scripts_in(path)]
     for report in reports:
-        for line, name, advice in report.findings:
+        for line, name, advice, _ in report.findings:
             emit(f"{report.path}:{line}: {name}: {advice}".encode())
     changed = [report for report in reports if report.before != report.after]
     for report in changed if is_writing else ():
         emit("".join(_diff(report)).rstrip("\n").encode())
         emit(f"{report.path}: changed; the script as it was: {write(report)}".encode())
     emit(_summary(reports, changed, is_writing).encode())
-    if any(report.findings for report in reports):
+    if any(not finding.is_core or not _has_ray() for report in reports for finding in report.findings):
         context.exit(SOMETHING_MISSING)
+
+
+def _has_ray() -> bool:
+    return importlib.util.find_spec("ray") is not None
 
 
 def _diff(report: ScriptReport) -> Iterator[str]:
@@ -404,7 +472,9 @@ def _diff(report: ScriptReport) -> Iterator[str]:
 
 
 def _summary(reports: list[ScriptReport], changed: list[ScriptReport], is_writing: bool) -> str:
-    missing = sum(len(report.findings) for report in reports)
+    findings = [finding for report in reports for finding in report.findings]
+    core = sum(finding.is_core for finding in findings)
+    needs = f", {core} from Ray itself" if core else ""
     hint = "" if is_writing or not changed else "; --write changes them"
     verb = "changed" if is_writing else "with imports to change"
-    return f"{len(reports)} read, {len(changed)} {verb}, {missing} missing{hint}"
+    return f"{len(reports)} read, {len(changed)} {verb}, {len(findings) - core} missing{needs}{hint}"

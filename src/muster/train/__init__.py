@@ -91,7 +91,8 @@ class _Trainers:
     @public
     def find_spec(name: str, path: object = None, target: object = None) -> None:
         del path, target
-        if name.startswith(f"{__name__}."):
+        # A probe with `importlib.util.find_spec` gets None.
+        if name.startswith(f"{__name__}.") and sys._getframe(3).f_globals["__name__"] != "importlib.util":
             raise ModuleNotFoundError(_refusal(name.removeprefix("muster.")), name=name)
 
 

@@ -221,7 +221,8 @@ class ResultGrid:
         )
         if not own and self.num_errors:
             error = self.errors[0] if self.errors else None
-            first = "" if error is None else f", the first with {error_text(error)}"
+            text = error_text(error) if isinstance(error, BaseException) else str(error).strip()
+            first = "" if error is None else f", the first with {text.splitlines()[-1]}"
             hint = f"{self.num_errors} of {len(trials)} trials failed{first}"
         odd = [value for trial in trials if (value := flatten(trial.last_result).get(metric)) is not None]
         if metric not in known and odd:

@@ -143,7 +143,8 @@ def _experiment(arguments: Mapping[str, Any]) -> Experiment:
     if isinstance(given, Experiment):
         return given
     if isinstance(given, list | tuple) or given is None:
-        raise TuneError(f"tune.run has nothing to run: pass a trainable or an Experiment, not {given!r}")
+        asked = "; did you call it? Pass the function itself" if given is None else ""
+        raise TuneError(f"tune.run({given!r}): needs a trainable or an Experiment{asked}")
     _check(arguments)
     same = (
         *("stop", "time_budget_s", "config", "resources_per_trial", "num_samples", "storage_path"),

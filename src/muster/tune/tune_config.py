@@ -68,9 +68,10 @@ class TuneConfig(BriefRepr):
                 "RAY_CHDIR_TO_TRIAL_DIR=0 to keep the working directory of the driver"
             )
         self._check_mode()
-        if not is_int(self.num_samples) or self.num_samples < -1:
+        if not is_int(self.num_samples) or self.num_samples < -1 or self.num_samples == 0:
             raise ValueError(
-                f"TuneConfig(num_samples={self.num_samples!r}): must be a whole number, or -1 for no end"
+                f"TuneConfig(num_samples={self.num_samples!r}): must be a whole number of at least 1, or -1 "
+                "for no end"
             )
         limit = self.max_concurrent_trials
         if limit is not None and (not is_int(limit) or limit < 0):

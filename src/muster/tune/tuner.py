@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.base.foreign import error_text, rays_own
-from muster.errors import TuneError, public
+from muster.errors import MusterError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
-from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, open_experiment
+from muster.tune.execution.restore import (
+    DEFAULT_NAME,
+    SavedTuner,
+    can_restore,
+    checked_space,
+    open_experiment,
+)
 from muster.tune.result_grid import ResultGrid
 from muster.tune.tune_config import ResumeConfig, TuneConfig, checked_budget, checked_deadline, goal_of
 
@@ -82,6 +89,17 @@ class Tuner:
         self._has_new_space = False
         self._grid: ResultGrid | None = None
         self._by_hand: AskTell | None = None
+        if run_config is not None and run_config.name and trainable is not None:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Writes what a restore needs into a new local directory; `fit()` does too, and reports problems."""
+        with suppress(MusterError, OSError):
+            place, spec = self._place(), self._asked()
+            if place.is_remote or can_restore(place.directory):
+                return
+            place.directory.mkdir(parents=True, exist_ok=True)
+            SavedTuner.of(spec).write(place.directory, spec.code)
 
     def fit(self) -> ResultGrid:
         """Runs the experiment to its end; failed trials are results too. Ctrl-C stops gently."""
@@ -100,8 +118,8 @@ class Tuner:
 
         if self._trainable is None:
             raise TuneError(
-                "Tuner needs a trainable to fit: a function of a config, or a Trainable class. Without one, "
-                "use ask() and tell()"
+                "Tuner(None): did you call it? Pass the function itself, Tuner(train), not Tuner(train()); "
+                "without a trainable use ask() and tell() instead of fit()"
             )
         return ExperimentSpec(
             trainable=self._trainable,

@@ -189,3 +189,17 @@ def test_trials_train_with_workers_beside_them_and_a_stop_ends_the_workers(clust
     assert os.path.dirname(paths[2]) == str(tmp_path / "train" / "x12")
     assert os.path.isdir(paths[2])
     assert soon(lambda: group_states() == {"REMOVED"})
+
+
+@pytest.mark.ray
+def test_rays_own_report_fails_a_trial_on_ray(cluster, tmp_path):
+    def train(config):
+        from ray import tune as rays
+
+        for step in range(1000):
+            rays.report({"step": step})
+
+    run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0, trial_time_limit_s=200)
+    (result,) = tune.Tuner(tune.with_resources(train, {"cpu": 0.5}), run_config=run).fit()
+    assert isinstance(result.error, RuntimeError)
+    assert "muster compat" in str(result.error)

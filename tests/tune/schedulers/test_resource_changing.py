@@ -240,11 +240,11 @@ def test_a_stop_or_pause_of_the_base_scheduler_stands():
 
 def test_a_trial_that_grew_is_started_before_trials_that_wait():
     hand = Hand(DistributeResources(), {"CPU": 4}, count=1)
-    assert hand.report(0) == ("PAUSE", [PluginRequest.KEEP_STEPS])
+    assert hand.report(0, time=2) == ("PAUSE", [PluginRequest.KEEP_STEPS])
     hand.add()  # the searcher gave one meanwhile
     assert hand.go_on() == ["t0"]
     assert hand.used == {"CPU": 4.0}
-    hand.report(0, time=2)
+    hand.report(0, time=3)
     assert hand.go_on() == ["t0", "t1"]
     assert hand.used == {"CPU": 4.0}
 
@@ -264,7 +264,7 @@ def test_a_trial_goes_on_with_what_it_had_when_others_took_what_it_was_to_get(ot
 
 def test_nothing_is_promised_twice():
     hand = Hand(lambda *_: Pgf([{"CPU": 3}]), {"CPU": 4}, count=2)
-    assert hand.report(0) == ("PAUSE", [PluginRequest.KEEP_STEPS])
+    assert hand.report(0, time=2) == ("PAUSE", [PluginRequest.KEEP_STEPS])
     assert hand.report(1) == ("CONTINUE", [])
     assert hand.go_on() == ["t0"]
     assert hand.report(1, time=2) == ("CONTINUE", [])  # a trial is not stopped for what is not free

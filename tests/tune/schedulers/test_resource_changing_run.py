@@ -126,8 +126,33 @@ def test_a_trial_grows_shrinks_and_grows_again_without_losing_a_step(trainable, 
     assert (len(grid), grid.num_errors) == (3, 0)
     steps = [noted({"dir": str(tmp_path)}, i) for i in range(3)]
     for i, result in enumerate(sorted(grid, key=lambda one: one.config["i"])):
-        assert [at for at, _ in steps[i]] == list(range(1, len(steps[i]) + 1))
-        assert result.metrics["training_iteration"] == len(steps[i]) < PATIENCE
+        taken = [at for at, _ in steps[i]]
+        while taken[:2] == [1, 1]:  # a first step without a checkpoint is repeated
+            del taken[0]
+        assert taken == list(range(1, len(taken) + 1))
+        assert result.metrics["training_iteration"] == len(taken) < PATIENCE
     # Alone with one: half of it all. Alone: all. A third one waits: it gets what it needs, until it ends.
     assert phases(steps[0]) == [2, 4, 8, 6, 8]
     assert phases(steps[2]) == [2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reports", [1, 3])
+def test_a_function_without_checkpoints_starts_again_with_more_after_its_first_report(reports, tmp_path):
+    """As in Ray, whose trial starts from scratch with the whole machine and counts from 1 again."""
+
+    def train(config):
+        with Path(config["dir"], "starts").open("a") as file:
+            file.write(f"{own_parts()}\n")
+        for _ in range(reports):
+            tune.report({"parts": own_parts()})
+
+    (result,) = Tuner(
+        tune.with_resources(train, {"cpu": 2 * PART}),
+        param_space={"dir": str(tmp_path)},
+        tune_config=TuneConfig(scheduler=ResourceChangingScheduler(None, DistributeResources())),
+        run_config=RunConfig(name="e", storage_path=str(tmp_path), verbose=0, engine="local"),
+    ).fit()
+    starts = Path(tmp_path, "starts").read_text().split()
+    assert (len(starts), starts[0], starts[1] > starts[0]) == (2, "2", True)
+    assert [row["training_iteration"] for row in result.metrics_history] == list(range(1, reports + 1))

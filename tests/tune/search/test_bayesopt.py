@@ -128,3 +128,13 @@ def test_a_space_converted_by_hand_is_bounds_by_flat_name():
     assert BayesOptSearch.convert_search_space(space) == {"x": (0, 1), "n/y": (2, 3)}
     joined = BayesOptSearch.convert_search_space(space, join=True)
     assert joined == {"x": (0, 1), "n": {"y": (2, 3)}, "constant": 5}
+
+
+@pytest.mark.parametrize("space", [{"a/b": uniform(4, 8)}, {"a": {"b/a": uniform(4, 8)}}])
+def test_a_space_that_was_refused_is_not_kept(space):
+    made = BayesOptSearch()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="must not hold one"):
+            made.set_search_properties("loss", "min", space)
+    assert made.set_search_properties("loss", "min", {"x": uniform(0, 1)})
+    assert list(made.suggest("a")) == ["x"]

@@ -24,6 +24,7 @@ from muster.tune.search.space import (
 
 class TestRules(LibraryRules):
     steps = 28
+    suggests_constants = True
 
     def make(self, **options):
         return HyperOptSearch(random_state_seed=1, n_initial_points=6, **options)
@@ -107,6 +108,22 @@ def test_a_space_of_hyperopts_own():
     again = HyperOptSearch(space, "loss", "max")
     again.restore_state(made.save_state())
     assert drawn(again, 3)[1:] == drawn(made, 3)[1:]
+
+
+def test_a_space_of_both_kinds_keeps_constants_and_expressions():
+    """Compared with Ray 2.60: the same seed gives the same values."""
+    mixed = {"x": uniform(0, 1), "c": 5, "h": hp.uniform("h", 0, 1)}
+    assert HyperOptSearch(mixed, "loss", "min", random_state_seed=1).suggest("a") == {
+        "c": 5,
+        "h": 0.4311101200577018,
+        "x": 0.6766088018999444,
+    }
+    domains = {"x": uniform(0, 1), "c": 5, "n": {"k": "const", "y": choice([1, 2])}}
+    assert HyperOptSearch(domains, "loss", "min", random_state_seed=1).suggest("a") == {
+        "c": 5,
+        "n": {"k": "const", "y": 2},
+        "x": 0.6766088018999444,
+    }
 
 
 def test_a_seed_repeats_the_suggestions_and_the_first_ones_are_random():

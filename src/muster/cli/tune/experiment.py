@@ -159,6 +159,10 @@ def _not_one(place: str) -> StoreError:
     if is_experiment(os.path.dirname(os.path.abspath(place))):
         above = os.path.dirname(place.rstrip("/")) or "."
         return StoreError(f"{place} is the directory of a trial: give that of its experiment, {above}")
+    from muster.tune.analysis.ray_results import rays_hint
+
+    if os.path.isdir(place) and (rays := rays_hint(os.listdir(place), place)):
+        return StoreError(rays)
     inside = experiments_below(place)
     hint = "Give the directory that fit() wrote: <storage_path>/<name>"
     if inside:

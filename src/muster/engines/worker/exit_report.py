@@ -9,7 +9,7 @@ from types import TracebackType
 from muster.base.foreign import message_text
 from muster.base.framing import pickled
 from muster.engines.worker.protocol import ExitReport
-from muster.engines.worker.run_trainable import CheckpointMissing, ResetRefused
+from muster.engines.worker.run_trainable import IMPORT_OURS, CheckpointMissing, ResetRefused
 from muster.engines.worker.session import UnsendableResult
 from muster.errors import hide_frames
 from muster.host.machine import environment
@@ -49,11 +49,14 @@ def _explain_relative_path(error: BaseException) -> None:
 
 
 def _explain_old_report(error: BaseException) -> None:
-    """Adds today's form to the error of `report(loss=0.5)`; here, so that a right call costs nothing more."""
+    """Adds what to write to the errors of `report(loss=0.5)` and `ray.train.report`; a right call is free."""
     text = message_text(error)
     if type(error) is TypeError and text.startswith("report() got an unexpected keyword argument "):
         name = text.rpartition(" ")[2]
         error.args = (f"{text}: metrics are given in one dict, report({{{name}: ...}})",)
+    elif type(error) is RuntimeError and "outside of a Ray Train training function" in text:
+        name = text.partition("`")[2].partition("`")[0]
+        error.args = (f"ray.train.{name}() works in Ray Train's workers only: in a trial, {IMPORT_OURS}",)
 
 
 def shortened(text: str) -> str:

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from numbers import Number
-from types import GeneratorType
+from types import GeneratorType, ModuleType
 from typing import Any
 
 from muster.engines.worker.session import Saved, TrialSession, refuse_tensors
 from muster.session.progress import Signature, fill_result
 from muster.session.publish import deleted_on_failure, publish_staged, staging_path, when_there_is_room
+from muster.session.session import current
 
 DICT_CHECKPOINT = "_dict_checkpoint.pkl"
+IMPORT_OURS = "import it from muster (`muster compat SCRIPT --write` changes the imports)"
+_RAYS_SESSION = "ray.train._internal.session"
 
 
 class ResetRefused(Exception):
@@ -152,3 +158,48 @@ def _write_answer(answer: object, folder: str) -> None:
         raise TypeError(
             f"save_checkpoint must return a dict, its directory or None, not {type(answer).__name__}"
         )
+
+
+def refuse_rays_session() -> None:
+    """Makes Ray's own `report` and `get_checkpoint` raise in a trial, where Ray only warns, once."""
+    module = sys.modules.get(_RAYS_SESSION)
+    if module is not None:
+        _guard(module)
+    elif _RaysSessionFinder not in sys.meta_path:
+        sys.meta_path.insert(0, _RaysSessionFinder)
+
+
+class _RaysSessionFinder:
+    """A _RaysSessionFinder guards Ray's session when a trial imports it."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        del path, target
+        if name != _RAYS_SESSION:
+            return None
+        sys.meta_path.remove(cls)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_guard(module: ModuleType) -> None:
+                run(module)
+                _guard(module)
+
+            spec.loader.exec_module = run_and_guard  # type: ignore[method-assign]
+        return spec
+
+
+def _guard(module: ModuleType) -> None:
+    """Replaces the function that Ray's session calls, with its caller's name, when Ray has no session."""
+    warns = getattr(module, "log_once", None)
+    if warns is None or getattr(warns, "__module__", "") == __name__:
+        return
+
+    def refuse(key: str) -> bool:
+        name = key.rpartition("-")[2]
+        if current() is not None and name in ("report", "get_checkpoint"):
+            raise RuntimeError(f"Ray's own {name}() has no effect in a trial of muster: {IMPORT_OURS}")
+        return bool(warns(key))
+
+    module.log_once = refuse  # type: ignore[attr-defined]

@@ -252,7 +252,7 @@ def saved_trials(directory: str, filesystem: Any = None) -> tuple[TrialSummary, 
     try:
         content = storage.read(STORE_NAME)
     except StoreError as error:
-        raise _no_store(directory) from error
+        raise _no_store(directory, filesystem) from error
     with tempfile.TemporaryDirectory() as copy:
         with open(os.path.join(copy, STORE_NAME), "wb") as stream:
             stream.write(content)
@@ -260,8 +260,11 @@ def saved_trials(directory: str, filesystem: Any = None) -> tuple[TrialSummary, 
             return reader.trials()
 
 
-def _no_store(directory: str) -> ValueError:
+def _no_store(directory: str, filesystem: Any = None) -> ValueError:  # noqa: ANN401
+    from muster.tune.analysis.ray_results import rays_hint
+
     return ValueError(
-        f"{directory} is no experiment: it has no {STORE_NAME}. Give the directory that fit() or run() wrote "
-        "(<storage_path>/<name>), not that of a trial"
+        rays_hint(Storage(directory, filesystem).listing(), directory)
+        or f"{directory} is no experiment: it has no {STORE_NAME}. Give the directory that fit() or run() "
+        "wrote (<storage_path>/<name>), not that of a trial"
     )

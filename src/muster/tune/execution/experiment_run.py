@@ -244,15 +244,8 @@ def _free_name(path: str) -> Path:
 
 def _write_spec(spec: ExperimentSpec) -> None:
     """Writes what a restore needs, with the plug-ins as they are before the first trial."""
-    saved = SavedTuner(
-        trainable_name=spec.trainable_name,
-        param_space=spec.param_space,
-        tune_config=spec.tune,
-        run_config=spec.run,
-        overrides=spec.overrides,
-    )
     try:
-        saved.write(spec.place.directory, spec.code)
+        SavedTuner.of(spec).write(spec.place.directory, spec.code)
     except TuneError as error:
         if spec.must_be_resumable:
             raise

@@ -27,6 +27,7 @@ from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
 from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.restore import ResumeRules, apply_resume_rules
+from muster.tune.analysis.ray_results import rays_hint
 from muster.tune.config import RunConfig
 from muster.tune.execution.checkpoint_check import drop_unusable
 from muster.tune.execution.paths import ExperimentPaths
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from muster.trials.ports import SavedExperiment
     from muster.trials.restore import MakeTrial
     from muster.tune.callback import CallbackList
+    from muster.tune.execution.launch import ExperimentSpec
     from muster.tune.execution.saver import ExperimentSaver
     from muster.tune.logger.files.writer import LogWriter
 
@@ -58,6 +60,16 @@ class SavedTuner:
     tune_config: TuneConfig
     run_config: RunConfig
     overrides: dict[str, Any]  # further arguments of tune.run()
+
+    @staticmethod
+    def of(spec: ExperimentSpec) -> SavedTuner:
+        return SavedTuner(
+            trainable_name=spec.trainable_name,
+            param_space=spec.param_space,
+            tune_config=spec.tune,
+            run_config=spec.run,
+            overrides=spec.overrides,
+        )
 
     def write(self, directory: Path, code: bytes) -> None:
         """Writes both files; TuneError names the part that cannot be pickled."""
@@ -101,6 +113,8 @@ def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths,
     whole = os.path.abspath(os.path.expanduser(path)) if is_local else path.rstrip("/")  # "." has a name too
     parent, _, name = whole.rpartition("/")
     place = ExperimentPaths(parent or ("/" if whole.startswith("/") else "."), name, filesystem)
+    if hint := rays_hint(place.storage.listing(), place.address):
+        raise RestoreError(hint)
     place.fetch()
     saved = SavedTuner.read(place.directory, place.address)
     run = saved.run_config
@@ -123,7 +137,12 @@ def saved_trainable(directory: Path) -> Any:  # noqa: ANN401 - function or class
 
 
 def can_restore(path: str | os.PathLike[str], filesystem: Any = None) -> bool:  # noqa: ANN401 - untyped fsspec
-    return Storage(os.fspath(path), filesystem).exists(TUNER_FILE)
+    """Returns whether `path` is the directory of an experiment; warns about one that Ray Tune wrote."""
+    storage = Storage(os.fspath(path), filesystem)
+    names = storage.listing() if storage.exists(TUNER_FILE) else ()
+    if hint := rays_hint(names, storage.uri):
+        logger.warning(hint)
+    return bool(names) and not hint
 
 
 def checked_space(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ from muster.tune.logger.files.json_rows import is_number
 from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, require, step_of
 
 _PORTS = {"http": 80, "https": 443}
+FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 
 
 def check_reachable(address: str, timeout_s: float = 10.0) -> None:
@@ -42,6 +44,22 @@ def check_reachable(address: str, timeout_s: float = 10.0) -> None:
         socket.create_connection((host, port), timeout_s).close()
     except OSError as error:
         raise ConnectionError(f"nothing answers at {host}:{port} ({error})") from error
+
+
+def check_store(address: str | None, where: str) -> None:
+    """Refuses a folder where MLflow does; asked of its text, because importing it takes seconds."""
+    address = address or environment().get("MLFLOW_TRACKING_URI")
+    found = find_spec("mlflow")
+    if not address or urlsplit(address).scheme not in ("", "file") or address == "databricks" or not found:
+        return
+    variables = Path(str(found.origin)).with_name("environment_variables.py")
+    if environment().get(FILE_STORE, "").lower() in ("true", "1") or not variables.is_file():
+        return
+    if FILE_STORE in variables.read_text(encoding="utf-8"):
+        raise ValueError(
+            f"{where}(tracking_uri={address!r}): this MLflow writes to no folder; use a database such as "
+            f"'sqlite:///mlflow.db', or set {FILE_STORE}=true"
+        )
 
 
 logger = logging.getLogger(__name__)
@@ -232,6 +250,7 @@ class MLflowLoggerCallback(TrackerCallback):
             log_params_on_trial_end: For configs that change during a trial; MLflow's parameters cannot.
         """
         require("mlflow")
+        check_store(tracking_uri, "MLflowLoggerCallback")
         self.tracking_uri = tracking_uri
         self.registry_uri = registry_uri
         self.experiment_name = experiment_name
@@ -285,6 +304,7 @@ def setup_mlflow(  # noqa: PLR0913, PLR0917 - Ray's signature
     import mlflow
 
     params, given = _divided(config)
+    check_store(tracking_uri or given.get("tracking_uri"), "setup_mlflow")
     token = tracking_token or given.get("tracking_token")
     if token is not None:
         environment()[TOKEN_VARIABLE] = token

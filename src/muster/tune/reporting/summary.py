@@ -49,10 +49,12 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
 
 def best_lines(snapshot: ExperimentSnapshot) -> list[str]:
     """Returns the best trial with all its parameters, to be copied."""
-    trial = snapshot.best_trial
+    trial, info = snapshot.best_trial, snapshot.info
     if trial is None:
-        return []
-    info = snapshot.info
+        lacks_mode = info.metric and not info.mode
+        return (
+            [f"No best trial by {info.metric!r}: set TuneConfig(mode='min' or 'max')"] if lacks_mode else []
+        )
     return [
         f"Best trial: {trial} with {info.metric}={cell(snapshot.best_value)}",
         f"  parameters: {parameters_of(trial, info.parameters)!r}",

@@ -1,9 +1,9 @@
 """Grows running trials onto idle resources, and shrinks them when others need those.
 
 A trial changes at a report: it is saved and paused, and starts again at once with its new resources. So that
-no step is lost and no trial waits for ever, a trial is paused only with a checkpoint of its last step and
-when the new resources are free now; if others take them first, it continues with its old ones, or with its
-base.
+no step after the first is lost and no trial waits forever, a trial is paused only with a checkpoint of its
+last step and when the new resources are free now; if others take them first, it continues with its old ones,
+or with its base.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ class ResourceChangingScheduler(TrialScheduler):
         if new is None:
             return decision
         self._changes.sizes[trial.trial_id] = new
-        if hasattr(tune_controller, "keep_steps"):
+        # After its first report a trial without a checkpoint starts from scratch, as in Ray.
+        if hasattr(tune_controller, "keep_steps") and result.get("training_iteration") != 1:
             tune_controller.keep_steps(trial)
         explain(tune_controller, trial.trial_id, PAUSED, f"to start again with {new.required_resources}")
         return self.PAUSE

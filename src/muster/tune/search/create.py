@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import logging
@@ -53,8 +52,8 @@ SEARCH_ALG_IMPORT = {name: partial(_class, name) for name in _BY_NAME}
 def create_searcher(search_alg: str, **kwargs: Any) -> Any:  # noqa: ANN401 - a Searcher or a SearchAlgorithm
     """Returns the search algorithm of that name.
 
-    A keyword argument that only other searchers take is left out with a warning, so that a script may change
-    the name alone; one that none takes is a ValueError. `seed` is understood for all of them.
+    A keyword argument that the searcher does not take is left out with a warning, so that a script may change
+    the name alone. `seed` is understood for all of them.
 
     Example:
         >>> create_searcher("random", max_concurrent=2).max_concurrent
@@ -81,14 +80,11 @@ def _taken(cls: Any, kwargs: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
             taken.setdefault(seed, value)
         elif name in own or (_takes_any(cls) and not _is_known(name)):
             taken[name] = value
-        elif _is_known(name):
-            logger.warning(
-                "create_searcher: %s does not take %s, other searchers do; left out", cls.__name__, name
-            )
         else:
-            near = difflib.get_close_matches(name, own, n=1)
-            fix = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(own)}"
-            raise ValueError(f"create_searcher: {cls.__name__} has no parameter {name!r}; {fix}")
+            fix = did_you_mean(name, own) or f"it takes {', '.join(own)}"
+            logger.warning(
+                "create_searcher: %s does not take %s, which is left out; %s", cls.__name__, name, fix
+            )
     return taken
 
 

@@ -141,9 +141,9 @@ class LibrarySearcher(SpaceSearcher):
     # Set-up.
 
     def _set_space(self, space: Any) -> None:  # noqa: ANN401
-        self._space = space
         if not self._is_native(space):
             self._dimensions = self._converted(space)
+        self._space = space  # last: a space that is refused is not kept
 
     @classmethod
     def _converted(cls, space: Mapping[str, Any]) -> Dimensions:

@@ -30,12 +30,12 @@ class HyperoptSpace:
     Objects and constants never reach hyperopt: it sees places of options.
     """
 
-    def __init__(self, space: Mapping[str, Any]) -> None:
+    def __init__(self, space: Mapping[str, Any], *, keeps_constants: bool) -> None:
         unresolved = find_unresolved(iter([((), dict(space))]))
         for path, _ in unresolved.grids:
             refuse_grid(OWNER, _label("", path))
         self.variable: dict[str, Dimension] = {}  # by label
-        self._root = open_branches(dict(space))
+        self._root = dict(space) if keeps_constants else open_branches(dict(space))
         self.expression = self._expressed(self._root, "")
 
     def _expressed(self, node: Any, label: str) -> Any:  # noqa: ANN401
@@ -75,7 +75,7 @@ class HyperoptSpace:
         return hyperopt_number(found)
 
     def suggestion(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns hyperopt's values in the shape of the space, without the constants outside of choices."""
+        """Returns hyperopt's values in the shape of the space."""
         return dict(self._filled(self._root, "", values))
 
     def _filled(self, node: Any, label: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -223,6 +223,7 @@ class HyperOptSearch(LibrarySearcher):
         self._trials = hyperopt.Trials()
         self._converted_space: HyperoptSpace | None = None
         self._domain: Any = None
+        self._keeps_constants = bool(space)  # else the experiment adds those of its param_space
         self._begin(space)
 
     @staticmethod
@@ -238,9 +239,14 @@ class HyperOptSearch(LibrarySearcher):
         return not has_unresolved_values(dict(space)) and any(_holds(part, Apply) for part in space.values())
 
     def _set_space(self, space: Any) -> None:  # noqa: ANN401
-        self._space = space
+        """Takes a space; one of both kinds becomes hyperopt's own."""
+        from hyperopt.pyll import Apply
+
+        if isinstance(space, Mapping) and _holds(dict(space), Apply):
+            space = self.convert_search_space(space)
         if not self._is_native(space):
-            self._converted_space = HyperoptSpace(space)
+            self._converted_space = HyperoptSpace(space, keeps_constants=self._keeps_constants)
+        self._space = space  # last: a space that is refused is not kept
 
     def _is_constant(self) -> bool:
         return self._converted_space is not None and not self._converted_space.variable

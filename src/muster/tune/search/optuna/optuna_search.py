@@ -97,9 +97,9 @@ class OptunaSearch(SpaceSearcher):
         return dict(ConvertedSpace(spec).distributions)
 
     def _set_space(self, space: Space) -> None:
-        self._space = space
         if isinstance(space, Mapping):
             self._converted = ConvertedSpace(space)
+        self._space = space  # last: a space that is refused is not kept
 
     def _start_if_ready(self) -> None:
         self._settings = None  # metric, mode or space may be new

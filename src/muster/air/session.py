@@ -1,0 +1,28 @@
+"""Exports what a trial calls at the older import path of Ray, `ray.air.session`: `report` and the getters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from muster.session.context import TuneContext
+from muster.session.report import get_checkpoint, get_context
+from muster.train import report
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[[], Any]: ...
+
+
+def _getter(name: str) -> Callable[[], Any]:
+    def getter() -> Any:  # noqa: ANN401 - as in TuneContext
+        return getattr(get_context(), name)()
+
+    getter.__name__ = getter.__qualname__ = name
+    getter.__doc__ = getattr(TuneContext, name).__doc__
+    return getter
+
+
+_getters = {name: _getter(name) for name in vars(TuneContext) if name.startswith("get_")}
+globals().update(_getters)
+__all__ = ["get_checkpoint", "report", *_getters]  # noqa: PLE0604
