@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from muster.errors import TuneError, public_constructor
+from muster.errors import PluginError, TuneError, as_plugin_error, public_constructor
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -130,15 +130,8 @@ class Callback:
 class CallbackList:
     """A CallbackList calls the hooks of an experiment; objects with only some of the hooks are accepted."""
 
-    def __init__(
-        self,
-        callbacks: Iterable[Any] = (),
-        *,
-        find: Callable[[str], Checkpoint] | None = None,
-    ) -> None:
-        """`find` makes a handle of a checkpoint's path; None: all checkpoints are on this machine."""
+    def __init__(self, callbacks: Iterable[Any] = ()) -> None:
         self.callbacks = tuple(callbacks)
-        self._find = find
         served = _merged(self.callbacks)
         self._served: dict[str, tuple[_Served, ...]] = {name: _handlers(served, name) for name in _FIRED}
 
@@ -193,11 +186,9 @@ class CallbackList:
         if hook != "on_experiment_end":
             info["iteration"] = iteration
         if hook == "on_checkpoint":
-            from muster.session.checkpoint import Checkpoint
-
-            info["checkpoint"] = (self._find or Checkpoint)(info["checkpoint"].path)
+            info["checkpoint"] = info["trial"].handle(info["checkpoint"])
         self._call(hook, {"trials": trials, **info})
-        if hook == "on_trial_start" and info["trial"].checkpoint is not None:
+        if hook == "on_trial_start" and info["trial"].newest is not None:
             self._call("on_trial_restore", {"trials": trials, **info})
 
     def _call(self, hook: str, info: dict[str, Any]) -> None:
@@ -303,8 +294,9 @@ def _state_of(callback: object) -> Any:  # noqa: ANN401 - the user's
         raise _failed(callback, "get_state", error) from error
 
 
-def _failed(callback: object, hook: str, error: Exception) -> TuneError:
-    return TuneError(
+def _failed(callback: object, hook: str, error: Exception) -> PluginError:
+    return as_plugin_error(
+        error,
         f"callback {type(callback).__name__}.{hook} raised {type(error).__name__}: {error}. "
-        f"Fix the callback, or leave it out of RunConfig.callbacks"
+        f"Fix the callback, or leave it out of RunConfig.callbacks",
     )

@@ -11,7 +11,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
 from math import inf
@@ -38,6 +38,8 @@ from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.callback import Callback, CallbackList
 from muster.tune.config import seconds
 from muster.tune.execution.assemble import (
+    PENDING_AHEAD,
+    pending_ahead,
     scheduler_of,
     search_of,
     settings_of,
@@ -212,7 +214,12 @@ def run_experiment(
         if run.uploads is not None:
             run.uploads.note(state.index.order)
     _announce(spec, run, reporter)
-    controller.run(_between_steps(state, engine, clock, stop))
+    try:
+        controller.run(_between_steps(state, engine, clock, stop))
+    except Exception:
+        with suppress(TuneError):  # the first error is the one to show
+            state.plugins.fire("on_experiment_end")
+        raise
     is_interrupted = stop.is_set() and not state.is_finished
     if state.ended_by:
         store.save_settings({**settings_record(spec.trainable_name, spec.tune, state), **_end_record(state)})
@@ -312,9 +319,17 @@ def _assemble(
     clock = SystemClock()
     named = {**spec.overrides, "trainable_name": spec.trainable_name}  # it may be registered by another
     template = template_of(spec.trainable, spec.param_space, spec.tune, spec.run, named)
-    search, ahead = search_of(spec.tune, template)
+    cpus = engine.capacity().get("CPU", 0.0)
+    search, ahead = search_of(spec.tune, template, cpus)
     scheduler = scheduler_of(spec.tune)
     settings = settings_of(spec.tune, spec.run, str(spec.place.directory), ahead, environment())
+    if settings.max_pending == pending_ahead(cpus) > PENDING_AHEAD:
+        logger.warning(
+            "up to %d trials wait at a time, because the cluster has %g CPUs; set TUNE_MAX_PENDING_TRIALS_PG "
+            "to a lower number if an experiment with many trials is slow to schedule",
+            settings.max_pending,
+            cpus,
+        )
     writer = LogWriter()
     stack.callback(writer.close)
     uploads = uploads_for(spec.place, spec.run, clock)
@@ -325,6 +340,7 @@ def _assemble(
         Plugins(search=search, scheduler=scheduler, stopper=stopper, hooks=hooks),
         capacity=engine.capacity(),
         directory_for=directory_namer(spec.place.directory, clock),
+        place=spec.place,
     )
     if stopper is not None or settings.limits.deadline is not None:
         engine.ends_in(lambda: _left_s(stopper, settings.limits, clock))
@@ -362,7 +378,7 @@ def _callbacks(
 
         chosen.append(PageProcess(directory, reporter))
     attach_loggers(chosen, writer, directory)
-    return CallbackList(chosen, find=spec.place.checkpoint)
+    return CallbackList(chosen)
 
 
 def _make_trial(spec: ExperimentSpec, template: TrialTemplate) -> MakeTrial:
