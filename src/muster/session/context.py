@@ -17,10 +17,7 @@ class TrialStorage:
     """
 
     def __init__(self, trial_dir: str, remote: bytes | None = None, index: int = -1) -> None:
-        """`remote` is a pickle of the experiment's path on a remote storage and its fsspec file system.
-
-        `index` is that of the trial's newest checkpoint.
-        """
+        """`remote` is a pickle of the experiment's path on a remote storage and its fsspec file system."""
         self.trial_working_directory = self.trial_driver_staging_path = trial_dir
         here, self.trial_dir_name = os.path.split(trial_dir)
         self._remote = None if remote is None else pickle.loads(remote)

@@ -51,10 +51,8 @@ def explained(name: str, source: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OSError(
-            error.errno, f"checkpoint {name} could not be kept: {reason}", error.filename or source
-        ) from error
+        reason = f"checkpoint {name} could not be kept: {error.strerror or error}"
+        raise OSError(error.errno, reason, error.filename or source) from error
 
 
 @contextlib.contextmanager

@@ -160,12 +160,8 @@ class ControllerView:
         """Makes the PAUSE of this hook depend on a checkpoint of this step; else the trial continues."""
         self.requests.append(RecordedRequest(PluginRequest.KEEP_STEPS, trial))
 
-    def withdraw_save(self, trial: Trial) -> bool:
-        """Removes a requested save and returns whether there was one; the caller carries it out."""
-        return self.withdraw(trial, PluginRequest.SAVE)
-
     def withdraw(self, trial: Trial, request: PluginRequest) -> bool:
-        """Removes a request for this trial and returns whether there was one."""
+        """Removes a request for this trial and returns whether there was one; the caller carries it out."""
         kept = [one for one in self.requests if one.trial is not trial or one.request is not request]
         was_requested = len(kept) < len(self.requests)
         self.requests = kept

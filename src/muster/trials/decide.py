@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from traceback import format_exception
 from typing import Any, NamedTuple
 
+from muster.base.foreign import message_text
 from muster.base.framing import pickled
 from muster.errors import MusterError, TuneError, as_plugin_error
 from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
@@ -97,7 +98,7 @@ def _called(plugin: object, hook: str, trial: Trial | None, *arguments: object) 
         raise
     except Exception as error:
         about = "" if trial is None else f" for trial {trial.trial_id}"
-        what = f"{type(plugin).__name__}.{hook} raised {type(error).__name__}{about}: {error}"
+        what = f"{type(plugin).__name__}.{hook} raised {type(error).__name__}{about}: {message_text(error)}"
         raise as_plugin_error(error, f"{what}; fix it and resume") from error
 
 

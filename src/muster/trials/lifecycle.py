@@ -68,9 +68,7 @@ class Lifecycle:
         self.repeating: dict[str, int] = {}  # trials that run again up to there: so many rows
         self.moved_at: dict[str, float] = {}  # when a trial last left a machine on purpose
         self._freeing: dict[str, PlacementGroupFactory] = {}  # trials whose process will be free in a moment
-        self._broken: dict[
-            str, TrialFailure
-        ] = {}  # trials that end, but a plug-in raised when notified of it
+        self._broken: dict[str, TrialFailure] = {}  # of trials at whose end a plug-in raised
 
     def add(self, trial: Trial, at: float) -> None:
         """Adds a trial that the searcher has just suggested."""
@@ -204,22 +202,20 @@ class Lifecycle:
         if is_plain and is_usual:  # nearly every report
             self._commands.append(ContinueTrial(trial_id=trial.trial_id))
             return
-        if decided.checkpoint is not None:
-            self._keep(trial, decided.checkpoint)
-        if trial.state is _S.SAVING and decided.decision in (STOP, PAUSE):
-            self.after_save[trial.trial_id] = (
-                decided.decision
-            )  # the result was sent together with the one that saves
+        if checkpoint is not None:
+            self._keep(trial, checkpoint)
+        if trial.state is _S.SAVING and decision in (STOP, PAUSE):  # sent together with the one that saves
+            self.after_save[trial.trial_id] = decision
         if trial.state is not _S.RUNNING:
             return  # another command was submitted before the report arrived
         if self._must_save(trial, decided, at):
             view = self._plugins.view
-            careful = decided.decision == PAUSE and view.withdraw(trial, PluginRequest.KEEP_STEPS)
-            self._save_then(trial, _PAUSE_IF_SAVED if careful else decided.decision)
+            careful = decision == PAUSE and view.withdraw(trial, PluginRequest.KEEP_STEPS)
+            self._save_then(trial, _PAUSE_IF_SAVED if careful else decision)
         elif decision == CONTINUE and checkpoint is not None and self.preemptions.leaves(trial, at):
             self.move_away(trial)
         else:
-            self._carry_out(trial, decided.decision, at)
+            self._carry_out(trial, decision, at)
         self.apply_plugin_requests(at)
 
     def _must_save(self, trial: Trial, decided: TrialDecision, at: float) -> bool:
@@ -227,7 +223,7 @@ class Lifecycle:
         view, decision = self._plugins.view, decided.decision
         is_wanted = decision == PAUSE or (decision == CONTINUE and self._saves_to_leave(trial, at))
         if decision != NOOP and view.requests:
-            is_wanted |= view.withdraw_save(trial)
+            is_wanted |= view.withdraw(trial, PluginRequest.SAVE)
         return decided.save or (is_wanted and decided.checkpoint is None)
 
     def _saves_to_leave(self, trial: Trial, at: float) -> bool:
@@ -413,10 +409,8 @@ class Lifecycle:
             self._leave(trial, _S.PAUSED)
         elif decision == _SUSPEND:
             self._leave(trial, _S.PENDING)
-        if self._settings.reuse_actors and trial.state is _S.STOPPING:
-            self._freeing[trial.trial_id] = (
-                trial.placement_group_factory
-            )  # its process waits for this very answer
+        if self._settings.reuse_actors and trial.state is _S.STOPPING:  # its process waits for this answer
+            self._freeing[trial.trial_id] = trial.placement_group_factory
 
     def _leave(self, trial: Trial, intent: TrialState) -> None:
         """Takes the process of a trial away; a trial without one reaches `intent` at once."""

@@ -81,14 +81,12 @@ class TrialReading:
         return Checkpoint(ref.path) if self.place is None else self.place.checkpoint(ref.path)
 
     @property
-    def storage(self) -> TrialStorage | None:
-        """The places of the trial's files; None before it was added to an experiment."""
+    def storage(self) -> TrialStorage:
+        """The places of the trial's files, with the names of Ray's storage context."""
         from muster.session.context import TrialStorage
 
-        if self.local_path is None:
-            return None
         remote = None if self.place is None else self.place.for_trials()
-        return TrialStorage(self.local_path, remote, self.checkpoint_index)
+        return TrialStorage(self.local_path or "", remote, self.checkpoint_index)
 
     @property
     def run_metadata(self) -> TrialReading:
@@ -150,8 +148,7 @@ class TrialReading:
         return None if content is None else unpickle(content)
 
     def _content(self, name: str | None) -> bytes | None:
-        is_known = name and self.place is not None and self.relative_logdir
-        return self.place.content(f"{self.relative_logdir}/{name}") if is_known and self.place else None
+        return self.place.content(f"{self.relative_logdir}/{name}") if name and self.place else None
 
     def _file(self, name: str | None) -> str | None:
         return f"{self.local_path}/{name}" if name and self.local_path else None

@@ -70,20 +70,12 @@ class ResumePromises(EngineFixture):
             engine.submit(StopTrial(trial_id=again))
             driver.to_exit(again, answer=False)
 
-    def test_a_lost_checkpoint_fails_the_trial_unless_it_is_optional(
-        self, engine: Engine, driver: Driver
-    ) -> None:
+    def test_a_lost_checkpoint_fails_the_trial(self, engine: Engine, driver: Driver) -> None:
         driver.start("a", "Steps", {"loses_files": True})
         driver.to_report("a")
-        engine.submit(SaveTrial(trial_id="a", is_optional=True))
-        driver.poll_until(lambda: bool(driver.of("a", CheckpointSaved)), answer=False)
-        (saved,) = driver.of("a", CheckpointSaved)
-        assert (saved.checkpoint, bool(saved.message)) == (None, True)
         engine.submit(SaveTrial(trial_id="a"))
         failure = driver.to_exit("a", answer=False).failure
-        assert failure is not None
-        assert failure.kind is TrialFailureKind.USER_ERROR
-        assert "checkpoint_000000" in failure.message
+        assert failure is not None and failure.kind is TrialFailureKind.USER_ERROR
 
     def test_a_function_saves_only_by_reporting(self, engine: Engine, driver: Driver) -> None:
         driver.start("a", "counts")

@@ -324,12 +324,8 @@ def _assemble(
     scheduler = scheduler_of(spec.tune)
     settings = settings_of(spec.tune, spec.run, str(spec.place.directory), ahead, environment())
     if settings.max_pending == pending_ahead(cpus) > PENDING_AHEAD:
-        logger.warning(
-            "up to %d trials wait at a time, because the cluster has %g CPUs; set TUNE_MAX_PENDING_TRIALS_PG "
-            "to a lower number if an experiment with many trials is slow to schedule",
-            settings.max_pending,
-            cpus,
-        )
+        advice = "set TUNE_MAX_PENDING_TRIALS_PG to a lower number if many trials are slow to schedule"
+        logger.warning("up to %d trials wait, as there are %g CPUs; %s", settings.max_pending, cpus, advice)
     writer = LogWriter()
     stack.callback(writer.close)
     uploads = uploads_for(spec.place, spec.run, clock)
