@@ -32,6 +32,10 @@ class Ones(Searcher):
     ("make", "told", "expected"),
     [
         (BasicVariantGenerator, {}, 200),
+        (lambda: BasicVariantGenerator(max_concurrent=3), {"CPUs": 1000}, 1100),
+        (BasicVariantGenerator, {"CPUs": 150}, 200),
+        (BasicVariantGenerator, {"CPUs": 1000, "TUNE_MAX_PENDING_TRIALS_PG": "7"}, 7),
+        (Ones, {"CPUs": 1000}, 1),
         (Ones, {}, 1),
         (lambda: ConcurrencyLimiter(Ones(), max_concurrent=3), {}, 3),
         (lambda: Repeater(ConcurrencyLimiter(Ones(), max_concurrent=4), repeat=2), {}, 4),
@@ -42,7 +46,7 @@ class Ones(Searcher):
 )
 def test_how_many_trials_may_wait(make, told, expected):
     tune = TuneConfig(search_alg=make(), metric="x", mode="max")
-    _, ahead = search_of(tune, TrialTemplate(trainable_name="f", num_samples=9))
+    _, ahead = search_of(tune, TrialTemplate(trainable_name="f", num_samples=9), told.get("CPUs", 0))
     assert settings_of(tune, RunConfig(name="e"), "/x", ahead, told).max_pending == expected
 
 

@@ -304,7 +304,7 @@ class SeesLastResults(Callback):
             os.kill(os.getpid(), signal.SIGUSR1)
 
     def on_trial_restore(self, iteration, trials, trial, **info):
-        Path(self.notes).write_text(json.dumps([trial.last_result, dict(trial.checkpoint.metrics)]))
+        Path(self.notes).write_text(json.dumps([trial.last_result, dict(trial.newest.metrics)]))
 
 
 @pytest.mark.conformance("C-243")

@@ -286,7 +286,7 @@ def test_retention_store_and_queue_together_keep_what_a_restore_needs(tmp_path, 
         for fact in store.load().facts:
             register(again, fact.checkpoint)
     assert again.checkpoints == trial.checkpoints
-    assert checkpoints.newest_usable(again.checkpoints) == trial.checkpoint
+    assert checkpoints.newest_usable(again.checkpoints) == trial.newest
 
 
 def test_checkpoints_that_are_only_elsewhere_are_judged_there_and_brought_here(tmp_path, source):

@@ -23,12 +23,10 @@ def test_an_adopted_checkpoint_is_where_the_trial_goes_on_until_it_makes_its_own
     trial = Trial("f", trial_id="a")
     register(trial, ref(3))
     adopt(trial, OTHERS)
-    assert trial.checkpoint == CheckpointRef(
-        path=OTHERS.path, index=7, metrics={"score": 1.0, "trial_id": "a"}
-    )
+    assert trial.newest == CheckpointRef(path=OTHERS.path, index=7, metrics={"score": 1.0, "trial_id": "a"})
     assert (trial.checkpoints, trial.checkpoint_index) == ((ref(3),), 3)
     assert register(trial, ref(4)) == ()
-    assert (trial.checkpoint, trial.adopted) == (ref(4), None)
+    assert (trial.newest, trial.adopted) == (ref(4), None)
 
 
 def test_it_does_not_count_among_those_the_trial_keeps_and_is_never_given_up_by_it():
@@ -53,10 +51,10 @@ class Adopting(First):
         trial = tune_controller.first_waiting()
         donor = tune_controller.get_trial("t0")
         if trial is not None and trial.trial_id == "t1" and trial.status == "PAUSED" and not self.is_done:
-            if donor.checkpoint is None:
+            if donor.newest is None:
                 return None
             self.is_done = True
-            tune_controller.adopt_checkpoint(trial, donor.checkpoint)
+            tune_controller.adopt_checkpoint(trial, donor.newest)
         return trial
 
 
@@ -91,7 +89,7 @@ def test_a_picture_brings_it_back_and_a_directory_in_use_is_not_deleted():
         original.step()
     again = stage()
     replay(again.state, snapshot(original.state), [], lambda trial_id, *_: Trial("f", trial_id=trial_id))
-    assert again.trial("t1").checkpoint == original.trial("t1").checkpoint
+    assert again.trial("t1").newest == original.trial("t1").newest
     (path,) = again.state.index.borrowed
     assert path.startswith("/x/t0/")
 
@@ -124,4 +122,4 @@ def test_a_save_that_the_scheduler_asks_for_comes_before_its_answer():
         seen = Stage(steps(3), trials(1), scheduler=Saving(answer)).run()
         kinds = [type(command).__name__ for command in seen.engine.commands]
         assert kinds == ["StartTrial", *["SaveTrial", "ContinueTrial"] * 3]
-        assert seen.trial("t0").checkpoint.metrics == {"training_iteration": 3}
+        assert seen.trial("t0").newest.metrics == {"training_iteration": 3}

@@ -44,7 +44,7 @@ def test_the_worst_beyond_num_to_keep_go_but_the_latest_stays():
     kept, dropped, trial = kept_after([0, 2, 4, 1, 3, 0], by_score(2))
     assert (kept, dropped) == ([5, 4, 2], [0, 3, 1])
     assert [r.index for r in best_checkpoints(trial.checkpoints, trial.checkpoint_policy)] == [4, 2]
-    assert trial.checkpoint == trial.checkpoints[0]
+    assert trial.newest == trial.checkpoints[0]
     assert trial.checkpoint_index == 5
 
 

@@ -7,7 +7,8 @@ from copy import deepcopy
 import pytest
 from tests.trials.scripted import Noted, ScriptedEngine
 
-from muster.trials.events import TrialCreated
+from muster.errors import TuneError
+from muster.trials.events import TrialCreated, TrialExited, TrialFailureKind
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.plugins import Plugins
@@ -48,17 +49,25 @@ def plugins(kind):
     return search, asha
 
 
-def fresh(kind, capacity):
+class RaisesAtEnds(Noted):
+    """A callback that raises at the end of every second trial."""
+
+    def fire(self, hook, *, trial=None, **info):
+        if hook == "on_trial_complete" and trial.number % 2:
+            raise TuneError("callback RaisesAtEnds.on_trial_complete raised")
+
+
+def fresh(kind, capacity, hooks=None):
     search, scheduler = plugins(kind)
     settings = Settings(name="e", experiment_dir="/x", max_pending=4, failure=FailurePolicy())
-    asked = Plugins(search=search, scheduler=scheduler, stopper=None, hooks=Noted())
+    asked = Plugins(search=search, scheduler=scheduler, stopper=None, hooks=hooks or Noted())
     return ExperimentState(settings, asked, capacity=capacity)
 
 
-def recorded(kind, limit=400):
+def recorded(kind, limit=400, hooks=None):
     """A run, and what was true after each of its steps."""
     engine = ScriptedEngine(script, {"CPU": 3})
-    state = fresh(kind, engine.capacity())
+    state = fresh(kind, engine.capacity(), hooks)
     facts, moments = [], []
     for _ in range(limit):
         for event in engine.poll(0.0):
@@ -94,9 +103,12 @@ def restored(kind, moment, facts):
     return state
 
 
+@pytest.mark.parametrize("hooks", [None, RaisesAtEnds()], ids=["quiet", "raising"])
 @pytest.mark.parametrize("kind", ["fifo", "stopping", "promotion"])
-def test_at_every_step_the_restored_experiment_stands_where_the_running_one_stood(kind):
-    facts, moments = recorded(kind)
+def test_at_every_step_the_restored_experiment_stands_where_the_running_one_stood(kind, hooks):
+    facts, moments = recorded(kind, hooks=hooks)
+    plugin = [fact for fact in facts if isinstance(fact, TrialExited) and fact.failure is not None]
+    assert any(fact.failure.kind is TrialFailureKind.PLUGIN for fact in plugin) == (hooks is not None)
     assert len(moments) > 60
     for position in range(len(moments)):
         count, seen, search, scheduler = moments[position]

@@ -9,7 +9,7 @@ import pytest
 
 from muster import tune
 from muster.errors import TuneError
-from muster.tune import Callback, RunConfig, TuneConfig, Tuner
+from muster.tune import Callback, RunConfig, Stopper, TuneConfig, Tuner
 from muster.tune.schedulers import (
     ASHAScheduler,
     FIFOScheduler,
@@ -96,12 +96,6 @@ class Garbled(Counting):
         return [1, 2] if self.given == 1 and is_broken() else super().suggest(trial_id)
 
 
-class Deaf(Counting):
-    def on_trial_complete(self, trial_id, result=None, error=False):
-        if is_broken():
-            raise ValueError("cannot hear")
-
-
 PLUGINS = {
     "answers nonsense": (
         {"scheduler": Odd()},
@@ -120,10 +114,6 @@ PLUGINS = {
     "searcher suggests nonsense": (
         {"search_alg": Garbled()},
         r"searcher Garbled suggested \[1, 2\]: suggest\(\) must return",
-    ),
-    "searcher raises at the end": (
-        {"search_alg": Deaf()},
-        r"searcher Deaf raised ValueError in on_trial_complete\(\): cannot hear",
     ),
 }
 
@@ -156,6 +146,107 @@ def test_the_error_names_the_plug_in_and_the_experiment_can_be_read_and_resumed(
     assert sorted(result.config["x"] for result in after) == [0, 1, 2]
     assert [result.error for result in after] == [None] * 3
     assert {result.metrics["score"] - result.config["x"] for result in after} == {3}
+
+
+class Closing(FIFOScheduler):
+    def on_trial_complete(self, tune_controller, trial, result):
+        if is_broken() and trial.config["x"] == 1:
+            raise KeyError("bracket")
+
+
+class Recording(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_trial_complete(self, iteration, trials, trial, **info):
+        if is_broken() and trial.config["x"] == 1:
+            raise KeyError("file")
+        self.seen.append(("complete", trial.config["x"]))
+
+    def on_trial_error(self, iteration, trials, trial, **info):
+        self.seen.append(("error", trial.config["x"]))
+
+
+class Deaf(Counting):
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        if is_broken() and not error and result["config/x"] == 1:
+            raise ValueError("cannot hear")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plugin", [Closing(), Deaf(), Recording()], ids=lambda one: type(one).__name__)
+def test_a_plug_in_that_raises_at_the_end_of_a_trial_fails_this_trial(plugin, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.BROKEN", tmp_path / "broken")
+    (tmp_path / "broken").touch()
+    plugins = {"scheduler": plugin} if isinstance(plugin, FIFOScheduler) else {}
+    plugins |= {"search_alg": plugin, "num_samples": 3} if isinstance(plugin, Searcher) else {}
+    recording = plugin if isinstance(plugin, Recording) else Recording()
+    tuner = Tuner(
+        train,
+        param_space={} if "search_alg" in plugins else {"x": tune.grid_search([0, 1, 2])},
+        tune_config=TuneConfig(max_concurrent_trials=1, **plugins),
+        run_config=RunConfig(
+            name="bad", storage_path=str(tmp_path), verbose=0, stop={"score": 3}, callbacks=[recording]
+        ),
+    )
+    grid = tuner.fit()
+    assert recording.seen == [("complete", 0), ("error", 1), ("complete", 2)]
+    assert [(one.config["x"], one.error is not None) for one in grid] == [(0, False), (1, True), (2, False)]
+    assert f"{type(plugin).__name__}" in Path(grid[1].path, "error.txt").read_text()
+    (tmp_path / "broken").unlink()
+    after = Tuner.restore(str(tmp_path / "bad"), train, resume_errored=True).fit()
+    assert [one.error for one in after] == [None] * 3
+
+
+class Ends(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_experiment_end(self, trials, **info):
+        self.seen.append([trial.status for trial in trials])
+
+
+@pytest.mark.slow
+def test_callbacks_are_notified_of_the_end_of_an_experiment_that_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.BROKEN", tmp_path)
+    ends = Ends()
+    tuner = Tuner(
+        train,
+        param_space={"x": 3},
+        tune_config=TuneConfig(metric="score", mode="max", scheduler=Raising()),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0, callbacks=[ends]),
+    )
+    with pytest.raises(KeyError, match=r"Raising\.on_trial_result"):
+        tuner.fit()
+    assert ends.seen == [["RUNNING"]]
+
+
+class Adding(FIFOScheduler):
+    def on_trial_add(self, tune_controller, trial):
+        raise KeyError("bracket")
+
+
+class Watching(Stopper):
+    def __call__(self, trial_id, result):
+        return False
+
+    def stop_all(self):
+        raise KeyError("clock")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plugin", [Adding(), Watching()], ids=lambda one: type(one).__name__)
+def test_a_hook_without_a_result_is_named_as_well(plugin, tmp_path):
+    is_stopper = isinstance(plugin, Watching)
+    tuner = Tuner(
+        train,
+        param_space={"x": 3},
+        tune_config=TuneConfig(scheduler=None if is_stopper else plugin),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0, stop=plugin if is_stopper else None),
+    )
+    with pytest.raises(TuneError, match=type(plugin).__name__) as caught:
+        tuner.fit()
+    assert isinstance(caught.value, KeyError)
 
 
 def comparing():

@@ -72,7 +72,7 @@ class StartQueue:
 
 
 _log = logging.getLogger(__name__)
-_SAVE = frame(FrameKind.SAVE)
+_SAVE = {optional: frame(FrameKind.SAVE, pack(optional)) for optional in (False, True)}
 _STOP = {keep: frame(FrameKind.STOP, pack(keep)) for keep in (False, True)}
 _FAR = float("inf")
 
@@ -228,7 +228,7 @@ class ProcessEngine:
         elif run is None or run.stopping or run.worker is None:
             return
         elif isinstance(command, SaveTrial):
-            self._pool.send(run.worker, _SAVE)
+            self._pool.send(run.worker, _SAVE[command.is_optional])
         elif run.unanswered > 1:
             run.unanswered -= 1  # several came together: the trial waits for the answer to the last
         else:

@@ -35,6 +35,7 @@ _KINDS = {
     TrialFailureKind.RESET_REFUSED: "its reset_config refused another config",
     TrialFailureKind.NODE_LOST: "its machine went away",
     TrialFailureKind.PREEMPTED: "its machine was taken back",
+    TrialFailureKind.PLUGIN: "a callback, the scheduler or the searcher raised at its end",
 }
 
 

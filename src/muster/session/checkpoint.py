@@ -201,6 +201,19 @@ class Checkpoint(metaclass=_ExplainRemoved):
         return f"Checkpoint(filesystem={kind}, path={self.path})"
 
 
+class TrainingResult:
+    """A TrainingResult is what `Trainable.save` returns and `restore` takes: a checkpoint and its result."""
+
+    __slots__ = ("checkpoint", "metrics")
+
+    def __init__(self, checkpoint: Checkpoint, metrics: Mapping[str, Any]) -> None:
+        self.checkpoint = checkpoint
+        self.metrics = dict(metrics)
+
+    def __repr__(self) -> str:
+        return f"TrainingResult(checkpoint={self.checkpoint!r}, metrics={self.metrics!r})"
+
+
 def _protocols(filesystem: Any) -> tuple[str, ...]:  # noqa: ANN401
     names = getattr(filesystem, "protocol", type(filesystem).__name__)
     return (names,) if isinstance(names, str) else tuple(names)

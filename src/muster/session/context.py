@@ -7,6 +7,8 @@ import pickle
 import warnings
 from typing import Any
 
+from muster.session.publish import checkpoint_name
+
 
 class TrialStorage:
     """A TrialStorage names the places of a trial's results, with the names of Ray's storage context.
@@ -14,14 +16,17 @@ class TrialStorage:
     `trial_working_directory` is on the machine of the trial, the other paths are on `storage_filesystem`.
     """
 
-    def __init__(self, trial_dir: str, remote: bytes | None = None) -> None:
+    def __init__(self, trial_dir: str, remote: bytes | None = None, index: int = -1) -> None:
         """`remote` is a pickle of the experiment's path on a remote storage and its fsspec file system."""
-        self.trial_working_directory = trial_dir
+        self.trial_working_directory = self.trial_driver_staging_path = trial_dir
         here, self.trial_dir_name = os.path.split(trial_dir)
         self._remote = None if remote is None else pickle.loads(remote)
         self.experiment_fs_path: str = here if self._remote is None else self._remote[0]
         self.storage_fs_path, self.experiment_dir_name = os.path.split(self.experiment_fs_path)
         self.trial_fs_path = f"{self.experiment_fs_path}/{self.trial_dir_name}"
+        self.experiment_driver_staging_path, self.current_checkpoint_index = here, index
+        self.checkpoint_dir_name = checkpoint_name(index)
+        self.checkpoint_fs_path = f"{self.trial_fs_path}/{self.checkpoint_dir_name}"
 
     @property
     def storage_filesystem(self) -> Any:  # noqa: ANN401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -40,13 +41,18 @@ def publish_copy(source: str, trial_dir: str, name: str, clock: Clock | None = N
             _copy_tree(source, partial)
             return publish_staged(partial, trial_dir, name)
 
-    try:
+    with explained(name, source):
         return when_there_is_room(copy, trial_dir, _size(source), clock)
+
+
+@contextlib.contextmanager
+def explained(name: str, source: str) -> Iterator[None]:
+    """Adds to an OSError of the body which checkpoint could not be kept."""
+    try:
+        yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OSError(
-            error.errno, f"checkpoint {name} could not be kept: {reason}", error.filename or source
-        ) from error
+        reason = f"checkpoint {name} could not be kept: {error.strerror or error}"
+        raise OSError(error.errno, reason, error.filename or source) from error
 
 
 @contextlib.contextmanager
@@ -181,6 +187,10 @@ def _write_manifest(directory: str) -> None:
             key = os.path.relpath(file, directory).replace(os.sep, "/")
             if key != MANIFEST and os.path.exists(file):
                 sizes[key] = os.stat(file).st_size
+    if not sizes:
+        warnings.warn(
+            "a checkpoint without any file was saved; nothing can be restored from it", stacklevel=2
+        )
     with open(os.path.join(directory, MANIFEST), "w", encoding="utf-8") as stream:
         json.dump({"files": sizes}, stream)
 

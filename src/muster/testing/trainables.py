@@ -187,6 +187,9 @@ class Steps:
         if self.config.get("as_files"):
             Path(checkpoint_dir, "steps").write_text(str(self.steps), encoding="utf-8")
             return checkpoint_dir
+        if self.config.get("loses_files"):
+            os.rmdir(checkpoint_dir)
+            return checkpoint_dir
         return {"steps": self.steps}
 
     def load_checkpoint(self, checkpoint: Config | str) -> None:

@@ -41,6 +41,7 @@ class SaveTrial(Struct, frozen=True, kw_only=True):
     """SaveTrial requests a checkpoint now; the trial waits again afterwards."""
 
     trial_id: str
+    is_optional: bool = False  # muster's own wish; otherwise a trial that cannot save fails, as in Ray
 
 
 class StopTrial(Struct, frozen=True, kw_only=True):

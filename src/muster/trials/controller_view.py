@@ -6,8 +6,9 @@ plug-in never reaches an engine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.base.resources import SCALE, Resources
 from muster.trials.checkpoints import adopt
@@ -65,6 +66,9 @@ class RecordedRequest(NamedTuple):
     trial: Trial
 
 
+ALLOWED = ("get_trials", "get_live_trials", "search_alg", "pause_trial", "stop_trial", "trial_executor")
+
+
 class ControllerView:
     """A ControllerView answers plug-ins and records what they request; there is one per experiment."""
 
@@ -74,6 +78,8 @@ class ControllerView:
         self.requests: list[RecordedRequest] = []  # since they were last carried out
         self.reasons: dict[str, tuple[str, str]] = {}  # by trial: one of DECIDED, and why
         self.trial_executor = self  # old schedulers go through this name
+        self.warn: Callable[[str], None] = lambda text: None
+        self._warned: set[str] = set()
 
     def get_trials(self) -> list[Trial]:
         return list(self._index.order)
@@ -121,6 +127,22 @@ class ControllerView:
     def _schedule_trial_save(self, trial: Trial, *_: Any, **__: Any) -> None:  # noqa: ANN401 - Ray's signature
         self.requests.append(RecordedRequest(PluginRequest.SAVE, trial))
 
+    save = _schedule_trial_save  # of `trial_executor`
+
+    if not TYPE_CHECKING:  # or every name would be an attribute
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of any attribute
+            """Returns what Ray's controller has besides its interface, where it exists here; warns once."""
+            if name.startswith("__") or "_warned" not in vars(self):  # copies and pickles look for these
+                raise AttributeError(name)
+            advice = f"`tune_controller.{name}` is not for schedulers and searchers; use {', '.join(ALLOWED)}"
+            if name not in self._warned:
+                self._warned.add(name)
+                self.warn(advice)
+            if name not in _INTERNAL:
+                raise AttributeError(advice)
+            return _INTERNAL[name](self)
+
     def adopt_checkpoint(self, trial: Trial, checkpoint: CheckpointRef) -> None:
         """Lets a trial without a process continue from another's checkpoint; for `choose_trial_to_run`."""
         adopt(trial, checkpoint)
@@ -138,12 +160,8 @@ class ControllerView:
         """Makes the PAUSE of this hook depend on a checkpoint of this step; else the trial continues."""
         self.requests.append(RecordedRequest(PluginRequest.KEEP_STEPS, trial))
 
-    def withdraw_save(self, trial: Trial) -> bool:
-        """Removes a requested save and returns whether there was one; the caller carries it out."""
-        return self.withdraw(trial, PluginRequest.SAVE)
-
     def withdraw(self, trial: Trial, request: PluginRequest) -> bool:
-        """Removes a request for this trial and returns whether there was one."""
+        """Removes a request for this trial and returns whether there was one; the caller carries it out."""
         kept = [one for one in self.requests if one.trial is not trial or one.request is not request]
         was_requested = len(kept) < len(self.requests)
         self.requests = kept
@@ -162,3 +180,11 @@ class ControllerView:
         """Returns what was requested since the last call."""
         taken, self.requests = self.requests, []
         return taken
+
+
+# Of Ray's controller; schedulers in the wild read them.
+_INTERNAL: dict[str, Callable[[ControllerView], Any]] = {
+    "_trials": ControllerView.get_trials,
+    "_live_trials": ControllerView.get_live_trials,
+    "_search_alg": lambda view: view.search_alg,
+}

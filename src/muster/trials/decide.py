@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from traceback import format_exception
 from typing import Any, NamedTuple
 
-from muster.base.foreign import error_text, message_text
-from muster.errors import MusterError, TuneError
+from muster.base.foreign import message_text
+from muster.base.framing import pickled
+from muster.errors import MusterError, TuneError, as_plugin_error
 from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
 from muster.trials.events import TrialFailure, TrialFailureKind, TrialReported
 from muster.trials.metrics import DEFAULT_METRIC, flatten_result, in_words, missing_metric, number_of
@@ -34,14 +36,13 @@ class PluginCalls:
         """Calls one hook of every callback."""
         self.hooks.fire(hook, iteration=self.iteration, trials=self.trials, **info)
 
+    def notify(self, hook: str, trial: Trial, *result: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Calls one hook of the scheduler about a trial, and returns its answer."""
+        return _called(self.scheduler, hook, trial, self.view, trial, *result)
+
     def decision(self, trial: Trial, flat: dict[str, Any]) -> str:
         """Returns the decision of the scheduler on a result."""
-        try:
-            decision = self.scheduler.on_trial_result(self.view, trial, flat)
-        except MusterError:
-            raise
-        except Exception as error:
-            raise _raised(self.scheduler, "on_trial_result", trial, error) from error
+        decision: str = self.notify("on_trial_result", trial, flat)
         if decision not in _DECISIONS:
             raise TuneError(
                 f"{type(self.scheduler).__name__}.on_trial_result returned {decision!r} for trial "
@@ -51,16 +52,10 @@ class PluginCalls:
 
     def stopper_stops(self, trial: Trial, result: dict[str, Any]) -> bool:
         """Returns whether the stopper ends the trial that reported this result."""
-        assert self.stopper is not None  # ensured by the caller
-        try:
-            return bool(self.stopper(trial.trial_id, result))
-        except MusterError:
-            raise
-        except Exception as error:
-            raise _raised(self.stopper, "__call__", trial, error) from error
+        return bool(_called(self.stopper, "__call__", trial, trial.trial_id, result))
 
     def stops_all(self) -> bool:
-        return self.stopper is not None and bool(self.stopper.stop_all())
+        return self.stopper is not None and bool(_called(self.stopper, "stop_all", None))
 
     def why_all(self) -> str:
         """Returns why the stopper ends the experiment, in words."""
@@ -86,25 +81,33 @@ class PluginCalls:
 
     def choose(self) -> Trial | None:
         """Returns the trial that the scheduler starts next."""
-        chooser = f"{type(self.scheduler).__name__}.choose_trial_to_run"
-        try:
-            trial: Any = self.scheduler.choose_trial_to_run(self.view)
-        except MusterError:
-            raise
-        except Exception as error:
-            raise TuneError(
-                f"{chooser} raised {error_text(error)}. The experiment ends here; fix it and resume"
-            ) from error
+        trial: Any = _called(self.scheduler, "choose_trial_to_run", None, self.view)
         if trial is None or isinstance(trial, Trial):
             return trial
-        raise TuneError(f"{chooser} returned {trial!r}: it must return one of the trials, or None")
+        raise TuneError(
+            f"{type(self.scheduler).__name__}.choose_trial_to_run returned {trial!r}: it must return one of "
+            "the trials, or None"
+        )
 
 
-def _raised(plugin: object, hook: str, trial: Trial, error: Exception) -> TuneError:
-    """Names the plug-in that failed, for users who wrote their own; the traceback is that of the cause."""
-    return TuneError(
-        f"{type(plugin).__name__}.{hook} raised {type(error).__name__} on a result of trial "
-        f"{trial.trial_id}: {message_text(error)}. The experiment ends here; fix it and resume"
+def _called(plugin: object, hook: str, trial: Trial | None, *arguments: object) -> Any:  # noqa: ANN401
+    """Calls a hook; an error names the plug-in that raised it, and is of the same type."""
+    try:
+        return getattr(plugin, hook)(*arguments)
+    except MusterError:
+        raise
+    except Exception as error:
+        about = "" if trial is None else f" for trial {trial.trial_id}"
+        what = f"{type(plugin).__name__}.{hook} raised {type(error).__name__}{about}: {message_text(error)}"
+        raise as_plugin_error(error, f"{what}; fix it and resume") from error
+
+
+def plugin_failure(error: TuneError) -> TrialFailure:
+    """Returns the failure of a trial whose end a plug-in could not be notified of."""
+    message = str(error)
+    trace = "".join(format_exception(error.__cause__ or error)) + message
+    return TrialFailure(
+        kind=TrialFailureKind.PLUGIN, message=message, traceback=trace, exception=pickled(TuneError(message))
     )
 
 

@@ -26,6 +26,7 @@ class TrialFailureKind(Enum):
     RESET_REFUSED = "reset-refused"  # reset_config returned False
     NODE_LOST = "node-lost"  # the machine went away
     PREEMPTED = "preempted"  # the machine was taken back
+    PLUGIN = "plug-in"  # it ended well, but a plug-in raised when it was notified of that
 
 
 class TrialFailure(Struct, frozen=True, kw_only=True):

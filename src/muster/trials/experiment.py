@@ -32,8 +32,9 @@ from muster.trials.events import (
     TrialStarted,
     Woke,
 )
-from muster.trials.lifecycle import FactLog, Lifecycle
-from muster.trials.model import Trial
+from muster.trials.fact_log import FactLog
+from muster.trials.lifecycle import Lifecycle
+from muster.trials.model import ExperimentPlace, Trial
 from muster.trials.plugins import Plugins
 from muster.trials.spend import COST_KEY, NOTE_S, SpendBook, cost_of
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
@@ -57,12 +58,14 @@ class ExperimentState:
         *,
         capacity: Mapping[str, float],
         directory_for: Callable[[Trial], str] = lambda trial: trial.trial_id,
+        place: ExperimentPlace | None = None,
     ) -> None:
         """`directory_for` returns the directory of a trial below the experiment's; called once per trial."""
         self.settings = settings
-        self.index = TrialIndex(capacity, settings.experiment_dir)
+        self.index = TrialIndex(capacity, settings.experiment_dir, place)
         self.plugins = PluginCalls(plugins, self.index)
         self.facts = FactLog()
+        self.plugins.view.warn = self.facts.warn
         self._commands: list[EngineCommand] = []
         self.lifecycle = Lifecycle(
             self.index,
@@ -330,16 +333,16 @@ class ExperimentState:
             self.lifecycle.start_owing(self.index.trials[fact.trial_id], fact.at)
             return
         self.lifecycle.owed.clear()  # there was no room for them
-        scheduler = self.plugins.scheduler
         self.plugins.view.reasons.clear()
-        chosen = scheduler.choose_trial_to_run(self.plugins.view)
+        chosen = self.plugins.choose()
         if not fact.trial_id:
             self.facts.note(fact)
             self.lifecycle.apply_plugin_requests(fact.at)
             return
         trial = self.index.trials[fact.trial_id]
         if chosen is not trial and (chosen is None or not _only_looks_pending(chosen)):
-            self.facts.warn(f"the scheduler {type(scheduler).__name__} chose {chosen}, recorded is {trial}")
+            name = type(self.plugins.scheduler).__name__
+            self.facts.warn(f"the scheduler {name} chose {chosen}, recorded is {trial}")
         if trial.state in (TrialState.PENDING, TrialState.PAUSED):
             self.lifecycle.start(trial, fact.at)
 
@@ -484,6 +487,6 @@ def _only_looks_pending(trial: Trial) -> bool:
 
 def _place_of(trial: Trial) -> str:
     """Returns where a trial continues, for people."""
-    if trial.checkpoint is None:
+    if trial.newest is None:
         return "its beginning, as it has no checkpoint"
-    return f"iteration {trial.checkpoint.metrics.get('training_iteration', '?')}, its newest checkpoint"
+    return f"iteration {trial.newest.metrics.get('training_iteration', '?')}, its newest checkpoint"

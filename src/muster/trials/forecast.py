@@ -158,7 +158,7 @@ class _Forecaster:
 
     def _is_movable(self, trial: Trial) -> bool:
         """Returns whether it may be moved to save money: it can go on from there, and was not moved twice."""
-        has_all = trial.checkpoint is not None or not trial.has_reported_at_least_once
+        has_all = trial.newest is not None or not trial.has_reported_at_least_once
         return has_all and self._given.moves(trial.trial_id) < _MOST_MOVES
 
     def _unsaved_s(self, trial: Trial) -> float:
@@ -166,7 +166,7 @@ class _Forecaster:
         if known is not None:
             return max(0.0, known)
         since_result = self._given.at - trial.last_result_time if trial.has_reported_at_least_once else 0.0
-        saved = 0.0 if trial.checkpoint is None else trial.checkpoint.metrics.get(SECONDS, 0.0)
+        saved = 0.0 if trial.newest is None else trial.newest.metrics.get(SECONDS, 0.0)
         trained = trial.last_result.get(SECONDS, 0.0)
         both = _is_number(saved) and _is_number(trained)
         return max(0.0, since_result) + (max(0.0, trained - saved) if both else 0.0)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from muster.trials.checkpoints import CheckpointToDelete, register
+from muster.errors import PluginError, TuneError
+from muster.trials.checkpoints import register
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.controller_view import PluginRequest
-from muster.trials.decide import PluginCalls, TrialDecision, counts, may_retry
+from muster.trials.decide import PluginCalls, TrialDecision, counts, may_retry, plugin_failure
 from muster.trials.events import (
     CheckpointSaved,
-    Fact,
     TrialAdmitted,
     TrialCreated,
     TrialDecided,
@@ -25,6 +25,7 @@ from muster.trials.events import (
     TrialStarted,
     TrialSuspended,
 )
+from muster.trials.fact_log import FactLog
 from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.placement_group import PlacementGroupFactory
@@ -38,41 +39,6 @@ _S = TrialState
 _PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # in `after_save` only: without a checkpoint its steps would be lost
 _SUSPEND = "SUSPEND"  # in `after_save` only: the trial gives its process up and waits again
 SUSPEND_GRACE_S = 2.0  # a trial that must leave has so long to stop, and so long again after SIGTERM
-
-
-class FactLog:
-    """A FactLog holds facts, warnings and superfluous checkpoints until the controller handles them."""
-
-    def __init__(self) -> None:
-        self.count = 0  # facts ever noted
-        self.warnings: list[str] = []  # the controller logs them and clears the list
-        # Checkpoints whose directories may be deleted once the facts noted before them are durable.
-        self.checkpoints_to_delete: list[CheckpointToDelete] = []
-        self.repeats = False  # facts are handled again: what was told then is not told twice
-        self._facts: list[Fact] = []
-
-    def note(self, fact: Fact) -> None:
-        self._facts.append(fact)
-        self.count += 1
-
-    def take(self) -> Sequence[Fact]:
-        """Returns the facts noted since the last call, in order; the caller makes them durable."""
-        facts, self._facts = self._facts, []
-        return facts
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-    def warn_once(self, text: str) -> None:
-        """Warns of what follows from a fact; not again when a restore handles the fact again."""
-        if not self.repeats:
-            self.warnings.append(text)
-
-    def schedule_deletion(self, checkpoints: Sequence[CheckpointRef]) -> None:
-        """Marks checkpoints as superfluous; their directories stay until a crash cannot bring them back."""
-        self.checkpoints_to_delete.extend(
-            CheckpointToDelete(ref=ref, after=self.count) for ref in checkpoints
-        )
 
 
 class Lifecycle:
@@ -102,6 +68,7 @@ class Lifecycle:
         self.repeating: dict[str, int] = {}  # trials that run again up to there: so many rows
         self.moved_at: dict[str, float] = {}  # when a trial last left a machine on purpose
         self._freeing: dict[str, PlacementGroupFactory] = {}  # trials whose process will be free in a moment
+        self._broken: dict[str, TrialFailure] = {}  # of trials at whose end a plug-in raised
 
     def add(self, trial: Trial, at: float) -> None:
         """Adds a trial that the searcher has just suggested."""
@@ -120,7 +87,7 @@ class Lifecycle:
                 resources=trial.placement_group_factory.saved(),
             )
         )
-        self._plugins.scheduler.on_trial_add(self._plugins.view, trial)
+        self._plugins.notify("on_trial_add", trial)
         self.apply_plugin_requests(at)
 
     def start(self, trial: Trial, at: float) -> None:
@@ -145,7 +112,7 @@ class Lifecycle:
         settings = self._settings
         changed = trial.placement_group_factory.saved() if trial.has_new_resources else None
         self._facts.note(TrialAdmitted(trial_id=trial.trial_id, at=at, resources=changed, repeats=repeats))
-        if trial.checkpoint is not None:
+        if trial.newest is not None:
             self.restoring.add(trial.trial_id)
         self._commands.append(
             StartTrial(
@@ -157,7 +124,7 @@ class Lifecycle:
                 trial_dir=f"{settings.experiment_dir}/{trial.relative_logdir}",
                 experiment_name=settings.name,
                 experiment_tag=trial.experiment_tag,
-                checkpoint=trial.checkpoint or _user_checkpoint(trial.restore_path),
+                checkpoint=trial.newest or _user_checkpoint(trial.restore_path),
                 checkpoint_index=trial.checkpoint_index,
                 log_to_file=trial.log_to_file,
                 may_reuse=settings.reuse_actors,
@@ -214,7 +181,7 @@ class Lifecycle:
             return
         trial.last_result = result
         del self.repeating[trial.trial_id]
-        self._commands.append(SaveTrial(trial_id=trial.trial_id))
+        self._submit_save(trial)
 
     def noticed(self, trial: Trial, event: TrialNoticed) -> None:
         """Takes what is announced for the machine of a trial; one that leaves it anyway is left alone."""
@@ -235,22 +202,20 @@ class Lifecycle:
         if is_plain and is_usual:  # nearly every report
             self._commands.append(ContinueTrial(trial_id=trial.trial_id))
             return
-        if decided.checkpoint is not None:
-            self._keep(trial, decided.checkpoint)
-        if trial.state is _S.SAVING and decided.decision in (STOP, PAUSE):
-            self.after_save[trial.trial_id] = (
-                decided.decision
-            )  # the result was sent together with the one that saves
+        if checkpoint is not None:
+            self._keep(trial, checkpoint)
+        if trial.state is _S.SAVING and decision in (STOP, PAUSE):  # sent together with the one that saves
+            self.after_save[trial.trial_id] = decision
         if trial.state is not _S.RUNNING:
             return  # another command was submitted before the report arrived
         if self._must_save(trial, decided, at):
             view = self._plugins.view
-            careful = decided.decision == PAUSE and view.withdraw(trial, PluginRequest.KEEP_STEPS)
-            self._save_then(trial, _PAUSE_IF_SAVED if careful else decided.decision)
+            careful = decision == PAUSE and view.withdraw(trial, PluginRequest.KEEP_STEPS)
+            self._save_then(trial, _PAUSE_IF_SAVED if careful else decision)
         elif decision == CONTINUE and checkpoint is not None and self.preemptions.leaves(trial, at):
             self.move_away(trial)
         else:
-            self._carry_out(trial, decided.decision, at)
+            self._carry_out(trial, decision, at)
         self.apply_plugin_requests(at)
 
     def _must_save(self, trial: Trial, decided: TrialDecision, at: float) -> bool:
@@ -258,7 +223,7 @@ class Lifecycle:
         view, decision = self._plugins.view, decided.decision
         is_wanted = decision == PAUSE or (decision == CONTINUE and self._saves_to_leave(trial, at))
         if decision != NOOP and view.requests:
-            is_wanted |= view.withdraw_save(trial)
+            is_wanted |= view.withdraw(trial, PluginRequest.SAVE)
         return decided.save or (is_wanted and decided.checkpoint is None)
 
     def _saves_to_leave(self, trial: Trial, at: float) -> bool:
@@ -276,9 +241,10 @@ class Lifecycle:
         if event.checkpoint is not None:
             trial.save_s = max(0.0, event.at - trial.last_result_time)
             self._keep(trial, event.checkpoint)
-            self._plugins.fire("on_trial_save", trial=trial)
-        elif not event.message and trial.trial_id in self.preemptions.announced:
-            self.preemptions.unsavable.add(trial.trial_id)
+        else:
+            if not event.message and trial.trial_id in self.preemptions.announced:
+                self.preemptions.unsavable.add(trial.trial_id)
+            self._plugins.fire("on_trial_save", trial=trial)  # a function that saves nothing, as in Ray
         decision = self.after_save.pop(trial.trial_id, CONTINUE)
         if decision == _PAUSE_IF_SAVED:
             decision = PAUSE if is_made else CONTINUE
@@ -295,14 +261,9 @@ class Lifecycle:
         if trial.is_finished():
             return
         self.owed.pop(trial.trial_id, None)
-        if trial.state in (_S.RUNNING, _S.SAVING):
-            self._complete(trial)
-        else:
-            plugins = self._plugins
-            plugins.scheduler.on_trial_remove(plugins.view, trial)
-            plugins.search.on_trial_complete(trial.trial_id)
-            self._plugins.fire("on_trial_complete", trial=trial)
+        self._complete(trial, has_run=trial.state in (_S.RUNNING, _S.SAVING))
         self._leave(trial, _S.TERMINATED)
+        self._fail_completed(trial, at)
         self.apply_plugin_requests(at)
 
     def suspend(self, trial: Trial, at: float, *, saves: bool) -> None:
@@ -338,6 +299,7 @@ class Lifecycle:
         else:  # its code returned: a completion without a process to stop
             self._complete(trial)
             self._index.move(trial, _S.TERMINATED)
+        self._fail_completed(trial, event.at)
         self.restoring.discard(trial.trial_id)
         self.preemptions.forget(trial.trial_id)
         self.apply_plugin_requests(event.at)
@@ -349,15 +311,14 @@ class Lifecycle:
             self._index.move(trial, _S.TERMINATED)
             return
         # Steps that no checkpoint holds are repeated: the scheduler must not take them for new ones.
-        scheduler, view = self._plugins.scheduler, self._plugins.view
-        repeats = trial.num_rows > (0 if trial.checkpoint is None else trial.checkpoint.rows)
+        repeats = trial.num_rows > (0 if trial.newest is None else trial.newest.rows)
         if repeats:
-            scheduler.on_trial_error(view, trial)
+            self._plugins.notify("on_trial_error", trial)
         self.moved_at[trial.trial_id] = event.at
         self._index.move(trial, _S.PENDING)
         self._index.pending.move_to_end(trial.trial_id, last=False)
         if repeats:
-            scheduler.on_trial_add(view, trial)
+            self._plugins.notify("on_trial_add", trial)
 
     def abandon(self, trial: Trial) -> None:
         """Handles a process that ended with its driver: the trial waits again, or ends if it was stopping."""
@@ -395,14 +356,32 @@ class Lifecycle:
             self._facts.note(TrialDecided(trial_id=trial_id, at=at, decision=decision, reason=reason))
         reasons.clear()
 
-    def _complete(self, trial: Trial) -> None:
-        """Notifies scheduler, searcher and callbacks of the last result."""
+    def _complete(self, trial: Trial, *, has_run: bool = True) -> None:
+        """Notifies scheduler, searcher and callbacks of the end; one that raises will fail the trial."""
         plugins = self._plugins
-        trial.last_result["done"] = True
-        flat = flatten(trial.last_result)
-        plugins.scheduler.on_trial_complete(plugins.view, trial, flat)
-        plugins.search.on_trial_complete(trial.trial_id, result=flat)
-        self._plugins.fire("on_trial_complete", trial=trial)
+        try:
+            if has_run:
+                trial.last_result["done"] = True
+                flat = flatten(trial.last_result)
+                plugins.notify("on_trial_complete", trial, flat)
+                plugins.search.on_trial_complete(trial.trial_id, result=flat)
+            else:
+                plugins.notify("on_trial_remove", trial)
+                plugins.search.on_trial_complete(trial.trial_id)
+            plugins.fire("on_trial_complete", trial=trial)
+        except TuneError as error:
+            self._broken[trial.trial_id] = plugin_failure(error)
+
+    def _fail_completed(self, trial: Trial, at: float) -> None:
+        """Fails a trial once it has ended, if a plug-in raised when it was notified of that."""
+        if trial.state is _S.TERMINATED and (failure := self._broken.pop(trial.trial_id, None)) is not None:
+            self.fail_again(trial, TrialExited(trial_id=trial.trial_id, at=at, failure=failure))
+
+    def fail_again(self, trial: Trial, fact: TrialExited) -> None:
+        """Fails a trial that has ended; in a replay not twice, where the plug-in has raised again."""
+        if trial.state is _S.TERMINATED and fact.failure is not None:
+            self._facts.note(fact)
+            self._fail(trial, fact.failure, fact.at)
 
     def _pause(self, trial: Trial) -> None:
         if trial.state is _S.SAVING:
@@ -413,7 +392,13 @@ class Lifecycle:
     def _save_then(self, trial: Trial, decision: str) -> None:
         self._index.move(trial, _S.SAVING)
         self.after_save[trial.trial_id] = decision
-        self._commands.append(SaveTrial(trial_id=trial.trial_id))
+        self._submit_save(trial)
+
+    def _submit_save(self, trial: Trial) -> None:
+        """Requests a checkpoint, which fails a trial that cannot make it unless only muster wants it."""
+        careful = self.after_save.get(trial.trial_id) in (_PAUSE_IF_SAVED, _SUSPEND)
+        is_optional = careful or trial.trial_id in self.preemptions.announced
+        self._commands.append(SaveTrial(trial_id=trial.trial_id, is_optional=is_optional))
 
     def _carry_out(self, trial: Trial, decision: str, at: float) -> None:
         if decision == CONTINUE:
@@ -424,10 +409,8 @@ class Lifecycle:
             self._leave(trial, _S.PAUSED)
         elif decision == _SUSPEND:
             self._leave(trial, _S.PENDING)
-        if self._settings.reuse_actors and trial.state is _S.STOPPING:
-            self._freeing[trial.trial_id] = (
-                trial.placement_group_factory
-            )  # its process waits for this very answer
+        if self._settings.reuse_actors and trial.state is _S.STOPPING:  # its process waits for this answer
+            self._freeing[trial.trial_id] = trial.placement_group_factory
 
     def _leave(self, trial: Trial, intent: TrialState) -> None:
         """Takes the process of a trial away; a trial without one reaches `intent` at once."""
@@ -447,7 +430,14 @@ class Lifecycle:
             self._commands.append(StopTrial(trial_id=trial.trial_id, keep_process=keep, grace_s=grace_s))
 
     def _keep(self, trial: Trial, checkpoint: CheckpointRef) -> None:
-        """Keeps a new checkpoint; one whose score cannot be compared is kept as the newest one."""
+        """Keeps a new checkpoint; one whose score cannot be compared is kept as the newest one.
+
+        A callback that raises loses no checkpoint. The trial has it from `on_trial_save` on, as in Ray.
+        """
+        try:
+            self._plugins.fire("on_checkpoint", trial=trial, checkpoint=checkpoint)
+        except PluginError as error:
+            self._facts.warn(f"trial {trial.trial_id}: {error}")
         try:
             dropped = register(trial, checkpoint)
         except TypeError as error:
@@ -455,7 +445,7 @@ class Lifecycle:
             trial.checkpoint_policy = replace(trial.checkpoint_policy, score_attribute=None)
             dropped = register(trial, checkpoint)
         self._facts.schedule_deletion(dropped)
-        self._plugins.fire("on_checkpoint", trial=trial, checkpoint=checkpoint)
+        self._plugins.fire("on_trial_save", trial=trial)
 
     def _fail(self, trial: Trial, failure: TrialFailure, at: float) -> None:
         plugins = self._plugins
@@ -465,29 +455,29 @@ class Lifecycle:
             trial.num_failures += 1
         elif restoring:
             trial.num_restore_failures += 1
-        self._plugins.fire("on_trial_failure", trial=trial, failure=failure)
-        plugins.scheduler.on_trial_error(plugins.view, trial)
+        plugins.fire("on_trial_failure", trial=trial, failure=failure)
+        plugins.notify("on_trial_error", trial)
         if may_retry(trial, failure) and not self.is_stopping:
             if trial.state is not _S.PENDING:
                 self._index.move(trial, _S.PENDING)
-            plugins.scheduler.on_trial_add(plugins.view, trial)
-            self._plugins.fire("on_trial_recover", trial=trial)
+            plugins.notify("on_trial_add", trial)
+            plugins.fire("on_trial_recover", trial=trial)
             return
         plugins.search.on_trial_complete(trial.trial_id, error=True)
         self._index.move(trial, _S.ERROR)
         self.first_failure = self.first_failure or trial
-        self._plugins.fire("on_trial_error", trial=trial)
+        plugins.fire("on_trial_error", trial=trial)
 
 
 def _rewind_to_checkpoint(trial: Trial) -> None:
     """Drops the results reported after the checkpoint the trial resumes from: they may be reported again."""
-    metrics = {} if trial.checkpoint is None else trial.checkpoint.metrics
+    metrics = {} if trial.newest is None else trial.newest.metrics
     if metrics.get("training_iteration", math.inf) < trial.last_result.get("training_iteration", 0):
         trial.last_result = dict(metrics)
 
 
 def _rows_at_checkpoint(trial: Trial) -> int:
-    return 0 if trial.checkpoint is None else trial.checkpoint.rows
+    return 0 if trial.newest is None else trial.newest.rows
 
 
 def _user_checkpoint(restore_path: str | None) -> CheckpointRef | None:

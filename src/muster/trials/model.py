@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
 
-from muster.base.framing import SCALARS, is_plain, pack, unpack
+from muster.base.framing import SCALARS, is_plain, pack, unpack, unpickle
 from muster.trials.metrics import NO_LEAVES, Statistics
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, TrialState
+
+if TYPE_CHECKING:
+    from muster.session.checkpoint import Checkpoint, TrainingResult
+    from muster.session.context import TrialStorage
+
+
+class ExperimentPlace(Protocol):
+    """An ExperimentPlace finds the files of an experiment, here or on a remote storage."""
+
+    def checkpoint(self, path: str) -> Checkpoint: ...
+
+    def for_trials(self) -> bytes | None: ...
+
+    def content(self, name: str) -> bytes | None: ...
 
 
 class TrialReading:
@@ -26,10 +40,13 @@ class TrialReading:
         last_result_time: float
         location: Mapping[str, Any]
         pickled_error_filename: str | None
+        place: ExperimentPlace | None
+        relative_logdir: str | None
+        checkpoint_index: int
         state: TrialState
 
         @property
-        def checkpoint(self) -> CheckpointRef | None: ...
+        def newest(self) -> CheckpointRef | None: ...
         @property
         def local_path(self) -> str | None: ...
 
@@ -42,7 +59,43 @@ class TrialReading:
         return self.checkpoint_policy.at_end
 
     def has_checkpoint(self) -> bool:
-        return self.checkpoint is not None
+        return self.newest is not None
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """A handle on the checkpoint that the trial continues from; `newest` has its metrics."""
+        return None if self.newest is None else self.handle(self.newest)
+
+    @property
+    def latest_checkpoint_result(self) -> TrainingResult | None:
+        """The same checkpoint, with the result that it was made at."""
+        from muster.session.checkpoint import TrainingResult
+
+        newest = self.newest
+        return None if newest is None else TrainingResult(self.handle(newest), newest.metrics)
+
+    def handle(self, ref: CheckpointRef) -> Checkpoint:
+        """Returns the checkpoint as the object that users know: here, or on a remote storage."""
+        from muster.session.checkpoint import Checkpoint
+
+        return Checkpoint(ref.path) if self.place is None else self.place.checkpoint(ref.path)
+
+    @property
+    def storage(self) -> TrialStorage:
+        """The places of the trial's files, with the names of Ray's storage context."""
+        from muster.session.context import TrialStorage
+
+        remote = None if self.place is None else self.place.for_trials()
+        return TrialStorage(self.local_path or "", remote, self.checkpoint_index)
+
+    @property
+    def run_metadata(self) -> TrialReading:
+        """The trial itself, for code that reads `start_time` or `last_result` where Ray keeps them."""
+        return self
+
+    @property
+    def num_failures_after_restore(self) -> int:
+        return 0  # Ray never counts these either
 
     @property
     def has_reported_at_least_once(self) -> bool:
@@ -52,6 +105,11 @@ class TrialReading:
     def is_saving(self) -> bool:
         """Whether a checkpoint of the trial is being made; a decision may wait for it."""
         return self.state is TrialState.SAVING
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether the trial is loading a checkpoint; its process may not be up yet."""
+        return self.state is TrialState.STARTING and self.newest is not None
 
     @property
     def node_ip(self) -> str | None:
@@ -78,6 +136,19 @@ class TrialReading:
     @property
     def pickled_error_file(self) -> str | None:
         return self._file(self.pickled_error_filename)
+
+    def get_error(self) -> str | None:
+        """Returns what `error.txt` holds; None when the trial has not failed, or it is not written yet."""
+        content = self._content(self.error_filename)
+        return None if content is None else content.decode("utf-8", "replace")
+
+    def get_pickled_error(self) -> Exception | None:
+        """Returns the exception of the last failure; None as `get_error` does, or if it has no pickle."""
+        content = self._content(self.pickled_error_filename)
+        return None if content is None else unpickle(content)
+
+    def _content(self, name: str | None) -> bytes | None:
+        return self.place.content(f"{self.relative_logdir}/{name}") if name and self.place else None
 
     def _file(self, name: str | None) -> str | None:
         return f"{self.local_path}/{name}" if name and self.local_path else None
@@ -173,6 +244,7 @@ class Trial(TrialReading):
         "num_rows",
         "number",
         "pickled_error_filename",
+        "place",
         "placement_group_factory",
         "priced_at",
         "relative_logdir",
@@ -219,7 +291,8 @@ class Trial(TrialReading):
         self.custom_trial_name: str | None = None
         self.custom_dirname: str | None = None
         self.relative_logdir: str | None = None
-        self.experiment_dir = ""  # set when the trial is added to an experiment; not part of its saved state
+        # Set when the trial is added to an experiment; not part of its saved state.
+        self.experiment_dir, self.place = "", None
         self.number = -1  # in the order of creation; set when the trial is added
         self.location: Mapping[str, Any] = {}  # pid, hostname, node_ip of its process
         self.start_time: float | None = None
@@ -341,7 +414,7 @@ class Trial(TrialReading):
         return self.statistics.windows()
 
     @property
-    def checkpoint(self) -> CheckpointRef | None:
+    def newest(self) -> CheckpointRef | None:
         """The checkpoint that the trial continues from: an adopted one, else the newest of its own."""
         if self.adopted is not None:
             return self.adopted
@@ -362,6 +435,10 @@ class Trial(TrialReading):
         self.last_result_time = at
         self.num_rows += 1
         self.statistics.note(flat, is_light=is_light)
+
+    def set_config(self, config: dict[str, Any]) -> None:
+        """Sets what the trial is tried with from its next start on; schedulers call it."""
+        self.config = config
 
     def update_resources(self, resources: PlacementGroupFactory | Mapping[str, Any]) -> None:
         """Sets what the trial needs from its next start on; schedulers call it while the trial is paused."""

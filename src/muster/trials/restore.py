@@ -26,6 +26,8 @@ from muster.trials.events import (
     TrialCreated,
     TrialDecided,
     TrialExited,
+    TrialFailure,
+    TrialFailureKind,
     TrialMoved,
     TrialNoticed,
     TrialPriced,
@@ -274,6 +276,8 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
             state.add(_asked_again(state, fact, make_trial), fact.at)
         case TrialAdmitted():
             state.admit_again(fact)
+        case TrialExited(failure=TrialFailure(kind=TrialFailureKind.PLUGIN)):
+            state.lifecycle.fail_again(state.index.trials[fact.trial_id], fact)
         case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited():
             state.handle(fact)
         case TrialNoticed() | TrialPriced():
@@ -376,7 +380,7 @@ def apply_resume_rules(
             trial.error_filename = trial.pickled_error_filename = None
             forget(trial)
             state.index.move(trial, TrialState.PENDING)
-            state.plugins.scheduler.on_trial_add(state.plugins.view, trial)
+            state.plugins.notify("on_trial_add", trial)
         if was_finished or rule == RESTART:
             again.append(trial)
     if again:  # an earlier end (fail_fast, a budget) does not apply to trials that are to run again

@@ -66,7 +66,8 @@ TRIAL_MACHINE: StateMachine[TrialState] = StateMachine(
             _S.ERROR,  # its checkpoint is lost and it may not start over
         ),
         _S.TERMINATED: (
-            _S.PENDING,  # a restored experiment runs it again
+            _S.PENDING,  # a restored experiment runs it again; a plug-in raised at its end, and it may retry
+            _S.ERROR,  # a plug-in raised when it was notified of the end
         ),
         _S.ERROR: (
             _S.PENDING,  # a restored experiment runs it again

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 
 from muster.base.resources import EMPTY, Resources
-from muster.trials.model import Trial
+from muster.trials.model import ExperimentPlace, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
 
@@ -17,7 +17,9 @@ KEPT_WHOLE = 1024  # at most, when no archive takes them: a record of a whole tr
 class TrialIndex:
     """A TrialIndex keeps the indexes consistent: all state changes go through `move`."""
 
-    def __init__(self, capacity: Mapping[str, float], experiment_dir: str = "") -> None:
+    def __init__(
+        self, capacity: Mapping[str, float], experiment_dir: str = "", place: ExperimentPlace | None = None
+    ) -> None:
         self.trials: dict[str, Trial] = {}
         self.order: list[Trial] = []  # the same, as the list that callbacks are given
         self.live: dict[str, Trial] = {}  # not finished
@@ -28,7 +30,7 @@ class TrialIndex:
         self.unarchived: dict[str, Trial] = {}  # finished, and no archive holds them as they are
         self.borrowers: dict[str, Trial] = {}  # adopted a checkpoint of another trial, finished ones included
         self._latest: deque[Trial] = deque()  # finished ones that are not packed yet
-        self.experiment_dir = experiment_dir
+        self.experiment_dir, self._place = experiment_dir, place
         self.starting: set[str] = set()  # handed to the engine, no process yet
         self.capacity = Resources.of(capacity)
         self.is_bounded = True  # False: the engine may find more than that
@@ -52,7 +54,7 @@ class TrialIndex:
             self._index(trial)
 
     def _enter(self, trial: Trial) -> None:
-        trial.experiment_dir = self.experiment_dir
+        trial.experiment_dir, trial.place = self.experiment_dir, self._place
         trial.number = len(self.order)
         self.trials[trial.trial_id] = trial
         if trial.adopted is not None:

@@ -1,7 +1,7 @@
 """Defines Callback, whose hooks a user may override, and CallbackList, which calls them in order.
 
-The core fires hooks on the control thread and knows nothing of what they do; a callback that raises ends the
-experiment with a TuneError that names it.
+The core fires hooks on the control thread and knows nothing of what they do. A callback that raises is named;
+in `on_checkpoint` the error is logged, in `on_trial_complete` it fails the trial, elsewhere the experiment.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.base.foreign import error_text, message_text
-from muster.errors import TuneError, public_constructor
+from muster.errors import TuneError, as_plugin_error, public_constructor
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -38,7 +39,7 @@ RAY_HOOKS = (
 _FIRED = (*(name for name in RAY_HOOKS if name.startswith("on_")), "on_trial_failure")
 _STEPS = frozenset({"on_step_begin", "on_step_end"})
 _CHANGED = frozenset({"on_trial_start", "on_checkpoint", "on_experiment_end"})  # fired with other arguments
-_Served = tuple[object, Callable[..., Any]]
+_Handler = Callable[..., Any]
 
 
 class Callback:
@@ -131,29 +132,20 @@ class Callback:
 class CallbackList:
     """A CallbackList calls the hooks of an experiment; objects with only some of the hooks are accepted."""
 
-    def __init__(
-        self,
-        callbacks: Iterable[Any] = (),
-        *,
-        find: Callable[[str], Checkpoint] | None = None,
-    ) -> None:
-        """`find` makes a handle of a checkpoint's path; None: all checkpoints are on this machine."""
+    def __init__(self, callbacks: Iterable[Any] = ()) -> None:
         self.callbacks = tuple(callbacks)
-        self._find = find
         served = _merged(self.callbacks)
-        self._served: dict[str, tuple[_Served, ...]] = {name: _handlers(served, name) for name in _FIRED}
+        self._served: dict[str, tuple[_Handler, ...]] = {name: _handlers(served, name) for name in _FIRED}
 
     def setup(self, **info: Any) -> None:  # noqa: ANN401 - Ray's keyword arguments
         """Calls `setup` of every callback, with what is about to run."""
-        for callback, handler in _handlers(self.callbacks, "setup"):
-            try:
+        for callback in self.callbacks:
+            for handler in _handlers([callback], "setup"):
                 if _accepts(handler, info):
                     handler(**info)
                 else:
                     _warn_old_setup(callback)
                     handler()
-            except Exception as error:
-                raise _failed(callback, "setup", error) from error
 
     def fire(
         self,
@@ -167,18 +159,12 @@ class CallbackList:
     ) -> None:
         """Calls one hook of all callbacks; a hook that no callback has costs nothing."""
         if result is not None:  # every result comes here: no dict of arguments is made and merged
-            for callback, handler in self._served[hook]:
-                try:
-                    handler(iteration=iteration, trials=trials, trial=trial, result=result)
-                except Exception as error:
-                    raise _failed(callback, hook, error) from error
+            for handler in self._served[hook]:
+                handler(iteration=iteration, trials=trials, trial=trial, result=result)
             return
         if hook in _STEPS:  # so does every step
-            for callback, handler in self._served[hook]:
-                try:
-                    handler(iteration=iteration, trials=trials)
-                except Exception as error:
-                    raise _failed(callback, hook, error) from error
+            for handler in self._served[hook]:
+                handler(iteration=iteration, trials=trials)
             return
         if trial is not None:
             info["trial"] = trial
@@ -194,37 +180,29 @@ class CallbackList:
         if hook != "on_experiment_end":
             info["iteration"] = iteration
         if hook == "on_checkpoint":
-            from muster.session.checkpoint import Checkpoint
-
-            info["checkpoint"] = (self._find or Checkpoint)(info["checkpoint"].path)
+            info["checkpoint"] = info["trial"].handle(info["checkpoint"])
         self._call(hook, {"trials": trials, **info})
-        if hook == "on_trial_start" and info["trial"].checkpoint is not None:
+        if hook == "on_trial_start" and info["trial"].newest is not None:
             self._call("on_trial_restore", {"trials": trials, **info})
 
     def _call(self, hook: str, info: dict[str, Any]) -> None:
-        for callback, handler in self._served[hook]:
-            try:
-                handler(**info)
-            except Exception as error:
-                raise _failed(callback, hook, error) from error
+        for handler in self._served[hook]:
+            handler(**info)
 
     def get_state(self) -> dict[int, Any] | None:
         """Returns the states by position; None when no callback has any."""
         states: dict[int, Any] = {}
         for position, callback in enumerate(self.callbacks):
-            state = _state_of(callback)
-            if state is not None:
-                states[position] = state
+            for get_state in _handlers([callback], "get_state"):
+                if (state := get_state()) is not None:
+                    states[position] = state
         return states or None
 
     def set_state(self, states: dict[int, Any]) -> None:
         """Gives each callback the state that the one at its position had saved."""
         for position, callback in enumerate(self.callbacks):
-            if position in states and hasattr(callback, "set_state"):
-                try:
-                    callback.set_state(states[position])
-                except Exception as error:
-                    raise _failed(callback, "set_state", error) from error
+            for set_state in _handlers([callback], "set_state") if position in states else ():
+                set_state(states[position])
 
     def save_state(self) -> bytes | None:
         """Returns `get_state` as bytes, for the experiment's store; None: there is nothing to save."""
@@ -265,15 +243,32 @@ def _merged(callbacks: Sequence[object]) -> list[object]:
     return served
 
 
-def _handlers(callbacks: Iterable[object], hook: str) -> tuple[_Served, ...]:
-    """Returns the callbacks that override this hook: the empty ones of the base class are left out."""
+def _handlers(callbacks: Iterable[object], hook: str) -> tuple[_Handler, ...]:
+    """Returns the hook of each callback that overrides it: the empty ones of the base class are left out."""
     empty = getattr(Callback, hook)
     found = []
     for callback in callbacks:
         handler = getattr(callback, hook, None)
         if handler is not None and getattr(handler, "__func__", None) is not empty:
-            found.append((callback, handler))
+            found.append(_named(callback, hook, handler))
     return tuple(found)
+
+
+def _named(callback: object, hook: str, handler: _Handler) -> _Handler:
+    """Returns a hook whose errors name it; each is also of the type that the hook raised."""
+
+    @wraps(handler, assigned=())
+    def call(*arguments: object, **info: object) -> Any:  # noqa: ANN401 - what the hook returns
+        try:
+            return handler(*arguments, **info)
+        except Exception as error:
+            raise as_plugin_error(
+                error,
+                f"callback {type(callback).__name__}.{hook} raised {error_text(error)}. "
+                f"Fix the callback, or leave it out of RunConfig.callbacks",
+            ) from error
+
+    return call
 
 
 def _accepts(handler: Callable[..., Any], info: dict[str, Any]) -> bool:
@@ -292,21 +287,4 @@ def _warn_old_setup(callback: object) -> None:
         f"write it as `def setup(self, stop=None, num_samples=None, total_num_samples=None, **info)`",
         FutureWarning,
         stacklevel=3,
-    )
-
-
-def _state_of(callback: object) -> Any:  # noqa: ANN401 - the user's
-    get_state = getattr(callback, "get_state", None)
-    if get_state is None:
-        return None
-    try:
-        return get_state()
-    except Exception as error:
-        raise _failed(callback, "get_state", error) from error
-
-
-def _failed(callback: object, hook: str, error: Exception) -> TuneError:
-    return TuneError(
-        f"callback {type(callback).__name__}.{hook} raised {error_text(error)}. "
-        f"Fix the callback, or leave it out of RunConfig.callbacks"
     )

@@ -295,19 +295,24 @@ class CannotSave(Steps):
         raise NotImplementedError
 
 
-def test_a_class_that_cannot_save_says_so_and_goes_on(opened):
+@pytest.mark.parametrize("is_optional", [True, False])
+def test_a_class_that_cannot_save_fails_unless_the_save_is_optional(opened, is_optional):
     from muster.trials.commands import SaveTrial
     from muster.trials.events import CheckpointSaved
 
     driver = opened(CannotSave)
     driver.start("a", "CannotSave")
     driver.to_report("a")
-    driver.engine.submit(SaveTrial(trial_id="a"))
-    driver.poll_until(lambda: bool(driver.of("a", CheckpointSaved)), answer=False)
-    (saved,) = driver.of("a", CheckpointSaved)
-    assert (saved.checkpoint, saved.message) == (None, "CannotSave has no save_checkpoint")
-    driver.go_on("a")
-    assert driver.to_report("a", count=2).result["steps"] == 2
+    driver.engine.submit(SaveTrial(trial_id="a", is_optional=is_optional))
+    if is_optional:
+        driver.poll_until(lambda: bool(driver.of("a", CheckpointSaved)), answer=False)
+        (saved,) = driver.of("a", CheckpointSaved)
+        assert (saved.checkpoint, bool(saved.message)) == (None, True)
+        driver.go_on("a")
+        assert driver.to_report("a", count=2).result["steps"] == 2
+    else:
+        failure = driver.to_exit("a", answer=False).failure
+        assert type(cloudpickle.loads(failure.exception)) is NotImplementedError
 
 
 def big(config):

@@ -18,7 +18,7 @@ from muster.session.preemption import PreemptionInfo
 from muster.session.session import install, uninstall
 
 INFO = PreemptionInfo(deadline=120.0, kind="interruption", source="AWS", node_id="ab")
-CONTINUE, SAVE = frame(FrameKind.CONTINUE), frame(FrameKind.SAVE)
+CONTINUE, SAVE = frame(FrameKind.CONTINUE), frame(FrameKind.SAVE, pack(False))
 
 
 class Wire:
@@ -96,7 +96,7 @@ def test_a_notice_that_is_taken_back_wants_no_checkpoint(wire):
 
 
 def test_a_save_of_a_class_is_an_answer(wire):
-    wire.session.on_save = lambda: (0, "")
+    wire.session.on_save = lambda is_optional: (0, "")
     wire.tell(notice(), SAVE, CONTINUE)
     wire.session.report({"loss": 1.0})
     assert (seen(), wire.sent()) == ((INFO, False), [FrameKind.REPORT, FrameKind.SAVED])

@@ -141,7 +141,7 @@ def test_a_budget_ends_the_experiment_with_saved_trials_that_are_not_failed():
     assert {trial.status for trial in trials} == {"TERMINATED", "PENDING"}
     begun = [trial for trial in trials if trial.status == "PENDING" and trial.last_result_time > 0]
     for trial in begun:
-        assert trial.checkpoint.metrics["training_iteration"] == trial.last_result["training_iteration"]
+        assert trial.newest.metrics["training_iteration"] == trial.last_result["training_iteration"]
 
 
 def test_a_trial_that_cannot_finish_is_not_started():

@@ -36,7 +36,7 @@ class LoggerHarness:
         self.hooks.fire(hook, iteration=0, trials=[trial], trial=trial, **info)
 
     def start(self, trial):
-        trial.num_rows = trial.checkpoint.rows if trial.checkpoint else 0
+        trial.num_rows = trial.newest.rows if trial.newest else 0
         self.fire("on_trial_start", trial)
 
     def report(self, trial, iteration, **metrics):

@@ -12,6 +12,11 @@ def train(config): ...
 
 
 class Plain(Trainable):
+    def save_checkpoint(self, checkpoint_dir):
+        return {}
+
+
+class Unsavable(Trainable):
     pass
 
 
@@ -28,6 +33,10 @@ class Cannot(Trainable):
 def test_classes_save_at_their_end_unless_told_otherwise_and_functions_do_not():
     assert checkpoint_policy(Plain) == CheckpointPolicy(at_end=True)
     assert checkpoint_policy(Plain, CheckpointConfig(checkpoint_at_end=False)) == CheckpointPolicy()
+    assert checkpoint_policy(Unsavable) == CheckpointPolicy()
+    assert checkpoint_policy(Unsavable, CheckpointConfig(checkpoint_at_end=True)) == CheckpointPolicy(
+        at_end=True
+    )
     assert checkpoint_policy(train) == CheckpointPolicy()
     assert checkpoint_policy(train, CheckpointConfig(checkpoint_at_end=False)) == CheckpointPolicy()
 

@@ -6,6 +6,7 @@ constructor takes the config and calls setup, as Ray's does.
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import sys
@@ -19,7 +20,13 @@ from typing import Any
 
 from muster.engines.worker.session import Saved, TrialSession, refuse_tensors
 from muster.session.progress import Signature, fill_result
-from muster.session.publish import deleted_on_failure, publish_staged, staging_path, when_there_is_room
+from muster.session.publish import (
+    deleted_on_failure,
+    explained,
+    publish_staged,
+    staging_path,
+    when_there_is_room,
+)
 from muster.session.session import current
 
 DICT_CHECKPOINT = "_dict_checkpoint.pkl"
@@ -91,7 +98,7 @@ class ClassRun:
 
     def train(self, session: TrialSession, trial_dir: str, who: Signature) -> None:
         """Runs step after step, until a stop raises."""
-        session.on_save = lambda: self._save(session, trial_dir)
+        session.on_save = lambda is_optional: self._save(session, trial_dir, is_optional)
         log_result = getattr(self._trainable, "log_result", None)
         # The public base class has one that does nothing: not worth filling in every result here too.
         if log_result is not None and not log_result.__module__.startswith("muster.tune."):
@@ -105,22 +112,19 @@ class ClassRun:
                 raise TypeError(f"step() must return a dict, not {type(result).__name__}")
             session.report(result)
 
-    def _save(self, session: TrialSession, trial_dir: str) -> Saved:
+    def _save(self, session: TrialSession, trial_dir: str, is_optional: bool) -> Saved:
         """Lets the trainable save itself; on a full disk again, until there is room."""
         index, name = session.next_checkpoint()
         partial = staging_path(trial_dir, name)
         try:
             answer = when_there_is_room(lambda: self._answer(partial), trial_dir)
-        except NotImplementedError:
-            return None, f"{type(self._trainable).__name__} has no save_checkpoint"
-        try:
-            path = when_there_is_room(lambda: _published(answer, partial, trial_dir, name), trial_dir)
+            with deleted_on_failure(partial), explained(name, partial):
+                path = when_there_is_room(lambda: _published(answer, partial, trial_dir, name), trial_dir)
             session.note_checkpoint(index, path)
-        except OSError as error:
-            import shutil  # here, because most trials do not need it
-
-            shutil.rmtree(partial, ignore_errors=True)
-            return None, f"the checkpoint could not be written: {error}"
+        except (NotImplementedError, OSError) as error:
+            if not is_optional:
+                raise
+            return None, str(error) or f"{type(self._trainable).__name__} has no save_checkpoint"
         return index, ""
 
     def _answer(self, partial: str) -> object:
@@ -146,6 +150,8 @@ def _published(answer: object, partial: str, trial_dir: str, name: str) -> str:
 
 
 def _write_answer(answer: object, folder: str) -> None:
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "save_checkpoint deleted its directory", folder)
     if isinstance(answer, dict):
         from muster.base.framing import pickled
 

@@ -113,7 +113,7 @@ class TrialSession:
         self.stopped = False
         self.stays_when_stopped = False
         # A function saves only when it reports.
-        self.on_save: Callable[[], Saved] = lambda: (self._last_report_saved, "")
+        self.on_save: Callable[[bool], Saved] = lambda is_optional: (self._last_report_saved, "")
         self.on_result: Callable[[Mapping[str, Any], Stamp, float], None] | None = None
         self._last_report_saved: int | None = None
         self._info: PreemptionInfo | None = None  # what is announced about this machine
@@ -259,7 +259,7 @@ class TrialSession:
             if kind == FrameKind.NOTICE:
                 self._note(payload)
             elif kind == FrameKind.SAVE:
-                saved = self.on_save()
+                saved = self.on_save(unpack(payload))
                 self._has_answered |= saved[0] is not None
                 self._channel.send(frame(FrameKind.SAVED, pack(saved)))
 

@@ -70,6 +70,13 @@ class ResumePromises(EngineFixture):
             engine.submit(StopTrial(trial_id=again))
             driver.to_exit(again, answer=False)
 
+    def test_a_lost_checkpoint_fails_the_trial(self, engine: Engine, driver: Driver) -> None:
+        driver.start("a", "Steps", {"loses_files": True})
+        driver.to_report("a")
+        engine.submit(SaveTrial(trial_id="a"))
+        failure = driver.to_exit("a", answer=False).failure
+        assert failure is not None and failure.kind is TrialFailureKind.USER_ERROR
+
     def test_a_function_saves_only_by_reporting(self, engine: Engine, driver: Driver) -> None:
         driver.start("a", "counts")
         driver.start("b", "saves", {"steps": 2})

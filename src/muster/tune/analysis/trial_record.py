@@ -181,7 +181,7 @@ def _of_trial(trial: Trial, path: str, filesystem: Any) -> TrialRecord:  # noqa:
         evaluated_params=trial.evaluated_params,
         last_result=_completed(trial.last_result, trial),
         analysed=trial.statistics,
-        newest=trial.checkpoint,
+        newest=trial.newest,
         retained=best_checkpoints(trial.checkpoints, trial.checkpoint_policy),
         filesystem=filesystem,
         start_time=trial.start_time,

@@ -143,6 +143,7 @@ class AskTellRun:
             plugins,
             capacity=self.engine.capacity(),
             directory_for=directory_namer(wanted.place.directory, self._clock, settings.max_len_identifier),
+            place=wanted.place,
         )
 
     def _callbacks(self) -> CallbackList:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PENDING_AHEAD = 200  # of a searcher that does not learn; others are asked one by one
+PENDING_AHEAD = 200  # at least, of a searcher that does not learn; others are asked one by one
 
 
 def template_of(
@@ -117,7 +117,12 @@ def limits_of(tune: TuneConfig) -> Limits:
     )
 
 
-def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, int]:
+def pending_ahead(cpus: float) -> int:
+    """Returns how many trials may wait, on so many CPUs, of a searcher that does not learn."""
+    return max(PENDING_AHEAD, int(1.1 * cpus))
+
+
+def search_of(tune: TuneConfig, template: TrialTemplate, cpus: float = 0.0) -> tuple[SearchPlugin, int]:
     """Returns the configured search algorithm, and how many trials to request before they can start."""
     from muster.tune.search import BasicVariantGenerator
     from muster.tune.search.variant_generator import has_unresolved_values
@@ -142,9 +147,8 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, 
             "either to the searcher or to TuneConfig and param_space"
         )
     asked.add_configurations([template])
-    return asked, PENDING_AHEAD if isinstance(asked, BasicVariantGenerator) else _limit_in(
-        asked
-    ) or limit or 1
+    is_basic = isinstance(asked, BasicVariantGenerator)
+    return asked, pending_ahead(cpus) if is_basic else _limit_in(asked) or limit or 1
 
 
 def _has_own_space(search: Any) -> bool:  # noqa: ANN401 - a Searcher, or wrappers around one

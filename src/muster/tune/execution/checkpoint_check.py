@@ -38,18 +38,18 @@ class CheckedCheckpoints:
     def check(self, command: StartTrial) -> StartTrial:
         """Returns the command with a checkpoint that is complete, and fetched where the engine needs that."""
         trial = self._find(command.trial_id)
-        if command.checkpoint is None or trial is None or trial.checkpoint is None:
+        if command.checkpoint is None or trial is None or trial.newest is None:
             return command
         drop_unusable(trial, self._checkpoints)
         self._fetch(trial)
-        return replace(command, checkpoint=trial.checkpoint)
+        return replace(command, checkpoint=trial.newest)
 
     def _fetch(self, trial: Trial) -> None:
         """Fetches a checkpoint that a cluster made elsewhere, for the processes of this machine."""
-        if trial.checkpoint is None or getattr(self._engine, "fetches_checkpoints", False):
+        if trial.newest is None or getattr(self._engine, "fetches_checkpoints", False):
             return
         try:
-            self._checkpoints.bring_here(trial.checkpoint)
+            self._checkpoints.bring_here(trial.newest)
         except StoreError as error:
             _log.warning("the checkpoint of trial %s cannot be fetched: %s", trial.trial_id, error)
 

@@ -39,8 +39,10 @@ from muster.tune.callback import CallbackList
 from muster.tune.config import seconds
 from muster.tune.constants import number_in
 from muster.tune.execution.assemble import (
+    PENDING_AHEAD,
     checked_buffers,
     concurrency_of,
+    pending_ahead,
     scheduler_of,
     search_of,
     settings_of,
@@ -157,7 +159,12 @@ def run_experiment(
     stack.callback(SlowCalls(state.plugins, run.hooks.callbacks, number("TUNE_WARN_THRESHOLD_S")).close)
     if not hasattr(engine, "publish"):  # on this machine; Ray shares a cluster out itself
         _warn_of_others(spec, run, stack, reporter)
-    controller.run(_between_steps(state, engine, clock, stop))
+    try:
+        controller.run(_between_steps(state, engine, clock, stop))
+    except Exception:
+        with suppress(TuneError):  # the first error is the one to show
+            state.plugins.fire("on_experiment_end")
+        raise
     is_interrupted = stop.is_set() and not state.is_finished
     if state.ended_by:
         store.save_settings({**settings_record(spec.trainable_name, spec.tune, state), **_end_record(state)})
@@ -271,10 +278,14 @@ def _assemble(
     """Makes the parts of one run, in the order in which they need each other."""
     named = {**spec.overrides, "trainable_name": spec.trainable_name}  # it may be registered by another
     template = template_of(spec.trainable, spec.param_space, spec.tune, spec.run, named)
-    search, ahead = search_of(spec.tune, template)
+    cpus = engine.capacity().get("CPU", 0.0)
+    search, ahead = search_of(spec.tune, template, cpus)
     scheduler = scheduler_of(spec.tune)
     settings = settings_of(spec.tune, spec.run, str(spec.place.directory), ahead, environment())
     settings = checked_buffers(settings, scheduler, template.checkpoint_policy)
+    if settings.max_pending == pending_ahead(cpus) > PENDING_AHEAD:
+        advice = "set TUNE_MAX_PENDING_TRIALS_PG to a lower number if many trials are slow to schedule"
+        logger.warning("up to %d trials wait, as there are %g CPUs; %s", settings.max_pending, cpus, advice)
     writer = LogWriter()
     stack.callback(writer.close)
     uploads = uploads_for(spec.place, spec.run, clock)
@@ -285,6 +296,7 @@ def _assemble(
         Plugins(search=search, scheduler=scheduler, stopper=stopper, hooks=hooks),
         capacity=engine.capacity(),
         directory_for=directory_namer(spec.place.directory, clock, settings.max_len_identifier),
+        place=spec.place,
     )
     if stopper is not None or settings.limits.deadline is not None:
         engine.ends_in(lambda: _left_s(stopper, state.limits, clock))
@@ -322,7 +334,7 @@ def _callbacks(
 
         chosen.append(PageProcess(directory, reporter))
     attach_loggers(chosen, writer, directory)
-    return CallbackList(chosen, find=spec.place.checkpoint)
+    return CallbackList(chosen)
 
 
 def _make_trial(spec: ExperimentSpec, template: TrialTemplate) -> MakeTrial:

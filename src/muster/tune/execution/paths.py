@@ -100,6 +100,13 @@ class ExperimentPaths:
         there = self.storage.join(inner.relative_to(self.directory).as_posix())
         return Checkpoint(there, filesystem=self.filesystem)
 
+    def content(self, name: str) -> bytes | None:
+        """Returns what a file of the experiment here holds; None when it is not there."""
+        try:
+            return self.local.read(name)
+        except StoreError:
+            return None
+
     def prepare(self) -> None:
         """Makes the directory, and checks at the start whether both places can be written."""
         try:

@@ -79,16 +79,9 @@ class Uploads(Callback):
         else:
             self._uploader.flush(min(FIRST_S, self._timeout_s))
 
-    def on_checkpoint(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        checkpoint: Any,  # noqa: ANN401 - a Checkpoint
-        **info: Any,  # noqa: ANN401
-    ) -> None:
-        if trial.checkpoint is not None:
-            self._noted.add(trial.checkpoint.path)
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        if trial.newest is not None:
+            self._noted.add(trial.newest.path)
         self._changed(trial)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401

@@ -25,7 +25,7 @@ def restored_iteration(trial: Trial) -> int | None:
     Without a checkpoint the trial begins anew: 0. From a checkpoint of another trial (an exploit), or one
     without an iteration, the trial continues, and its earlier steps are kept: None.
     """
-    checkpoint = trial.checkpoint
+    checkpoint = trial.newest
     if checkpoint is None:
         return 0
     own = trial.relative_logdir or trial.trial_id

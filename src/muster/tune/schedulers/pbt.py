@@ -195,7 +195,7 @@ class PopulationBasedTraining(MetricScheduler):
             if donor is not None:
                 reason = f"to continue from trial {donor.trial_id}: {self._rank(member)}"
                 explain(tune_controller, trial.trial_id, PAUSED, reason)
-            if donor is not None and donor.checkpoint is not None:
+            if donor is not None and donor.newest is not None:
                 tune_controller.pause_trial(trial, should_checkpoint=False)
                 return self.NOOP
             if donor is not None:
@@ -215,7 +215,7 @@ class PopulationBasedTraining(MetricScheduler):
         stream = self._stream()
         name = self._population.one_of_the_best(self._asked.quantile_fraction, stream.randrange)
         donor, member = tune_controller.get_trial(name), self._population.members[name]
-        if donor is None or not member.is_top or (donor.checkpoint is None and not _is_saving(donor)):
+        if donor is None or not member.is_top or (donor.newest is None and not _is_saving(donor)):
             logger.info("%s: %s has no checkpoint yet, so %s continues as it is", self._name, donor, trial)
             return None
         newest = donor.checkpoint_index + (1 if _is_saving(donor) else 0)
@@ -403,9 +403,9 @@ def _is_saving(trial: Trial) -> bool:
 def _to_go_on_from(donor: Trial, newest: int) -> CheckpointRef | None:
     """Returns the newest checkpoint; of a trial that has ended, the one from when it was chosen."""
     if donor.adopted is not None or not donor.is_finished():
-        return donor.checkpoint
+        return donor.newest
     then = [each for each in donor.checkpoints if each.index <= newest]
-    return max(then, key=lambda each: each.index, default=donor.checkpoint)
+    return max(then, key=lambda each: each.index, default=donor.newest)
 
 
 def _known(tune_controller: ControllerView, name: str) -> Trial:

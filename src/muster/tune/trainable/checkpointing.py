@@ -26,7 +26,7 @@ def checkpoint_policy(trainable: Any, config: CheckpointConfig | None = None) ->
     else:
         frequency = _own_handling(trainable, "_handles_checkpoint_freq", "checkpoint_frequency", frequency, 0)
         at_end = _own_handling(trainable, "_handles_checkpoint_at_end", "checkpoint_at_end", at_end, False)
-        at_end = True if at_end is None else at_end
+        at_end = _can_save(trainable) if at_end is None else at_end
     return CheckpointPolicy(
         num_to_keep=asked.num_to_keep,
         score_attribute=asked.checkpoint_score_attribute,
@@ -45,6 +45,12 @@ def _refuse_for_functions(function: object, frequency: int, at_end: bool | None)
         f"CheckpointConfig({option}) is for class trainables; {trainable_name(function)} is a function and "
         "makes its checkpoints itself: tune.report(metrics, checkpoint=...)"
     )
+
+
+def _can_save(kind: object) -> bool:
+    """Returns whether a class defines `save_checkpoint`; the base class has one that only raises."""
+    save = getattr(kind, "save_checkpoint", None)
+    return save is not None and not str(save.__module__).startswith("muster.tune.trainable.")
 
 
 def _own_handling(kind: object, attribute: str, option: str, value: Any, off: Any) -> Any:  # noqa: ANN401

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from muster.base.clock import Clock, SystemClock
-from muster.session.checkpoint import Checkpoint
+from muster.session.checkpoint import Checkpoint, TrainingResult
 from muster.session.context import TuneContext
 from muster.session.progress import Progress, Signature, fill_result
 from muster.session.publish import checkpoint_name, publish_copy
@@ -25,19 +25,6 @@ from muster.trials.placement_group import PlacementGroupFactory
 
 DICT_CHECKPOINT = "_dict_checkpoint.pkl"
 COUNTERS = ("training_iteration", "time_total_s", "timesteps_total", "episodes_total")
-
-
-class TrainingResult:
-    """A TrainingResult is what `Trainable.save` returns and `restore` takes: a checkpoint and its result."""
-
-    __slots__ = ("checkpoint", "metrics")
-
-    def __init__(self, checkpoint: Checkpoint, metrics: Mapping[str, Any]) -> None:
-        self.checkpoint = checkpoint
-        self.metrics = dict(metrics)
-
-    def __repr__(self) -> str:
-        return f"TrainingResult(checkpoint={self.checkpoint!r}, metrics={self.metrics!r})"
 
 
 def write_answer(answer: object, folder: str, who: str) -> None:

@@ -44,8 +44,8 @@ class Life:
             self.iteration = max(0, self.iteration - 3)
             adopt(trial, self._checkpoint("/exp/dir_donor/checkpoint_0"))
         else:
-            trial.num_rows = trial.checkpoint.rows if trial.checkpoint else 0
-            self.iteration = trial.checkpoint.metrics["training_iteration"] if trial.checkpoint else 0
+            trial.num_rows = trial.newest.rows if trial.newest else 0
+            self.iteration = trial.newest.metrics["training_iteration"] if trial.newest else 0
             del self.expected[trial.num_rows :]
             self.fire("on_trial_start", trial=trial)
 
