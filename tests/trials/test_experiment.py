@@ -22,6 +22,13 @@ def test_trials_run_to_their_end_and_everybody_is_told_once():
     assert stage.trial("t0").last_result["done"] is True
 
 
+def test_a_criterion_that_cannot_be_compared_ends_the_experiment_as_in_ray():
+    stage = Stage(steps(9), trials(1, stopping_criterion={"training_iteration": {"a": 1}}))
+    with pytest.raises(TuneError) as raised:
+        stage.run()
+    assert isinstance(raised.value, TypeError)
+
+
 def test_never_more_at_once_than_there_is_room_for():
     stage = Stage(steps(2), trials(7), capacity={"CPU": 3}).run()
     assert (set(stage.statuses.values()), stage.engine.most_at_once) == ({"TERMINATED"}, 3)

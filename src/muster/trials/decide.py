@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from muster.base.foreign import error_text, message_text
-from muster.errors import MusterError, TuneError
+from muster.errors import MusterError, TuneError, as_plugin_error
 from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
 from muster.trials.events import TrialFailure, TrialFailureKind, TrialReported
 from muster.trials.metrics import DEFAULT_METRIC, flatten_result, in_words, missing_metric
@@ -134,9 +134,10 @@ def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
             continue
         value = flat[key]
         if isinstance(threshold, dict) or value is None or isinstance(value, (str, dict)):
-            raise TypeError(
+            raise as_plugin_error(
+                TypeError(),
                 f"stop criterion {key!r}: {value!r} cannot be compared with {threshold!r}. "
-                f"Nested metrics are written flat, e.g. {{'a/b': 1}}."
+                f"Nested metrics are written flat, e.g. {{'a/b': 1}}.",
             )
         if value >= threshold:
             return True
