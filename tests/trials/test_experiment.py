@@ -260,3 +260,19 @@ def test_a_loop_of_the_user_is_not_waited_for(admits):
     for at in (0.0, 100.0):
         stage.state.advance(at, admits=admits)
     assert len(stage.state.facts.warnings) == admits
+
+
+class StopsAll:
+    """StopsAll ends the experiment whenever it is asked."""
+
+    def __call__(self, trial_id, result):
+        return False
+
+    def stop_all(self):
+        return True
+
+
+@pytest.mark.conformance("C-082")
+def test_a_stopper_ends_trials_before_their_first_result_and_not_before_there_are_any():
+    stage = Stage(steps(3), trials(2), stopper=StopsAll()).run()
+    assert stage.statuses == {"t0": "TERMINATED", "t1": "TERMINATED"}

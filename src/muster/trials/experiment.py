@@ -152,7 +152,8 @@ class ExperimentState:
         if self.is_exhausted and not waits and self.plugins.stopper is None and guard is None:
             self.idle_since = None
             return self.take_commands()  # nearly every step: nothing waits that could be started
-        if not lifecycle.is_stopping and (why := self._why_to_end()):
+        has_begun = self.index.order or self.plugins.iteration  # as in Ray, the first trials come first
+        if has_begun and not lifecycle.is_stopping and (why := self._why_to_end()):
             self.end(at, why)
         if lifecycle.preemptions.announced:
             self._move_overdue(at)
