@@ -65,6 +65,9 @@ def test_numbers_and_dicts_are_reported_and_the_last_yield_stands(ended):
 def test_a_trial_without_a_report_is_done(ended):
     nothing = ended["nothing"]
     assert (nothing.metrics["done"], nothing.error, rows(nothing)) == (True, None, [])
+    assert set(nothing.metrics) == {
+        *("config", "date", "done", "hostname", "node_ip", "pid", "timestamp", "trial_id")
+    }
 
 
 @pytest.mark.conformance("C-077")

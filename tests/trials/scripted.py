@@ -127,7 +127,7 @@ class ListSearch:
         self.results.append((trial_id, result["training_iteration"]))
 
     def on_trial_complete(self, trial_id, result=None, error=False) -> None:
-        self.completed.append((trial_id, result["training_iteration"] if result else None, error))
+        self.completed.append((trial_id, (result or {}).get("training_iteration"), error))
 
 
 class First:

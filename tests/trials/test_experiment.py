@@ -22,6 +22,13 @@ def test_trials_run_to_their_end_and_everybody_is_told_once():
     assert stage.trial("t0").last_result["done"] is True
 
 
+def test_a_criterion_that_cannot_be_compared_ends_the_experiment_as_in_ray():
+    stage = Stage(steps(9), trials(1, stopping_criterion={"training_iteration": {"a": 1}}))
+    with pytest.raises(TuneError) as raised:
+        stage.run()
+    assert isinstance(raised.value, TypeError)
+
+
 def test_never_more_at_once_than_there_is_room_for():
     stage = Stage(steps(2), trials(7), capacity={"CPU": 3}).run()
     assert (set(stage.statuses.values()), stage.engine.most_at_once) == ({"TERMINATED"}, 3)
@@ -276,3 +283,19 @@ def test_a_trial_has_long_to_stop_while_others_run_and_little_time_afterwards(co
     assert set(stage.statuses.values()) == {"TERMINATED"}
     assert [grace for trial_id, grace in graces if trial_id == "t0"] == [600.0, 10.0]
     assert ("t1", 10.0) not in graces
+
+
+class StopsAll:
+    """StopsAll ends the experiment whenever it is asked."""
+
+    def __call__(self, trial_id, result):
+        return False
+
+    def stop_all(self):
+        return True
+
+
+@pytest.mark.conformance("C-082")
+def test_a_stopper_ends_trials_before_their_first_result_and_not_before_there_are_any():
+    stage = Stage(steps(3), trials(2), stopper=StopsAll()).run()
+    assert stage.statuses == {"t0": "TERMINATED", "t1": "TERMINATED"}

@@ -137,9 +137,10 @@ def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
             continue
         value = flat[key]
         if isinstance(threshold, dict) or value is None or isinstance(value, (str, dict)):
-            raise TypeError(
+            raise as_plugin_error(
+                TypeError(),
                 f"stop criterion {key!r}: {value!r} cannot be compared with {threshold!r}. "
-                f"Nested metrics are written flat, e.g. {{'a/b': 1}}."
+                f"Nested metrics are written flat, e.g. {{'a/b': 1}}.",
             )
         if value >= threshold:
             return True

@@ -172,7 +172,8 @@ class ExperimentState:
             self.idle_since = None
             self._hurry_last()
             return self.take_commands()  # nearly every step: nothing waits that could be started
-        if not lifecycle.is_stopping and (why := self._why_to_end()):
+        has_begun = self.index.order or self.plugins.iteration  # as in Ray, the first trials come first
+        if has_begun and not lifecycle.is_stopping and (why := self._why_to_end()):
             self.end(at, why)
         if lifecycle.preemptions.announced:
             self._move_overdue(at)

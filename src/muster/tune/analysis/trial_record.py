@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from muster.errors import StoreError, TuneError
@@ -218,7 +219,9 @@ def _completed(result: Mapping[str, Any], trial: Trial | TrialSummary) -> dict[s
     """Returns the last result with the trial id; without any, at least where and with what it ran."""
     if TRAINING_ITERATION in result:
         return {**result, "experiment_tag": trial.experiment_tag}
-    location = dict(trial.location) if isinstance(trial, Trial) else {}
+    location: dict[str, Any] = dict(trial.location) if isinstance(trial, Trial) else {}
+    if (at := trial.start_time if isinstance(trial, Trial) else trial.started_at) is not None:
+        location |= {"date": datetime.fromtimestamp(at).strftime("%Y-%m-%d_%H-%M-%S"), "timestamp": int(at)}
     return {**location, "config": dict(trial.config), **result}
 
 
