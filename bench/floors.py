@@ -100,6 +100,8 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("state_bytes_ratio", at_least=10),
         Floor("optuna_overhead", at_most=2),
         Floor("driver_mb_per_10k", at_most=15),
+        Floor("library_cpu_over_allowed.*", at_most=1.2),
+        Floor("library_cpu_saved.*", at_least=1.8),
         Floor("seconds.million_trials*", at_most=480),
         Floor("mb.million_trials*", at_most=2000),
     ),

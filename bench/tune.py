@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from bench import table, tune_baseline, tune_million, tune_start
+from bench import table, tune_baseline, tune_libraries, tune_million, tune_start
 from bench.options import Options
 from bench.ours import tune as ours
 from bench.peer import tune as peer
@@ -254,4 +254,5 @@ CASES = {
     "restore": restore,
     "optuna": optuna,
     "million": tune_million.million,
+    "libraries": tune_libraries.libraries,
 }

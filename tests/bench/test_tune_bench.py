@@ -10,7 +10,7 @@ from bench.tune_job import Job
 from bench.tune_processes import BenchProcesses, Side, in_turns
 
 from bench import __main__ as cli
-from bench import tune_baseline, tune_control, tune_job, tune_processes, tune_start
+from bench import tune_baseline, tune_control, tune_job, tune_libraries, tune_processes, tune_start
 from muster import tune
 
 TINY = 12
@@ -159,3 +159,13 @@ def test_bare_files_are_a_directory_with_five_files_for_each_trial(tmp_path):
 
 def test_a_pipe_goes_there_and_back_more_than_once_a_millisecond_or_so():
     assert tune_baseline.round_trips_per_s(200) > 100
+
+
+@pytest.mark.slow
+def test_trials_of_a_library_are_forked_and_forcing_that_changes_nothing(tmp_path):
+    pytest.importorskip("sklearn")
+    forced = {"PYTHONPATH": tune_libraries.forced_forks(str(tmp_path))}
+    with BenchProcesses(Options()) as processes:
+        ours = tune_libraries.run("muster", "sklearn", processes)
+        allowed = tune_libraries.run("muster", "sklearn", processes, forced)
+    assert 0 < ours["cpu_s"] < 1.5 * allowed["cpu_s"]

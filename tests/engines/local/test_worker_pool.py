@@ -18,7 +18,7 @@ from muster.engines.local.worker_pool import LocalOptions
 from muster.host import machine
 from muster.session import report
 from muster.testing.engine_contract.fixture import Driver
-from muster.trials.events import TrialExited, TrialStarted
+from muster.trials.events import TrialExited, TrialReported
 
 pytestmark = pytest.mark.slow
 
@@ -59,32 +59,35 @@ def limit_open_files(monkeypatch):
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def run_at_once(driver, count):
-    """Starts so many trials, each of which waits after its report; returns how many then ran at once."""
-    for k in range(count):
-        driver.start(f"t{k}", "it")
-    at_once = 0
-    while not all(driver.of(f"t{k}", TrialExited) for k in range(count)):
-        driver.quiet_for(0.3)
-        exited = {event.trial_id for event in driver.events if isinstance(event, TrialExited)}
-        started = {event.trial_id for event in driver.events if isinstance(event, TrialStarted)} - exited
-        at_once = max(at_once, len(started))
-        for trial_id in sorted(started):
-            driver.go_on(trial_id)
+def run_at_once(driver, count, expected):
+    """Starts so many trials, each of which waits after its report; returns how many did so at once."""
+    names = [f"t{k}" for k in range(count)]
+    for name in names:
+        driver.start(name, "it")
+    driver.poll_until(lambda: len(waiting(driver)) >= expected, answer=False)
+    driver.quiet_for(0.2)  # for more than there may be
+    at_once = waiting(driver)
+    for name in at_once:
+        driver.go_on(name)
+    driver.to_exit(*names)
     assert all(event.failure is None for event in driver.events if isinstance(event, TrialExited))
-    return at_once
+    return len(at_once)
+
+
+def waiting(driver):
+    return [event.trial_id for event in driver.events if isinstance(event, TrialReported)]
 
 
 def test_more_trials_run_at_once_than_the_soft_limit_on_open_files_allows(opened, limit_open_files):
     limit_open_files(60)
-    assert run_at_once(opened(cpus=80), 80) == 80
+    assert run_at_once(opened(cpus=80), 80, 80) == 80
 
 
 def test_trials_wait_where_the_limit_on_open_files_cannot_be_raised(opened, monkeypatch, caplog):
     driver = opened(cpus=80)
     limit = worker_pool._OTHER_FILES + worker_pool._FILES_EACH * 10
     monkeypatch.setattr(machine, "allow_open_files", lambda count: limit)
-    assert run_at_once(driver, 40) == 10
+    assert run_at_once(driver, 40, 10) == 10
     assert len(caplog.messages) == 1
 
 
