@@ -47,6 +47,13 @@ class ExperimentSpec:
     def place(self) -> ExperimentPaths:
         return paths_of(self.run)
 
+    @cached_property
+    def clock(self) -> SteadyClock:
+        """The clock of one run; a wall clock that is set changes neither costs nor limits."""
+        from muster.base.clock import SteadyClock
+
+        return SteadyClock()
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOutcome:
@@ -80,18 +87,13 @@ def launch(spec: ExperimentSpec) -> ExperimentOutcome:
     """Runs an experiment to its end, or until Ctrl-C; failed trials are results too."""
     _refuse_removed_variables()
     with ExitStack() as stack:
-        from muster.base.clock import SteadyClock
-
-        clock = SteadyClock()  # of costs and limits, which must not follow a wall clock that is set
-        reporter, engine = _start(spec, stack, clock)
+        reporter, engine = _start(spec, stack)
         from muster.tune.execution.experiment_run import run_experiment
 
-        return run_experiment(spec, stack, reporter, engine, clock)
+        return run_experiment(spec, stack, reporter, engine)
 
 
-def _start(
-    spec: ExperimentSpec, stack: ExitStack, clock: SteadyClock
-) -> tuple[Reporter, LocalEngine | RayEngine]:
+def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngine | RayEngine]:
     """Starts the engine before anything with a thread or a lock: its processes are copies of the first one.
 
     The reporter comes before the engine, because it decides where the output of trials goes.
@@ -105,12 +107,12 @@ def _start(
     stack.callback(reporter.abort)
     resources = trial_resources(spec.trainable, spec.overrides.get("resources_per_trial"))
     with reporter.catching():
-        engine = _open_engine(spec, thread_limit(resources, environment()), clock)
+        engine = _open_engine(spec, thread_limit(resources, environment()))
     stack.callback(engine.close)
     return reporter, engine
 
 
-def _open_engine(spec: ExperimentSpec, env: Mapping[str, str], clock: SteadyClock) -> LocalEngine | RayEngine:
+def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | RayEngine:
     """Opens the engine that runs the trials; Ray is imported only when it is requested or already in use."""
     trainables, storage = {spec.trainable_name: spec.code}, spec.place.for_trials()
     if _runs_on_ray(spec.run.engine):
@@ -121,16 +123,16 @@ def _open_engine(spec: ExperimentSpec, env: Mapping[str, str], clock: SteadyCloc
         reach = reach_of(spec.place, spec.run)
         return open_ray_engine(
             trainables=trainables,
+            clock=spec.clock,
             options=RayOptions(
                 env=env, remote_storage=reach, storage=storage, price_per_hour=spec.run.price_per_hour
             ),
-            clock=clock,
         )
     from muster.engines.local.engine import LocalEngine
     from muster.engines.local.worker_pool import LocalOptions
 
     options = LocalOptions(env=env, storage=storage, price_per_hour=spec.run.price_per_hour)
-    return LocalEngine(clock=clock, trainables=trainables, options=options)
+    return LocalEngine(clock=spec.clock, trainables=trainables, options=options)
 
 
 def _runs_on_ray(engine: str) -> bool:
