@@ -67,7 +67,8 @@ def born_at() -> float:
 
 def stay_alive():
     while True:
-        Path(FOLDER, "alive").write_text(str(time.monotonic()))
+        with open(FOLDER / "alive", "a") as file:  # by lines: a kill may come at any time
+            file.write(f"{time.monotonic()}\n")
         time.sleep(0.01)
 
 
