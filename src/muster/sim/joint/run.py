@@ -59,10 +59,7 @@ class JointRun:
         publish_s: float = 10.0,
         interval: TickInterval | None = None,
     ) -> None:
-        """`interval`: ticks follow each other as those of a monitor do, and forecasts come with them.
-
-        Without one, both come evenly: ticks by the options, forecasts every `publish_s`.
-        """
+        """`interval`: ticks, with forecasts, follow each other as those of a monitor do; None: evenly."""
         self.cluster, self.world = cluster, cluster.world
         self.group = TunerGroup(cluster, speed_of=speed_of)
         self.after_tick: Callable[[], None] = lambda: None

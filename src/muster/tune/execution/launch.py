@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from muster.base.clock import SteadyClock, SystemClock
+
 if TYPE_CHECKING:
-    from muster.base.clock import SteadyClock
     from muster.engines.local.engine import LocalEngine
     from muster.engines.ray.engine import RayEngine
     from muster.trials.experiment import ExperimentState
@@ -42,17 +43,11 @@ class ExperimentSpec:
     overrides: dict[str, Any] = field(default_factory=dict)  # of TrialTemplate: resources, restore_path, ...
     has_new_space: bool = False  # a restore was given a space: its objects go to old trials too
     must_be_resumable: bool = True  # else a part that cannot be pickled is only warned about
+    clock: SteadyClock = field(default_factory=SteadyClock)  # setting the wall clock changes no cost or limit
 
     @cached_property
     def place(self) -> ExperimentPaths:
         return paths_of(self.run)
-
-    @cached_property
-    def clock(self) -> SteadyClock:
-        """The clock of one run; a wall clock that is set changes neither costs nor limits."""
-        from muster.base.clock import SteadyClock
-
-        return SteadyClock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +93,6 @@ def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngin
 
     The reporter comes before the engine, because it decides where the output of trials goes.
     """
-    from muster.base.clock import SystemClock
     from muster.host.machine import environment
     from muster.tune.reporting.reporter import reporter_for
     from muster.tune.trainable.util import thread_limit, trial_resources
