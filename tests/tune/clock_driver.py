@@ -40,7 +40,7 @@ def measure() -> None:
         return submit(self, command)
 
     def note_price(self, run, at, usd_per_hour):
-        (FOLDER / "began").write_text(str(time.monotonic()))
+        (FOLDER / "began").write_text(f"{time.monotonic()}\n")
         held.setdefault(run.command.trial_id, (time.monotonic(), usd_per_hour / 3600))
         return priced(self, run, at, usd_per_hour)
 
@@ -67,7 +67,8 @@ def born_at() -> float:
 
 def stay_alive():
     while True:
-        Path(FOLDER, "alive").write_text(str(time.monotonic()))
+        with open(FOLDER / "alive", "a") as file:  # by lines: a kill may come at any time
+            file.write(f"{time.monotonic()}\n")
         time.sleep(0.01)
 
 

@@ -127,7 +127,7 @@ class Run:
             time.sleep(0.01)
 
     def read(self, name: str) -> float:
-        return float((self.folder / name).read_text())
+        return float((self.folder / name).read_text().rpartition("\n")[0].splitlines()[-1])
 
     def stop_for(self, seconds: float) -> None:
         os.kill(self.driver.pid, signal.SIGSTOP)

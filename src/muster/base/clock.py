@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -27,12 +26,10 @@ class SystemClock:
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
-
-
-def _boot_time() -> Callable[[], float]:
-    """Returns the clock that also counts while the machine is suspended, where there is one."""
-    number = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic if number is None else partial(time.clock_gettime, number)
+    # Also counts while the machine is suspended, where there is such a clock.
+    since_boot = staticmethod(
+        partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    )
 
 
 class ManualClock:
@@ -71,7 +68,7 @@ class SteadyClock:
     def __init__(self, clock: Clock | None = None, floor: float = 0.0) -> None:
         self.wall: Clock = clock or SystemClock()
         self.monotonic, self.sleep = self.wall.monotonic, self.wall.sleep
-        self._elapsed = self.monotonic if clock is not None else _boot_time()
+        self._elapsed = self.monotonic if clock is not None else SystemClock.since_boot
         self._offset = self.wall.now() - self._elapsed()
         self.not_before(floor)
 

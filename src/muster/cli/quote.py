@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from muster.base.text import counted
 from muster.cli.backtest.command import history_place
 from muster.cli.console import QUIET, ProgressLine, emit, remark, save_figure, show
 from muster.cli.sim.tune_command import launch_of
@@ -130,11 +131,14 @@ def _page(found: Quote) -> Iterator[RenderableType]:
         )
     yield table
     source = (
-        f"a step takes {found.step_s:.3g} s, measured on {found.measured_on} trials"
+        f"a step takes {found.step_s:.3g} s, measured on {counted(found.measured_on, 'trial')}"
+        + (f" ({found.failed} failed, and so does their share of the simulated ones)" if found.failed else "")
         if found.measured_on
         else f"a step takes {found.step_s:.3g} s, as given; curves are made up"
     )
-    yield Text(f"{source}; {found.trials} trials; each line is {found.starts} simulated runs", style=QUIET)
+    yield Text(
+        f"{source}; {counted(found.trials, 'trial')}; each line is {found.starts} simulated runs", style=QUIET
+    )
 
 
 def _time(hours: float) -> str:

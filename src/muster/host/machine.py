@@ -141,10 +141,8 @@ def process_activity(pid: int) -> ProcessActivity | None:
 def process_age_s() -> float:
     """Returns how long this process has existed; 0 where the system does not say."""
     stat, uptime = _read("/proc/self/stat"), _read("/proc/uptime")
-    if not stat or not uptime:
-        return 0.0
-    ticks = int(stat.rpartition(")")[2].split()[19])
-    return max(0.0, float(uptime.split()[0]) - ticks / os.sysconf("SC_CLK_TCK"))
+    ticks = int(stat.rpartition(")")[2].split()[19]) if stat else 0
+    return max(0.0, float(uptime.split()[0]) - ticks / os.sysconf("SC_CLK_TCK")) if uptime else 0.0
 
 
 def node_ip() -> str:

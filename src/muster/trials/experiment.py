@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from muster.errors import TuneError
@@ -95,12 +94,6 @@ class ExperimentState:
     def limits(self) -> Limits:
         """The limits, with the deadline by the clock of the events."""
         return self.settings.limits if self.guard is None else self.guard.limits
-
-    def move_deadline(self, ahead_s: float) -> None:
-        """Takes by how much the clock of the events is ahead of that by which the deadline was given."""
-        deadline = self.limits.deadline
-        if self.guard is not None and deadline is not None:
-            self.guard.limits = replace(self.limits, deadline=deadline + ahead_s)
 
     @property
     def trials(self) -> Mapping[str, Trial]:
@@ -285,7 +278,7 @@ class ExperimentState:
         count, since = self._noted
         is_stale = at - since > 8 * NOTE_S  # the driver was stopped: ends of trials may wait to be handled
         if count == self.facts.count and at - since >= NOTE_S and not is_stale:
-            trial = self.spend.any_open()
+            trial = next(iter(self.spend.open.values()))
             event = TrialPriced(trial_id=trial.trial_id, at=at, usd_per_hour=trial.usd_per_hour or 0.0)
             self.facts.note(event)
             self.spend.price(trial, at, event.usd_per_hour)

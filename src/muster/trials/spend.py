@@ -67,21 +67,18 @@ class SpendBook:
         self.is_used = False  # a price was known at some time
         self.seen_at = float("-inf")  # the newest time that is known: a driver that was killed ran until then
         self._ended_usd = 0.0
-        self._open: dict[str, Trial] = {}  # trials whose place has a price
+        self.open: dict[str, Trial] = {}  # trials whose place has a price
         # Of all open ones together: $ per hour, and $ per hour times the second (from `_origin`) since when.
         self._rate = self._shift = self._origin = 0.0
 
     @property
     def rate(self) -> float:
         """The $ per hour of all trials that hold a place."""
-        return self._rate if self._open else 0.0
-
-    def any_open(self) -> Trial:
-        return next(iter(self._open.values()))
+        return self._rate if self.open else 0.0
 
     def spent(self, at: float) -> float:
         """Returns the $ of all trials up to a time; takes the same time for any number of them."""
-        running = self._rate * (at - self._origin) - self._shift if self._open else 0.0
+        running = self._rate * (at - self._origin) - self._shift if self.open else 0.0
         return self._ended_usd + running / HOUR_S
 
     def price(self, trial: Trial, at: float, usd_per_hour: float) -> None:
@@ -90,10 +87,10 @@ class SpendBook:
         if trial.usd_per_hour is not None:
             self.close(trial, at)
         trial.usd_per_hour, trial.priced_at = usd_per_hour, at
-        if not self._open:
+        if not self.open:
             self._rate = self._shift = 0.0
             self._origin = at
-        self._open[trial.trial_id] = trial
+        self.open[trial.trial_id] = trial
         self._rate += usd_per_hour
         self._shift += usd_per_hour * (at - self._origin)
 
@@ -103,7 +100,7 @@ class SpendBook:
         if rate is None:
             return False
         cost = rate * max(0.0, at - trial.priced_at) / HOUR_S
-        self._open.pop(trial.trial_id, None)
+        self.open.pop(trial.trial_id, None)
         self._rate -= rate
         self._shift -= rate * (trial.priced_at - self._origin)
         self._ended_usd += cost

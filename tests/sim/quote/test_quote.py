@@ -14,7 +14,15 @@ from muster.base.rng import Seed
 from muster.cli.quote import quote_command
 from muster.errors import ConfigError
 from muster.sim.backtest.recording import read_recording
-from muster.sim.quote.learned import LearnedCurve, StepPace, TrialStarts, fitted, pace_of, starts_of
+from muster.sim.quote.learned import (
+    LearnedCurve,
+    StepPace,
+    TrialStarts,
+    extrapolation,
+    fitted,
+    pace_of,
+    starts_of,
+)
 from muster.sim.quote.quote import assumptions_of
 from muster.sim.quote.world import interval_of
 from muster.sim.tune.trace import RecordedCurve, RecordedTrial
@@ -40,12 +48,12 @@ def trains(config):
         tune.report({"loss": config["x"] + 1.0 / (step + 1)})
 
 
-def tuner(tmp_path, **changes):
+def tuner(tmp_path, trainable=trains, space=None, **changes):
     given = {"metric": "loss", "mode": "min", "num_samples": 12}
     scheduler = tune.schedulers.ASHAScheduler(max_t=9, reduction_factor=3)
     return tune.Tuner(
-        trains,
-        param_space={"x": tune.uniform(0, 1)},
+        trainable,
+        param_space=space or {"x": tune.uniform(0, 1)},
         tune_config=tune.TuneConfig(**{**given, "scheduler": scheduler, **changes}),
         run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
     )
@@ -85,6 +93,21 @@ def test_longer_steps_cost_more(tmp_path, cluster):
         asked._run.stop = run.stop
         costs.append(asked.quote(cluster, step_s=step_s, starts=1).lines[0].cost)
     assert costs[1] > 2 * costs[0]
+
+
+def fails_above(config):
+    tune.report({"loss": config["x"]})
+    if config["x"] > 0.5:
+        raise ValueError("too large")
+    tune.report({"loss": config["x"]})
+
+
+@pytest.mark.slow
+def test_all_points_of_a_grid_are_quoted_and_failures_of_the_profile_too(tmp_path, cluster):
+    grid = {"x": tune.grid_search([0.1, 0.2, 0.6, 0.7])}
+    asked = tuner(tmp_path, fails_above, grid, num_samples=2, scheduler=None)
+    found = asked.quote(cluster, minutes=0.2, starts=1)
+    assert (found.trials, found.measured_on, found.failed) == (8, 8, 4)
 
 
 @pytest.mark.slow
@@ -234,12 +257,30 @@ def test_the_first_step_of_a_trial_does_not_count_where_there_are_others():
     assert pace_of([recorded(9.0)]).step_s == pytest.approx(9.0)
 
 
-def test_a_curve_goes_on_as_it_was_fitted():
+def test_a_curve_goes_on_as_it_was_fitted_no_further_than_it_slows_down():
     values = [2.0 + 3.0 / math.sqrt(t) for t in range(1, 6)]
     assert fitted(values) == (pytest.approx(2.0), pytest.approx(3.0))
     curve = LearnedCurve(RecordedCurve([recorded(*[1.0] * 5, values=values)]), "loss", 99, Seed(1))
     assert curve.metrics({"x": 1}, 3) == {"loss": values[2]}
-    assert curve.metrics({"x": 1}, 16)["loss"] == pytest.approx(2.75)
+    assert curve.metrics({"x": 1}, 6)["loss"] == pytest.approx(2.0 + 3.0 / math.sqrt(6))
+    assert 2.0 < curve.metrics({"x": 1}, 99)["loss"] < curve.metrics({"x": 1}, 6)["loss"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 9, 20])
+@pytest.mark.parametrize("decay", [lambda t: 1 / t, lambda t: t**-2.0, lambda t: 0.5**t, lambda t: 0.0])
+def test_no_curve_goes_below_its_floor(rows, decay):
+    value = extrapolation([0.25 + decay(t) for t in range(1, rows + 1)])
+    assert value(rows + 1) <= 0.25 + decay(rows)
+    assert value(10_000) >= 0.25
+
+
+def test_a_simulated_trial_ends_where_the_nearest_recorded_one_failed():
+    trials = [
+        RecordedTrial(name, {"x": x}, ({"loss": 1.0},) * count, (2.0,) * count, name != "a")
+        for name, x, count in (("a", 0.0, 3), ("b", 0.5, 2), ("c", 1.0, 0))
+    ]
+    curve = LearnedCurve(RecordedCurve(trials), "loss", 9, Seed(1))
+    assert [curve.iterations({"x": x}) for x in (0.1, 0.55, 0.9)] == [9, 2, 0]
 
 
 def test_few_values_or_none_are_not_extrapolated():

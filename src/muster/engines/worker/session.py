@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import threading
@@ -117,7 +116,7 @@ class TrialSession:
         self.on_result: Callable[[Mapping[str, Any], Stamp, float], None] | None = None
         self._last_report_saved: int | None = None
         self._info: PreemptionInfo | None = None  # what is announced about this machine
-        self._leaves_at = math.inf  # by the monotonic clock
+        self._leaves_at = 0.0  # by the monotonic clock: somebody may set the other one
         self._has_answered = False  # by a checkpoint
         self._publish_s = 0.0  # how long the last checkpoint took
         self._usage: UsageMonitor | None = None
@@ -168,8 +167,8 @@ class TrialSession:
         info = None if told is None else PreemptionInfo(*told)
         if info != self._info:
             self._info, self._has_answered = info, False
-            left_s = math.inf if info is None else info.left_s(self._clock.now())
-            self._leaves_at = self._clock.monotonic() + left_s  # the wall clock may be set meanwhile
+            if info is not None:
+                self._leaves_at = self._clock.monotonic() + info.left_s(self._clock.now())
 
     def watch_usage(self) -> None:
         """Adds to every result how busy the machine is."""

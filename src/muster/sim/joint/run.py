@@ -59,17 +59,18 @@ class JointRun:
         publish_s: float = 10.0,
         interval: TickInterval | None = None,
     ) -> None:
-        """`interval`: ticks follow each other as those of a monitor do; None: evenly, by the options."""
+        """`interval`: ticks, with forecasts, follow each other as those of a monitor do; None: evenly."""
         self.cluster, self.world = cluster, cluster.world
         self.group = TunerGroup(cluster, speed_of=speed_of)
         self.after_tick: Callable[[], None] = lambda: None
         self._waiting, self._publish_s, self._interval = len(experiments), publish_s, interval
-        self._ticks, self._urgent = 0, (0, 0)
+        self._ticks, self._urgent = 0, (0, 0, 0)
         self._soonest = self._due = 0.0
         for asked in experiments:
             self.world.after(asked.start_s, partial(self._begin, asked))
         self._tick_in(0.0)
-        self.world.after(publish_s, self._publish)
+        if interval is None:
+            self.world.after(publish_s, self._publish)
 
     @property
     def tuners(self) -> list[JointTuner]:
@@ -101,6 +102,8 @@ class JointRun:
         self.group.begin(asked)
 
     def _tick(self) -> None:
+        if self._interval is not None:
+            self.group.publish()
         self.cluster.tick()
         self.after_tick()
         self.cluster.store.commits.clear()
@@ -116,13 +119,14 @@ class JointRun:
         self.world.after(seconds, lambda: self._tick() if number == self._ticks else None)
 
     def _tick_early(self) -> None:
-        """Brings the next tick forward when demand or nodes have changed, as a monitor does."""
+        """Brings the next tick forward when demand, nodes or places have changed, as a monitor does."""
         if self._interval is not None and self._due > self._soonest and self._urgent_now() != self._urgent:
             self._tick_in(max(0.0, self._soonest - self.world.time))
+            self._soonest = self._due  # once, however the sum was rounded
 
-    def _urgent_now(self) -> tuple[int, int]:
+    def _urgent_now(self) -> tuple[int, int, int]:
         runtime = self.cluster.runtime
-        return len(runtime.pending_gangs()), len(runtime.live_nodes())
+        return len(runtime.pending_gangs()), len(runtime.live_nodes()), len(runtime.gangs)
 
     def _pause_s(self) -> float:
         seen = self.cluster.result

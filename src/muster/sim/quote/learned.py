@@ -1,8 +1,8 @@
 """Learns from a few minutes of real trials how long steps take and how curves go on, for simulated trials.
 
-A simulated trial does what the recorded trial with the nearest config did. Beyond the record its metric goes
-on as a + b / sqrt(t), fitted to that trial. Each start of a simulation draws the pace anew within what so few
-trials can tell, so that the spread of the answer has this uncertainty in it.
+A simulated trial does what the recorded trial with the nearest config did; where that one failed, it ends.
+Beyond the record its metric goes on as `extrapolation` says. Each start of a simulation draws the pace anew
+within what so few trials can tell, so that the spread of the answer has this uncertainty in it.
 """
 
 from __future__ import annotations
@@ -83,10 +83,11 @@ class LearnedCurve(Curve):
         self._recorded, self._metric, self._most_steps = recorded, metric, most_steps
         pace, draw = pace_of(recorded.trials), seed.derive("quote.pace")
         self._factor = math.exp(draw.gauss(0.0, pace.uncertainty))
-        self._fits: dict[str, tuple[float, float]] = {}
+        self._beyond: dict[str, Callable[[int], float]] = {}
 
     def iterations(self, config: Config) -> int | None:
-        return self._most_steps
+        trial = self._recorded.followed(config)
+        return len(trial.rows) if trial.has_failed else self._most_steps
 
     def seconds(self, config: Config, iteration: int) -> float:
         seconds = self._recorded.followed(config).seconds
@@ -97,14 +98,28 @@ class LearnedCurve(Curve):
         trial = self._recorded.followed(config)
         if iteration <= len(trial.rows):
             return trial.rows[iteration - 1]
-        level, slope = self._fit(trial)
-        return {**trial.rows[-1], self._metric: level + slope / math.sqrt(iteration)}
+        if trial.trial_id not in self._beyond:
+            self._beyond[trial.trial_id] = extrapolation([row.get(self._metric) for row in trial.rows])
+        return {**trial.rows[-1], self._metric: self._beyond[trial.trial_id](iteration)}
 
-    def _fit(self, trial: RecordedTrial) -> tuple[float, float]:
-        found = self._fits.get(trial.trial_id)
-        if found is None:
-            found = self._fits[trial.trial_id] = fitted([row.get(self._metric) for row in trial.rows])
-        return found
+
+def extrapolation(values: Sequence[Any]) -> Callable[[int], float]:
+    """Returns how values go on from their last one: along a + b / sqrt(t), no further than they slow down.
+
+    The changes in two equal spans are continued as a geometric series: less than a curve with a floor has
+    left, whether it approaches the floor by a power of t or faster.
+    """
+    known, (_, slope) = [float(value) for value in values if _is_finite(value)], fitted(values)
+    span = (len(known) - 1) // 2
+    first, middle, last = known[-1 - 2 * span :: span] if span > 0 else (known or [math.nan])[-1:] * 3
+    before, change = middle - first, last - middle
+    slows = change * before > 0.0 and abs(change) < abs(before)
+    most = abs(change / (before / change - 1.0)) if slows else 0.0
+
+    def value(step: int) -> float:
+        return last + min(max(slope / math.sqrt(step) - slope / math.sqrt(len(values)), -most), most)
+
+    return value
 
 
 def fitted(values: Sequence[Any]) -> tuple[float, float]:
@@ -204,3 +219,4 @@ class Measured(Struct, frozen=True, kw_only=True):
     pace: StepPace
     is_given: bool = False  # the user gave the pace; nothing was run
     checkpoint_every: int = 1  # steps
+    failed: int = 0  # of the trials that were run

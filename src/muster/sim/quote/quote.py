@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,11 @@ from muster.sim.backtest.recording import Timings, read_recording
 from muster.sim.joint.cloud import BootTime
 from muster.sim.quote.learned import GivenCurve, LearnedCurve, Measured, StepPace, pace_of, starts_of
 from muster.sim.quote.world import Assumptions, QuoteLine, QuoteVariant, checked_spec, line_of
-from muster.sim.tune.trace import RecordedCurve, read_trace
+from muster.sim.tune.trace import RecordedCurve, RecordedTrial, read_trace
 from muster.trials.template import TrialTemplate
 from muster.tune.callback import Callback
 from muster.tune.config import RunConfig
-from muster.tune.execution.assemble import template_of
+from muster.tune.execution.assemble import search_of, template_of
 from muster.tune.tune_config import TuneConfig
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Quote(Struct, frozen=True, kw_only=True):
     measured_on: int  # trials that were run for it; 0: the step time was given
     trials: int
     starts: int
+    failed: int = 0  # of the trials that were run for it
 
     def __str__(self) -> str:
         """Returns one sentence for each variant, the experiment as it is first."""
@@ -150,7 +151,7 @@ def quote(
         _given(asked, template, step_s) if step_s is not None else _run(asked, template, minutes, progress)
     )
     assumed = replace(assumed, costs=replace(assumed.costs, checkpoint_every=measured.checkpoint_every))
-    lines = []
+    lines, (search, _) = [], search_of(deepcopy(asked.tune), template)
     with _quiet():
         for variant in variants(asked.tune, spec):
 
@@ -162,8 +163,9 @@ def quote(
         lines=tuple(lines),
         step_s=measured.pace.step_s,
         measured_on=0 if measured.is_given else measured.pace.trials,
-        trials=template.num_samples,
+        trials=getattr(search, "total_samples", 0) or template.num_samples,  # all points of a grid
         starts=assumed.starts,
+        failed=measured.failed,
     )
 
 
@@ -222,9 +224,10 @@ def _run(
 ) -> Measured:
     """Runs the experiment for a few minutes on this computer, as it would begin; keeps nothing of it."""
     progress(f"running trials for at most {minutes:g} min to see how long a step takes")
+    counter = _StepCounter(progress)
     with tempfile.TemporaryDirectory(prefix="muster-quote-") as place:
-        ended = _fit(asked, minutes, Path(place), progress)
-        recorded = read_trace(place)
+        ended = _fit(asked, minutes, Path(place), counter)
+        recorded = counter.mark_failed(read_trace(place).trials)
     metric, _ = _objective(asked.tune)
     longest = max((len(trial.rows) for trial in recorded.trials if trial.trial_id in ended), default=None)
     steps = _most_steps(asked, template, longest)
@@ -232,6 +235,7 @@ def _run(
         make_curve=lambda seed: LearnedCurve(_fresh(recorded), metric, steps, seed),
         pace=pace_of(recorded.trials),
         checkpoint_every=_checkpoint_every(recorded),
+        failed=len(counter.failed),
     )
 
 
@@ -243,10 +247,19 @@ def _checkpoint_every(recorded: RecordedCurve) -> int:
 
 
 class _StepCounter(Callback):
-    """Reports how many steps the trials of a profile have done."""
+    """Reports how many steps the trials of a profile have done; keeps the configs of those that failed."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress, self._steps, self._trials = progress, 0, set[str]()
+        self.failed: dict[str, RecordedTrial] = {}
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ANN401
+        self.failed[trial.trial_id] = RecordedTrial(trial.trial_id, trial.config, (), (), has_failed=True)
+
+    def mark_failed(self, trials: Iterable[RecordedTrial]) -> RecordedCurve:
+        """Returns the record, with those that failed before their first result."""
+        seen = {one.trial_id: replace(one, has_failed=one.trial_id in self.failed) for one in trials}
+        return RecordedCurve(list({**self.failed, **seen}.values()))
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:  # noqa: ANN401
         self._steps += 1
@@ -260,10 +273,8 @@ def _fresh(recorded: RecordedCurve) -> RecordedCurve:
     return RecordedCurve(recorded.trials)
 
 
-def _fit(asked: ExperimentSpec, minutes: float, place: Path, progress: Callable[[str], None]) -> set[str]:
-    """Returns the trials whose own code ended them."""
-    from copy import deepcopy
-
+def _fit(asked: ExperimentSpec, minutes: float, place: Path, counter: _StepCounter) -> set[str]:
+    """Returns the trials whose own code ended them well."""
     from muster.tune.tuner import Tuner
 
     tune = copy(asked.tune)
@@ -273,13 +284,14 @@ def _fit(asked: ExperimentSpec, minutes: float, place: Path, progress: Callable[
         name="profile",
         storage_path=str(place),
         stop=deepcopy(asked.run.stop),
-        callbacks=[_StepCounter(progress)],
+        callbacks=[counter],
         verbose=0,
     )
     grid = Tuner(asked.trainable, param_space=asked.param_space, tune_config=tune, run_config=run).fit()
     if len(grid) and len(grid.errors) == len(grid):
         raise ConfigError(f"every trial of the profile failed; the first: {grid.errors[0]}")
-    return {str(one.metrics.get("trial_id")) for one in grid if one.metrics and one.metrics.get("done")}
+    ended = {str(one.metrics.get("trial_id")) for one in grid if one.metrics and one.metrics.get("done")}
+    return ended - counter.failed.keys()
 
 
 def variants(tune: TuneConfig, spec: ClusterSpec) -> list[QuoteVariant]:

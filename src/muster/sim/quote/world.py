@@ -31,8 +31,8 @@ from muster.tune.tune_config import TuneConfig
 
 SPOT = "spot"
 _BOOT_TICKS = 15.0  # so many in the time of a boot: ticks are short against what they wait for
-_LEAST_TICK_S, _MOST_TICK_S, _QUIET_TICK_S = 1.0, 10.0, 5.0
-_PUBLISH_S = 3.0  # between two forecasts of a driver
+_LEAST_TICK_S, _MOST_TICK_S = 1.0, 10.0
+_QUIET_TICKS = 8.0  # so much longer is the time between two ticks at most, while nothing changes
 _UP_S, _DOWN_S = 36_000.0, 1_200.0  # a pool sells for ten hours, then for twenty minutes nothing
 _MACHINES = 1_000
 _SPANS = 200
@@ -153,13 +153,12 @@ def _run(
     )
     joint = JointExperiment(name="quote", experiment=asked, knows_limit=True)
     tick_s = cluster.options.tick_s
-    interval = TickInterval(tick_s, max(tick_s, _QUIET_TICK_S))
+    interval = TickInterval(tick_s, _QUIET_TICKS * tick_s)
     speeds = {known.name: known.speed for known in variant.spec.node_types}
     run = JointRun(
         cluster,
         [joint],
         speed_of=speeds.__getitem__,
-        publish_s=max(tick_s, _PUBLISH_S),
         interval=interval,
     )
     return run.run()

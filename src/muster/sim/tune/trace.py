@@ -38,6 +38,7 @@ class RecordedTrial(Struct, frozen=True):
     config: Mapping[str, Any]
     rows: tuple[Mapping[str, Any], ...]
     seconds: tuple[float, ...]
+    has_failed: bool = False  # after its last row
 
 
 class RecordedCurve(Curve):

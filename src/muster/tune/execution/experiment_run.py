@@ -121,16 +121,12 @@ def rare_collections() -> Iterator[None]:
 
 
 def run_experiment(
-    spec: ExperimentSpec,
-    stack: ExitStack,
-    reporter: Reporter,
-    engine: LocalEngine | RayEngine,
-    clock: SteadyClock,
+    spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
 ) -> ExperimentOutcome:
     """Runs an experiment to its end, or until Ctrl-C; `stack` closes what is opened here."""
     _prepare(spec, engine)
-    run = _assemble(spec, stack, reporter, engine, clock)
-    state, directory = run.state, spec.place.directory
+    run = _assemble(spec, stack, reporter, engine)
+    state, clock, directory = run.state, run.clock, spec.place.directory
     store = stack.enter_context(SqliteTrialStore(directory, trust_pickles=True))
     store.save_settings(settings_record(spec.trainable_name, spec.tune, state))
     stop = stack.enter_context(gentle_stop(environment()))
@@ -265,17 +261,14 @@ class _Assembled(NamedTuple):
     hooks: CallbackList
     writer: LogWriter
     uploads: Uploads | None
-    clock: Clock
+    clock: SteadyClock
 
 
 def _assemble(
-    spec: ExperimentSpec,
-    stack: ExitStack,
-    reporter: Reporter,
-    engine: LocalEngine | RayEngine,
-    clock: SteadyClock,
+    spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
 ) -> _Assembled:
     """Makes the parts of one run, in the order in which they need each other."""
+    clock = spec.clock
     named = {**spec.overrides, "trainable_name": spec.trainable_name}  # it may be registered by another
     template = template_of(spec.trainable, spec.param_space, spec.tune, spec.run, named)
     cpus = engine.capacity().get("CPU", 0.0)
@@ -348,7 +341,7 @@ def _make_trial(spec: ExperimentSpec, template: TrialTemplate) -> MakeTrial:
 def _announce(spec: ExperimentSpec, run: _Assembled, reporter: Reporter) -> None:
     budget = seconds(spec.tune.time_budget_s, "TuneConfig(time_budget_s=...)")
     total = getattr(run.state.plugins.search, "total_samples", None)
-    reporter.begin(_info(spec, run, total, budget))
+    reporter.begin(_info(spec, run.state, run.template, total, budget))
     run.hooks.setup(
         stop=spec.run.stop,
         num_samples=spec.tune.num_samples,
@@ -373,10 +366,15 @@ def _warn_of_others(spec: ExperimentSpec, run: _Assembled, stack: ExitStack, rep
         reporter.note(warning)
 
 
-def _info(spec: ExperimentSpec, run: _Assembled, total: int | None, budget: float | None) -> RunInfo:
+def _info(
+    spec: ExperimentSpec,
+    state: ExperimentState,
+    template: TrialTemplate,
+    total: int | None,
+    budget: float | None,
+) -> RunInfo:
     from muster.tune.search.variant_generator import searched_keys
 
-    state, template, clock = run.state, run.template, run.clock
     settings, index = state.settings, state.index
     search: Any = state.plugins.search
     scheduler: Any = state.plugins.scheduler
@@ -396,7 +394,7 @@ def _info(spec: ExperimentSpec, run: _Assembled, total: int | None, budget: floa
         scheduler_debug=getattr(scheduler, "debug_string", str),
         time_budget_s=budget,
         program=program(),
-        cost=lambda: _cost_text(state, clock),
+        cost=lambda: _cost_text(state, spec.clock),
         ended_by=lambda: state.ended_by,
     )
 

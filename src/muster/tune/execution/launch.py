@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from muster.base.clock import SteadyClock, SystemClock
+
 if TYPE_CHECKING:
-    from muster.base.clock import SteadyClock
     from muster.engines.local.engine import LocalEngine
     from muster.engines.ray.engine import RayEngine
     from muster.trials.experiment import ExperimentState
@@ -43,6 +44,7 @@ class ExperimentSpec:
     overrides: dict[str, Any] = field(default_factory=dict)  # of TrialTemplate: resources, restore_path, ...
     has_new_space: bool = False  # a restore was given a space: its objects go to old trials too
     must_be_resumable: bool = True  # else a part that cannot be pickled is only warned about
+    clock: SteadyClock = field(default_factory=SteadyClock)  # setting the wall clock changes no cost or limit
 
     @cached_property
     def place(self) -> ExperimentPaths:
@@ -83,23 +85,17 @@ def launch(spec: ExperimentSpec) -> ExperimentOutcome:
 
     check_variables(environment())
     with ExitStack() as stack:
-        from muster.base.clock import SteadyClock
-
-        clock = SteadyClock()  # of costs and limits, which must not follow a wall clock that is set
-        reporter, engine = _start(spec, stack, clock)
+        reporter, engine = _start(spec, stack)
         from muster.tune.execution.experiment_run import run_experiment
 
-        return run_experiment(spec, stack, reporter, engine, clock)
+        return run_experiment(spec, stack, reporter, engine)
 
 
-def _start(
-    spec: ExperimentSpec, stack: ExitStack, clock: SteadyClock
-) -> tuple[Reporter, LocalEngine | RayEngine]:
+def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngine | RayEngine]:
     """Starts the engine before anything with a thread or a lock: its processes are copies of the first one.
 
     The reporter comes before the engine, because it decides where the output of trials goes.
     """
-    from muster.base.clock import SystemClock
     from muster.host.machine import environment
     from muster.tune.reporting.reporter import reporter_for
     from muster.tune.trainable.util import thread_limit, trial_resources
@@ -109,12 +105,12 @@ def _start(
     stack.callback(reporter.abort)
     resources = trial_resources(spec.trainable, spec.overrides.get("resources_per_trial"))
     with reporter.catching():
-        engine = _open_engine(spec, thread_limit(resources, environment()), clock)
+        engine = _open_engine(spec, thread_limit(resources, environment()))
     stack.callback(engine.close)
     return reporter, engine
 
 
-def _open_engine(spec: ExperimentSpec, env: Mapping[str, str], clock: SteadyClock) -> LocalEngine | RayEngine:
+def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | RayEngine:
     """Opens the engine that runs the trials; Ray is imported only when it is requested or already in use."""
     trainables, storage = {spec.trainable_name: spec.code}, spec.place.for_trials()
     if _runs_on_ray(spec.run.engine):
@@ -127,6 +123,7 @@ def _open_engine(spec: ExperimentSpec, env: Mapping[str, str], clock: SteadyCloc
         reach = reach_of(spec.place, spec.run)
         return open_ray_engine(
             trainables=trainables,
+            clock=spec.clock,
             options=RayOptions(
                 env=env,
                 remote_storage=reach,
@@ -134,13 +131,12 @@ def _open_engine(spec: ExperimentSpec, env: Mapping[str, str], clock: SteadyCloc
                 price_per_hour=spec.run.price_per_hour,
                 idle_warning_s=idle_warning_in(environment()),
             ),
-            clock=clock,
         )
     from muster.engines.local.engine import LocalEngine
     from muster.engines.local.worker_pool import LocalOptions
 
     options = LocalOptions(env=env, storage=storage, price_per_hour=spec.run.price_per_hour)
-    return LocalEngine(clock=clock, trainables=trainables, options=options)
+    return LocalEngine(clock=spec.clock, trainables=trainables, options=options)
 
 
 def _runs_on_ray(engine: str) -> bool:

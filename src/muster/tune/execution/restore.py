@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from muster.base.clock import SteadyClock, ahead_s
 from muster.base.foreign import error_text, message_text
 from muster.errors import RestoreError, StoreError, TuneError
@@ -222,7 +224,8 @@ class Restorer:
         """Restores trials, searcher and scheduler; then applies the rules."""
         saver.restore(saved, make_trial, self._catch_up)
         self._clock.not_before(state.spend.seen_at)
-        state.move_deadline(ahead_s(self._clock))
+        if state.guard is not None and (deadline := state.limits.deadline) is not None:
+            state.guard.limits = replace(state.limits, deadline=deadline + ahead_s(self._clock))
         apply_resume_rules(state, self._rules, self._clock.now(), self._forget_failure)
         checkpoints = self._place.checkpoints()
         for trial in state.index.live.values():
