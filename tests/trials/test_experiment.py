@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.trials.scripted import First, Stage, steps, trials
+from tests.trials.scripted import First, ScriptedEngine, Stage, steps, trials
 
 from muster.errors import TuneError
 from muster.trials.commands import SaveTrial, StartTrial
-from muster.trials.model import CheckpointPolicy, FailurePolicy
+from muster.trials.events import TrialExited, TrialFailure, TrialFailureKind
+from muster.trials.model import CheckpointPolicy, CheckpointRef, FailurePolicy
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 
 
@@ -183,3 +184,29 @@ def test_no_more_trials_wait_than_may_and_none_is_asked_for_while_nearly_so_many
     assert set(stage.statuses.values()) == {"TERMINATED"}
     assert max(seen) == 40
     assert all(waiting >= 35 for waiting in seen[20:150])
+
+
+class LoadsBadly(ScriptedEngine):
+    """The first and the third start cannot load their checkpoint."""
+
+    starts = 0
+
+    def _start(self, command):
+        self.starts += 1
+        if self.starts not in (1, 3):
+            super()._start(command)
+            return
+        failure = TrialFailure(kind=TrialFailureKind.USER_ERROR, message="cannot load")
+        self.events.append(TrialExited(trial_id=command.trial_id, at=self._tick(), failure=failure))
+
+
+def test_a_successful_restore_renews_the_budget_of_restore_failures():
+    def script(config, start):
+        return [{"loss": 1.0}, *([ValueError("once")] if engine.starts == 2 else [])]
+
+    saved = CheckpointRef(path="/x/c", index=0, metrics={"training_iteration": 1})
+    policy = FailurePolicy(restore_retries=1)
+    stage = Stage(script, trials(1, checkpoints=(saved,), max_failures=1), failure=policy)
+    engine = stage.engine = LoadsBadly(script)
+    stage.run()
+    assert (stage.statuses, stage.trial("t0").num_failures, engine.starts) == ({"t0": "TERMINATED"}, 1, 4)

@@ -133,6 +133,16 @@ def test_a_checkpoint_whose_callback_raises_is_kept_and_the_error_logged(tmp_pat
     assert "Raises.on_checkpoint" in caplog.text
 
 
+def test_setup_gets_exactly_rays_arguments(tmp_path):
+    class Exact(Callback):
+        def setup(self, stop, num_samples, total_num_samples, time_budget_s):
+            self.seen = (stop, num_samples, total_num_samples, time_budget_s)
+
+    exact = Exact()
+    fitted(saves_nothing, tmp_path, exact)
+    assert exact.seen == ({}, 1, 1, None)
+
+
 class CannotSave(Counts):
     def save_checkpoint(self, checkpoint_dir):
         raise NotImplementedError
