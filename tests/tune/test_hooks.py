@@ -213,8 +213,11 @@ def test_the_error_of_a_trial_can_be_read_from_the_trial(tmp_path):
 
     keeps = Keeps()
     fitted(fails, tmp_path, keeps)
-    assert "Failure # 1" in keeps.trial.get_error()
-    assert type(keeps.trial.get_pickled_error()) is KeyError
+    (of_analysis,) = tune.ExperimentAnalysis(str(tmp_path / "e")).trials
+    for trial in (keeps.trial, of_analysis):
+        assert "Failure # 1" in trial.get_error()
+        assert type(trial.get_pickled_error()) is KeyError
+        assert trial.run_metadata.num_failures == 1
 
 
 class Reads(FIFOScheduler):
