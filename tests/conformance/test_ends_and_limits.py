@@ -164,5 +164,5 @@ def judges_badly(trial_id, result):
     ],
 )
 def test_a_slip_in_a_scheduler_or_stopper_is_an_error_that_names_it(tmp_path, run, config, who):
-    with pytest.raises(TuneError, match=rf"{who} raised KeyError on a result of trial .*no such key"):
+    with pytest.raises(TuneError, match=rf"{who} raised KeyError for trial .*no such key"):
         fit(report_steps, tmp_path, run=run, **config)

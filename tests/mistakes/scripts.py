@@ -342,6 +342,22 @@ OWN = [
         "fit(run_config=RunConfig(storage_path=os.getcwd(), verbose=0, stop=stop))",
         ("KeyError", "'accuracy'", "fix it and resume"),
     ),
+    Mistake(
+        "scheduler_raises_on_add",
+        "class Mine(tune.schedulers.FIFOScheduler):\n"
+        "    def on_trial_add(self, tune_controller, trial):\n"
+        "        self.brackets[trial.trial_id] = 0\n"
+        "fit(tune_config=TuneConfig(scheduler=Mine()))",
+        ("Mine.on_trial_add", "'brackets'", "fix it and resume"),
+    ),
+    Mistake(
+        "controller_of_ray_core",
+        "class Mine(tune.schedulers.FIFOScheduler):\n"
+        "    def on_trial_add(self, tune_controller, trial):\n"
+        "        tune_controller.trial_executor.get_actor(trial)\n"
+        "fit(tune_config=TuneConfig(scheduler=Mine()))",
+        ("Mine.on_trial_add", "get_actor", "get_live_trials"),
+    ),
     Mistake("samples_given_to_the_tuner", "Tuner(train, num_samples=3)", ("TuneConfig(num_samples=...)",)),
     Mistake(
         "threshold_is_a_text",

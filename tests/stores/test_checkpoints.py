@@ -28,7 +28,8 @@ from muster.stores.checkpoints import (
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.stores.storage import Storage
 from muster.testing.builders import reported
-from muster.trials.checkpoints import CheckpointToDelete, deletable, register
+from muster.trials.checkpoints import deletable, register
+from muster.trials.events import CheckpointToDelete
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 
 

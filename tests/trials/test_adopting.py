@@ -6,8 +6,9 @@ from copy import deepcopy
 
 from tests.trials.scripted import First, Stage, steps, trials
 
-from muster.trials.checkpoints import CheckpointToDelete, adopt, deletable, register
+from muster.trials.checkpoints import adopt, deletable, register
 from muster.trials.controller import TrialController
+from muster.trials.events import CheckpointToDelete
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE
 from muster.trials.restore import replay, reset_trial, snapshot

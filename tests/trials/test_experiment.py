@@ -7,8 +7,8 @@ from tests.trials.scripted import First, ListSearch, ScriptedEngine, Stage, step
 
 from muster.errors import TuneError
 from muster.trials.commands import SaveTrial, StartTrial, StopTrial
-from muster.trials.events import CapacityChanged
-from muster.trials.model import CheckpointPolicy, FailurePolicy
+from muster.trials.events import CapacityChanged, TrialExited, TrialFailure, TrialFailureKind
+from muster.trials.model import CheckpointPolicy, CheckpointRef, FailurePolicy
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 
 
@@ -299,3 +299,29 @@ class StopsAll:
 def test_a_stopper_ends_trials_before_their_first_result_and_not_before_there_are_any():
     stage = Stage(steps(3), trials(2), stopper=StopsAll()).run()
     assert stage.statuses == {"t0": "TERMINATED", "t1": "TERMINATED"}
+
+
+class LoadsBadly(ScriptedEngine):
+    """The first and the third start cannot load their checkpoint."""
+
+    starts = 0
+
+    def _start(self, command):
+        self.starts += 1
+        if self.starts not in (1, 3):
+            super()._start(command)
+            return
+        failure = TrialFailure(kind=TrialFailureKind.USER_ERROR, message="cannot load")
+        self.events.append(TrialExited(trial_id=command.trial_id, at=self._tick(), failure=failure))
+
+
+def test_a_successful_restore_renews_the_budget_of_restore_failures():
+    def script(config, start):
+        return [{"loss": 1.0}, *([ValueError("once")] if engine.starts == 2 else [])]
+
+    saved = CheckpointRef(path="/x/c", index=0, metrics={"training_iteration": 1})
+    policy = FailurePolicy(restore_retries=1)
+    stage = Stage(script, trials(1, checkpoints=(saved,), max_failures=1), failure=policy)
+    engine = stage.engine = LoadsBadly(script)
+    stage.run()
+    assert (stage.statuses, stage.trial("t0").num_failures, engine.starts) == ({"t0": "TERMINATED"}, 1, 4)

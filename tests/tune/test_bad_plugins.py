@@ -9,7 +9,7 @@ import pytest
 
 from muster import tune
 from muster.errors import TuneError
-from muster.tune import Callback, RunConfig, Stopper, TuneConfig, Tuner
+from muster.tune import Callback, FailureConfig, RunConfig, Stopper, TuneConfig, Tuner
 from muster.tune.schedulers import (
     ASHAScheduler,
     FIFOScheduler,
@@ -190,12 +190,29 @@ def test_a_plug_in_that_raises_at_the_end_of_a_trial_fails_this_trial(plugin, tm
         ),
     )
     grid = tuner.fit()
-    assert recording.seen == [("complete", 0), ("error", 1), ("complete", 2)]
+    assert sorted(recording.seen, key=lambda one: one[1]) == [("complete", 0), ("error", 1), ("complete", 2)]
     assert [(one.config["x"], one.error is not None) for one in grid] == [(0, False), (1, True), (2, False)]
     assert f"{type(plugin).__name__}" in Path(grid[1].path, "error.txt").read_text()
     (tmp_path / "broken").unlink()
     after = Tuner.restore(str(tmp_path / "bad"), train, resume_errored=True).fit()
     assert [one.error for one in after] == [None] * 3
+
+
+@pytest.mark.slow
+def test_fail_fast_raise_raises_what_a_plug_in_raised_at_the_end_of_a_trial(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.BROKEN", tmp_path)
+    tuner = Tuner(
+        train,
+        param_space={"x": 1},
+        run_config=RunConfig(
+            storage_path=str(tmp_path),
+            verbose=0,
+            callbacks=[Recording()],
+            failure_config=FailureConfig(fail_fast="raise"),
+        ),
+    )
+    with pytest.raises(KeyError, match=r"Recording\.on_trial_complete"):
+        tuner.fit()
 
 
 class Ends(Callback):

@@ -133,6 +133,16 @@ def test_a_checkpoint_whose_callback_raises_is_kept_and_the_error_logged(tmp_pat
     assert "Raises.on_checkpoint" in caplog.text
 
 
+def test_setup_gets_exactly_rays_arguments(tmp_path):
+    class Exact(Callback):
+        def setup(self, stop, num_samples, total_num_samples, time_budget_s):
+            self.seen = (stop, num_samples, total_num_samples, time_budget_s)
+
+    exact = Exact()
+    fitted(saves_nothing, tmp_path, exact)
+    assert exact.seen == ({}, 1, 1, None)
+
+
 class CannotSave(Counts):
     def save_checkpoint(self, checkpoint_dir):
         raise NotImplementedError
@@ -203,8 +213,11 @@ def test_the_error_of_a_trial_can_be_read_from_the_trial(tmp_path):
 
     keeps = Keeps()
     fitted(fails, tmp_path, keeps)
-    assert "Failure # 1" in keeps.trial.get_error()
-    assert type(keeps.trial.get_pickled_error()) is KeyError
+    (of_analysis,) = tune.ExperimentAnalysis(str(tmp_path / "e")).trials
+    for trial in (keeps.trial, of_analysis):
+        assert "Failure # 1" in trial.get_error()
+        assert type(trial.get_pickled_error()) is KeyError
+        assert trial.run_metadata.num_failures == 1
 
 
 class Reads(FIFOScheduler):

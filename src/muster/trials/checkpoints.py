@@ -9,21 +9,14 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from muster.trials.events import CheckpointToDelete
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 
 Score = tuple[int, float]
 LOWEST: Score = (0, 0.0)  # NaN
 _ABSENT = object()
-
-
-class CheckpointToDelete(Struct, frozen=True, kw_only=True):
-    """A CheckpointToDelete is a checkpoint that is no longer kept, with the fact that made it superfluous."""
-
-    ref: CheckpointRef
-    after: int  # facts up to and including that one: the checkpoint may be deleted once so many are durable
 
 
 def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ...]:

@@ -20,6 +20,7 @@ from muster.trials.events import (
     CheckpointSaved,
     Event,
     ExperimentEnded,
+    FactLog,
     SearchExhausted,
     TrialAdmitted,
     TrialCharged,
@@ -31,7 +32,6 @@ from muster.trials.events import (
     TrialStarted,
     Woke,
 )
-from muster.trials.fact_log import FactLog
 from muster.trials.lifecycle import Lifecycle
 from muster.trials.model import ExperimentPlace, Trial
 from muster.trials.plugins import Plugins

@@ -14,6 +14,7 @@ from muster.trials.controller_view import PluginRequest
 from muster.trials.decide import PluginCalls, TrialDecision, counts, may_retry, plugin_failure
 from muster.trials.events import (
     CheckpointSaved,
+    FactLog,
     TrialAdmitted,
     TrialCreated,
     TrialDecided,
@@ -25,7 +26,6 @@ from muster.trials.events import (
     TrialStarted,
     TrialSuspended,
 )
-from muster.trials.fact_log import FactLog
 from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.placement_group import PlacementGroupFactory
@@ -159,6 +159,7 @@ class Lifecycle:
         if trial.start_time is None:
             trial.start_time = event.at
         self.restoring.discard(trial.trial_id)
+        trial.num_restore_failures = 0
         trial.num_rows = _rows_at_checkpoint(trial)
         if not is_repeating:
             self._index.move(trial, _S.RUNNING)
@@ -370,6 +371,8 @@ class Lifecycle:
                 plugins.search.on_trial_complete(trial.trial_id)
             plugins.fire("on_trial_complete", trial=trial)
         except TuneError as error:
+            if self._settings.failure.raise_first:
+                raise
             self._broken[trial.trial_id] = plugin_failure(error)
 
     def _fail_completed(self, trial: Trial, at: float) -> None:

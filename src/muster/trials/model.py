@@ -291,8 +291,7 @@ class Trial(TrialReading):
         self.custom_trial_name: str | None = None
         self.custom_dirname: str | None = None
         self.relative_logdir: str | None = None
-        # Set when the trial is added to an experiment; not part of its saved state.
-        self.experiment_dir, self.place = "", None
+        self.experiment_dir, self.place = "", None  # set when it is added to an experiment; not saved
         self.number = -1  # in the order of creation; set when the trial is added
         self.location: Mapping[str, Any] = {}  # pid, hostname, node_ip of its process
         self.start_time: float | None = None

@@ -90,6 +90,7 @@ LEFT_OUT = {
     "test_a_crash_in_c_code",
     "test_a_fork_of_a_trial_may_not_report",
     "test_a_function_saves_only_by_reporting",  # a curve can always be saved
+    "test_a_lost_checkpoint_fails_the_trial",
     "test_a_reported_checkpoint_is_in_place_under_its_number",  # checkpoints are no directories here
     "test_a_returned_string_is_an_error",
     "test_a_stopped_class_is_cleaned_up",

@@ -82,6 +82,17 @@ class TrialRecord:
     def pickled_error_file(self) -> str | None:
         return self.folder.path_of(EXPR_ERROR_PICKLE_FILE)
 
+    def get_error(self) -> str | None:
+        """Returns what `error.txt` holds; None when there is none."""
+        return self.folder._text(EXPR_ERROR_FILE)
+
+    def get_pickled_error(self) -> Any:  # noqa: ANN401 - as `error`
+        return self.error
+
+    @property
+    def run_metadata(self) -> TrialRecord:
+        return self  # Ray keeps `last_result` and others there
+
     def rows(self) -> list[Row]:
         """Returns every logged result; see TrialFolder.rows."""
         return self.folder.rows()

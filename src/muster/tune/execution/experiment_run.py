@@ -343,11 +343,10 @@ def _announce(spec: ExperimentSpec, run: _Assembled, reporter: Reporter) -> None
     total = getattr(run.state.plugins.search, "total_samples", None)
     reporter.begin(_info(spec, run.state, run.template, total, budget))
     run.hooks.setup(
-        stop=spec.run.stop,
+        stop=spec.run.stop or {},
         num_samples=spec.tune.num_samples,
         total_num_samples=total,
         time_budget_s=budget,
-        program=program(),
     )
 
 
