@@ -41,7 +41,6 @@ RAY_CORE = {
     "ray.put": "pass large objects with tune.with_parameters, which needs no Ray",
 }
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"})
-SOMETHING_MISSING = 1
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
@@ -452,7 +451,7 @@ def compat(ctx: click.Context, /, paths: tuple[Path, ...], is_writing: bool, **g
     emit(_summary(reports, changed, is_writing).encode())
     has_ray = find_spec("ray") is not None
     if any(not (finding.is_core and has_ray) for report in reports for finding in report.findings):
-        ctx.exit(SOMETHING_MISSING)
+        ctx.exit(1)
 
 
 def _diff(report: ScriptReport) -> Iterator[str]:
@@ -464,7 +463,7 @@ def _diff(report: ScriptReport) -> Iterator[str]:
 def _summary(reports: list[ScriptReport], changed: list[ScriptReport], is_writing: bool) -> str:
     findings = [finding for report in reports for finding in report.findings]
     core = sum(finding.is_core for finding in findings)
-    needs = f", {core} from Ray itself" if core else ""
-    hint = "" if is_writing or not changed else "; --write changes them"
+    hint = f", {core} from Ray itself" if core else ""
+    hint += "" if is_writing or not changed else "; --write changes them"
     verb = "changed" if is_writing else "with imports to change"
-    return f"{len(reports)} read, {len(changed)} {verb}, {len(findings) - core} missing{needs}{hint}"
+    return f"{len(reports)} read, {len(changed)} {verb}, {len(findings) - core} missing{hint}"

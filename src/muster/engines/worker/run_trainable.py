@@ -169,8 +169,9 @@ class _RaysSession:
             return None
         sys.meta_path.remove(cls)
         spec: Any = find_spec(name)
-        load = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (load(module), refuse_rays_session())  # type: ignore[func-returns-value]
+        if spec is not None:
+            load = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (load(module), refuse_rays_session())  # type: ignore[func-returns-value]
         return spec
 
 

@@ -89,8 +89,7 @@ def _facts(folder: Path, known: Mapping[str, Any]) -> Iterator[events.Fact]:
     status = known.get("status", "ERROR" if text else "TERMINATED")
     failure = events.TrialFailure(kind=events.TrialFailureKind.USER_ERROR, message=text, traceback=text)
     if status in ("ERROR", "TERMINATED"):
-        why = failure if status == "ERROR" else None
-        at = last.get(keys.TIMESTAMP, began)
+        at, why = last.get(keys.TIMESTAMP, began), failure if status == "ERROR" else None
         yield events.TrialExited(trial_id=who, at=at, failure=why, is_done=why is None)
 
 
