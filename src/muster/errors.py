@@ -373,7 +373,6 @@ def _explains_call(error: Exception, function: Callable[..., Any], kwargs: dict[
         return False
     import difflib
     import inspect
-    import re
 
     takes = [
         one for one in inspect.signature(function).parameters.values() if one.name not in ("self", "cls")
@@ -384,13 +383,10 @@ def _explains_call(error: Exception, function: Callable[..., Any], kwargs: dict[
     if unknown is None:
         usage = ", ".join(one.name if one.default is one.empty else f"{one.name}=..." for one in takes)
         fix = f"write {name}({usage})" if takes else "it takes no arguments"
-        own = len(inspect.signature(function).parameters) - len(takes)  # Python counts `self` too
-        text = re.sub(
-            r"takes (?:from \d+ to )?(\d+) positional arguments? but (\d+) .*given",
-            lambda counts: f"takes {int(counts[1]) - own} by position, not {int(counts[2]) - own}",
-            str(error),
-        )
-        error.args = (f"{text.replace('.__init__()', '()')}: {fix}",)
+        text = str(error).replace(".__init__()", "()")
+        if text.endswith(" given"):  # Python counts `self` too
+            text = f"{text.partition(' takes ')[0]} got too many positional arguments"
+        error.args = (f"{text}: {fix}",)
         return True
     near = difflib.get_close_matches(unknown, names, n=1)
     owners = (each for each, kind in _classes.items() if unknown in inspect.signature(kind).parameters)

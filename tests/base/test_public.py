@@ -139,8 +139,7 @@ def test_an_error_of_a_library_that_muster_called_wrongly_keeps_its_frames():
         (
             (1, 2),
             {},
-            "Entry() takes from 1 to 2 positional arguments but 3 were given: "
-            "write Entry(what=..., other=...)",
+            "Entry() got too many positional arguments: write Entry(what=..., other=...)",
         ),
     ],
 )

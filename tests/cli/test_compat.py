@@ -293,7 +293,7 @@ def test_an_import_of_ray_that_nothing_uses_is_named(tmp_path):
 def test_what_only_ray_has_is_missing_where_ray_is_not_installed(
     muster, tmp_path, monkeypatch, has_ray, code
 ):
-    monkeypatch.setattr(compat, "_has_ray", lambda: has_ray)
+    monkeypatch.setattr(compat, "find_spec", lambda name: name if has_ray else None)
     (tmp_path / "train.py").write_text("import ray\nray.init()\n")
     result = muster("compat", str(tmp_path / "train.py"))
     assert (result.exit_code, "1 from Ray itself" in result.output) == (code, True)

@@ -307,6 +307,15 @@ COMMANDS = [
     _of("output_folder_missing", "tune ls HERE/run -o HERE/none/x.csv", "none/x.csv", "No such file"),
     _of("resume_of_nothing", "tune resume HERE/none", "none"),
     _of("compat_missing_file", "compat HERE/none.py", "none.py"),
+    _of("compat_of_nothing", "compat", "name a script", "--experiment"),
+    _of("compat_no_experiment", "compat --experiment HERE/other", "other has no results", "<storage_path>"),
+    _of(
+        "compat_over_another",
+        "compat --experiment HERE/rays -o HERE/other",
+        "other exists already",
+        "a new one with -o",
+    ),
+    _of("ls_of_rays_directory", "tune ls HERE/rays", "Ray Tune wrote it", "muster compat --experiment"),
     _of(
         "provider_check_class",
         "provider check nosuch.Class --config HERE/good.yaml -y",
@@ -343,6 +352,9 @@ def write_files(folder: Path) -> None:
     for name, text in FILES.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "other").mkdir()
+    (folder / "rays" / "trial").mkdir(parents=True)
+    (folder / "rays" / "experiment_state-1.json").touch()
+    (folder / "rays" / "trial" / "params.json").write_text("{}", encoding="utf-8")
 
 
 def asked(folder: Path) -> list[tuple[str, str | list[str]]]:

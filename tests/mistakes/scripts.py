@@ -432,4 +432,140 @@ OWN = [
     ),
     Mistake("session_in_the_driver", 'tune.report({"loss": 1.0})', ("report()", "outside of a trial"), NOTE),
 ]
-MISTAKES = [*LISTED, *OWN]
+WILD = [
+    Mistake(
+        "trainable_called_at_fit", "Tuner(train({})).fit()", ("Tuner(None)", "did you call it?", "ask()")
+    ),
+    Mistake("trainable_called_at_run", "tune.run(train({}))", ("tune.run(None)", "did you call it?")),
+    Mistake(
+        "trainable_called_for_resources",
+        'tune.with_resources(train({}), {"cpu": 1})',
+        ("with_resources", "did you call it?"),
+    ),
+    Mistake("too_many_arguments", 'Tuner(train, {"x": 1}, RUN)', ("too many positional", "param_space=...")),
+    Mistake("no_samples", "fit(tune_config=TuneConfig(num_samples=0))", ("num_samples=0", "above 0", "-1")),
+    Mistake("no_samples_of_run", "tune.run(train, num_samples=0)", ("num_samples=0", "above 0", "-1")),
+    Mistake(
+        "text_metric_that_is_no_number",
+        'def train(config):\n    tune.report({"loss": "bad"})\n'
+        'fit(train, tune_config=TuneConfig(metric="loss", mode="min", num_samples=3))',
+        ("'loss'", "'bad'", "report a"),
+    ),
+    Mistake(
+        "best_of_killed_trials",
+        "fit(lambda config: os.kill(os.getpid(), 9), "
+        'tune_config=TuneConfig(metric="loss", mode="min", num_samples=2)).get_best_result()',
+        ("'loss'", "2 of 2 trials failed", "the first with killed by signal 9"),
+    ),
+    Mistake(
+        "session_report_by_keyword",
+        "from muster.air import session\nfit(lambda config: session.report(loss=0.5))",
+        ("'loss'", "report({'loss': ...})"),
+        TRIAL,
+    ),
+    Mistake(
+        "checkpoint_by_position",
+        "fit(lambda config: tune.report({'loss': 1}, tune.Checkpoint.from_directory('.')))",
+        ("report()", "checkpoint=..."),
+        TRIAL,
+    ),
+    Mistake("result_by_name", "fit()['loss']", ("'loss'", "1 in all", "0 to 0")),
+    Mistake(
+        "reporter_class",
+        "RunConfig(progress_reporter=tune.CLIReporter)",
+        ("progress_reporter", "CLIReporter()"),
+    ),
+    Mistake(
+        "stopper_class",
+        "from muster.tune.stopper import MaximumIterationStopper\n"
+        "fit(run_config=RunConfig(stop=MaximumIterationStopper, verbose=0))",
+        ("stop", "is a class", "MaximumIterationStopper(...)"),
+    ),
+    Mistake(
+        "searcher_class",
+        "from muster.tune.search.optuna import OptunaSearch\nTuneConfig(search_alg=OptunaSearch)",
+        ("search_alg", "is a class", "OptunaSearch(...)"),
+    ),
+    Mistake(
+        "constructor_of_a_trainable",
+        "class Mine(tune.Trainable):\n    def __init__(self): self.x = 1\nfit(Mine)",
+        ("Mine(config=...)", "setup(self, config)"),
+    ),
+    Mistake(
+        "object_as_trainable",
+        "class Mine(tune.Trainable):\n    def step(self): return {}\nfit(Mine({}))",
+        ("Mine object", "subclass of tune.Trainable"),
+    ),
+    Mistake(
+        "class_that_is_no_trainable",
+        "class Mine:\n    def step(self): return {}\nfit(Mine)",
+        ("the class Mine", "subclass of tune.Trainable"),
+    ),
+    Mistake(
+        "points_as_a_dict",
+        "from muster.tune.search.optuna import OptunaSearch\nOptunaSearch(points_to_evaluate={'x': 1})",
+        ("OptunaSearch", "points_to_evaluate", "list of dicts"),
+    ),
+    Mistake(
+        "repeat_of_nothing",
+        "from muster.tune.search import Repeater\nfrom muster.tune.search.optuna import OptunaSearch\n"
+        "Repeater(OptunaSearch(), repeat=0)",
+        ("Repeater", "repeat=0", "at least 1"),
+    ),
+    Mistake(
+        "sample_from_an_unknown_key",
+        'fit(param_space={"x": tune.sample_from(lambda spec: spec.config.lr)})',
+        ("no 'lr'", "it has x"),
+    ),
+    Mistake(
+        "scheduler_in_the_run_config",
+        "from muster.tune.schedulers import ASHAScheduler\nRunConfig(scheduler=ASHAScheduler())",
+        ("RunConfig()", "'scheduler'", "TuneConfig(scheduler=...)"),
+    ),
+    Mistake(
+        "stop_in_the_tune_config",
+        'TuneConfig(stop={"training_iteration": 3})',
+        ("TuneConfig()", "'stop'", "RunConfig(stop=...)"),
+    ),
+    Mistake(
+        "grace_period_above_max_t",
+        "from muster.tune.schedulers import ASHAScheduler\nASHAScheduler(max_t=5, grace_period=10)",
+        ("grace_period (10)", "max_t (5)"),
+    ),
+    Mistake(
+        "mutation_is_a_number",
+        "from muster.tune.schedulers import PopulationBasedTraining\n"
+        "PopulationBasedTraining(metric='loss', mode='min', hyperparam_mutations={'lr': 0.1})",
+        ("hyperparam_mutations['lr']", "0.1", "tune.uniform"),
+    ),
+    Mistake(
+        "nested_metric",
+        'def train(config):\n    tune.report({"eval": {"loss": 1.0}})\n'
+        'fit(train, tune_config=TuneConfig(metric="loss", mode="min"))',
+        ("no 'loss'", "did you mean 'eval/loss'?"),
+    ),
+    Mistake("time_budget_as_text", 'TuneConfig(time_budget_s="1h")', ("time_budget_s", "'1h'", "seconds")),
+    Mistake(
+        "restore_of_a_trial",
+        "Tuner.restore(fit()[0].path, train)",
+        ("run/train_", "no tuner.pkl", "<storage_path>/<name>"),
+    ),
+    Mistake(
+        "restore_of_rays_directory",
+        "os.makedirs('rays')\nfor name in ('tuner.pkl', 'experiment_state-1.json'):\n"
+        "    open(f'rays/{name}', 'w').close()\nTuner.restore('rays', train)",
+        ("rays cannot be resumed", "Ray Tune wrote it", "muster compat --experiment"),
+    ),
+    Mistake(
+        "open_file_in_a_trainable",
+        "file = open('x.txt', 'w')\ndef train(config):\n    file.write('x')\nfit(train)",
+        ("train > file", "TextIOWrapper", "inside of the trainable"),
+    ),
+    Mistake(
+        "mlflow_in_a_folder",
+        "from muster.air.integrations.mlflow import MLflowLoggerCallback\n"
+        "MLflowLoggerCallback(tracking_uri='mlruns')",
+        ("tracking_uri='mlruns'", "sqlite:///mlflow.db", "MLFLOW_ALLOW_FILE_STORE=true"),
+    ),
+]
+MISTAKES = [*LISTED, *OWN, *WILD]

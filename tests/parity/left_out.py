@@ -19,7 +19,6 @@ MODULES = {
     "ray.air.data_batch_type": _TRAIN,
     "ray.air.execution": _RAY_CORE,
     "ray.air.integrations.keras": "moved: muster.tune.integration.keras",
-    "ray.air.session": "removed by Ray: use tune.report and tune.get_context",
     "ray.air.util": _TRAIN,
     "ray.tune.automl": "not importable in Ray 2.60 either",
     "ray.tune.cli": "the command is `muster tune`, in muster.cli",

@@ -151,7 +151,7 @@ def test_removed_options_raise_their_deprecation(make, told):
         (lambda: TuneConfig(num_samples=-2), "TuneConfig(num_samples=-2): must be a whole number"),
         (
             lambda: TuneConfig(num_samples=0),
-            "TuneConfig(num_samples=0): must be a whole number of at least 1",
+            "TuneConfig(num_samples=0): must be a whole number above 0",
         ),
         (lambda: TuneConfig(max_concurrent_trials=-1), "TuneConfig(max_concurrent_trials=-1): must be"),
         (

@@ -171,7 +171,7 @@ def test_a_ray_cluster_that_is_not_there_is_said_in_one_line(tmp_path, monkeypat
 
 
 def test_what_cannot_be_run_is_said_at_once(tmp_path):
-    with pytest.raises(TuneError, match="needs a trainable"):
+    with pytest.raises(TuneError, match="did you call it"):
         Tuner().fit()
     with pytest.raises(FileNotFoundError, match=r"tuner\.pkl"):
         Tuner.restore(tmp_path, make_train())

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.session.context import TuneContext
-from muster.session.report import get_checkpoint, get_context
-from muster.train import report
+from muster.session.report import get_checkpoint, get_context, report
 
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Callable[[], Any]: ...
 
 
-def _getter(name: str) -> Callable[[], Any]:
-    def getter() -> Any:  # noqa: ANN401 - as in TuneContext
-        return getattr(get_context(), name)()
-
-    getter.__name__ = getter.__qualname__ = name
-    getter.__doc__ = getattr(TuneContext, name).__doc__
-    return getter
+def _ask(name: str) -> Any:  # noqa: ANN401 - as in TuneContext
+    return getattr(get_context(), name)()
 
 
-_getters = {name: _getter(name) for name in vars(TuneContext) if name.startswith("get_")}
+_getters = {name: partial(_ask, name) for name in vars(TuneContext) if name.startswith("get_")}
 globals().update(_getters)
 __all__ = ["get_checkpoint", "report", *_getters]  # noqa: PLE0604

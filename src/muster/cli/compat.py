@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
-import importlib.util
 import inspect
 import io
 import itertools
@@ -18,6 +17,7 @@ import shutil
 import tokenize
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -27,6 +27,7 @@ import click
 from muster.cli.console import emit
 from muster.errors import MusterError
 from muster.host.atomic_write import atomic_write
+from muster.tune.analysis.ray_results import convert
 
 ROOTS = ("muster.tune", "muster.air", "muster.train")  # everything else of Ray stays as it is
 REFUSED = {  # parameters that muster has in order to refuse them, and what to use instead
@@ -38,10 +39,9 @@ RAY_CORE = {
     "ray.cloudpickle": "import cloudpickle instead, which muster installs",
     "ray.init": "trials run on that Ray: take it out to run them on this machine, without Ray",
     "ray.put": "pass large objects with tune.with_parameters, which needs no Ray",
-    "ray.shutdown": "take it out together with ray.init",
 }
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"})
-SOMETHING_MISSING = 1
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
 class CompatFinding(NamedTuple):
@@ -416,20 +416,13 @@ Examples:
 """
 
 
-_DIRECTORY = click.Path(path_type=Path, file_okay=False)
-
-
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("paths", nargs=-1, metavar="SCRIPT_OR_FOLDER...", type=click.Path(path_type=Path))
 @click.option("--write", "is_writing", is_flag=True, help="Show the diff, keep NAME.bak, change the imports.")
-@click.option(
-    "--experiment", type=_DIRECTORY, help="Read an experiment that Ray Tune ran into one of muster."
-)
-@click.option(
-    "-o", "--output", type=_DIRECTORY, help="Directory to write. Default: that of Ray, with -muster."
-)
+@click.option("--experiment", type=_DIRECTORY, help="Read an experiment of Ray Tune into one of muster.")
+@click.option("-o", "--output", type=_DIRECTORY, help="Directory to write. Default: Ray's, with -muster.")
 @click.pass_context
-def compat(context: click.Context, paths: tuple[Path, ...], is_writing: bool, **given: Path | None) -> None:
+def compat(ctx: click.Context, /, paths: tuple[Path, ...], is_writing: bool, **given: Path | None) -> None:
     """List what Ray Tune scripts use that muster does not have; change their imports.
 
     Imports of ray.tune, ray.air and ray.train become imports of muster; the rest of Ray
@@ -439,13 +432,12 @@ def compat(context: click.Context, paths: tuple[Path, ...], is_writing: bool, **
     With --experiment, results and checkpoints of Ray Tune are copied, and muster tune,
     ExperimentAnalysis and searchers read them. Pickles are not opened.
     """
-    if (source := given["experiment"]) is not None:
-        from muster.tune.analysis.ray_results import convert
-
+    source = given["experiment"]
+    if not paths and source is None:
+        raise click.UsageError("name a script, a folder, or --experiment DIRECTORY")
+    if source is not None:
         target = given["output"] or source.with_name(f"{source.resolve().name}-muster")
         emit(f"{target}: {convert(source, target)} trials of {source}".encode())
-    elif not paths:
-        raise click.UsageError("name a script, a folder, or --experiment DIRECTORY")
     if not paths:
         return
     reports = [examine(script) for path in paths for script in scripts_in(path)]
@@ -457,12 +449,9 @@ def compat(context: click.Context, paths: tuple[Path, ...], is_writing: bool, **
         emit("".join(_diff(report)).rstrip("\n").encode())
         emit(f"{report.path}: changed; the script as it was: {write(report)}".encode())
     emit(_summary(reports, changed, is_writing).encode())
-    if any(not finding.is_core or not _has_ray() for report in reports for finding in report.findings):
-        context.exit(SOMETHING_MISSING)
-
-
-def _has_ray() -> bool:
-    return importlib.util.find_spec("ray") is not None
+    has_ray = find_spec("ray") is not None
+    if any(not (finding.is_core and has_ray) for report in reports for finding in report.findings):
+        ctx.exit(1)
 
 
 def _diff(report: ScriptReport) -> Iterator[str]:
@@ -474,7 +463,7 @@ def _diff(report: ScriptReport) -> Iterator[str]:
 def _summary(reports: list[ScriptReport], changed: list[ScriptReport], is_writing: bool) -> str:
     findings = [finding for report in reports for finding in report.findings]
     core = sum(finding.is_core for finding in findings)
-    needs = f", {core} from Ray itself" if core else ""
-    hint = "" if is_writing or not changed else "; --write changes them"
+    hint = f", {core} from Ray itself" if core else ""
+    hint += "" if is_writing or not changed else "; --write changes them"
     verb = "changed" if is_writing else "with imports to change"
-    return f"{len(reports)} read, {len(changed)} {verb}, {len(findings) - core} missing{needs}{hint}"
+    return f"{len(reports)} read, {len(changed)} {verb}, {len(findings) - core} missing{hint}"

@@ -202,10 +202,11 @@ class RunConfig(BriefRepr):
         if self.callbacks is not None and not isinstance(self.callbacks, Sequence):
             kind = type(self.callbacks).__name__
             raise ValueError(f"RunConfig(callbacks=...): must be a list of callbacks, not a {kind}")
-        for given in self.callbacks or ():
+        for given in (*(self.callbacks or ()), self.progress_reporter):
             if isinstance(given, type):
+                name = "progress_reporter" if given is self.progress_reporter else "callbacks"
                 kind = given.__name__
-                raise ValueError(f"RunConfig(callbacks=[{kind}]): is a class; pass an object of it, {kind}()")
+                raise ValueError(f"RunConfig({name}={kind}): is a class; pass an object of it, {kind}()")
         if not isinstance(self.page, bool):
             raise ValueError(f"RunConfig(page={self.page!r}): must be True or False")
         if self.engine not in ENGINES:

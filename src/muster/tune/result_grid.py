@@ -175,8 +175,11 @@ class ResultGrid:
     def __getitem__(self, index: int | slice) -> Result | list[Result]:
         try:
             return self._results[index]
-        except IndexError as error:
-            raise IndexError(f"there is no result {index}: the experiment has {len(self)} in all") from error
+        except (IndexError, TypeError) as error:
+            what = (
+                f"there is no result {index!r}: the experiment has {len(self)} in all, 0 to {len(self) - 1}"
+            )
+            raise type(error)(what) from error
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self._results)

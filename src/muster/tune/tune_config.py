@@ -70,8 +70,7 @@ class TuneConfig(BriefRepr):
         self._check_mode()
         if not is_int(self.num_samples) or self.num_samples < -1 or self.num_samples == 0:
             raise ValueError(
-                f"TuneConfig(num_samples={self.num_samples!r}): must be a whole number of at least 1, or -1 "
-                "for no end"
+                f"TuneConfig(num_samples={self.num_samples!r}): must be a whole number above 0, or -1: no end"
             )
         limit = self.max_concurrent_trials
         if limit is not None and (not is_int(limit) or limit < 0):

@@ -13,13 +13,7 @@ from muster.base.foreign import error_text, rays_own
 from muster.errors import MusterError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
-from muster.tune.execution.restore import (
-    DEFAULT_NAME,
-    SavedTuner,
-    can_restore,
-    checked_space,
-    open_experiment,
-)
+from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, open_experiment
 from muster.tune.result_grid import ResultGrid
 from muster.tune.tune_config import ResumeConfig, TuneConfig, checked_budget, checked_deadline, goal_of
 
@@ -94,6 +88,8 @@ class Tuner:
 
     def _keep(self) -> None:
         """Writes what a restore needs into a new local directory; `fit()` does too, and reports problems."""
+        from muster.tune.execution.restore import SavedTuner
+
         with suppress(MusterError, OSError):
             place, spec = self._place(), self._asked()
             if place.is_remote or can_restore(place.directory):

@@ -301,3 +301,12 @@ def test_the_end_groups_failures_by_what_happened_and_where():
     shown = said(stream)
     assert "6 trials failed: ValueError: no luck with 0 (train.py:12)" in shown
     assert "3 trials failed: ValueError: no luck with 6 (train.py:30)" in shown
+
+
+def test_a_metric_without_a_mode_is_said_again_at_the_end():
+    reporter, stream, _ = begun(mode=None)
+    said(stream)
+    reporter.end(interrupted=False, trials=[trial(0, loss=2.0)])
+    assert [line for line in said(stream) if "mode" in line] == [
+        "No best trial by 'loss': set TuneConfig(mode='min' or 'max')"
+    ]

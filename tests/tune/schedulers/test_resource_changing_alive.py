@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_random_experiments_end_and_lose_no_step(base):
+def test_random_experiments_end_and_lose_no_step_but_a_first_one_without_checkpoint(base):
     changes = 0
     for seed in range(length(30, 220)):
         asked = elastic(seed, base)
@@ -22,6 +22,8 @@ def test_random_experiments_end_and_lose_no_step(base):
         assert len(state.trials) == asked.num_samples
         assert {trial.status for trial in state.trials.values()} == {"TERMINATED"}
         for trial_id, steps in watched.iterations.items():
+            while steps[:2] == [1, 1]:
+                del steps[0]
             assert base in JUMPS or steps == list(range(1, len(steps) + 1)), (
                 f"seed {seed}, {trial_id}: {steps}"
             )

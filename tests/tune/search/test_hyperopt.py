@@ -118,6 +118,8 @@ def test_a_space_of_both_kinds_keeps_constants_and_expressions():
         "h": 0.4311101200577018,
         "x": 0.6766088018999444,
     }
+    slashed = {"a/b": hp.uniform("a/b", 0, 1)}  # of hyperopt's own, a name is a name
+    assert list(HyperOptSearch(slashed, "loss", "min", random_state_seed=1).suggest("a")) == ["a/b"]
     domains = {"x": uniform(0, 1), "c": 5, "n": {"k": "const", "y": choice([1, 2])}}
     assert HyperOptSearch(domains, "loss", "min", random_state_seed=1).suggest("a") == {
         "c": 5,

@@ -22,6 +22,7 @@ from muster.host.machine import program
 from muster.stores.experiment.codec import ENDED, EXHAUSTED
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, open_trials
 from muster.stores.experiment.summary import TrialSummary
+from muster.tune.analysis.ray_results import rays_hint
 
 FINISHED = ("TERMINATED", "ERROR")
 INTERRUPTED = "INTERRUPTED"  # was running when the process that ran the experiment went away
@@ -159,12 +160,9 @@ def _not_one(place: str) -> StoreError:
     if is_experiment(os.path.dirname(os.path.abspath(place))):
         above = os.path.dirname(place.rstrip("/")) or "."
         return StoreError(f"{place} is the directory of a trial: give that of its experiment, {above}")
-    from muster.tune.analysis.ray_results import rays_hint
-
-    if os.path.isdir(place) and (rays := rays_hint(os.listdir(place), place)):
-        return StoreError(rays)
     inside = experiments_below(place)
-    hint = "Give the directory that fit() wrote: <storage_path>/<name>"
+    files = os.listdir(place) if os.path.isdir(place) else ()
+    hint = rays_hint(files, place) or "Give the directory that fit() wrote: <storage_path>/<name>"
     if inside:
         names = ", ".join(os.path.basename(each) for each in inside[:3])
         hint = f"There are experiments below it ({names}): give one of them"

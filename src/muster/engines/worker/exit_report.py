@@ -54,6 +54,8 @@ def _explain_old_report(error: BaseException) -> None:
     if type(error) is TypeError and text.startswith("report() got an unexpected keyword argument "):
         name = text.rpartition(" ")[2]
         error.args = (f"{text}: metrics are given in one dict, report({{{name}: ...}})",)
+    elif type(error) is TypeError and text.startswith("report() takes 1 positional argument but"):
+        error.args = (f"{text}: write report({{'loss': ...}}, checkpoint=...)",)
     elif type(error) is RuntimeError and "outside of a Ray Train training function" in text:
         name = text.partition("`")[2].partition("`")[0]
         error.args = (f"ray.train.{name}() works in Ray Train's workers only: in a trial, {IMPORT_OURS}",)

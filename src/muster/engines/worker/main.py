@@ -24,12 +24,7 @@ from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.exit_report import CodeUnreadable, failed_exit
 from muster.engines.worker.output import Output, flush
 from muster.engines.worker.protocol import ExitReport, StartOrder, open_config, read_order
-from muster.engines.worker.run_trainable import (
-    ClassRun,
-    refuse_rays_session,
-    require_checkpoint,
-    run_function,
-)
+from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, run_function
 from muster.engines.worker.session import TrialSession
 from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host import machine
@@ -182,7 +177,6 @@ class Worker:
         self._reset: ProcessReset | None = None  # only in processes that may serve another trial
         self.origin: ForkOrigin | None = None  # only in forks
         self._start_dir = machine.working_directory()
-        refuse_rays_session()
         self._works_in_trial_dir = machine.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
 
     def serve(self) -> None:

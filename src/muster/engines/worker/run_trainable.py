@@ -12,10 +12,9 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from numbers import Number
-from types import GeneratorType, ModuleType
+from types import GeneratorType
 from typing import Any
 
 from muster.engines.worker.session import Saved, TrialSession, refuse_tensors
@@ -44,6 +43,7 @@ class CheckpointMissing(Exception):
 
 def run_function(function: Callable[[Any], Any], config: dict[str, Any], session: TrialSession) -> None:
     """Calls the function, and reports what it returns or yields too."""
+    refuse_rays_session()
     session.begin()
     report_output(function(config), session.report)
 
@@ -166,46 +166,33 @@ def _write_answer(answer: object, folder: str) -> None:
         )
 
 
-def refuse_rays_session() -> None:
-    """Makes Ray's own `report` and `get_checkpoint` raise in a trial, where Ray only warns, once."""
-    module = sys.modules.get(_RAYS_SESSION)
-    if module is not None:
-        _guard(module)
-    elif _RaysSessionFinder not in sys.meta_path:
-        sys.meta_path.insert(0, _RaysSessionFinder)
-
-
-class _RaysSessionFinder:
-    """A _RaysSessionFinder guards Ray's session when a trial imports it."""
+class _RaysSession:
+    """A _RaysSession guards Ray's session when a trial imports it; a finder of modules."""
 
     @classmethod
-    def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        del path, target
+    def find_spec(cls, name: str, *_: object) -> Any:  # noqa: ANN401 - a ModuleSpec with its loader changed
         if name != _RAYS_SESSION:
             return None
         sys.meta_path.remove(cls)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def run_and_guard(module: ModuleType) -> None:
-                run(module)
-                _guard(module)
-
-            spec.loader.exec_module = run_and_guard  # type: ignore[method-assign]
+        spec: Any = find_spec(name)
+        if spec is not None:
+            load = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (load(module), refuse_rays_session())  # type: ignore[func-returns-value]
         return spec
 
 
-def _guard(module: ModuleType) -> None:
-    """Replaces the function that Ray's session calls, with its caller's name, when Ray has no session."""
+def refuse_rays_session() -> None:
+    """Makes Ray's own `report` and `get_checkpoint` raise in a trial, where Ray only warns, once."""
+    module: Any = sys.modules.get(_RAYS_SESSION)
     warns = getattr(module, "log_once", None)
-    if warns is None or getattr(warns, "__module__", "") == __name__:
-        return
+    if module is None and _RaysSession not in sys.meta_path:
+        sys.meta_path.insert(0, _RaysSession)
+    elif warns is not None and warns.__module__ != __name__:
 
-    def refuse(key: str) -> bool:
-        name = key.rpartition("-")[2]
-        if current() is not None and name in ("report", "get_checkpoint"):
-            raise RuntimeError(f"Ray's own {name}() has no effect in a trial of muster: {IMPORT_OURS}")
-        return bool(warns(key))
+        def refuse(key: str) -> object:
+            name = key.rpartition("-")[2]
+            if current() is not None and name in ("report", "get_checkpoint"):
+                raise RuntimeError(f"Ray's own {name}() has no effect in a trial of muster: {IMPORT_OURS}")
+            return warns(key)
 
-    module.log_once = refuse  # type: ignore[attr-defined]
+        module.log_once = refuse  # Ray calls it where it has no session, with the name of the function

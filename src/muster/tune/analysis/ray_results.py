@@ -1,7 +1,4 @@
-"""Reads the results of an experiment that Ray Tune ran into one of muster's. Unpickles nothing.
-
-`muster compat --experiment` calls it. What cannot resume such a directory names that command (`rays_hint`).
-"""
+"""Reads an experiment of Ray Tune into one of muster, for `muster compat --experiment`; unpickles nothing."""
 
 from __future__ import annotations
 
@@ -28,17 +25,13 @@ _PICKLES = (keys.EXPR_PARAM_PICKLE_FILE, keys.EXPR_ERROR_PICKLE_FILE)  # never r
 
 def rays_hint(names: Sequence[str], place: str) -> str:
     """Returns what to do about a directory that Ray Tune wrote; "" for another one."""
-    if not any(name.startswith("experiment_state-") for name in names):
-        return ""
-    return (
-        f"{place} was written by Ray Tune, whose experiments muster does not resume: "
-        f"`muster compat --experiment {place}` reads its results"
-    )
+    is_rays = any(name.startswith("experiment_state-") for name in names)
+    return f"Ray Tune wrote it; to read its results, run `muster compat --experiment {place}`" * is_rays
 
 
 def convert(source: Path, target: Path) -> int:
     """Copies the trials to a new directory that has a store of their facts; returns how many there are."""
-    folders = [each for each in sorted(source.glob("*")) if _is_trial(each)]
+    folders = [each for each in sorted(source.glob("*")) if _has(each, *_LOGS, keys.EXPR_PARAM_FILE)]
     if not folders or target.exists():
         fault = f"{target} exists already" if folders else f"{source} has no results of Ray Tune"
         raise StoreError(f"{fault}: give the directory <storage_path>/<name>, and a new one with -o")
@@ -48,8 +41,7 @@ def convert(source: Path, target: Path) -> int:
         with SqliteTrialStore(target) as store:
             store.save_settings({"trainable_name": next(iter(known.values()), {}).get("trainable_name")})
             for folder in folders:
-                copy = target / folder.name
-                shutil.copytree(folder, copy, symlinks=True)
+                copy = Path(shutil.copytree(folder, target.resolve() / folder.name, symlinks=True))
                 for name in _PICKLES:
                     (copy / name).unlink(missing_ok=True)
                 store.append(list(_facts(copy, known.get(folder.name, {}))))
@@ -57,8 +49,7 @@ def convert(source: Path, target: Path) -> int:
     return len(folders)
 
 
-def _is_trial(folder: Path) -> bool:
-    names = (*_LOGS, keys.EXPR_PARAM_FILE)
+def _has(folder: Path, *names: str) -> bool:
     return not folder.is_symlink() and any((folder / name).is_file() for name in names)
 
 
@@ -75,7 +66,7 @@ def _facts(folder: Path, known: Mapping[str, Any]) -> Iterator[events.Fact]:
     params, errors = folder / keys.EXPR_PARAM_FILE, folder / keys.EXPR_ERROR_FILE
     try:
         config = json.loads(params.read_text()) if params.is_file() else {}
-        rows = TrialFolder(str(folder)).rows() if any((folder / name).is_file() for name in _LOGS) else []
+        rows = TrialFolder(str(folder)).rows() if _has(folder, *_LOGS) else []
     except ValueError as error:
         raise StoreError(f"{folder.name}: its files are damaged ({error}); repair or remove them") from error
     first, last = (rows[0], rows[-1]) if rows else ({}, {})
@@ -97,16 +88,14 @@ def _facts(folder: Path, known: Mapping[str, Any]) -> Iterator[events.Fact]:
     text = re.sub(r"\x1b\[\d*m", "", errors.read_text(errors="replace")) if errors.is_file() else ""
     status = known.get("status", "ERROR" if text else "TERMINATED")
     failure = events.TrialFailure(kind=events.TrialFailureKind.USER_ERROR, message=text, traceback=text)
-    ended = last.get(keys.TIMESTAMP, began)
-    if status == "ERROR":
-        yield events.TrialExited(trial_id=who, at=ended, failure=failure)
-    elif status == "TERMINATED":
-        yield events.TrialExited(trial_id=who, at=ended, is_done=True)
+    if status in ("ERROR", "TERMINATED"):
+        at, why = last.get(keys.TIMESTAMP, began), failure if status == "ERROR" else None
+        yield events.TrialExited(trial_id=who, at=at, failure=why, is_done=why is None)
 
 
 def _checkpoint(folder: Path, row: Mapping[str, Any], number: int) -> CheckpointRef | None:
-    name = str(row.get(keys.CHECKPOINT_DIR_NAME) or "")
-    digits = re.fullmatch(r"checkpoint_(\d+)", name)
-    if digits is None or not (folder / name).is_dir():
+    path = folder / str(row.get(keys.CHECKPOINT_DIR_NAME) or "nothing")
+    digits = re.fullmatch(r"checkpoint_(\d+)", path.name)
+    if digits is None or not path.is_dir():
         return None
-    return CheckpointRef(path=str((folder / name).resolve()), index=int(digits[1]), metrics=row, rows=number)
+    return CheckpointRef(path=str(path), index=int(digits[1]), metrics=row, rows=number)

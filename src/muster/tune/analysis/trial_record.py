@@ -22,6 +22,7 @@ from muster.trials.checkpoints import best_checkpoints
 from muster.trials.metrics import TRAINING_ITERATION, Statistics, flatten, tried_config
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.tune.analysis.ray_results import rays_hint
 from muster.tune.analysis.result_files import Scored, TrialFolder
 from muster.tune.analysis.result_keys import EXPR_ERROR_FILE, EXPR_ERROR_PICKLE_FILE
 from muster.tune.analysis.tables import Row
@@ -275,10 +276,6 @@ def saved_trials(directory: str, filesystem: Any = None) -> tuple[TrialSummary, 
 
 
 def _no_store(directory: str, filesystem: Any = None) -> ValueError:  # noqa: ANN401
-    from muster.tune.analysis.ray_results import rays_hint
-
-    return ValueError(
-        rays_hint(Storage(directory, filesystem).listing(), directory)
-        or f"{directory} is no experiment: it has no {STORE_NAME}. Give the directory that fit() or run() "
-        "wrote (<storage_path>/<name>), not that of a trial"
-    )
+    own = "Give the directory that fit() or run() wrote (<storage_path>/<name>), not that of a trial"
+    hint = rays_hint(Storage(directory, filesystem).listing(), directory) or own
+    return ValueError(f"{directory} is no experiment: it has no {STORE_NAME}. {hint}")

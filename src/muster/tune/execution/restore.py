@@ -116,7 +116,7 @@ def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths,
     parent, _, name = whole.rpartition("/")
     place = ExperimentPaths(parent or ("/" if whole.startswith("/") else "."), name, filesystem)
     if hint := rays_hint(place.storage.listing(), place.address):
-        raise RestoreError(hint)
+        raise RestoreError(f"{place.address} cannot be resumed: {hint}")
     place.fetch()
     saved = SavedTuner.read(place.directory, place.address)
     run = saved.run_config
@@ -141,10 +141,10 @@ def saved_trainable(directory: Path) -> Any:  # noqa: ANN401 - function or class
 def can_restore(path: str | os.PathLike[str], filesystem: Any = None) -> bool:  # noqa: ANN401 - untyped fsspec
     """Returns whether `path` is the directory of an experiment; warns about one that Ray Tune wrote."""
     storage = Storage(os.fspath(path), filesystem)
-    names = storage.listing() if storage.exists(TUNER_FILE) else ()
+    names = storage.listing()
     if hint := rays_hint(names, storage.uri):
-        logger.warning(hint)
-    return bool(names) and not hint
+        logger.warning("%s cannot be resumed: %s", storage.uri, hint)
+    return TUNER_FILE in names and not hint
 
 
 def checked_space(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,15 +47,13 @@ def check_reachable(address: str, timeout_s: float = 10.0) -> None:
 
 
 def check_store(address: str | None, where: str) -> None:
-    """Refuses a folder where MLflow does; asked of its text, because importing it takes seconds."""
-    address = address or environment().get("MLFLOW_TRACKING_URI")
-    found = find_spec("mlflow")
-    if not address or urlsplit(address).scheme not in ("", "file") or address == "databricks" or not found:
+    """Refuses a folder where MLflow does; its text is searched, because importing it takes seconds."""
+    address = address or environment().get("MLFLOW_TRACKING_URI") or "databricks"
+    is_folder = urlsplit(address).scheme in ("", "file") and address != "databricks"
+    if not is_folder or environment().get(FILE_STORE, "").lower() in ("true", "1"):
         return
-    variables = Path(str(found.origin)).with_name("environment_variables.py")
-    if environment().get(FILE_STORE, "").lower() in ("true", "1") or not variables.is_file():
-        return
-    if FILE_STORE in variables.read_text(encoding="utf-8"):
+    text = Path(str(find_spec("mlflow").origin)).with_name("environment_variables.py")  # type: ignore[union-attr]
+    if text.is_file() and FILE_STORE in text.read_text(encoding="utf-8"):
         raise ValueError(
             f"{where}(tracking_uri={address!r}): this MLflow writes to no folder; use a database such as "
             f"'sqlite:///mlflow.db', or set {FILE_STORE}=true"

@@ -12,6 +12,7 @@ from muster.base.ids import IdSource, RandomIds
 from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
+from muster.tune.search.check_space import checked_points
 from muster.tune.search.paths import Path, children, flat_name, is_container, is_equal, rebuilt
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.random_stream import RandomStream
@@ -54,9 +55,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         id_prefix: str | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        if points_to_evaluate and not all(isinstance(point, Mapping) for point in points_to_evaluate):
-            raise ValueError("BasicVariantGenerator(points_to_evaluate=...): must be a list of dicts")
-        self._points = [dict(point) for point in points_to_evaluate or ()]
+        self._points = checked_points(self, points_to_evaluate)
         self.max_concurrent = max_concurrent
         self._is_constant = constant_grid_search
         self._stream = RandomStream(random_state)

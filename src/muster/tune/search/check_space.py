@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muster.base.foreign import rays_own
@@ -125,3 +125,10 @@ def _size(value: Any) -> int:  # noqa: ANN401 - whatever a user puts into a spac
         return int(getattr(value, "nbytes", 0))
     except Exception:  # noqa: BLE001 - an object of any library
         return 0
+
+
+def checked_points(owner: object, given: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    """Returns the points of `points_to_evaluate`."""
+    if given and not all(isinstance(point, Mapping) for point in given):
+        raise ValueError(f"{type(owner).__name__}(points_to_evaluate=...): must be a list of dicts")
+    return [dict(point) for point in given or ()]

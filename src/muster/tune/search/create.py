@@ -73,12 +73,15 @@ def create_searcher(search_alg: str, **kwargs: Any) -> Any:  # noqa: ANN401 - a 
 
 def _taken(cls: Any, kwargs: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
     own = _parameters(cls)
+    takes_any = len(own) < len(
+        inspect.signature(cls).parameters
+    )  # others go to its library, which checks them
     taken: dict[str, Any] = {}
     for name, value in kwargs.items():
         seed = _SEEDS.get(cls.__name__) if name == "seed" else None
         if seed is not None:
             taken.setdefault(seed, value)
-        elif name in own or (_takes_any(cls) and not _is_known(name)):
+        elif name in own or (takes_any and not _is_known(name)):
             taken[name] = value
         else:
             fix = did_you_mean(name, own) or f"it takes {', '.join(own)}"
@@ -91,12 +94,6 @@ def _taken(cls: Any, kwargs: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
 def _parameters(cls: Any) -> list[str]:  # noqa: ANN401
     every = inspect.signature(cls).parameters.values()
     return [one.name for one in every if one.kind is not inspect.Parameter.VAR_KEYWORD]
-
-
-def _takes_any(cls: Any) -> bool:  # noqa: ANN401
-    """Returns whether a class passes unknown keywords to its library, which rejects what it does not know."""
-    every = inspect.signature(cls).parameters.values()
-    return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in every)
 
 
 def _is_known(name: str) -> bool:

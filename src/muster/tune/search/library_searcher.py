@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from muster.errors import RestoreError, TuneError
 from muster.trials.metrics import DEFAULT_METRIC
+from muster.tune.search.check_space import checked_points
 from muster.tune.search.dimensions import Dimensions, Feature
 from muster.tune.search.paths import copied, unflattened
 from muster.tune.search.search_algorithm import Names
@@ -100,7 +101,7 @@ class LibrarySearcher(SpaceSearcher):
     ) -> None:
         require_library(type(self).__name__, self.library, self.extra)
         super().__init__(metric=metric, mode=mode)
-        self._points = [dict(point) for point in points_to_evaluate or ()]
+        self._points = checked_points(self, points_to_evaluate)
         self._evaluated: list[tuple[dict[str, Any], float]] = []  # added before there was a space
         self._dimensions: Dimensions | None = None  # None with a space of the library's own kind
         self._live: dict[str, Proposal] = {}

@@ -38,6 +38,8 @@ class Repeater(Wrapper):
 
     def __init__(self, searcher: Searcher, repeat: int = 1, set_index: bool = True) -> None:
         super().__init__(searcher)
+        if not isinstance(repeat, int) or repeat < 1:
+            raise ValueError(f"Repeater(repeat={repeat!r}): must be a whole number of at least 1")
         self.repeat = repeat
         self._set_index = set_index
         self._filling: _Group | None = None

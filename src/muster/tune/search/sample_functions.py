@@ -85,8 +85,8 @@ def call_with_config(path: Path, function: Function, config: Any) -> Any:  # noq
             raise
         try:
             value = function.call(_LazyDict({"config": config}))
-        except (AttributeError, KeyError):
-            raise error from None  # the user's own error is the first one
+        except (AttributeError, KeyError) as second:  # the user's own error, unless it is about `spec.config`
+            raise (second if "'config'" in str(error) else error) from None
         logger.warning(
             "sample_from at '%s' reads `spec.config.x`, which is deprecated: read `config['x']` instead",
             flat_name(path),
@@ -110,7 +110,7 @@ class _LazyDict(dict[Any, Any]):
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name in self:
             return self[name]
-        raise AttributeError(f"the configuration has no '{name}'")
+        raise AttributeError(f"the configuration has no '{name}': it has {', '.join(map(str, self))}")
 
     def __getitem__(self, key: Any) -> Any:  # noqa: ANN401
         return _read(super().__getitem__(key))

@@ -53,6 +53,11 @@ def checked_trainable(trainable: Any) -> Any:  # noqa: ANN401 - function or clas
     if inspect.isclass(trainable) and "_wrapped_function" in vars(trainable):
         return trainable._wrapped_function  # type: ignore[attr-defined]  # wrap_function made the class
     if is_trainable_class(trainable):
+        try:
+            inspect.signature(trainable).bind(config={})
+        except TypeError:
+            name = trainable.__name__
+            raise ValueError(f"{name}(config=...) fails: write setup(self, config), not __init__") from None
         return trainable
     if is_function_trainable(trainable):
         return checked_function(trainable)

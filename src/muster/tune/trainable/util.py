@@ -240,7 +240,8 @@ def _is_class(trainable: object, caller: str) -> bool:
     """Returns whether a trainable is a class, not a function; ValueError when it is no trainable."""
     is_class = inspect.isclass(trainable)
     if not callable(trainable) or (is_class and not is_trainable_class(trainable)):
-        raise ValueError(f"{caller}: needs a function or a subclass of tune.Trainable, not {trainable!r}")
+        given = "None; did you call it? Pass the function itself" if trainable is None else repr(trainable)
+        raise ValueError(f"{caller}: needs a function or a subclass of tune.Trainable, not {given}")
     return is_class
 
 

@@ -231,21 +231,14 @@ class HyperOptSearch(LibrarySearcher):
         """Returns a space of hyperopt's own, in the shape of `spec`."""
         return dict(_native(dict(spec), prefix.rstrip("/")))
 
-    def _is_native(self, space: Any) -> bool:  # noqa: ANN401
-        from hyperopt.pyll import Apply
-
-        if not isinstance(space, Mapping):
-            return True
-        return not has_unresolved_values(dict(space)) and any(_holds(part, Apply) for part in space.values())
-
     def _set_space(self, space: Any) -> None:  # noqa: ANN401
         """Takes a space; one of both kinds becomes hyperopt's own."""
         from hyperopt.pyll import Apply
 
-        if isinstance(space, Mapping) and _holds(dict(space), Apply):
-            space = self.convert_search_space(space)
-        if not self._is_native(space):
+        if isinstance(space, Mapping) and not _holds(dict(space), Apply):
             self._converted_space = HyperoptSpace(space, keeps_constants=self._keeps_constants)
+        elif isinstance(space, Mapping) and has_unresolved_values(dict(space)):
+            space = self.convert_search_space(space)
         self._space = space  # last: a space that is refused is not kept
 
     def _is_constant(self) -> bool:

@@ -12,6 +12,7 @@ from msgspec import msgpack
 
 from muster.base.clock import SystemClock
 from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION
+from muster.tune.search.check_space import checked_points
 from muster.tune.search.library_searcher import SpaceSearcher, number_of
 from muster.tune.search.optuna.convert import ConvertedSpace, StudyRecord, checked_sampler, require_optuna
 from muster.tune.search.paths import unflattened
@@ -72,7 +73,7 @@ class OptunaSearch(SpaceSearcher):
         require_optuna(with_constraints=bool(constraints))
         super().__init__(metric=metric, mode=mode)
         self._constraints = dict(constraints or {})
-        self._points = list(points_to_evaluate or ())
+        self._points = checked_points(self, points_to_evaluate)
         self._rewards = list(evaluated_rewards or ())
         if self._rewards and len(self._rewards) != len(self._points):
             raise ValueError(f"{len(self._points)} points_to_evaluate need as many evaluated_rewards")
