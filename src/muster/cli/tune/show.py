@@ -19,6 +19,7 @@ from muster.host.regular_file import read_regular
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row
+from muster.tune.reporting.tally import PLACE, is_own
 
 MAX_FAILURES = 5  # shown one by one; the rest is counted
 ERROR_LINES = 3
@@ -148,9 +149,10 @@ def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]
 
 
 def _last_lines(traceback: str) -> list[str]:
-    """Returns the place and the error, without the marks under the code."""
-    useful = [line for line in traceback.splitlines() if line.strip(" ^~")]
-    return [line.strip() for line in useful[-ERROR_LINES:]]
+    """Returns the user's innermost line and the error, without the marks under the code."""
+    useful = [line.strip() for line in traceback.splitlines() if line.strip(" ^~")]
+    own = [at for at, line in enumerate(useful[:-1]) if (found := PLACE.match(line)) and is_own(found[1])]
+    return [*useful[own[-1] : -1][: ERROR_LINES - 1], useful[-1]] if own else useful[-ERROR_LINES:]
 
 
 def error_file(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
@@ -176,7 +178,7 @@ def pairs(values: Mapping[str, Any]) -> Iterator[str]:
 
 def below(experiment: ExperimentView, path: str) -> str:
     """Returns a path relative to the experiment if it lies in it."""
-    prefix = f"{experiment.path.rstrip('/')}/"
+    prefix = f"{experiment.address.rstrip('/')}/"
     return path[len(prefix) :] if path.startswith(prefix) else path
 
 
@@ -247,29 +249,27 @@ def _result_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _checkpoints(experiment: ExperimentView, trial: TrialSummary) -> list[dict[str, Any]]:
     """Returns the checkpoints on disk, oldest first, with the metrics they were reported with."""
-    from muster.tune.analysis.result_files import TrialFolder
-
-    folder = TrialFolder(experiment.trial_path(trial), experiment.filesystem)
-    if not folder.exists():
+    record = experiment.record(trial)
+    if not record.folder.exists():
         return []
 
     def rows() -> list[dict[str, Any]]:
         try:
-            return folder.rows()
+            return record.rows()
         except (FileNotFoundError, ValueError):
             return []
 
     newest = trial.checkpoint
     known = {} if newest is None else {os.path.basename(newest.path): dict(newest.metrics)}
     found = []
-    for checkpoint, metrics in folder.checkpoints(rows):
+    for checkpoint, metrics in record.folder.checkpoints(rows):
         name = os.path.basename(checkpoint.path)
         reported = metrics or known.get(name, {})
         own = {key: value for key, value in reported.items() if key not in AUTO_RESULT_KEYS}
         found.append(
             {
                 "name": name,
-                "path": checkpoint.path,
+                "path": f"{experiment.trial_path(trial)}/{name}",
                 "training_iteration": reported.get("training_iteration"),
                 "metrics": own,
                 "is_newest": newest is not None and name in known,
@@ -296,7 +296,7 @@ def _checkpoint_lines(experiment: ExperimentView, trial: TrialSummary) -> Iterat
 def _files(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
     from muster.stores.storage import Storage
 
-    storage = Storage(experiment.trial_path(trial), experiment.filesystem)
+    storage = Storage(experiment.record(trial).path, experiment.filesystem)
     names = storage.listing() if storage.exists() else ()
     return [name for name in names if not name.startswith("checkpoint_")]
 
