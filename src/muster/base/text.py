@@ -131,13 +131,8 @@ def used_of(used: Mapping[str, float], total: Mapping[str, float], names: tuple[
 
 def _share(name: str, used: float, total: float) -> str:
     if name in _IN_BYTES and total >= 1e6:
-        return f"{name} {_in_unit(used, 1e9)}/{total / 1e9:.3g} GB"
+        return f"{name} {'<0.01' if 0 < used < 1e7 else f'{used / 1e9:.3g}'}/{total / 1e9:.3g} GB"
     return f"{name} {used:g}/{total:g}"
-
-
-def _in_unit(amount: float, unit: float) -> str:
-    """Returns three digits of an amount, without an exponent: "<0.01" for a little."""
-    return "<0.01" if 0 < amount < 0.01 * unit else f"{amount / unit:.3g}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

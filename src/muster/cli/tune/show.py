@@ -9,7 +9,6 @@ from typing import Any
 
 from muster.base.text import duration, moment
 from muster.cli.tune.best import best_of, config_lines
-from muster.cli.tune.columns import last_line
 from muster.cli.tune.experiment import FINISHED, ExperimentView
 from muster.cli.tune.ls import experiment_row, heading
 from muster.cli.tune.table import cell, lay_out, page_size, painted
@@ -19,7 +18,7 @@ from muster.host.regular_file import read_regular
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row
-from muster.tune.reporting.tally import PLACE, is_own
+from muster.tune.reporting.tally import PLACE, is_own, last_line
 
 MAX_FAILURES = 5  # shown one by one; the rest is counted
 ERROR_LINES = 3
@@ -249,22 +248,10 @@ def _result_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _checkpoints(experiment: ExperimentView, trial: TrialSummary) -> list[dict[str, Any]]:
     """Returns the checkpoints on disk, oldest first, with the metrics they were reported with."""
-    record = experiment.record(trial)
-    if not record.folder.exists():
-        return []
-
-    def rows() -> list[dict[str, Any]]:
-        try:
-            return record.rows()
-        except (FileNotFoundError, ValueError):
-            return []
-
-    newest = trial.checkpoint
-    known = {} if newest is None else {os.path.basename(newest.path): dict(newest.metrics)}
+    newest = "" if trial.checkpoint is None else os.path.basename(trial.checkpoint.path)
     found = []
-    for checkpoint, metrics in record.folder.checkpoints(rows):
+    for checkpoint, reported in experiment.record(trial).best_checkpoints:
         name = os.path.basename(checkpoint.path)
-        reported = metrics or known.get(name, {})
         own = {key: value for key, value in reported.items() if key not in AUTO_RESULT_KEYS}
         found.append(
             {
@@ -272,7 +259,7 @@ def _checkpoints(experiment: ExperimentView, trial: TrialSummary) -> list[dict[s
                 "path": f"{experiment.trial_path(trial)}/{name}",
                 "training_iteration": reported.get("training_iteration"),
                 "metrics": own,
-                "is_newest": newest is not None and name in known,
+                "is_newest": name == newest,
             }
         )
     return found

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from muster.base.clock import Clock
-from muster.base.framing import SCALARS, FrameKind, frame, is_plain, pack, pickled, unpack
+from muster.base.framing import SCALARS, FrameKind, frame, is_plain, pack, pickled, portable, unpack
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.protocol import StartOrder
 from muster.session.checkpoint import Checkpoint
@@ -237,11 +237,8 @@ class TrialSession:
         if is_plain(metrics):
             return metrics
         refuse_tensors(metrics)
-        metrics = numbers_for_arrays(dict(metrics))
-        if is_plain(metrics):
-            return metrics
         try:
-            return pickled(metrics)
+            return portable(numbers_for_arrays(dict(metrics)))
         except Exception as error:
             raise UnsendableResult(_unpicklable_message(metrics, error)) from error
 

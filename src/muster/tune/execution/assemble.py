@@ -122,9 +122,7 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, 
             "either to the searcher or to TuneConfig and param_space"
         )
     asked.add_configurations([template])
-    return asked, PENDING_AHEAD if isinstance(asked, BasicVariantGenerator) else _limit_in(
-        asked
-    ) or limit or 1
+    return asked, PENDING_AHEAD if isinstance(asked, BasicVariantGenerator) else limit_in(asked) or limit or 1
 
 
 def _has_own_space(search: Any) -> bool:  # noqa: ANN401 - a Searcher, or wrappers around one
@@ -154,12 +152,7 @@ def _given_search(asked: Any, limit: int) -> Any:  # noqa: ANN401 - a name, a Se
     return asked
 
 
-def concurrency_of(search: Any) -> int:  # noqa: ANN401 - a search algorithm
-    """Returns how many trials it lets run at once; 0 when it sets no limit."""
-    return int(getattr(search, "max_concurrent", 0)) or _limit_in(search)
-
-
-def _limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
+def limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
     """Returns what the outermost ConcurrencyLimiter allows; 0 when there is none."""
     from muster.tune.search import ConcurrencyLimiter
 
