@@ -235,8 +235,8 @@ def test_the_checkpoint_belongs_to_the_value_or_says_which_one_it_has(tune, tmp_
 def test_a_failure_shows_the_users_line_and_not_a_librarys(tune, tmp_path):
     trace = (
         "Traceback (most recent call last):\n"
-        '  File "/home/me/train.py", line 7, in train\n    step(model)\n'
-        '  File "/home/me/train.py", line 3, in step\n    model.fit(x)\n    ^^^^^^^^^^^^\n'
+        '  File "/nest/me/train.py", line 7, in train\n    step(model)\n'
+        '  File "/nest/me/train.py", line 3, in step\n    model.fit(x)\n    ^^^^^^^^^^^^\n'
         '  File "/venv/lib/python3.11/site-packages/lib/a.py", line 90, in fit\n    check(x)\n'
         '  File "/usr/lib/python3.11/json/decoder.py", line 5, in check\n    raise ValueError(x)\n'
         "ValueError: no such luck\n"
@@ -244,7 +244,7 @@ def test_a_failure_shows_the_users_line_and_not_a_librarys(tune, tmp_path):
     failure = TrialFailure(kind=TrialFailureKind.USER_ERROR, message="boom", traceback=trace)
     write(tmp_path / "e", [created("a"), started("a"), exited("a", failure)])
     text = tune("show", tmp_path / "e").stdout
-    place = 'File "/home/me/train.py", line 3, in step'
+    place = 'File "/nest/me/train.py", line 3, in step'
     assert f"    {place}\n    model.fit(x)\n    ValueError: no such luck\n" in text
     assert ("site-packages" in text, "decoder.py" in text) == (False, False)
 
