@@ -1,7 +1,6 @@
 """Records which experiments run on this machine, so that another one can notice what is promised twice.
 
-One file per driver in a directory of the user. A driver that was killed leaves its file; the next one removes
-it, because no process has that id and start time. Nothing here may fail an experiment.
+The next driver removes the file of one that was killed: no process has its id and start time. Nothing fails.
 """
 
 from __future__ import annotations

@@ -94,10 +94,9 @@ def no_single_best(metrics: object, modes: object) -> str:
 
 
 def rank_key(value: Any, mode: str | None) -> float | None:  # noqa: ANN401 - a user's value
-    """Returns the key by which every ranking of trials sorts: the smallest is best, the first of equal ones.
+    """Returns the key that ranks trials everywhere, the smallest and of equal ones the first is best.
 
-    Ray Tune's rule: the last value counts whether the trial runs, has ended or has failed. None for a value
-    that is not a finite number: such a trial is never the best.
+    Ray Tune's rule: a failed trial counts too; one without a finite number (None) is never the best.
     """
     found = value if type(value) is float else number(value)
     if found is None or not math.isfinite(found):

@@ -70,13 +70,10 @@ def looks_logarithmic(values: np.ndarray) -> bool:
 
 
 def metric_range(values: np.ndarray, mode: str) -> tuple[float, float, bool]:
-    """Returns both ends, without outliers that squeeze the rest, and whether the scale is logarithmic.
-
-    Never for a metric to be maximized: a logarithm of an accuracy would stretch its bad values.
-    """
+    """Returns both ends, without outliers that squeeze the rest, and whether the scale is logarithmic."""
     low, high = _without_outliers(values)
     inner = values[(values >= low) & (values <= high)]
-    if mode == "max" or not looks_logarithmic(inner):
+    if mode == "max" or not looks_logarithmic(inner):  # it would stretch the bad values of an accuracy
         return low, high, False
     low, high = _without_outliers(np.log(values[values > 0]))
     return math.exp(low), math.exp(high), True
