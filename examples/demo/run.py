@@ -27,6 +27,7 @@ from muster.autoscaler.launcher import LaunchedCluster, Launcher
 from muster.autoscaler.status_files import read_status
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
+from muster.base.text import shortened
 from muster.cli.status.report import build_report
 from muster.cli.status.view import machines_line
 from muster.errors import MusterError
@@ -35,7 +36,7 @@ from muster.host.processes import table, was_started_with
 HERE = Path(__file__).resolve().parent
 SHRINK_S = 60.0  # after the experiment, nodes are idle for 6 s before they are removed
 GONE_S = 15.0
-LINE = "{:>6}  {:>7}  {:<44}  {:<9}  {}"
+LINE = "{:>5}  {:>7}  {:<44}  {:<8}  {}"
 
 
 class DemoFailed(Exception):
@@ -137,7 +138,7 @@ class Demo:
         workers = sum(not row.is_head for row in report.nodes)
         serving = sum(row.instance_state == "RAY_RUNNING" and not row.is_head for row in report.nodes)
         self.most_workers = max(self.most_workers, serving)
-        facts = (str(waiting), machines_line(report), f"{done} of {self.trials}")
+        facts = (str(waiting), shortened(machines_line(report), 44), f"{done} of {self.trials}")
         if str(facts) != self._shown:
             self._shown = str(facts)
             seconds = f"{time.monotonic() - self.began:.0f} s"

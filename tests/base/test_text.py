@@ -7,7 +7,7 @@ import doctest
 import pytest
 
 from muster.base import text as module
-from muster.base.text import duration, money, short_duration, shortened
+from muster.base.text import duration, money, short_duration, shortened, used_of
 
 
 def test_the_examples_of_the_module_do_what_they_say():
@@ -40,3 +40,9 @@ def test_no_text_is_longer_than_its_room():
 
 def test_the_end_of_a_nested_key_is_what_stays():
     assert shortened("model/encoder/layers/hidden_size", 20) == "…/layers/hidden_size"
+
+
+def test_a_little_memory_has_no_exponent():
+    total = {"object_store_memory": 4e8}
+    assert used_of({"object_store_memory": 1.66e3}, total, tuple(total)) == "object_store_memory <0.01/0.4 GB"
+    assert used_of({}, total, tuple(total)) == "object_store_memory 0/0.4 GB"

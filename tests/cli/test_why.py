@@ -289,3 +289,17 @@ def test_a_node_type_with_offers_shows_all_of_them_and_where_its_machines_came_f
     report = answer(about, facts)
     assert ([row.zone for row in report.offers], report.machines[0].market) == (["a", "b"], "spot")
     assert any("TERMINATED, b/spot" in line for line in page(about, facts))
+
+
+def test_machines_with_the_same_steps_are_told_once(clock_utc):
+    def ended(number: int):
+        record = ended_record()
+        shifted = tuple(replace(change, at=change.at + number) for change in record.history)
+        return replace(record, instance_id=f"t-{number:012d}-i1", history=shifted)
+
+    lost = replace(ended(10), history=ended(10).history[:-1], state=_S.RAY_STOP_REQUESTED)
+    shown = page(WhySubject(kind=NODE_TYPE, key="big"), known(records=(*map(ended, range(9)), lost)))
+    first, second = (line for line in shown if line.startswith("t-"))
+    assert first.startswith("t-000000000010-i1: RAY_STOP_REQUESTED")
+    assert second == "t-000000000008-i1: TERMINATED, $0.0064; 8 more like it, $0.0512 together"
+    assert len(shown) < 40

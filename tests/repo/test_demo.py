@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from msgspec import json as msgspec_json
 
 from muster.autoscaler.publish import TimelinePoint
+from muster.base.text import shortened
 from muster.config.load import load_config
 from muster.host.processes import table, was_started_with
 
@@ -106,3 +108,15 @@ def test_a_demo_that_is_out_of_time_reports_it_and_leaves_no_process(root: Path,
     assert len(homes) == 1
     left = [one for one in table() if one.lives and was_started_with(one.pid, f"MUSTER_HOME={homes[0]}")]
     assert left == []
+
+
+def test_the_lines_of_the_demo_fit_eighty_columns(root: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(root / "examples" / "demo"))
+    line = runpy.run_path(str(root / "examples" / "demo" / "run.py"))["LINE"]
+    sys.modules.pop("picture", None)
+    machines = shortened("1 head, 1 requested, 1 setting up, 1 terminating", 44)
+    for row in (
+        ("time", "waiting", "machines", "trials", "spend"),
+        ("239 s", "10", machines, "10 of 10", "$0.0123"),
+    ):
+        assert len(line.format(*row)) <= 80

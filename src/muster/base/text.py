@@ -131,7 +131,7 @@ def used_of(used: Mapping[str, float], total: Mapping[str, float], names: tuple[
 
 def _share(name: str, used: float, total: float) -> str:
     if name in _IN_BYTES and total >= 1e6:
-        return f"{name} {used / 1e9:.3g}/{total / 1e9:.3g} GB"
+        return f"{name} {'<0.01' if 0 < used < 1e7 else f'{used / 1e9:.3g}'}/{total / 1e9:.3g} GB"
     return f"{name} {used:g}/{total:g}"
 
 

@@ -372,10 +372,16 @@ def why_page(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
     yield from pending_section(titles.get(report.kind, "Waiting"), report.pending, frame)
     yield from _types_section(report, frame)
     yield from offers_section(report.offers, report.at, replace(frame, verbose=True))
+    alike: dict[tuple[object, ...], list[MachineStory]] = {}
     for machine in report.machines:
+        steps = (machine.zone, machine.market, machine.cause, *(line.what for line in machine.story))
+        alike.setdefault(steps, []).append(machine)
+    for machine, *others in alike.values():
         offer = offer_name(machine.zone, machine.market)
         facts = (machine.state, offer, machine.cause, money(machine.cost))
         summary = f"{machine.instance_id}: {', '.join(fact for fact in facts if fact)}"
+        if others:
+            summary += f"; {len(others)} more like it, {money(sum(other.cost for other in others))} together"
         yield from _story_section("Story" if report.kind == MACHINE else summary, machine.story, frame)
     yield from _story_section("Story", report.story, frame)
 

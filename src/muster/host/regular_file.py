@@ -1,7 +1,6 @@
 """Reads files that somebody else may have put into a directory: regular ones only, never through a link.
 
-Every file of an experiment directory is read through it: a FIFO would block, a device has no end, and a link
-leads to files that the directory's owner must not read through us.
+Every file of an experiment directory is read this way: a FIFO blocks, a device has no end, a link leads away.
 """
 
 from __future__ import annotations
@@ -16,24 +15,31 @@ MOST_BYTES = 1 << 30  # of a file that is read whole
 FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def refuse_irregular(path: str | Path) -> None:
+def refuse_irregular(path: str | Path, found: os.stat_result | None = None) -> None:
     """Raises OSError when there is something at this path and it is not a regular file."""
     try:
-        _check(os.lstat(path).st_mode, path)
+        mode = (found or os.lstat(path)).st_mode
     except FileNotFoundError:
         return
+    if not stat.S_ISREG(mode):
+        what = "symbolic link instead of a file" if stat.S_ISLNK(mode) else "not a regular file"
+        raise OSError(errno.EINVAL, what, os.fspath(path))
 
 
 def open_regular(path: str | Path) -> BinaryIO:
     """Opens a file for reading without waiting; OSError when it is not a regular file."""
     refuse_irregular(path)  # opening a device may already do something
-    descriptor = os.open(path, os.O_RDONLY | FLAGS)
+    return open(path, "rb", opener=_open)
+
+
+def _open(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | FLAGS)
     try:
-        _check(os.fstat(descriptor).st_mode, path)
-        return open(descriptor, "rb")
-    except BaseException:
+        refuse_irregular(path, os.fstat(descriptor))  # it may be another one by now
+    except OSError:
         os.close(descriptor)
         raise
+    return descriptor
 
 
 def read_regular(path: str | Path, *, beginning: int | None = None) -> bytes:
@@ -42,9 +48,3 @@ def read_regular(path: str | Path, *, beginning: int | None = None) -> bytes:
         if beginning is None and os.fstat(stream.fileno()).st_size > MOST_BYTES:
             raise OSError(errno.EFBIG, f"larger than {MOST_BYTES >> 20} MiB", os.fspath(path))
         return stream.read(MOST_BYTES if beginning is None else beginning)
-
-
-def _check(mode: int, path: str | Path) -> None:
-    if not stat.S_ISREG(mode):
-        what = "symbolic link instead of a file" if stat.S_ISLNK(mode) else "not a regular file"
-        raise OSError(errno.EINVAL, what, os.fspath(path))

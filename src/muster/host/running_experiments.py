@@ -1,7 +1,6 @@
 """Records which experiments run on this machine, so that another one can notice what is promised twice.
 
-One file per running driver in a directory of the user. A driver that was killed leaves its file; the next one
-removes it, because no process has that id and start time. Nothing here may fail an experiment.
+The next driver removes the file of one that was killed: no process has its id and start time. Nothing fails.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
 
 from muster.base.ids import RandomIds
 from muster.host.machine import hostname
@@ -21,23 +18,22 @@ from muster.host.processes import ProcessMark, lives, mark_of
 from muster.host.regular_file import read_regular
 
 
-class RunningExperiment(Struct, frozen=True, kw_only=True):
-    """A RunningExperiment is what one driver may use of this machine."""
+class RunningExperiment(msgspec.Struct, frozen=True, kw_only=True):
+    """A RunningExperiment is what the trials of one driver may use of this machine at once."""
 
     directory: str
-    promised: Mapping[str, float]  # resources that its trials may hold at once
+    promised: Mapping[str, float]
     mark: ProcessMark | None = None
 
 
 @contextmanager
 def recorded(folder: Path, own: RunningExperiment) -> Iterator[list[RunningExperiment]]:
     """Records an experiment while it runs, and yields the others that run here at its start."""
-    host = f"{hostname()}-"  # a home may be shared by hosts
-    file = folder / f"{host}{os.getpid()}-{RandomIds().fresh('')[-6:]}"
-    others: list[RunningExperiment] = []
+    host, others = f"{hostname()}-", []  # a home may be shared by hosts
+    file = folder / f"{host}{os.getpid()}{RandomIds().fresh('')}"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.encode(replace(own, mark=mark_of(os.getpid()))))
+        file.write_bytes(msgspec.json.encode(msgspec.structs.replace(own, mark=mark_of(os.getpid()))))
         others = [each for path in sorted(folder.glob(f"{host}*")) if path != file for each in _living(path)]
     try:
         yield others
@@ -59,19 +55,19 @@ def promised_twice(
     own: RunningExperiment,
     others: Sequence[RunningExperiment],
     capacity: Mapping[str, float],
-    per_trial: Mapping[str, float],
+    each: Mapping[str, float],
 ) -> str:
-    """Returns a warning about GPUs or CPUs that several experiments may use at once; "" when none are."""
+    """Returns a warning about GPUs or CPUs that several may use at once; `each`: what one trial needs."""
     for name in ("GPU", "CPU"):
         total, mine = capacity.get(name, 0.0), own.promised.get(name, 0.0)
-        theirs = [other for other in others if other.promised.get(name)]
+        theirs = [other for other in others if other.mark and other.promised.get(name)]
         taken = sum(other.promised[name] for other in theirs)
         if theirs and mine and mine + taken > total:
-            share = max(1, int(total / (len(theirs) + 1) // per_trial[name]))
-            who = ", ".join(f"{other.directory} (process {other.mark.pid})" for other in theirs if other.mark)
+            share = max(1, int(total / (len(theirs) + 1) // each[name]))
             return (
                 f"warning: {name}s are promised twice: this experiment may use {mine:g} of {total:g}, and "
-                f"{who} {taken:g}. Their trials will compete: limit each experiment with "
+                f"{', '.join(f'{one.directory} (process {one.mark.pid})' for one in theirs if one.mark)} "
+                f"{taken:g}. Their trials will compete: limit each experiment with "
                 f"TuneConfig(max_concurrent_trials={share}), or run one after the other"
             )
     return ""

@@ -148,9 +148,7 @@ class ExperimentSession:
     def lineage(self) -> list[list[Any]]:
         """Returns PBT's copies: donor's row, target's row, iteration of the target, of the donor."""
         try:
-            lines = (
-                read_regular(os.path.join(self.path, _POLICY)).decode(errors="replace").splitlines()[-5000:]
-            )
+            lines = read_regular(os.path.join(self.path, _POLICY)).splitlines()[-5000:]
         except OSError:
             return []
         with self.lock:

@@ -180,7 +180,7 @@ class FactLoader:
         own = {key: value for key, value in result.items() if key not in _AUTO}
         table.set_many(row, "metric", flatten(own))
         tried = flatten(tried_config(result, {}))
-        table.set_many(row, "config", {key: tried[key] for key in tried if table.has(row, f"config/{key}")})
+        table.set_many(row, "config", {key: tried[key] for key in tried if f"config/{key}" in table.columns})
         table.set(row, "reports", table.get(row, "reports") + 1)
         self._wanted(row)
 

@@ -182,9 +182,6 @@ class TrialArrays:
     def get(self, row: int, name: str) -> float:
         return float(self._groups["trial"][name].values[row])
 
-    def has(self, row: int, key: str) -> bool:
-        return key in self.columns and not math.isnan(self.columns[key].values[row])
-
     def set_many(self, row: int, group: str, flat: Mapping[str, Any]) -> None:
         """Sets parameters or metrics; values that are neither number nor text are shown as text."""
         known = self._groups[group]

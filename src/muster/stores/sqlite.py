@@ -89,7 +89,11 @@ class Database:
 
         `any_thread`: the caller sees to it that only one thread at a time uses it.
         """
-        _refuse_irregular(path)
+        try:
+            for suffix in ("", "-journal", "-wal", "-shm"):  # SQLite would wait for a FIFO, and follow links
+                refuse_irregular(f"{path}{suffix}")
+        except OSError as error:
+            raise StoreError(f"{error.filename}: {error.strerror}; only regular files are read") from error
         real = Path(os.path.realpath(path))
         if not real.is_file():
             raise StoreError(f"{real}: no such file; {schema.unfound}")
@@ -260,15 +264,6 @@ def _closed_on_error(database: Database) -> Iterator[None]:
     except BaseException:
         database.close()
         raise
-
-
-def _refuse_irregular(path: str | Path) -> None:
-    """Raises StoreError for a link, FIFO or device in place of a file that SQLite would open or wait for."""
-    for suffix in ("", "-journal", "-wal", "-shm"):
-        try:
-            refuse_irregular(f"{path}{suffix}")
-        except OSError as error:
-            raise StoreError(f"{path}{suffix}: {error.strerror}; only regular files are read") from error
 
 
 def _connect(

@@ -60,16 +60,6 @@ def in_words(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun.
-
-    Example:
-        >>> counted(1, "result"), counted(3, "result")
-        ('1 result', '3 results')
-    """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def flatten(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
     """Returns a copy with nested dicts joined by `/`, after the flat keys; lists and empty dicts are kept."""
     flat = dict(result)
@@ -134,7 +124,8 @@ def missing_metric(
             if is_first and name in flat and number_of(flat[name]) is None:
                 return (
                     f"the trial reported {name!r}, by which the {component} compares trials, as "
-                    f"{shown(flat[name])}, which is not a number: report {_instead_of(flat[name])}"
+                    f"{shown(flat[name])}, which is not a number: report float(...), or NaN while it is "
+                    "unknown, or leave the key out"
                 )
             if len(own) > 1 and name and name != DEFAULT_METRIC and name not in flat:
                 known = sorted(str(key) for key in own if key not in _AUTO_FILLED)
@@ -146,16 +137,6 @@ def missing_metric(
                     f"TUNE_DISABLE_STRICT_METRIC_CHECKING=1 turns this check off."
                 )
     return ""
-
-
-def _instead_of(value: object) -> str:
-    """Returns what to report instead of a value that is not a number."""
-    try:
-        if isinstance(value, str) and math.isfinite(float(value)):
-            return f"float({value!r})"
-    except ValueError:
-        pass
-    return "a float (NaN while the value is unknown), or leave the key out"
 
 
 class Statistics:

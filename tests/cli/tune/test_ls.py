@@ -11,6 +11,7 @@ import sys
 import pandas as pd
 import pytest
 from tests.cli.tune.experiments import four_trials, write
+from tests.tune.experiments import add_checkpoint
 
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.builders import created, exited, reported, started
@@ -246,6 +247,22 @@ def test_a_directory_of_experiments_is_listed_also_when_one_cannot_be_read(tune,
     ]
 
 
+@pytest.mark.parametrize(("columns", "whole"), [(80, 40), (200, 100)])
+def test_names_are_whole_up_to_half_of_the_terminal(tune, tmp_path, columns, whole):
+    default = "train_2026-11-16_02-10-00_4f1c09"
+    for name in (default, "n" * whole, "l" * (whole + 1)):
+        four_trials(tmp_path / name)
+    lines = tune("ls", tmp_path, columns=columns).output.splitlines()
+    assert [
+        line.split()[0] == name for line, name in zip(lines[1:], ("l", "n" * whole, default), strict=False)
+    ] == [
+        False,
+        True,
+        True,
+    ]
+    assert max(map(len, lines)) <= columns
+
+
 def test_the_usual_columns_of_experiments_fit_sixty_characters(tune, tmp_path):
     four_trials(tmp_path / "one")
     assert tune("ls", tmp_path, columns=60).output.splitlines()[0].split() == [
@@ -301,6 +318,31 @@ def test_an_experiment_at_a_url_is_read_and_nobody_says_whether_it_runs(tune, fo
     assert "\nin memory://exp/b\nTo continue: muster tune resume memory://exp/b\n" in text
     missing = tune("ls", "memory://exp/gone")
     assert (missing.exit_code, "is no experiment: it has no experiment.sqlite" in missing.output) == (2, True)
+
+
+def test_commands_name_what_lies_at_a_url_with_its_scheme(tune, tmp_path):
+    import fsspec
+
+    place = tmp_path / "e"
+    saved = add_checkpoint(place / "train_b_dir", 0, loss=1.0)
+    write(place, [created("b"), started("b"), reported("b", 1, saved, loss=1.0), exited("b")])
+    files = fsspec.filesystem("memory")
+    files.pipe("/url/e/experiment.sqlite", (place / "experiment.sqlite").read_bytes())
+    files.pipe("/url/e/train_b_dir/checkpoint_000000/state", b"0")
+    at = "memory://url/e/train_b_dir"
+    assert f"checkpoint: {at}/checkpoint_000000\n" in tune("best", "memory://url/e").stdout
+    best = json.loads(tune("best", "memory://url/e", "--json").stdout)[0]
+    assert (best["path"], best["checkpoint"]) == (at, f"{at}/checkpoint_000000")
+    row = json.loads(tune("ls", "memory://url/e", "--json").stdout)["trials"][0]
+    assert (row["path"], row["checkpoint"]) == (at, f"{at}/checkpoint_000000")
+    shown = json.loads(tune("show", "memory://url/e", "b", "--json").stdout)
+    assert [shown["path"], *(each["path"] for each in shown["checkpoints"])] == [
+        at,
+        f"{at}/checkpoint_000000",
+    ]
+    refused = tune("plot", "memory://url/e")
+    assert (refused.exit_code, "-o FILE" in refused.output, "path=" in refused.output) == (2, True, False)
+    assert tune("plot", "memory://url/e", "-o", tmp_path / "p.html").exit_code == 0
 
 
 def test_more_to_suggest_and_nobody_there_means_interrupted(tune, tmp_path):

@@ -17,6 +17,8 @@ from muster.base.text import moment
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.stores.experiment.values import Pickled
 from muster.testing.builders import created, exited, reported, started
+from muster.trials.events import TrialFailure, TrialFailureKind
+from muster.trials.model import CheckpointRef
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
 from muster.tune.search.space import grid_search
@@ -190,6 +192,7 @@ def test_other_metrics_modes_and_more_trials(tune, four):
             "config": {"lr": 0.0, "net": {"width": 1}},
             "training_iteration": 1,
             "checkpoint": None,
+            "checkpoint_value": None,
             "path": f"{four}/train_a_00000_dir",
         }
     ]
@@ -209,6 +212,41 @@ def test_the_scope_says_which_values_of_a_trial_count(tune, tmp_path, scope, bes
         facts.append(exited(name))
     result = tune("best", write(tmp_path / "e", facts), "--scope", scope, "--json")
     assert json.loads(result.stdout)[0]["trial_id"] == best
+
+
+def test_the_checkpoint_belongs_to_the_value_or_says_which_one_it_has(tune, tmp_path):
+    place = tmp_path / "e" / "train_a_dir"
+    rows = []
+    for step, loss in enumerate([3.0, 1.0, 2.0], start=1):
+        add_checkpoint(place, step, loss=loss)
+        rows.append({**logged_row("a", step, {}, loss=loss), "checkpoint_dir_name": f"checkpoint_{step:06d}"})
+    rows.append(logged_row("a", 4, {}, loss=2.5))
+    write_json(place, rows)
+    newest = CheckpointRef(path=str(place / "checkpoint_000003"), index=3, metrics={"loss": 2.0})
+    facts = [created("a"), started("a"), reported("a", 3, newest, loss=2.0), reported("a", 4, loss=2.5)]
+    write(tmp_path / "e", [*facts, exited("a")])
+    best = json.loads(tune("best", tmp_path / "e", "--scope", "all", "--json").stdout)[0]
+    found = best["value"], best["checkpoint"], best["checkpoint_value"]
+    assert found == (1.0, str(place / "checkpoint_000002"), 1.0)
+    assert tune("best", tmp_path / "e", "--scope", "all").stdout.endswith("/checkpoint_000002\n")
+    assert tune("best", tmp_path / "e").stdout.endswith("/checkpoint_000003 (loss = 2)\n")
+
+
+def test_a_failure_shows_the_users_line_and_not_a_librarys(tune, tmp_path):
+    trace = (
+        "Traceback (most recent call last):\n"
+        '  File "/nest/me/train.py", line 7, in train\n    step(model)\n'
+        '  File "/nest/me/train.py", line 3, in step\n    model.fit(x)\n    ^^^^^^^^^^^^\n'
+        '  File "/venv/lib/python3.11/site-packages/lib/a.py", line 90, in fit\n    check(x)\n'
+        '  File "/usr/lib/python3.11/json/decoder.py", line 5, in check\n    raise ValueError(x)\n'
+        "ValueError: no such luck\n"
+    )
+    failure = TrialFailure(kind=TrialFailureKind.USER_ERROR, message="boom", traceback=trace)
+    write(tmp_path / "e", [created("a"), started("a"), exited("a", failure)])
+    text = tune("show", tmp_path / "e").stdout
+    place = 'File "/nest/me/train.py", line 3, in step'
+    assert f"    {place}\n    model.fit(x)\n    ValueError: no such luck\n" in text
+    assert ("site-packages" in text, "decoder.py" in text) == (False, False)
 
 
 def test_a_scope_over_results_that_were_not_logged_is_refused(tune, four):

@@ -76,8 +76,8 @@ def test_values_that_are_neither_number_nor_text_are_shown_without_their_address
 
 def test_outliers_of_the_metric_are_cut_off_and_the_axis_says_so():
     values = np.array([*np.linspace(0, 1, 60), 1e6, np.nan])
-    low, high, is_log = metric_range(values[np.isfinite(values)])
-    axis = metric_axis("loss", values)
+    low, high, is_log = metric_range(values[np.isfinite(values)], "min")
+    axis = metric_axis("loss", values, "min")
     assert (low, is_log) == (0.0, False)
     assert high < 2
     assert axis.positions[60] == 1.0
@@ -85,10 +85,16 @@ def test_outliers_of_the_metric_are_cut_off_and_the_axis_says_so():
     assert axis.ticks[-1][1].startswith("≥ ")
 
 
+@pytest.mark.parametrize(("mode", "is_log"), [("min", True), ("max", False)])
+def test_only_a_metric_to_be_minimized_may_have_a_log_axis(mode, is_log):
+    values = np.geomspace(0.01, 0.97, 20)  # accuracies, most of them low
+    assert (metric_range(values, mode)[2], metric_axis("acc", values, mode).is_log) == (is_log, is_log)
+
+
 def test_a_metric_without_a_finite_value_has_an_empty_axis():
-    axis = metric_axis("loss", np.array([np.nan, np.inf]))
+    axis = metric_axis("loss", np.array([np.nan, np.inf]), "min")
     assert (axis.ticks, np.isnan(axis.positions).all()) == ((), True)
 
 
 def test_a_single_value_lies_in_the_middle():
-    assert metric_axis("loss", np.array([3.0])).positions.tolist() == [0.5]
+    assert metric_axis("loss", np.array([3.0]), "min").positions.tolist() == [0.5]

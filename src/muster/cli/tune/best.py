@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from os.path import basename
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import no_single_best, number, rank_key
+from muster.tune.analysis.tables import best_scored, no_single_best, number, rank_key
 
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis
@@ -88,13 +89,12 @@ def _analysed(
     experiment: ExperimentView, trial: TrialSummary, metric: str, mode: str, scope: str
 ) -> float | None:
     """All results in the trial's log count; a trial that reported and has no log is an error."""
-    from muster.tune.analysis.result_files import TrialFolder
     from muster.tune.analysis.trial_record import analysis_of
 
     if not trial.reports:
         return None
     try:
-        rows = TrialFolder(experiment.trial_path(trial), experiment.filesystem).rows()
+        rows = experiment.record(trial).rows()
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(
             f"--scope {scope} needs the results that trial {trial.trial_id} logged: {error}. "
@@ -111,7 +111,7 @@ def best_page(
     found = best_of(experiment, metric, mode, asked.get("scope") or "last")
     need_best(found, experiment, metric)
     chosen = found[:count]
-    records = [_record(each, experiment, metric) for each in chosen]
+    records = [_record(each, experiment, (metric, mode), asked.get("scope") or "last") for each in chosen]
     odd = {key: None for each in chosen for key in not_data(each.trial.config, for_json=form == "json")}
     remarks = [f"note: no plain data, shown as text or null: {', '.join(odd)}"] if odd else []
     if form == "json":
@@ -121,37 +121,57 @@ def best_page(
 
         text = str(yaml.safe_dump(plain(records), sort_keys=False, allow_unicode=True))
         return [text.rstrip()], remarks
-    return [*_table(chosen, experiment, (metric, mode), len(found))], remarks
+    return [*_table(records, experiment, (metric, mode), len(found))], remarks
 
 
 def _table(
-    chosen: Sequence[ScoredTrial], experiment: ExperimentView, goal: tuple[str, str], total: int
+    records: Sequence[Mapping[str, Any]], experiment: ExperimentView, goal: tuple[str, str], total: int
 ) -> Iterator[str]:
     metric, mode = goal
-    yield f"{experiment.name}: best {len(chosen)} of {total:,} by {metric} ({mode})"
-    for rank, each in enumerate(chosen, start=1):
-        trial = each.trial
-        steps = trial.result.get("training_iteration")
+    yield f"{experiment.name}: best {len(records)} of {total:,} by {metric} ({mode})"
+    for rank, each in enumerate(records, start=1):
+        steps = each["training_iteration"]
         after = "" if steps is None else f" after {steps} iteration{'' if steps == 1 else 's'}"
         yield ""
-        yield f"{rank}. {metric} = {each.value:.6g}, trial {trial.trial_id}, {trial.status}{after}"
-        yield from config_lines(trial.config)
-        if trial.checkpoint is not None:
-            yield f"checkpoint: {trial.checkpoint.path}"
+        yield f"{rank}. {metric} = {each['value']:.6g}, trial {each['trial_id']}, {each['status']}{after}"
+        yield from config_lines(each["config"])
+        if each["checkpoint"] is not None:
+            value = each["checkpoint_value"]
+            other = "" if value in (None, each["value"]) else f" ({metric} = {value:.6g})"
+            yield f"checkpoint: {each['checkpoint']}{other}"
 
 
-def _record(each: ScoredTrial, experiment: ExperimentView, metric: str) -> dict[str, Any]:
+def _record(
+    each: ScoredTrial, experiment: ExperimentView, goal: tuple[str, str], scope: str
+) -> dict[str, Any]:
     trial = each.trial
+    path, value = _checkpoint(trial, experiment, goal, scope)
     return {
         "trial_id": trial.trial_id,
         "status": trial.status,
-        "metric": metric,
+        "metric": goal[0],
         "value": each.value,
         "config": dict(trial.config),
         "training_iteration": trial.result.get("training_iteration"),
-        "checkpoint": None if trial.checkpoint is None else trial.checkpoint.path,
+        "checkpoint": path,
+        "checkpoint_value": value,  # of the metric, when it was made
         "path": experiment.trial_path(trial),
     }
+
+
+def _checkpoint(
+    trial: TrialSummary, experiment: ExperimentView, goal: tuple[str, str], scope: str
+) -> tuple[str | None, float | None]:
+    """Returns the newest checkpoint and its value of the metric; for the scope "all", the best one."""
+    newest = trial.checkpoint
+    if newest is None:
+        return None, None
+    candidates = [(newest.path, newest.metrics)]
+    if scope == "all":
+        kept = experiment.record(trial).best_checkpoints
+        candidates += [(f"{experiment.trial_path(trial)}/{basename(c.path)}", metrics) for c, metrics in kept]
+    best = best_scored([(one, one[1]) for one in candidates], *goal) or candidates[0]
+    return best[0], number(flatten(best[1]).get(goal[0]))
 
 
 def config_lines(config: Mapping[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row, number
+from muster.tune.reporting.tally import last_line
 
 Row = Mapping[str, Any]
 HEADINGS = {  # name of a column: what stands above it; either may be asked for
@@ -78,12 +79,6 @@ def trial_row(trial: TrialSummary, path: str) -> dict[str, Any]:
         "reported_at": trial.reported_at,
         "ended_at": trial.ended_at,
     }
-
-
-def last_line(text: str) -> str:
-    """Returns the last line of a traceback, which names the error."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
 
 
 def is_own(name: str) -> bool:

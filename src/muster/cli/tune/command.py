@@ -13,7 +13,7 @@ from muster.cli.console import emit, has_colours, remark
 from muster.cli.tune.columns import trial_row
 from muster.cli.tune.experiment import ExperimentView
 from muster.cli.tune.table import all_columns, check_name, strict_json, write_rows
-from muster.errors import ConfigError
+from muster.errors import ConfigError, StoreError
 from muster.tune.analysis.tables import Row, flat_row
 
 SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
@@ -258,11 +258,14 @@ def plot(path: str, output: str | None, **asked: Any) -> None:  # noqa: ANN401
     muster tune plot results/mine
     muster tune plot results/mine -o mine.html --kind curves
     """
-    from muster.cli.tune.best import experiment_analysis
+    from muster.cli.tune.best import experiment_analysis, wanted_metric
     from muster.cli.tune.experiment import read_experiment
     from muster.tune.plots import save_plot
 
     experiment = read_experiment(path)
+    if output is None and experiment.filesystem is not None:
+        raise ConfigError(f"{experiment.address} is not on this machine; name the file to write: -o FILE")
+    asked["metric"], asked["mode"] = wanted_metric(experiment, asked["metric"], asked["mode"])
     try:
         emit(save_plot(experiment_analysis(experiment), output, **asked).encode())
     except (ValueError, ImportError, OSError) as error:
@@ -402,12 +405,10 @@ def trial_rows(experiment: ExperimentView) -> list[Row]:
 
 def result_rows(experiment: ExperimentView, unread: list[str]) -> Iterator[Row]:
     """Yields one row per logged result; trials whose log cannot be read are added to `unread`."""
-    from muster.tune.analysis.result_files import TrialFolder
-
     for trial in experiment.trials:
         try:
-            logged = TrialFolder(experiment.trial_path(trial), experiment.filesystem).rows()
-        except (FileNotFoundError, ValueError) as error:
+            logged = experiment.record(trial).rows()
+        except (FileNotFoundError, ValueError, StoreError) as error:
             if trial.reports:
                 unread.append(f"{trial.trial_id}: {error}")
             continue

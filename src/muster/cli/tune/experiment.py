@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,6 +23,9 @@ from muster.stores.experiment.codec import ENDED, EXHAUSTED
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, open_trials
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.ray_results import rays_hint
+
+if TYPE_CHECKING:
+    from muster.tune.analysis.trial_record import TrialRecord
 
 FINISHED = ("TERMINATED", "ERROR")
 INTERRUPTED = "INTERRUPTED"  # was running when the process that ran the experiment went away
@@ -111,8 +114,14 @@ class ExperimentView:
         return min((time for time in times if time is not None), default=None)
 
     def trial_path(self, trial: TrialSummary) -> str:
-        """Returns the directory of a trial."""
-        return f"{self.path.rstrip('/')}/{trial.relative_logdir or trial.trial_id}"
+        """Returns the path or URL of a trial's directory, for users."""
+        return f"{self.address.rstrip('/')}/{trial.relative_logdir or trial.trial_id}"
+
+    def record(self, trial: TrialSummary) -> TrialRecord:
+        """Returns a trial with its files, as the library sees it."""
+        from muster.tune.analysis.trial_record import as_record
+
+        return as_record(trial, self.path, self.filesystem)
 
 
 def read_experiment(path: str) -> ExperimentView:
@@ -123,7 +132,7 @@ def read_experiment(path: str) -> ExperimentView:
     asked = experiment_directory(os.path.expanduser(path))
     place, filesystem = opened_place(asked, None)
     if filesystem is not None:
-        return replace(_read_remote(place, filesystem), url=asked)
+        return replace(_read_remote(place, filesystem, asked), url=asked)
     if not is_experiment(place):
         raise _not_one(place)
     with open_trials(place) as reader:
@@ -189,7 +198,7 @@ def _read(reader: TrialReader, place: str, root: str, filesystem: object = None)
     )
 
 
-def _read_remote(place: str, filesystem: object) -> ExperimentView:
+def _read_remote(place: str, filesystem: object, url: str) -> ExperimentView:
     from muster.stores.storage import Storage
 
     try:
@@ -200,7 +209,7 @@ def _read_remote(place: str, filesystem: object) -> ExperimentView:
         ) from error
     with tempfile.TemporaryDirectory() as copy:
         Path(copy, STORE_NAME).write_bytes(content)
-        with open_trials(copy, root=place) as reader:
+        with open_trials(copy, root=url) as reader:
             return _read(reader, copy, place, filesystem)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from muster.base.text import duration, moment
 from muster.cli.tune.best import best_of, config_lines
-from muster.cli.tune.columns import last_line
 from muster.cli.tune.experiment import FINISHED, ExperimentView
 from muster.cli.tune.ls import experiment_row, heading
 from muster.cli.tune.table import cell, lay_out, page_size, painted
@@ -19,6 +18,7 @@ from muster.host.regular_file import read_regular
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row
+from muster.tune.reporting.tally import PLACE, is_own, last_line
 
 MAX_FAILURES = 5  # shown one by one; the rest is counted
 ERROR_LINES = 3
@@ -148,9 +148,10 @@ def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]
 
 
 def _last_lines(traceback: str) -> list[str]:
-    """Returns the place and the error, without the marks under the code."""
-    useful = [line for line in traceback.splitlines() if line.strip(" ^~")]
-    return [line.strip() for line in useful[-ERROR_LINES:]]
+    """Returns the user's innermost line and the error, without the marks under the code."""
+    useful = [line.strip() for line in traceback.splitlines() if line.strip(" ^~")]
+    own = [at for at, line in enumerate(useful[:-1]) if (found := PLACE.match(line)) and is_own(found[1])]
+    return [*useful[own[-1] : -1][: ERROR_LINES - 1], useful[-1]] if own else useful[-ERROR_LINES:]
 
 
 def error_file(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
@@ -176,7 +177,7 @@ def pairs(values: Mapping[str, Any]) -> Iterator[str]:
 
 def below(experiment: ExperimentView, path: str) -> str:
     """Returns a path relative to the experiment if it lies in it."""
-    prefix = f"{experiment.path.rstrip('/')}/"
+    prefix = f"{experiment.address.rstrip('/')}/"
     return path[len(prefix) :] if path.startswith(prefix) else path
 
 
@@ -247,32 +248,18 @@ def _result_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _checkpoints(experiment: ExperimentView, trial: TrialSummary) -> list[dict[str, Any]]:
     """Returns the checkpoints on disk, oldest first, with the metrics they were reported with."""
-    from muster.tune.analysis.result_files import TrialFolder
-
-    folder = TrialFolder(experiment.trial_path(trial), experiment.filesystem)
-    if not folder.exists():
-        return []
-
-    def rows() -> list[dict[str, Any]]:
-        try:
-            return folder.rows()
-        except (FileNotFoundError, ValueError):
-            return []
-
-    newest = trial.checkpoint
-    known = {} if newest is None else {os.path.basename(newest.path): dict(newest.metrics)}
+    newest = "" if trial.checkpoint is None else os.path.basename(trial.checkpoint.path)
     found = []
-    for checkpoint, metrics in folder.checkpoints(rows):
+    for checkpoint, reported in experiment.record(trial).best_checkpoints:
         name = os.path.basename(checkpoint.path)
-        reported = metrics or known.get(name, {})
         own = {key: value for key, value in reported.items() if key not in AUTO_RESULT_KEYS}
         found.append(
             {
                 "name": name,
-                "path": checkpoint.path,
+                "path": f"{experiment.trial_path(trial)}/{name}",
                 "training_iteration": reported.get("training_iteration"),
                 "metrics": own,
-                "is_newest": newest is not None and name in known,
+                "is_newest": name == newest,
             }
         )
     return found
@@ -296,7 +283,7 @@ def _checkpoint_lines(experiment: ExperimentView, trial: TrialSummary) -> Iterat
 def _files(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
     from muster.stores.storage import Storage
 
-    storage = Storage(experiment.trial_path(trial), experiment.filesystem)
+    storage = Storage(experiment.record(trial).path, experiment.filesystem)
     names = storage.listing() if storage.exists() else ()
     return [name for name in names if not name.startswith("checkpoint_")]
 

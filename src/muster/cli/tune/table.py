@@ -25,7 +25,7 @@ from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import need_pandas, number
 
 GAP = 2
-WIDEST = 28  # of a cell, while there are other columns
+WIDEST = 28  # of a cell at least, while there are other columns; of the first one, a name, more
 STYLES = {
     "RUNNING": "36",
     "PENDING": "2",
@@ -60,11 +60,14 @@ def lay_out(
 ) -> TableLayout:
     """Returns a table of as many columns as fit, from the left."""
     headings = headings_of(columns)
-    widest = width if len(columns) == 1 else WIDEST
+    widest = [
+        width if len(columns) == 1 else max(WIDEST, width // 2),
+        *[max(WIDEST, width // 5)] * len(columns),
+    ]
     table = [[cell(name, row.get(name)) for row in rows] for name in columns]
     sizes = [
-        min(max(len(heading), *map(len, cells), 1), max(widest, len(heading)))
-        for heading, cells in zip(headings, table, strict=True)
+        min(max(len(heading), *map(len, cells), 1), max(most, len(heading)))
+        for heading, cells, most in zip(headings, table, widest, strict=False)
     ]
     fitting = _fitting(sizes, width)
     is_number = [

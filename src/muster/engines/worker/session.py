@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from muster.base.clock import Clock
 from muster.base.foreign import message_text, rays_own
-from muster.base.framing import SCALARS, FrameKind, frame, is_plain, pack, pickled, unpack
+from muster.base.framing import SCALARS, FrameKind, frame, is_plain, pack, pickled, portable, unpack
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.protocol import StartOrder
 from muster.session.checkpoint import Checkpoint
@@ -236,11 +236,8 @@ class TrialSession:
         if is_plain(metrics):
             return metrics
         refuse_tensors(metrics)
-        metrics = numbers_for_arrays(dict(metrics))
-        if is_plain(metrics):
-            return metrics
         try:
-            return pickled(metrics)
+            return portable(numbers_for_arrays(dict(metrics)))
         except Exception as error:
             raise UnsendableResult(_unpicklable_message(metrics, error)) from error
 

@@ -181,9 +181,9 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     onPointerDown=${down} onPointerMove=${move} onPointerUp=${up}></canvas></div>`;
 }
 
-export function ImportanceBars({ table, mask, metricKey }) {
+export function ImportanceBars({ table, mask, metricKey, mode }) {
   const [found, setFound] = useState([]);
-  useEffect(() => { const timer = setTimeout(() => setFound(importanceOf(table, metricKey, mask).slice(0, 14)), 200); return () => clearTimeout(timer); }, [table, metricKey, mask]);
+  useEffect(() => { const timer = setTimeout(() => setFound(importanceOf(table, metricKey, mask, mode).slice(0, 14)), 200); return () => clearTimeout(timer); }, [table, metricKey, mask, mode]);
   if (!found.length) return html`<p class="note">It takes eight trials with a value of ${metricKey.slice(7) || "the metric"}, and parameters that differ.</p>`;
   return html`<ol class="bars" data-test="importance">${found.map((each) => html`<li key=${each.key}>
     <span class="bar-name" title=${each.name}>${each.name}</span>

@@ -195,7 +195,7 @@ function Trials({ state, view, change, cluster, span }) {
       <div class="panel wide"><h3>Parallel coordinates <small>drag along an axis to filter, click it to clear; bright is ${mode === "min" ? "low" : "high"}</small></h3>
         <${ParallelPlot} table=${table} mask=${mask} metricKey=${metricKey} mode=${mode} ranges=${view.r} setRange=${setRange} version=${version} hovered=${hovered} /></div>
       <div class="panel wide table-panel"><${TrialsTable} table=${table} mask=${soonMask} view=${view} change=${change} openTrial=${openTrial} metricKey=${metricKey} version=${version} hover=${setHovered} /></div>
-      <div class="panel"><h3>Importance <small>how much of ${metricKey.slice(7)} each parameter explains</small></h3><${ImportanceBars} table=${table} mask=${laterMask} metricKey=${metricKey} /></div>
+      <div class="panel"><h3>Importance <small>how much of ${metricKey.slice(7)} each parameter explains</small></h3><${ImportanceBars} table=${table} mask=${laterMask} metricKey=${metricKey} mode=${mode} /></div>
       <div class="panel"><h3>Trials by machine <small>drag to choose a time</small></h3><${TrialTimeline} table=${table} mask=${laterMask} span=${span} chosen=${view.t} setTime=${(t) => change({ t })} version=${version} openTrial=${openTrial} /></div>
       ${copies.length ? html`<div class="panel wide"><h3>Lineage <small>${copies.length} copies of the population</small></h3><${LineagePlot} copies=${copies} table=${table} openTrial=${openTrial} /></div>` : null}
     </div></section>`;

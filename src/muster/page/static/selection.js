@@ -145,15 +145,13 @@ export function isLogarithmic(column, rows) {
   return below > count * 0.4;
 }
 
-/** How much of a metric each parameter explains, from 0 to 1: rank correlation, or differences between words. */
-export function importanceOf(table, metricKey, mask) {
-  const metric = table.column(metricKey);
+/** How much of a metric each parameter explains, from 0 to 1: the numbers of tune/plots/data.py. Trials without a finite value are worst. */
+export function importanceOf(table, metricKey, mask, mode) {
+  const metric = table.column(metricKey), reports = table.trial("reports"), sign = mode === "min" ? -1 : 1, rows = [];
   if (!metric || metric.kind === "word") return [];
-  let rows = [];
-  for (let row = 0; row < table.rows; row++) if (mask[row] && Number.isFinite(metric.values[row])) rows.push(row);
-  if (rows.length > 3000) { const step = rows.length / 3000; rows = Array.from({ length: 3000 }, (_, at) => rows[Math.floor(at * step)]); }
+  for (let row = 0; row < table.rows; row++) if (mask[row] && (Number.isFinite(metric.values[row]) || reports.values[row] > 0)) rows.push(row);
   if (rows.length < 8) return [];
-  const goal = ranksOf(rows.map((row) => metric.values[row]));
+  const goal = ranksOf(rows.map((row) => (Number.isFinite(metric.values[row]) ? sign * metric.values[row] : -Infinity)));
   return table.params.map((column) => ({ name: column.name, key: column.key, share: explained(column, rows, goal) }))
     .filter((each) => each.share !== null).sort((a, b) => b.share - a.share);
 }
@@ -171,21 +169,21 @@ function ranksOf(values) {
 
 /** The share of the goal's variance that groups of similar values explain: also what goes up and down again. */
 function explained(column, rows, goal) {
-  const groups = new Map();
-  let ranks = null, size = 1;
-  if (column.kind !== "word") {
-    const values = rows.map((row) => column.values[row]);
-    if (values.every((value) => value === values[0])) return null;
-    ranks = ranksOf(values);
-    size = rows.length / Math.min(12, Math.max(2, Math.floor(rows.length / 8)));
+  const groups = new Map(), values = rows.map((row) => column.values[row]), isSet = (value) => (column.kind === "word" ? value !== 65535 : value === value);
+  const known = Float64Array.from(values.filter(isSet)).sort(), distinct = new Set(known).size;
+  if (distinct > (column.kind === "word" ? 24 : Infinity) || !distinct || (distinct === 1 && known.length === rows.length)) return null;
+  const limit = Math.min(8, Math.max(2, Math.floor(rows.length / 12))), edges = [];
+  for (let part = 1; column.kind !== "word" && distinct > limit && part < limit; part++) {
+    const at = (part / limit) * (known.length - 1), below = Math.floor(at);
+    edges.push(known[below] + ((known[below + 1] ?? known[below]) - known[below]) * (at - below));
   }
-  rows.forEach((row, at) => {
-    const group = ranks ? Math.floor(ranks[at] / size) : column.values[row];
+  values.forEach((value, at) => {
+    const group = !isSet(value) ? "none" : edges.length ? edges.filter((edge) => edge <= value).length : value;
     const found = groups.get(group) || [0, 0];
     found[0] += goal[at]; found[1] += 1;
     groups.set(group, found);
   });
-  if (groups.size < 2) return null;
+  if (groups.size < 2 || groups.size >= rows.length) return 0;
   const mean = goal.reduce((sum, value) => sum + value, 0) / goal.length;
   const total = goal.reduce((sum, value) => sum + (value - mean) ** 2, 0);
   let between = 0;

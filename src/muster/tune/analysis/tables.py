@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.errors import ConfigError
-from muster.trials.metrics import flatten
+from muster.trials.metrics import flatten, number_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +56,9 @@ def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[in
     signs = [1.0 if mode == "min" else -1.0 for mode in modes]
     losses: list[tuple[tuple[float, ...], int]] = []
     for place, row in enumerate(rows):
-        if all(_is_number(value) for value in row):
-            losses.append((tuple(sign * float(value) for sign, value in zip(signs, row, strict=True)), place))
+        numbers = [number_of(value) for value in row]
+        if all(value is not None and math.isfinite(value) for value in numbers):
+            losses.append((tuple(s * (v or 0.0) for s, v in zip(signs, numbers, strict=True)), place))
     front: list[tuple[tuple[float, ...], int]] = []
     for one, place in sorted(losses):  # a row that beats another sorts before it
         if not any(_beats(other, one) for other, _ in front):
@@ -69,16 +70,10 @@ def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
 
 
-def _is_number(value: Any) -> bool:  # noqa: ANN401 - whatever a trial reported
-    try:
-        return math.isfinite(value)
-    except TypeError:
-        return False
-
-
 MODES = ("min", "max")
 SCOPES = ("all", "last", "avg", "last-5-avg", "last-10-avg")
 
+number = number_of
 _Thing = TypeVar("_Thing")
 
 
@@ -98,18 +93,10 @@ def no_single_best(metrics: object, modes: object) -> str:
     return f"{what}: ResultGrid.{call} returns the best ones" if len(goals) > 1 else ""
 
 
-def number(value: Any) -> float | None:  # noqa: ANN401 - a user's value
-    """Returns a number, also for scalars of numpy; None when the value is none."""
-    if isinstance(value, str | bytes) or getattr(value, "ndim", 0) != 0 or not hasattr(value, "__float__"):
-        return None
-    return float(value)
-
-
 def rank_key(value: Any, mode: str | None) -> float | None:  # noqa: ANN401 - a user's value
-    """Returns the key by which every ranking of trials sorts: the smallest is best, the first of equal ones.
+    """Returns the key that ranks trials everywhere, the smallest and of equal ones the first is best.
 
-    Ray Tune's rule: the last value counts whether the trial runs, has ended or has failed. None for a value
-    that is not a finite number: such a trial is never the best.
+    Ray Tune's rule: a failed trial counts too; one without a finite number (None) is never the best.
     """
     found = value if type(value) is float else number(value)
     if found is None or not math.isfinite(found):

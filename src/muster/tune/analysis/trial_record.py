@@ -147,11 +147,16 @@ class TrialRecord:
         return TuneError(f"{self.path}: neither error.txt nor experiment.sqlite has its error; run it again")
 
     def _on_disk(self) -> list[Scored]:
-        found = self.folder.checkpoints(self.rows_if_any, self.made_at)
+        found = self.folder.checkpoints(self._readable_rows, self.made_at)
         newest = self.newest
         if newest is None:
             return found
         return [(each, metrics or _metrics_of(newest, each)) for each, metrics in found]
+
+    def _readable_rows(self) -> list[Row]:
+        with contextlib.suppress(ValueError, StoreError):  # a damaged log hides no checkpoint
+            return self.rows_if_any()
+        return []
 
     def _handle(self, ref: CheckpointRef) -> Checkpoint:
         if self.find is not None:
@@ -246,7 +251,8 @@ def analysis_of(rows: list[Row]) -> MetricAnalysis:
 
 
 def _metrics_of(ref: CheckpointRef, checkpoint: Checkpoint) -> dict[str, Any]:
-    return dict(ref.metrics) if ref.path.rstrip("/") == checkpoint.path.rstrip("/") else {}
+    is_same = ref.path.rstrip("/").endswith(checkpoint.path.rstrip("/"))  # it may be a URL
+    return dict(ref.metrics) if is_same else {}
 
 
 def experiment_directory(path: str) -> str:

@@ -148,7 +148,7 @@ def search_of(tune: TuneConfig, template: TrialTemplate, cpus: float = 0.0) -> t
         )
     asked.add_configurations([template])
     is_basic = isinstance(asked, BasicVariantGenerator)
-    return asked, pending_ahead(cpus) if is_basic else _limit_in(asked) or limit or 1
+    return asked, pending_ahead(cpus) if is_basic else limit_in(asked) or limit or 1
 
 
 def _has_own_space(search: Any) -> bool:  # noqa: ANN401 - a Searcher, or wrappers around one
@@ -178,12 +178,7 @@ def _given_search(asked: Any, limit: int) -> Any:  # noqa: ANN401 - a name, a Se
     return asked
 
 
-def concurrency_of(search: Any) -> int:  # noqa: ANN401 - a search algorithm
-    """Returns how many trials it lets run at once; 0 when it sets no limit."""
-    return int(getattr(search, "max_concurrent", 0)) or _limit_in(search)
-
-
-def _limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
+def limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
     """Returns what the outermost ConcurrencyLimiter allows; 0 when there is none."""
     from muster.tune.search import ConcurrencyLimiter
 

@@ -41,7 +41,7 @@ from muster.tune.constants import number_in
 from muster.tune.execution.assemble import (
     PENDING_AHEAD,
     checked_buffers,
-    concurrency_of,
+    limit_in,
     pending_ahead,
     scheduler_of,
     search_of,
@@ -222,27 +222,14 @@ def set_old_experiment_aside(place: ExperimentPaths) -> None:
         pass  # entries that a crash left in the log are written to the file
     with open_trials(directory) as reader:
         unfinished = sum(trial.status not in ("TERMINATED", "ERROR") for trial in reader.trials())
-    if unfinished and not place.is_remote:
-        aside = _free_name(str(directory))
-        with suppress(OSError):  # a mount point, or no right to rename it
-            directory.rename(aside)
-            logger.warning(
-                "%s held an interrupted experiment with %d unfinished trials, and a new one starts there. "
-                "The old one is now %s; to resume it: %s tune resume %s",
-                *(directory, unfinished, aside, program(), quote(str(aside))),
-            )
-            return
-    kept = _free_name(str(store))
-    store.rename(kept)
+    target = directory if unfinished and not place.is_remote and not directory.is_mount() else store
+    aside = next(name for number in count(1) if not (name := Path(f"{target}.{number}.old")).exists())
+    target.rename(aside)
+    again = f"; to resume it: {program()} tune resume {quote(str(aside))}" if target is directory else ""
     logger.warning(
-        "%s already held an experiment with %d unfinished trials, and a new one starts there. The old record "
-        "is %s; to resume an experiment, call Tuner.restore instead of Tuner",
-        *(directory, unfinished, kept.name),
+        "%s already held an experiment with %d unfinished trials; a new one starts. The old one is now %s%s",
+        *(directory, unfinished, aside, again),
     )
-
-
-def _free_name(path: str) -> Path:
-    return next(name for number in count(1) if not (name := Path(f"{path}.{number}.old")).exists())
 
 
 def _write_spec(spec: ExperimentSpec) -> None:
@@ -356,7 +343,8 @@ def _warn_of_others(spec: ExperimentSpec, run: _Assembled, stack: ExitStack, rep
     each = {"CPU": 1.0} if resources is None or callable(resources) else resources.required_resources
     search: Any = run.state.plugins.search
     total = getattr(search, "total_samples", 0) if run.template.num_samples != -1 else 0
-    most = min((limit for limit in (concurrency_of(search), total) if limit), default=inf)
+    limits = (getattr(search, "max_concurrent", 0), limit_in(search), total)
+    most = min((limit for limit in limits if limit), default=inf)
     promised = {name: min(capacity.get(name, 0.0), count * most) for name, count in each.items() if count}
     own = RunningExperiment(directory=spec.place.address, promised=promised)
     home = environment().get("MUSTER_HOME") or "~/.muster"

@@ -42,12 +42,12 @@ def parameter_axis(name: str, values: Sequence[Any], absent: object) -> Axis | N
     return _category_axis(name, [value_text(value) if value is not absent else None for value in values])
 
 
-def metric_axis(name: str, values: np.ndarray) -> Axis:
+def metric_axis(name: str, values: np.ndarray, mode: str) -> Axis:
     """Returns the axis of the metric, whose outliers may lie beyond the ends."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return Axis(name, np.full(values.shape, np.nan), ())
-    low, high, is_log = metric_range(finite)
+    low, high, is_log = metric_range(finite, mode)
     positions = np.clip(_scaled(values, low, high, is_log), 0.0, 1.0)
     positions[~np.isfinite(values)] = np.nan
     ticks = _number_ticks(low, high, is_log)
@@ -69,11 +69,11 @@ def looks_logarithmic(values: np.ndarray) -> bool:
     return abs(by_order - 0.5) < abs(by_value - 0.5)
 
 
-def metric_range(values: np.ndarray) -> tuple[float, float, bool]:
+def metric_range(values: np.ndarray, mode: str) -> tuple[float, float, bool]:
     """Returns both ends, without outliers that squeeze the rest, and whether the scale is logarithmic."""
     low, high = _without_outliers(values)
     inner = values[(values >= low) & (values <= high)]
-    if not looks_logarithmic(inner):
+    if mode == "max" or not looks_logarithmic(inner):  # it would stretch the bad values of an accuracy
         return low, high, False
     low, high = _without_outliers(np.log(values[values > 0]))
     return math.exp(low), math.exp(high), True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from muster.base.text import shortened
+from muster.errors import StoreError
 from muster.trials.checkpoints import metric as named
 from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import number
@@ -223,7 +224,7 @@ def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str)
     order = _worst_first(values, has_value, mode)
     curves = _curves(trials, _spread_out(order, best, MOST_CURVES), metric)
     shown = [axis.name for axis in axes]
-    upright = metric_axis(metric, finite)
+    upright = metric_axis(metric, finite, mode)
     shades = _shades(upright.positions, mode)
     dots = tuple(
         Dot(
@@ -318,7 +319,7 @@ def _curves(trials: Sequence[TrialRecord], chosen: Sequence[int], metric: str) -
     for n in chosen:
         try:
             rows = trials[n].rows_if_any()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, StoreError) as error:
             failed.append(f"{trials[n]}: {error}")
             continue
         curve = _curve(rows or [trials[n].last_result], metric)

@@ -338,7 +338,7 @@ def _fit_height(axes: Axes, values: np.ndarray, plot: PlotData) -> None:
     finite = values[np.isfinite(values)]
     if not finite.size:
         return
-    low, high, is_log = metric_range(finite)
+    low, high, is_log = metric_range(finite, plot.mode)
     if plot.best is not None:
         low, high = min(low, plot.dots[plot.best].value), max(high, plot.dots[plot.best].value)
     if is_log:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -10,14 +9,20 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import Clock
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import rank_key
 from muster.tune.reporting import summary
 from muster.tune.reporting.formats import cell, duration
 from muster.tune.reporting.periodic import PeriodicReporter
 from muster.tune.reporting.plain import resource_line
 from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
-from muster.tune.reporting.tables import TrialTable, columns_for, html_table, parameters_of, table_of
+from muster.tune.reporting.tables import (
+    TrialTable,
+    best_first,
+    columns_for,
+    html_table,
+    parameters_of,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -155,8 +160,7 @@ def grid_page(analysis: ExperimentAnalysis) -> str:
     """Returns a finished experiment as HTML: counts, the best trials with their configs, and the errors."""
     metric, mode = analysis.default_metric, analysis.default_mode
     trials = analysis.trials
-    ranked = sorted(trials, key=lambda trial: _rank(trial, metric, mode)) if metric else trials
-    shown = ranked[:GRID_ROWS]
+    shown = best_first(trials, metric, mode)[:GRID_ROWS]
     keys = list(dict.fromkeys(key for trial in shown for key in flatten(trial.config)))
     own = dict.fromkeys(key for trial in shown for key in flatten(_own_metrics(trial)))
     metrics = [metric] if metric in own else list(own)
@@ -179,8 +183,3 @@ def grid_page(analysis: ExperimentAnalysis) -> str:
 
 def _own_metrics(trial: TrialRecord) -> dict[str, Any]:
     return {key: value for key, value in trial.last_result.items() if key not in AUTO_RESULT_KEYS}
-
-
-def _rank(trial: TrialRecord, metric: str, mode: str | None) -> float:
-    key = rank_key(flatten(trial.last_result).get(metric), mode)
-    return math.inf if key is None else key

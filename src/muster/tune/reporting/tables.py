@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, SHOULD_CHECKPOINT
@@ -14,7 +14,9 @@ from muster.tune.reporting.tally import INTERRUPTED, STATUSES, lookup
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
+    from muster.tune.analysis.trial_record import TrialRecord
 
+AnyTrial = TypeVar("AnyTrial", "Trial", "TrialRecord")
 
 ALL_UP_TO = 20  # with so few trials every one has a row
 PER_STATUS = 5
@@ -102,12 +104,12 @@ def in_order(trials: Iterable[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda trial: place[trial.status])
 
 
-def best_first(trials: Iterable[Trial], metric: str | None, mode: str | None) -> list[Trial]:
+def best_first(trials: Iterable[AnyTrial], metric: str | None, mode: str | None) -> list[AnyTrial]:
     """Sorts by the last value of a metric; without a metric, a mode or a finite value, as they came."""
     if metric is None or mode is None:
         return list(trials)
 
-    def key(trial: Trial) -> float:
+    def key(trial: AnyTrial) -> float:
         found = rank_key(lookup(trial.last_result, metric), mode)
         return inf if found is None else found
 

@@ -26,7 +26,8 @@ KEPT_RECENT = 20
 KEPT_FAILURES = 20
 KEPT_CAUSES = 50
 UNKNOWN_CAUSE = "for another reason"
-_PLACE = re.compile(r'^\s*File "(.+?)", line (\d+)', re.MULTILINE)
+PLACE = re.compile(r'^\s*File "(.+?)", line (\d+)', re.MULTILINE)
+_LIBRARIES = ("site-packages", "/muster/", "/lib/python3", "<frozen")
 
 
 class ScoreRank(NamedTuple):
@@ -211,11 +212,16 @@ def lookup(values: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - a user
 
 def place_of(traceback: str) -> str:
     """Returns `file.py:12`, where the user's code failed: the innermost place outside of libraries."""
-    places = _PLACE.findall(traceback)
-    own = [each for each in places if "site-packages" not in each[0] and "/muster/" not in each[0]]
+    places = PLACE.findall(traceback)
+    own = [each for each in places if is_own(each[0])]
     for file, line in reversed(own or places):
         return f"{file.rpartition('/')[2]}:{line}"
     return ""
+
+
+def is_own(file: str) -> bool:
+    """Returns whether a file of a traceback is the user's, not a library's."""
+    return not any(part in file for part in _LIBRARIES)
 
 
 def last_line(text: str) -> str:

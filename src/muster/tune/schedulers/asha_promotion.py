@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from muster.base.text import counted
 from muster.trials.controller_view import PROMOTED, STOPPED, ControllerView
-from muster.trials.metrics import counted, in_words
+from muster.trials.metrics import in_words
 from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import TrialState

@@ -8,8 +8,9 @@ from heapq import heappop, heappush
 from typing import Any
 
 from muster.base.rng import Seed
+from muster.base.text import counted
 from muster.trials.controller_view import PAUSED, PROMOTED, STOPPED, ControllerView
-from muster.trials.metrics import counted, in_words
+from muster.trials.metrics import in_words
 from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP, Milestone
 from muster.trials.states import TrialState

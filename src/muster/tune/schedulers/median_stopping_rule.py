@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
+from muster.base.text import counted
 from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
-from muster.trials.metrics import counted
 from muster.trials.model import Trial
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain, first_waiting

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from muster.errors import RestoreError, TuneError
-from muster.trials.metrics import DEFAULT_METRIC
+from muster.trials.metrics import DEFAULT_METRIC, number_of
 from muster.tune.search.check_space import checked_points
 from muster.tune.search.dimensions import Dimensions, Feature
 from muster.tune.search.paths import copied, unflattened
@@ -257,16 +257,6 @@ def require_library(owner: str, library: str, extra: str) -> None:
 
 class MissingLibrary(TuneError, ImportError):
     """A searcher's library is not installed, or not in a version that works."""
-
-
-def number_of(value: Any) -> float | None:  # noqa: ANN401 - whatever a trial reported
-    """Returns a value as a number, which may be NaN or infinite; None when it is none."""
-    if value is None or isinstance(value, str):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def finite_number(value: Any) -> float | None:  # noqa: ANN401

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.trials.metrics import counted
+from muster.base.text import counted
 from muster.tune.stopper.stopper import Stopper
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import msgpack
 
 from muster.base.clock import SystemClock
-from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION
+from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION, number_of
 from muster.tune.search.check_space import checked_points
-from muster.tune.search.library_searcher import SpaceSearcher, number_of
+from muster.tune.search.library_searcher import SpaceSearcher
 from muster.tune.search.optuna.convert import ConvertedSpace, StudyRecord, checked_sampler, require_optuna
 from muster.tune.search.paths import unflattened
 from muster.tune.search.search_algorithm import Names
