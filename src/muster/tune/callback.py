@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from muster.base import by_value
 from muster.errors import TuneError, public_constructor
 
 if TYPE_CHECKING:
@@ -230,10 +231,8 @@ class CallbackList:
         states = self.get_state()
         if states is None:
             return None
-        import cloudpickle  # type: ignore[import-untyped]
-
         try:
-            saved: bytes = cloudpickle.dumps(states)
+            saved = by_value.dumps(states)
         except Exception as error:
             names = ", ".join(type(self.callbacks[position]).__name__ for position in states)
             raise TuneError(

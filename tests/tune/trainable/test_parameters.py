@@ -16,7 +16,7 @@ from muster.engines.local.worker_pool import LocalOptions
 from muster.errors import TuneError
 from muster.testing.engine_contract.fixture import Driver
 from muster.tune.trainable import Trainable, with_parameters
-from muster.tune.trainable import util as large_objects
+from muster.tune.trainable import stored_object as large_objects
 
 BIG = 1_000_000
 
@@ -159,12 +159,10 @@ def test_a_full_disk_is_told_with_the_way_out(scratch, monkeypatch):
 
 
 def test_a_missing_file_is_told(scratch):
-    wrapped = with_parameters(total, data=np.ones(BIG))
+    wrapped = with_parameters(total, data=np.full(BIG, 3.0))
     for path in spooled_files(scratch):
         os.remove(path)
-    with pytest.raises(
-        TuneError, match=r"cannot be read here .*only on the machine that started the experiment"
-    ):
+    with pytest.raises(TuneError, match=r"data cannot be read here .*with_parameters\(..., data=...\)"):
         wrapped({"x": 0})
 
 

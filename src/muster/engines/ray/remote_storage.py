@@ -27,7 +27,7 @@ from muster.engines.worker.protocol import StartOrder
 from muster.errors import MusterError, StoreError
 from muster.host import machine
 from muster.session.publish import MANIFEST
-from muster.stores.storage import MARKER, Storage, local_sizes
+from muster.stores.storage import MARKER, Storage, local_sizes, with_retries
 
 
 class RemoteStorage(NamedTuple):
@@ -291,12 +291,7 @@ class StorageTransfer:
                 self._storage.delete_dir(f"{self._trial}/{each}")
 
     def _with_retries(self, act: Callable[[], None]) -> None:
-        for failures in range(self._waits.tries - 1):
-            try:
-                return act()
-            except StoreError:
-                self._clock.sleep(self._waits.again_s * 2.0**failures)
-        return act()
+        with_retries(act, self._clock, tries=self._waits.tries, again_s=self._waits.again_s)
 
     def _not_kept(self, name: str, error: MusterError) -> StoreError:
         place = self._storage.join(self._trial, name)

@@ -15,6 +15,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.msgpack import Ext
 
+from muster.base import by_value
+
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 _STR = frozenset({str})
 _TUPLE, _PICKLE, _BIG, _TEXT, _PAIRS = 1, 2, 3, 4, 5  # codes of extension types; never renumber
@@ -112,10 +114,8 @@ class _Packer:
         return Ext(_PAIRS, _ENCODER.encode(pairs))
 
     def _pickled(self, value: object) -> Ext:
-        import cloudpickle  # type: ignore[import-untyped]  # it has no types
-
         try:
-            content = cloudpickle.dumps(value)
+            content = by_value.dumps(value)
         except Exception as error:  # noqa: BLE001 - a user's `__reduce__` may raise anything
             content = pickle.dumps(f"<{_shown(value)} could not be pickled: {_shown(error)}>")
         self.pickles.append((content, _shown(value)))

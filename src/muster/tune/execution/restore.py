@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from muster.base import by_value
 from muster.base.clock import Clock
 from muster.errors import RestoreError, StoreError, TuneError
 from muster.host.atomic_write import atomic_write
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
-from muster.stores.storage import Storage
+from muster.stores.storage import Storage, with_retries
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.restore import ResumeRules, apply_resume_rules
 from muster.tune.config import RunConfig
@@ -31,6 +32,7 @@ from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.defaults import file_kinds
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
+from muster.tune.trainable.stored_object import FOLDER, StoredObject, objects_in
 from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
@@ -59,12 +61,10 @@ class SavedTuner:
 
     def write(self, directory: Path, code: bytes) -> None:
         """Writes both files; TuneError names the part that cannot be pickled."""
-        import cloudpickle  # type: ignore[import-untyped]
-
         kept = {**vars(self), "run_config": copy(self.run_config)}
         kept["run_config"].storage_filesystem = None  # restore is given it again: it may hold a password
         try:
-            content = cloudpickle.dumps(kept)
+            content = by_value.dumps(kept)
         except Exception as error:
             parts = [name for name, part in kept.items() if not _can_be_pickled(part)]
             raise TuneError(
@@ -120,6 +120,58 @@ def saved_trainable(directory: Path) -> Any:  # noqa: ANN401 - function or class
         ) from error
 
 
+def check_parameters(code: bytes, trainable: str, place: ExperimentPaths) -> None:
+    """Raises RestoreError when a large parameter of the trainable is neither here nor with the experiment."""
+    lost = [each for each in objects_in(code) if not each.is_here and not _is_kept(each, place)]
+    if lost:
+        names = [each.name for each in lost]
+        raise RestoreError(
+            f"{place.address}: parameters of {trainable} are missing or damaged: {', '.join(names)}. No trial "
+            f"was started; pass them again: Tuner.restore({place.address!r}, "
+            f"trainable=tune.with_parameters({trainable}, {', '.join(f'{name}=...' for name in names)}))"
+        )
+
+
+def _is_kept(parameter: StoredObject, place: ExperimentPaths) -> bool:
+    """Returns whether the experiment has the parameter; one that is damaged here is fetched again."""
+    if parameter.is_in(place.directory):
+        return True
+    try:
+        return place.is_remote and bool(parameter.fetch(place.storage, place.directory / FOLDER))
+    except (StoreError, OSError):
+        return False
+
+
+def keep_parameters(code: bytes, place: ExperimentPaths, clock: Clock) -> None:
+    """Stores the large parameters of the trainable with the experiment, before any trial needs them."""
+    for each in objects_in(code):
+        file = place.directory / FOLDER / each.digest
+        try:
+            each.keep_in(place.directory)
+            if place.is_remote:
+                with_retries(lambda: _upload_new(place.storage, file), clock)  # noqa: B023 - called at once
+        except (OSError, StoreError) as error:
+            raise TuneError(
+                f"with_parameters: {each.name} cannot be kept in {place.address} ({error}); make room there, or "
+                "choose another place with RunConfig(storage_path=...)"
+            ) from error
+
+
+def _upload_new(storage: Storage, file: Path) -> None:
+    name = f"{FOLDER}/{file.name}"
+    if storage.size(name) != file.stat().st_size:
+        storage.upload_file(file, name)
+
+
+def drop_old_parameters(code: bytes, place: ExperimentPaths) -> None:
+    """Deletes the large parameters of earlier runs, which nothing refers to any more."""
+    used = {each.digest for each in objects_in(code)}
+    for storage in (place.local, place.storage) if place.is_remote else (place.local,):
+        with suppress(StoreError):  # the next run tries again
+            for name in set(storage.listing(FOLDER)) - used:
+                storage.delete_file(f"{FOLDER}/{name}")
+
+
 def can_restore(path: str | os.PathLike[str], filesystem: Any = None) -> bool:  # noqa: ANN401 - untyped fsspec
     return Storage(os.fspath(path), filesystem).exists(TUNER_FILE)
 
@@ -139,10 +191,8 @@ def checked_space(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
 
 
 def _can_be_pickled(part: object) -> bool:
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(part)
+        by_value.dumps(part)
     except Exception:  # noqa: BLE001 - any object may refuse in any way
         return False
     return True

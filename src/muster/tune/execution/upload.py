@@ -30,6 +30,8 @@ from muster.tune.logger.files.trial_log import (
     RESULTS,
 )
 
+from muster.tune.trainable.stored_object import FOLDER
+
 if TYPE_CHECKING:
     from muster.engines.ray.remote_storage import RemoteStorage
 
@@ -146,6 +148,8 @@ class Uploads(Callback):
         return is_done
 
     def _is_wanted(self, name: str) -> bool:
+        if name.startswith(f"{FOLDER}/"):  # written before the first trial
+            return False
         checkpoint = _CHECKPOINT.match(name)
         if checkpoint is not None:
             place = f"{self._place.directory}/{checkpoint[0]}"
