@@ -7,7 +7,6 @@ that they fetch from its remote storage.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import glob
 import hashlib
@@ -15,7 +14,6 @@ import mmap
 import os
 import pickle
 import shutil
-import stat
 import tempfile
 import threading
 from typing import Any
@@ -24,6 +22,7 @@ from muster.base import by_value
 from muster.base.clock import SystemClock
 from muster.errors import StoreError, TuneError
 from muster.host.atomic_write import replacing
+from muster.host.scratch_directory import ScratchDirectory
 from muster.session.session import current
 from muster.stores.storage import Storage, with_retries
 from muster.tune.trainable.packing import keep_owners_of_refs
@@ -31,17 +30,16 @@ from muster.tune.trainable.packing import keep_owners_of_refs
 SMALL = 16 * 1024  # bytes that may as well travel with the code
 FOLDER = "parameters"  # of the experiment's directory
 _ALIGN = 64  # what numpy likes its data to begin at
-_NAME = "muster-parameters"
 _known: dict[str, StoredObject] = {}  # of this process, by digest
-_opened: dict[tuple[str, str], Any] = {}
 _opening = threading.Lock()
-_own: list[str] = []  # the directory of this process, once it has one
+_PREFIX = "muster-parameters-"
+_scratch = ScratchDirectory(_PREFIX)
 
 
 class StoredObject:
     """A StoredObject is pickled as the digest of a file with its value, or as the value when that is small."""
 
-    __slots__ = ("_content", "_path", "digest", "name")
+    __slots__ = ("_content", "_path", "_value", "digest", "name")
 
     def __init__(self, value: object, name: str) -> None:
         """Stores a value; ValueError when it cannot be pickled, TuneError when it cannot be written."""
@@ -55,22 +53,23 @@ class StoredObject:
             self.digest = os.path.basename(self._path)
             _known[self.digest] = self
 
-    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
-        for name, value in state[1].items():
-            setattr(self, name, value)
+    def __getstate__(self) -> tuple[str, str, str, bytes | None]:
+        return self.name, self.digest, self._path, self._content
+
+    def __setstate__(self, state: tuple[str, str, str, bytes | None]) -> None:
+        self.name, self.digest, self._path, self._content = state
         if self.digest:
             _known.setdefault(self.digest, self)
 
     def load(self) -> Any:  # noqa: ANN401 - the user's value
-        """Returns the value, which is read once per process."""
+        """Returns the value, which is read once; a trial may write to one of two equal arrays."""
         if self._content is not None:
             head, *buffers = pickle.loads(self._content)
             return pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers])
         with _opening:
-            key = self.name, self.digest  # a trial may write to one of two equal arrays
-            if key not in _opened:
-                _opened[key] = _mapped(self._file(), self.name)
-            return _opened[key]
+            if not hasattr(self, "_value"):
+                self._value = _mapped(self._file(), self.name)
+            return self._value
 
     @property
     def is_here(self) -> bool:
@@ -91,12 +90,14 @@ class StoredObject:
 
     def fetch(self, storage: Storage, folder: str | os.PathLike[str]) -> str:
         """Returns a copy of the file on the experiment's storage; StoreError when it is missing or damaged."""
-        target = os.path.join(folder, self.digest)
+        name, target, clock = f"{FOLDER}/{self.digest}", os.path.join(folder, self.digest), SystemClock()
+        if not with_retries(lambda: storage.exists(name), clock):
+            raise StoreError(f"{storage.join(name)}: does not exist")
         os.makedirs(folder, exist_ok=True)
         with replacing(target) as draft:
-            with_retries(lambda: storage.download_file(f"{FOLDER}/{self.digest}", draft), SystemClock())
+            with_retries(lambda: storage.download_file(name, draft), clock)
             if _digest_of(draft) != self.digest:
-                raise StoreError(f"{storage.join(FOLDER, self.digest)}: is damaged")
+                raise StoreError(f"{storage.join(name)}: is damaged")
         return target
 
     def _file(self) -> str:
@@ -108,12 +109,13 @@ class StoredObject:
         here = os.path.join(os.path.dirname(place.trial_working_directory), FOLDER, self.digest)
         if place._remote is None or os.path.exists(here):
             return here
-        scratch = _scratch()
-        for other in glob.glob(os.path.join(os.path.dirname(scratch), "*", self.digest)):
+        target = _scratch.path(self.digest)
+        for other in glob.glob(os.path.join(tempfile.gettempdir(), f"{_PREFIX}*", self.digest)):
             with contextlib.suppress(OSError):  # another process of this node, which may end now, fetched it
-                os.link(other, os.path.join(scratch, self.digest))
-                return os.path.join(scratch, self.digest)
-        return self.fetch(Storage(*place._remote), scratch)
+                if os.stat(other).st_uid == os.getuid():
+                    os.link(other, target)
+                    return target
+        return self.fetch(Storage(*place._remote), _scratch.path())
 
 
 def objects_in(code: bytes) -> list[StoredObject]:
@@ -164,9 +166,9 @@ def _pickled(value: object, name: str) -> list[Any]:
 
 def _written(parts: list[Any], name: str) -> str:
     """Writes a file, named by its digest: the lengths of all parts, then each of them at an aligned place."""
-    folder, digest = _scratch(), hashlib.sha256()
+    folder, digest = _scratch.path(), hashlib.sha256()
     lengths = pickle.dumps([len(part) for part in parts])
-    draft = os.path.join(folder, f"{threading.get_ident()}.partial")
+    draft = os.path.join(folder, f"{os.getpid()}-{threading.get_ident()}.partial")
     try:
         with open(draft, "wb") as stream:
             at = 0
@@ -204,58 +206,3 @@ def _mapped(path: str, name: str) -> Any:  # noqa: ANN401
         parts.append(view[place : place + length])
         place += length
     return pickle.loads(parts[0], buffers=parts[1:])
-
-
-def _scratch() -> str:
-    """Returns the directory of this process; those of processes that were killed are removed on the way."""
-    if _own and _own[0].endswith(f"-{os.getpid()}") and os.path.isdir(_own[0]):
-        return _own[0]
-    user = os.getuid() if hasattr(os, "getuid") else "user"
-    home = os.path.join(tempfile.gettempdir(), f"{_NAME}-{user}")
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(home, mode=0o700)
-    if not _is_private(home):
-        raise TuneError(
-            f"with_parameters: {home} is no directory that only you can write to; another user may "
-            "have put it there: remove it, or set TMPDIR to a directory of yours"
-        )
-    _remove_orphans(home)
-    folder = tempfile.mkdtemp(prefix="", suffix=f"-{os.getpid()}", dir=home)
-    _own[:] = [folder]
-    atexit.register(_remove_own, folder, os.getpid())
-    return folder
-
-
-def _is_private(path: str) -> bool:
-    """Returns whether this is a true directory, no link to one, that belongs to this user alone."""
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode):
-        return False
-    return not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & 0o077)
-
-
-def _remove_own(folder: str, pid: int) -> None:
-    if os.getpid() == pid:  # a fork must not take its parent's files along
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_orphans(home: str) -> None:
-    for name in os.listdir(home):
-        pid = name.rpartition("-")[2]
-        folder = os.path.join(home, name)
-        if pid.isdigit() and _is_private(folder) and not _is_alive(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    if os.name == "nt":
-        return True  # there, signal 0 is Ctrl-C
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # another user's, or a platform without pids
-    return True
-
-
