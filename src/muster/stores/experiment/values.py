@@ -19,7 +19,7 @@ from muster.base import by_value
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 _STR = frozenset({str})
-_TUPLE, _PICKLE, _BIG, _TEXT, _PAIRS = 1, 2, 3, 4, 5  # codes of extension types; never renumber
+_TUPLE, _PICKLE, _BIG, _TEXT, _PAIRS, _ARRAY = 1, 2, 3, 4, 5, 6  # codes of extension types; never renumber
 _ENCODER = msgspec.msgpack.Encoder()
 TOO_ODD = (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError)
 
@@ -52,10 +52,10 @@ def encode(value: object) -> tuple[bytes, bytes | None]:
 def decode(data: bytes, pickles: bytes | None = None, *, trust: bool = False) -> Any:  # noqa: ANN401
     """Returns what `encode` was given; pickled values as `Pickled`, or loaded from a trusted file."""
     if pickles is None:
-        return _PLAIN_DECODER.decode(data)
+        return (_TRUSTED_DECODER if trust else _PLAIN_DECODER).decode(data)
     known = [Pickled(content, shown) for content, shown in msgspec.msgpack.decode(pickles)]
     values = [_loaded(each) if trust else each for each in known]
-    return msgspec.msgpack.Decoder(ext_hook=_reader(values)).decode(data)
+    return msgspec.msgpack.Decoder(ext_hook=_reader(values, trust)).decode(data)
 
 
 def is_plain(value: object) -> bool:
@@ -92,6 +92,8 @@ class _Packer:
             return value
         if isinstance(value, Mapping | list | tuple) and not _is_special(value):
             return self._container(value)
+        if type(value).__name__ == "ndarray" and type(value).__module__ == "numpy" and not value.dtype.hasobject:
+            return Ext(_ARRAY, _ENCODER.encode((value.dtype.str, value.shape, value.tobytes())))
         plain = _from_numpy(value)
         return self._pickled(value) if plain is value else self.packed(plain)
 
@@ -159,7 +161,14 @@ def _loaded(pickled: Pickled) -> Any:  # noqa: ANN401
         return pickled
 
 
-def _reader(pickles: Sequence[Any]) -> Callable[[int, memoryview], Any]:
+def _array(kind: str, shape: list[int], content: bytes, *, as_list: bool) -> Any:  # noqa: ANN401
+    import numpy as np
+
+    array = np.frombuffer(bytearray(content), dtype=kind).reshape(shape)  # writable, as the user's was
+    return array.tolist() if as_list else array
+
+
+def _reader(pickles: Sequence[Any], trust: bool = False) -> Callable[[int, memoryview], Any]:
     """Returns how extension types are read, given the pickles that belong to them."""
 
     def read(code: int, data: memoryview) -> Any:  # noqa: ANN401
@@ -167,6 +176,8 @@ def _reader(pickles: Sequence[Any]) -> Callable[[int, memoryview], Any]:
             return int(bytes(data))
         if code == _TEXT:
             return bytes(data).decode("utf-8", "surrogatepass")
+        if code == _ARRAY:
+            return _array(*msgspec.msgpack.decode(data), as_list=not trust)
         inner = decoder.decode(data)
         if code == _TUPLE:
             return tuple(inner)
@@ -181,3 +192,4 @@ def _reader(pickles: Sequence[Any]) -> Callable[[int, memoryview], Any]:
 
 
 _PLAIN_DECODER = msgspec.msgpack.Decoder(ext_hook=_reader(()))
+_TRUSTED_DECODER = msgspec.msgpack.Decoder(ext_hook=_reader((), trust=True))
