@@ -54,7 +54,9 @@ class Cell:
     storage: str = "local"
     environment: Mapping[str, str] = field(default_factory=dict)  # of the Ray cluster, if it runs there
     objects: str = "plain"  # large: 50 MB of parameters, and objects of the script's own classes
-    bucket: Mapping[str, str] = field(default_factory=dict)  # the environment of an S3 server, if storage is s3
+    bucket: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the environment of an S3 server, if storage is s3
 
     @property
     def engine(self) -> str:

@@ -176,7 +176,10 @@ def searcher(kind):
 
 
 def make_tuner(folder, kind, searcher_kind, crowd, storage, objects="plain"):
-    parent, filesystem = storage if "://" in storage else str(folder), Bucket() if storage == "remote" else None
+    parent, filesystem = (
+        storage if "://" in storage else str(folder),
+        Bucket() if storage == "remote" else None,
+    )
     path = f"{parent}/exp"
     grows = kind == "resource" and crowd == "one"  # onto all that there is: the others must not wait for room
     cpus = (HEAD_CPUS if os.environ.get("RAY_ADDRESS") else cpu_count()) / (

@@ -7,9 +7,11 @@ back as Python's numbers and lists. Reading never unpickles by itself: see `Pick
 from __future__ import annotations
 
 import enum
+import hashlib
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +21,9 @@ from muster.base import by_value
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 _STR = frozenset({str})
+LARGE = 65_536  # bytes of an array
+_CONFIGS = frozenset({"config", "evaluated_params"})
+large_arrays: WeakValueDictionary[bytes, Any] = WeakValueDictionary()  # of configurations, by their hash
 _TUPLE, _PICKLE, _BIG, _TEXT, _PAIRS, _ARRAY = 1, 2, 3, 4, 5, 6  # codes of extension types; never renumber
 _ENCODER = msgspec.msgpack.Encoder()
 TOO_ODD = (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError)
@@ -37,14 +42,17 @@ class Pickled(Struct, frozen=True):
         return f"<pickled {self.shown}>"
 
 
-def encode(value: object) -> tuple[bytes, bytes | None]:
-    """Returns the data and its pickles, if any. Never fails: what cannot be pickled is described."""
+def encode(value: object, *, is_config: bool = False) -> tuple[bytes, bytes | None]:
+    """Returns the data and its pickles, if any. Never fails: what cannot be pickled is described.
+
+    Large arrays in configurations are left out: the store keeps one copy of each in `large_arrays`.
+    """
     try:
         if is_plain(value):
             return _ENCODER.encode(value), None
     except TOO_ODD:
         pass  # beyond 64 bits, half of a surrogate pair, a list inside itself: rare, worth the slow way
-    packer = _Packer()
+    packer = _Packer(is_config)
     data = _ENCODER.encode(packer.packed(value))
     return data, _ENCODER.encode(packer.pickles) if packer.pickles else None
 
@@ -78,7 +86,8 @@ def _is_plain_dict(value: dict[Any, Any]) -> bool:
 class _Packer:
     """A _Packer walks once over a value that is not plain, and collects the pickles."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_config: bool) -> None:
+        self._is_config = is_config
         self.pickles: list[tuple[bytes, str]] = []
         self._inside: list[int] = []  # the containers around the current value
 
@@ -92,8 +101,12 @@ class _Packer:
             return value
         if isinstance(value, Mapping | list | tuple) and not _is_special(value):
             return self._container(value)
-        if type(value).__name__ == "ndarray" and type(value).__module__ == "numpy" and not value.dtype.hasobject:
-            return Ext(_ARRAY, _ENCODER.encode((value.dtype.str, value.shape, value.tobytes())))
+        if (
+            type(value).__name__ == "ndarray"
+            and type(value).__module__ == "numpy"
+            and not value.dtype.hasobject
+        ):
+            return self._array(value)
         plain = _from_numpy(value)
         return self._pickled(value) if plain is value else self.packed(plain)
 
@@ -109,11 +122,23 @@ class _Packer:
         finally:
             self._inside.pop()
 
+    def _array(self, value: Any) -> Ext:  # noqa: ANN401 - numpy's
+        content, digest = value.tobytes(), b""
+        if self._is_config and len(content) >= LARGE:
+            digest, content = hashlib.sha256(content).digest(), b""
+            large_arrays[digest] = value
+        return Ext(_ARRAY, _ENCODER.encode((value.dtype.str, value.shape, content, digest)))
+
     def _mapping(self, value: Mapping[Any, Any]) -> Any:  # noqa: ANN401
         if all(type(key) is str and _text(key) is key for key in value):
-            return {key: self.packed(item) for key, item in value.items()}
+            return {key: self._item(key, item) for key, item in value.items()}
         pairs = [(self.packed(key), self.packed(item)) for key, item in value.items()]
         return Ext(_PAIRS, _ENCODER.encode(pairs))
+
+    def _item(self, key: str, item: Any) -> Any:  # noqa: ANN401
+        outer, self._is_config = self._is_config, self._is_config or key in _CONFIGS
+        packed, self._is_config = self.packed(item), outer
+        return packed
 
     def _pickled(self, value: object) -> Ext:
         try:
@@ -161,10 +186,13 @@ def _loaded(pickled: Pickled) -> Any:  # noqa: ANN401
         return pickled
 
 
-def _array(kind: str, shape: list[int], content: bytes, *, as_list: bool) -> Any:  # noqa: ANN401
+def _array(kind: str, shape: list[int], content: bytes, digest: bytes, *, as_list: bool) -> Any:  # noqa: ANN401
     import numpy as np
 
-    array = np.frombuffer(bytearray(content), dtype=kind).reshape(shape)  # writable, as the user's was
+    data = large_arrays.get(digest) if digest else np.frombuffer(bytearray(content), np.uint8)
+    if data is None:
+        return f"<an array of {kind}, {shape}>"
+    array = data.view(kind).reshape(shape)
     return array.tolist() if as_list else array
 
 
