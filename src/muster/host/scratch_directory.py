@@ -1,4 +1,4 @@
-"""Makes temporary directories that do not outlive their process: one that was killed leaves them to the next."""
+"""Makes temporary directories that go with their process; the next one removes those of a killed process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large parameters are kept with the experiment: they outlive the driver, and are missed before a trial starts."""
+"""Large parameters outlive their driver; an experiment without them is refused before a trial starts."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _archives(database: Database) -> None:
     database.execute("CREATE TABLE archives (number INTEGER PRIMARY KEY, records BLOB NOT NULL)")
 
 
-# Large arrays of configurations, by the hash of their content. Made when there is one: no other file needs it.
+# Large arrays of configurations, by the hash of their content. Created with the first one.
 ARRAYS = "CREATE TABLE IF NOT EXISTS arrays (digest BLOB PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID"
 
 TRIALS_SCHEMA = Schema(

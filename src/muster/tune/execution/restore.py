@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.defaults import file_kinds
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
+from muster.tune.trainable.packing import can_be_pickled
 from muster.tune.trainable.stored_object import FOLDER, StoredObject, objects_in
 from muster.tune.tune_config import ResumeConfig, TuneConfig
 
@@ -66,7 +68,7 @@ class SavedTuner:
         try:
             content = by_value.dumps(kept)
         except Exception as error:
-            parts = [name for name, part in kept.items() if not _can_be_pickled(part)]
+            parts = [name for name, part in kept.items() if not can_be_pickled(part)]
             raise TuneError(
                 f"the experiment could not be resumed later, because its {' and '.join(parts)} cannot be "
                 f"pickled: {error}. Keep open files, locks and connections out of it"
@@ -126,8 +128,8 @@ def check_parameters(code: bytes, trainable: str, place: ExperimentPaths) -> Non
     if lost:
         names = [each.name for each in lost]
         raise RestoreError(
-            f"{place.address}: parameters of {trainable} are missing or damaged: {', '.join(names)}. No trial "
-            f"was started; pass them again: Tuner.restore({place.address!r}, "
+            f"{place.address}: parameters of {trainable} are missing or damaged: {', '.join(names)}. No "
+            f"trial was started; pass them again: Tuner.restore({place.address!r}, "
             f"trainable=tune.with_parameters({trainable}, {', '.join(f'{name}=...' for name in names)}))"
         )
 
@@ -145,22 +147,19 @@ def _is_kept(parameter: StoredObject, place: ExperimentPaths) -> bool:
 def keep_parameters(code: bytes, place: ExperimentPaths, clock: Clock) -> None:
     """Stores the large parameters of the trainable with the experiment, before any trial needs them."""
     for each in objects_in(code):
-        file = place.directory / FOLDER / each.digest
+        name = f"{FOLDER}/{each.digest}"
         try:
-            each.keep_in(place.directory)
-            if place.is_remote:
-                with_retries(lambda: _upload_new(place.storage, file), clock)  # noqa: B023 - called at once
+            file = each.keep_in(place.directory)
+            if (
+                place.is_remote
+                and with_retries(partial(place.storage.size, name), clock) != file.stat().st_size
+            ):
+                with_retries(partial(place.storage.upload_file, file, name), clock)
         except (OSError, StoreError) as error:
             raise TuneError(
-                f"with_parameters: {each.name} cannot be kept in {place.address} ({error}); make room there, or "
-                "choose another place with RunConfig(storage_path=...)"
+                f"with_parameters: {each.name} cannot be kept in {place.address} ({error}); make room "
+                "there, or choose another place with RunConfig(storage_path=...)"
             ) from error
-
-
-def _upload_new(storage: Storage, file: Path) -> None:
-    name = f"{FOLDER}/{file.name}"
-    if storage.size(name) != file.stat().st_size:
-        storage.upload_file(file, name)
 
 
 def drop_old_parameters(code: bytes, place: ExperimentPaths) -> None:
@@ -188,14 +187,6 @@ def checked_space(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
             "new experiment"
         )
     return dict(given)
-
-
-def _can_be_pickled(part: object) -> bool:
-    try:
-        by_value.dumps(part)
-    except Exception:  # noqa: BLE001 - any object may refuse in any way
-        return False
-    return True
 
 
 _KIND = ResumeConfig.ResumeType

@@ -29,7 +29,6 @@ from muster.tune.logger.files.trial_log import (
     PROGRESS,
     RESULTS,
 )
-
 from muster.tune.trainable.stored_object import FOLDER
 
 if TYPE_CHECKING:

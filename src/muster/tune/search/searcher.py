@@ -24,10 +24,7 @@ from muster.tune.search.search_algorithm import (
     write_state_file,
 )
 
-
-def pickled(value: Any) -> bytes:  # noqa: ANN401 - a plug-in's own state
-    """Pickles a value such that lambdas and classes of the user's script are included."""
-    return by_value.dumps(value)
+pickled = by_value.dumps  # a plug-in's own state, with lambdas and classes of the user's script
 
 
 logger = logging.getLogger(__name__)

@@ -53,7 +53,7 @@ def culprits(value: Any, where: str = "") -> list[tuple[str, str]]:  # noqa: ANN
 
 def _search(value: object, where: str, depth: int, found: dict[int, tuple[str, str]], seen: set[int]) -> bool:
     """Returns whether an object cannot be pickled, and notes it unless one of its parts is the cause."""
-    if _can_be_pickled(value):
+    if can_be_pickled(value):
         return False
     if id(value) in seen:
         return True
@@ -65,7 +65,7 @@ def _search(value: object, where: str, depth: int, found: dict[int, tuple[str, s
     return True
 
 
-def _can_be_pickled(value: object) -> bool:
+def can_be_pickled(value: object) -> bool:
     try:
         by_value.dumps(value)
     except Exception:  # noqa: BLE001 - any object may refuse in any way

@@ -1,8 +1,8 @@
 """Keeps large parameters of a trainable in files, named by a hash of their content.
 
-`with_parameters` writes them to a directory of this process. `execution.restore` keeps them with the experiment,
-for drivers that resume it. Trials map the file that they can reach: the process's, the experiment's, or a copy
-that they fetch from its remote storage.
+`with_parameters` writes them to a directory of this process; `execution.restore` keeps them with the
+experiment, for drivers that resume it. Trials map the file that they can reach: the process's, the
+experiment's, or a copy that they fetch from its remote storage.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pickle
 import shutil
 import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 from muster.base import by_value
@@ -37,7 +38,7 @@ _scratch = ScratchDirectory(_PREFIX)
 
 
 class StoredObject:
-    """A StoredObject is pickled as the digest of a file with its value, or as the value when that is small."""
+    """A StoredObject is pickled as the digest of a file with its value; a small value as it is."""
 
     __slots__ = ("_content", "_path", "_value", "digest", "name")
 
@@ -76,24 +77,28 @@ class StoredObject:
         """Returns whether the process that made this object still keeps it on this machine."""
         return os.path.exists(self._path)
 
-    def is_in(self, folder: str | os.PathLike[str]) -> bool:
+    def is_in(self, folder: Path) -> bool:
         """Returns whether an experiment's directory holds this object, undamaged."""
-        return _digest_of(os.path.join(folder, FOLDER, self.digest)) == self.digest
+        return _digest_of(folder / FOLDER / self.digest) == self.digest
 
-    def keep_in(self, folder: str | os.PathLike[str]) -> None:
-        """Writes the file into an experiment's directory, in one step; raises OSError."""
+    def keep_in(self, folder: Path) -> Path:
+        """Returns the file in an experiment's directory, which is written in one step; raises OSError."""
+        target = folder / FOLDER / self.digest
         if self.is_here:
-            target = os.path.join(folder, FOLDER, self.digest)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            target.parent.mkdir(exist_ok=True)
             with replacing(target) as draft:
-                _link_or_copy(self._path, draft)
+                try:
+                    os.link(self._path, draft)
+                except OSError:  # another file system
+                    shutil.copyfile(self._path, draft)
+        return target
 
-    def fetch(self, storage: Storage, folder: str | os.PathLike[str]) -> str:
-        """Returns a copy of the file on the experiment's storage; StoreError when it is missing or damaged."""
+    def fetch(self, storage: Storage, folder: Path) -> str:
+        """Copies the file from the experiment's storage; StoreError when it is missing or damaged."""
         name, target, clock = f"{FOLDER}/{self.digest}", os.path.join(folder, self.digest), SystemClock()
         if not with_retries(lambda: storage.exists(name), clock):
             raise StoreError(f"{storage.join(name)}: does not exist")
-        os.makedirs(folder, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         with replacing(target) as draft:
             with_retries(lambda: storage.download_file(name, draft), clock)
             if _digest_of(draft) != self.digest:
@@ -115,7 +120,7 @@ class StoredObject:
                 if os.stat(other).st_uid == os.getuid():
                     os.link(other, target)
                     return target
-        return self.fetch(Storage(*place._remote), _scratch.path())
+        return self.fetch(Storage(*place._remote), Path(_scratch.path()))
 
 
 def objects_in(code: bytes) -> list[StoredObject]:
@@ -123,7 +128,7 @@ def objects_in(code: bytes) -> list[StoredObject]:
     return [each for digest, each in _known.items() if digest.encode() in code]
 
 
-def _digest_of(path: str) -> str:
+def _digest_of(path: str | Path) -> str:
     """Returns the hash of a file's content; "" when there is no such file."""
     digest = hashlib.sha256()
     try:
@@ -133,13 +138,6 @@ def _digest_of(path: str) -> str:
     except OSError:
         return ""
     return digest.hexdigest()
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copyfile(source, target)
 
 
 def _pickled(value: object, name: str) -> list[Any]:

@@ -164,18 +164,6 @@ def thread_limit(resources: Any, environment: Mapping[str, str]) -> dict[str, st
     return {"OMP_NUM_THREADS": str(max(1, int(cpus)))}
 
 
-class Parameters:
-    """A Parameters holds keyword arguments that are fetched where they are used."""
-
-    __slots__ = ("_spooled",)
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._spooled = {name: StoredObject(value, name) for name, value in values.items()}
-
-    def load(self) -> dict[str, Any]:
-        return {name: spooled.load() for name, spooled in self._spooled.items()}
-
-
 @public
 def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - function or class, as given
     """Returns a trainable that is given `kwargs` in every trial, however large they are.
@@ -192,20 +180,24 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - fun
     is_class = _is_class(trainable, "with_parameters")
     _check_names(trainable, kwargs)
     with_given = _class_with_parameters if is_class else _function_with_parameters
-    return with_given(trainable, Parameters(kwargs))
+    return with_given(trainable, [StoredObject(value, name) for name, value in kwargs.items()])
 
 
-def _function_with_parameters(function: Callable[..., Any], parameters: Parameters) -> Callable[..., Any]:
+def _loaded(given: list[StoredObject]) -> dict[str, Any]:
+    return {each.name: each.load() for each in given}
+
+
+def _function_with_parameters(function: Callable[..., Any], given: list[StoredObject]) -> Callable[..., Any]:
     def inner(config: Any, **more: Any) -> Any:  # noqa: ANN401
-        return function(config, **parameters.load(), **more)
+        return function(config, **_loaded(given), **more)
 
     return wrapped_function(inner, function)
 
 
-def _class_with_parameters(kind: Any, parameters: Parameters) -> type:  # noqa: ANN401
+def _class_with_parameters(kind: Any, given: list[StoredObject]) -> type:  # noqa: ANN401
     class Inner(kind):  # type: ignore[misc]  # a base that is known only now
         def setup(self, config: dict[str, Any], **more: Any) -> None:  # noqa: ANN401
-            super().setup(config, **parameters.load(), **more)
+            super().setup(config, **_loaded(given), **more)
 
     return _named_like(kind, Inner)
 

@@ -113,7 +113,7 @@ def pretty(value: object) -> str:
 
 
 def shortened(config: Any) -> Any:  # noqa: ANN401 - a config, or a part of one
-    """Returns a config with numpy's summary in place of arrays that would fill the file; params.pkl has them."""
+    """Returns a config with numpy's summary of large arrays, which params.pkl holds."""
     if isinstance(config, dict):
         return {key: shortened(value) for key, value in config.items()}
     is_large = type(config).__module__ == "numpy" and getattr(config, "nbytes", 0) >= LARGE_BYTES
