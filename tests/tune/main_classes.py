@@ -1,6 +1,6 @@
 """A script whose configurations and results hold objects of its own classes; the tests run it as `__main__`.
 
-Usage: python main_classes.py FOLDER: begins or resumes. Trials wait at their second step while FOLDER/wait exists.
+Usage: python main_classes.py FOLDER: begins or resumes. Trials wait at step 2 while FOLDER/wait exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""examples/tune/on_ray.py, unchanged, on a small Ray cluster; on this machine it is run in tests/repo."""
+"""Scripts on a small Ray cluster: examples/tune/on_ray.py, unchanged, and one with classes of its own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tune" / "on_ray.py"
 
 
-def run(storage: Path, environment: dict[str, str]) -> str:
+def run(storage: Path, environment: dict[str, str], script: Path = EXAMPLE) -> str:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE), str(storage)],
+        [sys.executable, str(script), str(storage)],
         env={**inherited, **environment},
         capture_output=True,
         text=True,
@@ -41,3 +41,11 @@ def test_it_runs_on_a_cluster_that_the_environment_names(plain_head, tmp_path):
     assert any(line.startswith("best loss 0.") for line in said), said  # Ray tells of lost nodes, too
     assert last_checkpoints(tmp_path) == 4
     assert worker_logs(plain_head) - before  # its trials ran there
+
+
+@pytest.mark.ray
+def test_objects_of_a_scripts_own_classes_reach_trials_and_come_back(plain_head, tmp_path):
+    before = worker_logs(plain_head)
+    said = run(tmp_path, plain_head.environment(), Path(__file__).with_name("main_classes.py"))
+    assert "scores [2.0, 4.0]" in said
+    assert worker_logs(plain_head) - before
