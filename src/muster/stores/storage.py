@@ -19,6 +19,7 @@ from muster.session.filesystems import as_fsspec
 
 T = TypeVar("T")
 MARKER = ".validate_storage_marker"
+PARAMETERS = "parameters"  # the directory of large parameters, in that of an experiment
 
 
 class Storage:

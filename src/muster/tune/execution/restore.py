@@ -24,7 +24,7 @@ from muster.errors import RestoreError, StoreError, TuneError
 from muster.host.atomic_write import atomic_write
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
-from muster.stores.storage import Storage, with_retries
+from muster.stores.storage import PARAMETERS, Storage, with_retries
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.restore import ResumeRules, apply_resume_rules
 from muster.tune.config import RunConfig
@@ -34,7 +34,7 @@ from muster.tune.logger.defaults import file_kinds
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
 from muster.tune.trainable.packing import can_be_pickled
-from muster.tune.trainable.stored_object import FOLDER, StoredObject, objects_in
+from muster.tune.trainable.stored_object import objects_in
 from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ def saved_trainable(directory: Path) -> Any:  # noqa: ANN401 - function or class
 
 def check_parameters(code: bytes, trainable: str, place: ExperimentPaths) -> None:
     """Raises RestoreError when a large parameter of the trainable is neither here nor with the experiment."""
-    lost = [each for each in objects_in(code) if not each.is_here and not _is_kept(each, place)]
-    if lost:
-        names = [each.name for each in lost]
+    objects = [each for each in objects_in(code) if not each.is_here]
+    names = [each.name for each in objects if not each.is_kept(place.directory, place.elsewhere)]
+    if names:
         raise RestoreError(
             f"{place.address}: parameters of {trainable} are missing or damaged: {', '.join(names)}. No "
             f"trial was started; pass them again: Tuner.restore({place.address!r}, "
@@ -134,27 +134,14 @@ def check_parameters(code: bytes, trainable: str, place: ExperimentPaths) -> Non
         )
 
 
-def _is_kept(parameter: StoredObject, place: ExperimentPaths) -> bool:
-    """Returns whether the experiment has the parameter; one that is damaged here is fetched again."""
-    if parameter.is_in(place.directory):
-        return True
-    try:
-        return place.is_remote and bool(parameter.fetch(place.storage, place.directory / FOLDER))
-    except (StoreError, OSError):
-        return False
-
-
 def keep_parameters(code: bytes, place: ExperimentPaths, clock: Clock) -> None:
     """Stores the large parameters of the trainable with the experiment, before any trial needs them."""
     for each in objects_in(code):
-        name = f"{FOLDER}/{each.digest}"
+        name, there = f"{PARAMETERS}/{each.digest}", place.elsewhere
         try:
             file = each.keep_in(place.directory)
-            if (
-                place.is_remote
-                and with_retries(partial(place.storage.size, name), clock) != file.stat().st_size
-            ):
-                with_retries(partial(place.storage.upload_file, file, name), clock)
+            if there is not None and with_retries(partial(there.size, name), clock) != file.stat().st_size:
+                with_retries(partial(there.upload_file, file, name), clock)
         except (OSError, StoreError) as error:
             raise TuneError(
                 f"with_parameters: {each.name} cannot be kept in {place.address} ({error}); make room "
@@ -165,10 +152,10 @@ def keep_parameters(code: bytes, place: ExperimentPaths, clock: Clock) -> None:
 def drop_old_parameters(code: bytes, place: ExperimentPaths) -> None:
     """Deletes the large parameters of earlier runs, which nothing refers to any more."""
     used = {each.digest for each in objects_in(code)}
-    for storage in (place.local, place.storage) if place.is_remote else (place.local,):
-        with suppress(StoreError):  # the next run tries again
-            for name in set(storage.listing(FOLDER)) - used:
-                storage.delete_file(f"{FOLDER}/{name}")
+    with suppress(StoreError):  # the next run tries again
+        for storage in filter(None, (place.local, place.elsewhere)):
+            for name in set(storage.listing(PARAMETERS)) - used:
+                storage.delete_file(f"{PARAMETERS}/{name}")
 
 
 def can_restore(path: str | os.PathLike[str], filesystem: Any = None) -> bool:  # noqa: ANN401 - untyped fsspec

@@ -25,11 +25,10 @@ from muster.errors import StoreError, TuneError
 from muster.host.atomic_write import replacing
 from muster.host.scratch_directory import ScratchDirectory
 from muster.session.session import current
-from muster.stores.storage import Storage, with_retries
+from muster.stores.storage import PARAMETERS, Storage, with_retries
 from muster.tune.trainable.packing import keep_owners_of_refs
 
 SMALL = 16 * 1024  # bytes that may as well travel with the code
-FOLDER = "parameters"  # of the experiment's directory
 _ALIGN = 64  # what numpy likes its data to begin at
 _known: dict[str, StoredObject] = {}  # of this process, by digest
 _opening = threading.Lock()
@@ -77,13 +76,18 @@ class StoredObject:
         """Returns whether the process that made this object still keeps it on this machine."""
         return os.path.exists(self._path)
 
-    def is_in(self, folder: Path) -> bool:
-        """Returns whether an experiment's directory holds this object, undamaged."""
-        return _digest_of(folder / FOLDER / self.digest) == self.digest
+    def is_kept(self, folder: Path, storage: Storage | None) -> bool:
+        """Returns whether an experiment's directory holds the file; if not, fetches it from the storage."""
+        if _digest_of(folder / PARAMETERS / self.digest) == self.digest:
+            return True
+        try:
+            return storage is not None and bool(self._fetch(storage, folder / PARAMETERS))
+        except (StoreError, OSError):
+            return False
 
     def keep_in(self, folder: Path) -> Path:
         """Returns the file in an experiment's directory, which is written in one step; raises OSError."""
-        target = folder / FOLDER / self.digest
+        target = folder / PARAMETERS / self.digest
         if self.is_here:
             target.parent.mkdir(exist_ok=True)
             with replacing(target) as draft:
@@ -93,9 +97,9 @@ class StoredObject:
                     shutil.copyfile(self._path, draft)
         return target
 
-    def fetch(self, storage: Storage, folder: Path) -> str:
+    def _fetch(self, storage: Storage, folder: Path) -> str:
         """Copies the file from the experiment's storage; StoreError when it is missing or damaged."""
-        name, target, clock = f"{FOLDER}/{self.digest}", os.path.join(folder, self.digest), SystemClock()
+        name, target, clock = f"{PARAMETERS}/{self.digest}", os.path.join(folder, self.digest), SystemClock()
         if not with_retries(lambda: storage.exists(name), clock):
             raise StoreError(f"{storage.join(name)}: does not exist")
         folder.mkdir(exist_ok=True)
@@ -111,7 +115,7 @@ class StoredObject:
         place = None if session is None or self.is_here else session.context.get_storage()
         if place is None:
             return self._path
-        here = os.path.join(os.path.dirname(place.trial_working_directory), FOLDER, self.digest)
+        here = os.path.join(os.path.dirname(place.trial_working_directory), PARAMETERS, self.digest)
         if place._remote is None or os.path.exists(here):
             return here
         target = _scratch.path(self.digest)
@@ -120,7 +124,7 @@ class StoredObject:
                 if os.stat(other).st_uid == os.getuid():
                     os.link(other, target)
                     return target
-        return self.fetch(Storage(*place._remote), Path(_scratch.path()))
+        return self._fetch(Storage(*place._remote), Path(_scratch.path()))
 
 
 def objects_in(code: bytes) -> list[StoredObject]:
