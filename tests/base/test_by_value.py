@@ -44,7 +44,7 @@ def script(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", main)
     for name, empty in (("_made", {}), ("_unfilled", []), ("_scripts", [])):
         monkeypatch.setattr(by_value, name, empty)
-    exec(SOURCE, vars(main))  # noqa: S102 - as the interpreter does
+    exec(SOURCE, vars(main))
     return main
 
 
@@ -112,6 +112,6 @@ def test_a_script_that_was_loaded_as_a_module_stands_for_main(script, monkeypatc
     data = by_value.dumps(script.Mode.FAST)
     elsewhere(monkeypatch)
     loaded = ModuleType("loaded")
-    exec(SOURCE, vars(loaded))  # noqa: S102 - as an import does
+    exec(SOURCE, vars(loaded))
     by_value.adopt(loaded)
     assert pickle.loads(data) is loaded.Mode.FAST

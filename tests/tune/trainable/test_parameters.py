@@ -173,7 +173,7 @@ def test_a_missing_file_is_told(scratch):
     wrapped = with_parameters(total, data=np.full(BIG, 3.0))
     for path in spooled_files(scratch):
         os.remove(path)
-    with pytest.raises(TuneError, match=r"data cannot be read here .*with_parameters\(..., data=...\)"):
+    with pytest.raises(TuneError, match="data"):
         wrapped({"x": 0})
 
 

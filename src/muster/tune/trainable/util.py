@@ -168,8 +168,8 @@ def thread_limit(resources: Any, environment: Mapping[str, str]) -> dict[str, st
 def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - function or class, as given
     """Returns a trainable that is given `kwargs` in every trial, however large they are.
 
-    A function gets them as keyword arguments, a class in `setup(config, **kwargs)`. They are written once, to
-    a file that all trials on this machine share; the given trainable stays as it is.
+    A function gets them as keyword arguments, a class in `setup(config, **kwargs)`. muster
+    stores them once, with the experiment, and all trials map that file. The given trainable stays as it is.
 
     Example:
         >>> def train(config, data):
