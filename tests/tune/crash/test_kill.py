@@ -2,7 +2,7 @@
 
 Alone or with its whole process group; mostly while trials make steps, at times right after it began; with
 remote storage at times with the machine, whose copy is then gone. `make test` runs a sample; `make series`
-all: 224 kills, those of test_kill_on_ray.py included.
+all: 256 kills, those of test_kill_on_ray.py included.
 """
 
 from __future__ import annotations

@@ -44,28 +44,23 @@ class StoredObject:
     def __init__(self, value: object, name: str) -> None:
         """Stores a value; ValueError when it cannot be pickled, TuneError when it cannot be written."""
         parts = _pickled(value, name)
-        self.name, self.digest, self._path = name, "", ""
-        self._content: bytes | None = None
-        if sum(map(len, parts)) <= SMALL:
-            self._content = pickle.dumps([bytes(part) for part in parts])
-        else:
-            self._path = _written(parts, name)
-            self.digest = os.path.basename(self._path)
-            _known[self.digest] = self
+        is_small = sum(map(len, parts)) <= SMALL
+        self._path = "" if is_small else _written(parts, name)
+        self._content = by_value.dumps(value) if is_small else b""
+        self.name, self.digest = name, os.path.basename(self._path)
+        _known[self.digest] = self
 
-    def __getstate__(self) -> tuple[str, str, str, bytes | None]:
+    def __getstate__(self) -> tuple[str, str, str, bytes]:
         return self.name, self.digest, self._path, self._content
 
-    def __setstate__(self, state: tuple[str, str, str, bytes | None]) -> None:
+    def __setstate__(self, state: tuple[str, str, str, bytes]) -> None:
         self.name, self.digest, self._path, self._content = state
-        if self.digest:
-            _known.setdefault(self.digest, self)
+        _known.setdefault(self.digest, self)
 
     def load(self) -> Any:  # noqa: ANN401 - the user's value
         """Returns the value, which is read once; a trial may write to one of two equal arrays."""
-        if self._content is not None:
-            head, *buffers = pickle.loads(self._content)
-            return pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers])
+        if self._content:
+            return pickle.loads(self._content)
         with _opening:
             if not hasattr(self, "_value"):
                 self._value = _mapped(self._file(), self.name)
@@ -129,7 +124,7 @@ class StoredObject:
 
 def objects_in(code: bytes) -> list[StoredObject]:
     """Returns the objects in files that a trainable, pickled or unpickled in this process, refers to."""
-    return [each for digest, each in _known.items() if digest.encode() in code]
+    return [each for digest, each in _known.items() if digest and digest.encode() in code]
 
 
 def _digest_of(path: str | Path) -> str:
