@@ -358,6 +358,18 @@ OWN = [
         "fit(tune_config=TuneConfig(scheduler=Mine()))",
         ("Mine.on_trial_add", "get_actor", "get_live_trials"),
     ),
+    Mistake(
+        "parameter_is_gone",  # with the driver and, by mistake, with its directory
+        "import shutil\n"
+        "from muster.tune.trainable import stored_object\n"
+        "def train(config, data):\n    return {'loss': 1.0}\n"
+        "wrapped = tune.with_parameters(train, data=bytes(100_000))\n"
+        "fit(wrapped)\n"
+        "stored_object._scratch.remove()\n"
+        "shutil.rmtree('run/parameters')\n"
+        "Tuner.restore(os.path.abspath('run'), wrapped).fit()",
+        ("/run: parameters of train", "damaged: data", "tune.with_parameters(train, data=...)"),
+    ),
     Mistake("samples_given_to_the_tuner", "Tuner(train, num_samples=3)", ("TuneConfig(num_samples=...)",)),
     Mistake(
         "threshold_is_a_text",

@@ -1,4 +1,4 @@
-"""What users see on a small Ray cluster: examples/tune/on_ray.py as it is, and costs when a clock is set."""
+"""Scripts on a small Ray cluster: an example, costs when a clock is set, and classes of a script."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.tune.test_clock import COMPILER, HOUR_S, Run, compile_shim
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tune" / "on_ray.py"
 
 
-def run(storage: Path, environment: dict[str, str]) -> str:
+def run(storage: Path, environment: dict[str, str], script: Path = EXAMPLE) -> str:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE), str(storage)],
+        [sys.executable, str(script), str(storage)],
         env={**inherited, **environment},
         capture_output=True,
         text=True,
@@ -60,3 +60,11 @@ def test_costs_count_the_start_of_an_actor_and_do_not_follow_a_clock_that_is_set
         driver.kill()
     assert (told["counts"], abs(told["ahead_s"] - ahead_s) < 120) == ([15], True)
     assert told["cost"] == pytest.approx(told["real"], rel=0.01)
+
+
+@pytest.mark.ray
+def test_objects_of_a_scripts_own_classes_reach_trials_and_come_back(plain_head, tmp_path):
+    before = worker_logs(plain_head)
+    said = run(tmp_path, plain_head.environment(), Path(__file__).with_name("main_classes.py"))
+    assert "scores [2.0, 4.0]" in said
+    assert worker_logs(plain_head) - before

@@ -93,11 +93,14 @@ def _is_plain(value: object) -> bool:
 def pickled(value: object) -> bytes:
     """Pickles, by value where the code is not importable; raises what the pickler raises."""
     try:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        if b"__main__" not in data:
+            return data
     except Exception:  # noqa: BLE001 - any object may refuse in any way; the second pickler decides
-        import cloudpickle  # type: ignore[import-untyped]
+        pass
+    from muster.base import by_value  # only here: most trials never need it
 
-        return bytes(cloudpickle.dumps(value))
+    return by_value.dumps(value)
 
 
 def portable(value: object) -> Any:  # noqa: ANN401 - the value itself, or bytes

@@ -8,15 +8,19 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from muster.base.clock import Clock
 from muster.errors import ConfigError, StoreError
 from muster.host.regular_file import read_regular
 from muster.session.filesystems import as_fsspec
 
+T = TypeVar("T")
 MARKER = ".validate_storage_marker"
+PARAMETERS = "parameters"  # the directory of large parameters, in that of an experiment
 
 
 class Storage:
@@ -122,6 +126,12 @@ class Storage:
         for relative in local_sizes(source):
             self.upload_file(Path(source, relative), f"{name}/{relative}" if name else relative)
 
+    def download_file(self, name: str, target: str | Path) -> None:
+        """Copies one file of a remote place to `target`, whose directory exists."""
+        with self._explained("fetch", name):
+            filesystem, path = self._at(name)
+            filesystem.get_file(path, os.fspath(target))
+
     def download_dir(self, name: str, target: str | Path, skipped: str = "") -> None:
         """Copies a directory here, except one file. On failure, a new target is removed."""
         place = Path(target)
@@ -189,8 +199,7 @@ class Storage:
                 continue
             target = place / relative
             target.parent.mkdir(parents=True, exist_ok=True)
-            filesystem, path = self._at(f"{name}/{relative}" if name else relative)
-            filesystem.get_file(path, os.fspath(target))
+            self.download_file(f"{name}/{relative}" if name else relative, target)
 
     def opened(self) -> tuple[Any, str]:
         """Returns the fsspec file system of a remote place and the path in it."""
@@ -229,6 +238,16 @@ class _Explained:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, StoreError | ConfigError):
             raise StoreError(f"{self._what}: {type(error).__name__}: {error}") from error
+
+
+def with_retries(act: Callable[[], T], clock: Clock, *, tries: int = 4, again_s: float = 1.0) -> T:
+    """Returns what `act` returns; after a StoreError, tries again later, and raises the last one."""
+    for failures in range(tries - 1):
+        try:
+            return act()
+        except StoreError:
+            clock.sleep(again_s * 2.0**failures)
+    return act()
 
 
 def local_sizes(directory: str | Path) -> dict[str, int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from muster.base import by_value
 from muster.base.foreign import error_text, message_text
 from muster.errors import TuneError, as_plugin_error, public_constructor
 
@@ -209,10 +210,8 @@ class CallbackList:
         states = self.get_state()
         if states is None:
             return None
-        import cloudpickle  # type: ignore[import-untyped]
-
         try:
-            saved: bytes = cloudpickle.dumps(states)
+            saved = by_value.dumps(states)
         except Exception as error:
             names = ", ".join(type(self.callbacks[position]).__name__ for position in states)
             raise TuneError(

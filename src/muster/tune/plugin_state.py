@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from muster.base import by_value
 from muster.base.foreign import message_text
 from muster.errors import RestoreError, public_constructor
 from muster.trials.model import Trial
@@ -117,9 +118,7 @@ def restore_by_path(restore: Callable[[str], object], state: bytes) -> None:
 
 
 def _pickled(plugin: PluginState) -> bytes:
-    import cloudpickle  # type: ignore[import-untyped]
-
-    class ByReference(cloudpickle.Pickler):  # type: ignore[misc]
+    class ByReference(by_value.pickler()):  # type: ignore[misc]  # a base that is known only now
         def persistent_id(self, obj: object) -> str | None:
             return obj.trial_id if isinstance(obj, Trial) else None
 

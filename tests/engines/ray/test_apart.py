@@ -5,10 +5,8 @@ and a real S3 server on loopback.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import cloudpickle
@@ -20,23 +18,24 @@ from muster.base.clock import SystemClock
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
 from muster.engines.ray.remote_storage import RemoteStorage
+from muster.host.scratch_directory import ScratchDirectory
 from muster.stores.mirror import Mirror
 from muster.stores.storage import Storage
 from muster.stores.uploads import Uploader
 from muster.testing.engine_contract.fixture import Driver
-from muster.testing.ray_cluster import AUTH, can_hide, free_ports
+from muster.testing.ray_cluster import AUTH, can_hide
 from muster.trials.events import TrialReported
 from muster.trials.model import CheckpointRef
+from muster.tune.trainable import stored_object
 
 pytestmark = [
     pytest.mark.skipif(not can_hide(), reason="needs root and Linux mount namespaces (unshare --mount)"),
     pytest.mark.ray,
 ]
-JOIN_S = 120.0
 APART, HERE = {"apart": 1}, {"here": 1}
 
 
-def trains(config):
+def trains(config, pad=b""):
     """Counts from its checkpoint; as told, dies or fails once, before the report of that step."""
     import signal
     from pathlib import Path
@@ -58,63 +57,9 @@ def trains(config):
         made.mkdir(exist_ok=True)
         (made / "step").write_text(str(step))
         tune.report(
-            {"step": step, "first": first, "score": -step, "dir": os.getcwd()},
+            {"step": step, "first": first, "score": -step, "dir": os.getcwd(), "pad": len(pad)},
             checkpoint=tune.Checkpoint.from_directory(made),
         )
-
-
-def wait_for(done, within_s=JOIN_S):
-    give_up = time.monotonic() + within_s
-    while not done():
-        assert time.monotonic() < give_up, "gave up waiting"
-        time.sleep(0.2)
-
-
-class Bucket:
-    """An S3 server in a process of its own."""
-
-    def __init__(self, log: Path) -> None:
-        (port,) = free_ports(1)
-        self.environment = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ACCESS_KEY_ID": "muster",
-            "AWS_SECRET_ACCESS_KEY": "muster",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_MAX_ATTEMPTS": "1",
-        }
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        with log.open("wb") as said:
-            self.process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-
-@pytest.fixture(scope="module")
-def bucket(tmp_path_factory):
-    s3fs = pytest.importorskip("s3fs")
-    made = Bucket(tmp_path_factory.mktemp("s3") / "log")
-    before = dict(os.environ)
-    os.environ.update(made.environment)
-    try:
-        filesystem = s3fs.S3FileSystem(skip_instance_cache=True)
-
-        def is_up():
-            try:
-                filesystem.mkdir("bucket")
-            except Exception:
-                assert made.process.poll() is None
-                return False
-            return True
-
-        wait_for(is_up)
-        yield made
-    finally:
-        made.close()
-        os.environ.clear()
-        os.environ.update(before)
 
 
 @pytest.fixture(scope="module")
@@ -244,8 +189,12 @@ def test_an_experiment_keeps_restores_and_finds_what_was_made_apart(cluster, hom
             with checkpoint.as_directory() as folder:
                 seen.append(int(Path(folder, "step").read_text()))
 
+    (home / "tmp").mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "tmp"))  # of the driver: the node does not see it
+    monkeypatch.setattr(stored_object, "_scratch", ScratchDirectory("muster-parameters-"))
+    with_pad = tune.with_parameters(trains, pad=bytes(1_000_000))
     tuner = tuner_for(
-        tune.with_resources(trains, {"CPU": 1, "apart": 1}),
+        tune.with_resources(with_pad, {"CPU": 1, "apart": 1}),
         config,
         name="e",
         callbacks=[Sees()],
@@ -256,7 +205,7 @@ def test_an_experiment_keeps_restores_and_finds_what_was_made_apart(cluster, hom
     grid = tuner.fit()
     assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [str(each.error) for each in grid] == ["not yet", "not yet"]
-    assert {each.metrics["step"] for each in grid} == {3}
+    assert {(each.metrics["step"], each.metrics["pad"]) for each in grid} == {(3, 1_000_000)}
     assert not any(str(home) in each.metrics["dir"] for each in grid)
     storage = Storage("s3://bucket/tuned/e")
     for result in grid:
@@ -270,10 +219,12 @@ def test_an_experiment_keeps_restores_and_finds_what_was_made_apart(cluster, hom
 
     (tmp_path / "mended").touch()
     monkeypatch.setenv("HOME", str(tmp_path))  # another machine: nothing of the experiment is here
+    stored_object._scratch.remove()  # the driver's node is gone
     again = tune.Tuner.restore(
-        "s3://bucket/tuned/e", tune.with_resources(trains, {"CPU": 1, "here": 1}), resume_errored=True
+        "s3://bucket/tuned/e", tune.with_resources(with_pad, {"CPU": 1, "here": 1}), resume_errored=True
     )
     results = again.fit()
+    assert {each.metrics["pad"] for each in results} == {1_000_000}
     assert (results.num_errors, {each.metrics["step"] for each in results}) == (0, {4})
     assert {each.metrics["first"] for each in results} == {4}
     best = results.get_best_result(metric="step", mode="max").checkpoint

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from muster.base.clock import ManualClock
 from muster.engines.ray.actor import open_storage
-from muster.engines.ray.remote_storage import RemoteStorage, ScratchDirectory, StorageTransfer
+from muster.engines.ray.remote_storage import RemoteStorage, StorageTransfer
 from muster.engines.worker.protocol import StartOrder
 from muster.errors import StoreError
 from muster.session.publish import MANIFEST, publish_copy
@@ -271,20 +268,3 @@ def test_a_storage_that_is_another_one_on_each_machine_is_refused(remote, storag
 def test_a_package_that_the_node_lacks_is_named():
     problem = RemoteStorage("nosuch://bucket/exp", None, DRIVER).problem()
     assert "install the package that brings fsspec the protocol 'nosuch'" in problem
-
-
-def test_directories_of_processes_that_were_killed_are_swept_and_others_are_not(scratch):
-    code = (
-        "import sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from muster.engines.ray.remote_storage import ScratchDirectory\n"
-        "made = ScratchDirectory(); print(made.path(), flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(scratch)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        theirs = process.stdout.readline().strip()
-        mine = ScratchDirectory().path()
-        assert sorted(map(str, scratch.iterdir())) == sorted([mine, theirs])
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        again = ScratchDirectory().path()
-    assert (os.path.isdir(mine), os.path.isdir(theirs), os.path.isdir(again)) == (True, False, True)

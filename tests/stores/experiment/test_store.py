@@ -27,6 +27,7 @@ from muster.stores.experiment.values import Pickled
 from muster.testing.builders import START, created, exited, failed, reported, saved, started
 from muster.trials.events import SearchExhausted, TrialAdmitted
 from muster.trials.model import CheckpointRef
+from muster.tune.execution.saver import decode_snapshot, encode_snapshot
 
 CHILD = str(Path(__file__).with_name("trial_child.py"))
 Point = namedtuple("Point", "x y")
@@ -94,6 +95,50 @@ def test_numpy_and_odd_containers_become_plain_data(value, plain):
     data, pickles = trial_values.encode({"x": value})
     found = trial_values.decode(data)["x"]
     assert (found, type(found), pickles) == (plain, type(plain), None)
+
+
+@pytest.mark.parametrize(
+    "value", [np.arange(6.0).reshape(2, 3).T, np.zeros((0, 2), np.int8), np.array(["a", "bc"])]
+)
+def test_who_resumes_gets_arrays_back_as_arrays(value):
+    data, pickles = trial_values.encode({"x": value})
+    found = trial_values.decode(data, trust=True)["x"]
+    assert (found.dtype, found.tolist(), pickles) == (value.dtype, value.tolist(), None)
+    found[...] = found  # a trial may write to it
+
+
+def test_a_large_array_of_many_configs_is_stored_once(tmp_path):
+    array = np.random.default_rng(1).random(100_000)
+    size, count = array.nbytes, 20
+    with opened(tmp_path) as store:
+        store.append([created(str(number), {"a": array, "n": number}) for number in range(count)])
+        store.append([reported(str(number), config={"inner": {"a": array}}) for number in range(count)])
+        first = encode_snapshot({"trials": [{"config": {"a": array}}] * count})
+        store.snapshot(first, {})
+        store.append([created("last", {"a": np.array(array)})])
+    assert size < (tmp_path / STORE_NAME).stat().st_size < 1.5 * size
+    trial_values.large_arrays.clear()  # another process
+    with open_trials(tmp_path) as reader:
+        trials = reader.trials()
+        assert [trial.config["a"] == array.tolist() for trial in trials] == [True] * (count + 1)
+        assert trials[0].result["config"]["inner"]["a"] == array.tolist()
+    with opened(tmp_path, trust_pickles=True) as store:
+        saved = store.load()
+        found = [
+            saved.facts[0].config,
+            *(each["config"] for each in decode_snapshot(saved.snapshot)["trials"]),
+        ]
+        assert all(np.array_equal(config["a"], array) for config in found)
+        assert len({config["a"].__array_interface__["data"] for config in found}) == 1  # in memory, too
+
+
+def test_a_large_array_of_a_result_goes_with_its_fact(tmp_path):
+    with opened(tmp_path) as store:
+        store.append([created(), reported(image=np.ones(100_000))])
+    with sqlite3.connect(tmp_path / STORE_NAME) as connection:
+        assert connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'arrays'").fetchall() == []
+    with opened(tmp_path, trust_pickles=True) as store:
+        assert store.load().facts[1].result["image"].sum() == 100_000
 
 
 @pytest.mark.parametrize("value", [{1, 2}, Point(1, 2), Colour.RED, 1j, Path("/a")])

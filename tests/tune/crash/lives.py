@@ -21,6 +21,8 @@ from tests.series import SEED
 from tests.tune.crash.victim import ITERATIONS, TRIALS, loss
 
 from muster.stores.experiment.reader import open_trials
+from muster.stores.storage import Storage
+from muster.tune import Tuner
 
 VICTIM = Path(__file__).with_name("victim.py")
 LONGEST_S = 240.0  # of a life that nobody kills
@@ -33,6 +35,13 @@ VOLATILE = {
     *("iterations_since_restore", "pid", "hostname", "node_ip", "trial_id"),
 }
 Row = dict[str, Any]
+ANOTHER = """
+import tempfile
+from muster import tune
+run = tune.RunConfig(storage_path=tempfile.mkdtemp(), verbose=0)
+other = tune.with_parameters(lambda config, data: {"size": len(data)}, data=bytes(1_000_000))
+assert [each.metrics["size"] for each in tune.Tuner(other, run_config=run).fit()] == [1_000_000]
+"""
 
 
 @dataclass(frozen=True)
@@ -44,13 +53,18 @@ class Cell:
     crowd: str = "many"  # one: one trial at a time
     storage: str = "local"
     environment: Mapping[str, str] = field(default_factory=dict)  # of the Ray cluster, if it runs there
+    objects: str = "plain"  # large: 50 MB of parameters, and objects of the script's own classes
+    bucket: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the environment of an S3 server, if storage is s3
 
     @property
     def engine(self) -> str:
         return "ray" if self.environment else "here"
 
     def __str__(self) -> str:
-        return "-".join((self.kind, self.searcher, self.crowd, self.engine, self.storage))
+        objects = () if self.objects == "plain" else (self.objects,)
+        return "-".join((self.kind, self.searcher, self.crowd, self.engine, self.storage, *objects))
 
 
 @dataclass(frozen=True)
@@ -74,16 +88,22 @@ class Experiment:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
         self.token = f"{os.getpid()}-{self.folder}"
+        self.parent = f"s3://bucket/{self.token}" if self.cell.storage == "s3" else str(self.folder)
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, *, by_command: bool = False) -> subprocess.Popen[bytes]:
+        """Starts a driver: the script, or `muster tune resume`."""
         self.lives += 1
         (self.folder / "ready").unlink(missing_ok=True)
         cell, cache = self.cell, self.folder / f"machine-{self.machines}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        own = {"MUSTER_VICTIM": self.token, "XDG_CACHE_HOME": str(cache), **cell.environment}
+        own = {"MUSTER_VICTIM": self.token, "XDG_CACHE_HOME": str(cache), **cell.environment, **cell.bucket}
+        storage = self.parent if cell.storage == "s3" else cell.storage
+        words = [VICTIM, self.folder, cell.kind, cell.searcher, cell.crowd, storage, cell.objects]
+        if by_command:
+            words = ["-m", "muster.cli.main", "tune", "resume", f"{self.parent}/exp"]
         with open(self.folder / f"life-{self.lives}.log", "wb") as log:
             return subprocess.Popen(
-                [sys.executable, VICTIM, self.folder, cell.kind, cell.searcher, cell.crowd, cell.storage],
+                [sys.executable, *words],
                 env={**kept, **own},
                 stdout=log,
                 stderr=log,
@@ -119,8 +139,10 @@ class Experiment:
         except subprocess.TimeoutExpired:
             end(driver, whole_group=chance.random() < 0.4)
             self.wait_for_nobody()
+            if self.cell.objects == "large":
+                run_another()
             noted = f"{self.cell.engine} {self.cell.storage}: {self.steps()} steps, {self.rows_here()} rows"
-            if self.cell.storage == "remote" and chance.random() < 0.3:
+            if self.cell.storage != "local" and chance.random() < 0.3:
                 shutil.rmtree(self.folder / f"machine-{self.machines}", ignore_errors=True)
                 self.machines += 1
                 noted += ", then its machine was lost"
@@ -169,6 +191,24 @@ class Experiment:
         root = self.folder / ("exp" if self.cell.storage == "local" else f"machine-{self.machines}")
         return sum(len(file.read_bytes().splitlines()) for file in root.rglob("result.json"))
 
+    def fetch(self) -> None:
+        """Copies a finished experiment here, where `trials` and `tables` read it."""
+        if self.cell.storage == "s3":
+            Storage(f"{self.parent}/exp").download_dir("", self.folder / "exp")
+
+    def resume_by_command(self) -> None:
+        """One life of `muster tune resume` to its end, where that finds everything it needs."""
+        address = f"{self.parent}/exp"
+        if self.cell.objects == "plain" or self.cell.storage == "remote" or not Tuner.can_restore(address):
+            return
+        driver = self.start(by_command=True)
+        try:
+            driver.wait(LONGEST_S)
+        finally:
+            end(driver)
+        self._assert_ended_well(driver.returncode)
+        self.wait_for_nobody()
+
     def trials(self) -> list[Any]:
         with open_trials(self.folder / "exp") as reader:
             assert reader.integrity() == "ok"
@@ -177,6 +217,11 @@ class Experiment:
     def tables(self) -> list[tuple[list[Row], list[Row]]]:
         """The rows of both files of each trial, in the order in which trials were made."""
         return [rows_of(self.folder / "exp" / trial.relative_logdir) for trial in self.trials()]
+
+
+def run_another() -> None:
+    """Runs another experiment with large parameters, which cleans up after drivers that were killed."""
+    subprocess.run([sys.executable, "-c", ANOTHER], check=True, timeout=LONGEST_S, capture_output=True)
 
 
 def end(driver: subprocess.Popen[bytes], *, whole_group: bool = False) -> None:
@@ -218,6 +263,7 @@ def key(row: Row) -> tuple[int, float, str, str]:
 def verify(experiment: Experiment, told: dict[str, Any]) -> None:
     """No trial and no row is lost or doubled, each row is what its configuration and iteration make it."""
     assert (told["trials"], told["errors"]) == (TRIALS, [])
+    experiment.fetch()
     trials, tables, kind = experiment.trials(), experiment.tables(), experiment.cell.kind
     assert Counter(trial.status for trial in trials) == {"TERMINATED": TRIALS}
     directories = {file.parent.name for file in (experiment.folder / "exp").glob("*/result.json")}
@@ -280,6 +326,7 @@ def run_cell(cell: Cell, count: int, folder: Path, kills: list[str]) -> None:
         experiment = Experiment(cell, folder / str(number))
         while len(kills) < count and (noted := experiment.kill(moments[len(kills)], chance, span)):
             kills.append(noted)
+        experiment.resume_by_command()
         told = experiment.live()
         verify(experiment, told)
         if cell.crowd == "one":

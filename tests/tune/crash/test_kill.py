@@ -2,7 +2,7 @@
 
 Alone or with its whole process group; mostly while trials make steps, at times right after it began; with
 remote storage at times with the machine, whose copy is then gone. `make test` runs a sample; `make series`
-all: 224 kills, those of test_kill_on_ray.py included.
+all: 256 kills, those of test_kill_on_ray.py included.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ CELLS = [
     *(Cell(*each) for each in product(SCHEDULERS, ["random"], ["one", "many"], ["local", "remote"])),
     Cell("stopping", "optuna"),
     Cell("promotion", "optuna"),
+    *(Cell(each, storage="remote", objects="large") for each in ("promotion", "pbt")),
 ]
 SAMPLE = [
     Cell("stopping", "optuna", "one"),
@@ -39,6 +40,18 @@ SAMPLE = [
 def test_a_killed_experiment_ends_as_if_nothing_had_happened(tmp_path, kills, cell):
     run_cell(cell, length(2, 4), tmp_path, kills)
     assert len(kills) == length(2, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds orphans through /proc")
+@pytest.mark.parametrize("storage", ["local", "s3"])
+def test_large_parameters_outlive_their_driver(tmp_path, kills, request, storage):
+    """Resumed by the script and by `muster tune resume`, after another experiment has run."""
+    bucket = request.getfixturevalue("bucket").environment if storage == "s3" else {}
+    cell = Cell("fifo", crowd="one", storage=storage, objects="large", bucket=bucket)
+    run_cell(cell, length(1, 10), tmp_path, kills)
+    assert len(kills) == length(1, 10)
 
 
 def test_a_failure_that_was_lost_with_its_machine_happens_again(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -20,10 +21,13 @@ def head(plain_head):
     return plain_head.environment()
 
 
-@pytest.mark.parametrize(
-    ("kind", "crowd", "storage"), [*product(SCHEDULERS, ["one", "many"], ["local", "remote"])]
-)
-def test_a_killed_experiment_ends_as_if_nothing_had_happened(tmp_path, head, kills, kind, crowd, storage):
-    cell = Cell(kind, crowd=crowd, storage=storage, environment=head)
-    run_cell(cell, 2, tmp_path, kills)
+CELLS = [
+    *(Cell(*each) for each in product(SCHEDULERS, ["random"], ["one", "many"], ["local", "remote"])),
+    *(Cell("fifo", crowd="one", storage=each, objects="large") for each in ("local", "remote")),
+]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_killed_experiment_ends_as_if_nothing_had_happened(tmp_path, head, kills, cell):
+    run_cell(replace(cell, environment=head), 2, tmp_path, kills)
     assert len(kills) == 2

@@ -30,6 +30,7 @@ from muster.cli.tune.experiment import (
 )
 from muster.cli.tune.table import cell, lay_out, notes, page_size, painted
 from muster.errors import StoreError
+from muster.stores.storage import PARAMETERS, Storage
 from muster.trials.metrics import flatten
 from muster.trials.spend import total_cost
 
@@ -178,7 +179,9 @@ def heading(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
     end = f", ended by its {experiment.ended_by}" if experiment.ended_by else ""
     yield f"{experiment.name}: {state}{writer}{end}"
     cost = total_cost(trial.cost_usd for trial in experiment.trials)
-    yield counts_text(experiment.counts) + ("" if cost is None else f"; cost {money(round(cost, 4))}")
+    size = sum(Storage(experiment.path, experiment.filesystem).sizes(PARAMETERS).values())
+    texts = "" if cost is None else f"; cost {money(round(cost, 4))}", f"; parameters {size / 1e6:.1f} MB"
+    yield counts_text(experiment.counts) + texts[0] + (texts[1] if size else "")
     if experiment.metric and experiment.mode:
         best = best_of(experiment)
         value = f"{cell('', best[0].value)} by {best[0].trial.trial_id}" if best else "not reported yet"

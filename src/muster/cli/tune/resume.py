@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from muster.base import by_value
 from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.experiment import ExperimentView, read_experiment
 from muster.cli.tune.ls import heading
@@ -141,6 +142,7 @@ def _from_script(script: Path, name: str) -> Any:  # noqa: ANN401
     except Exception as error:
         raise _broken(f"--script {script}", error) from error
     cloudpickle.register_pickle_by_value(module)  # trials' processes cannot import it under this name
+    by_value.adopt(module)
     return _attribute(module, name, f"--script {script}")
 
 

@@ -7,14 +7,11 @@ checkpoint that was made elsewhere is fetched: the driver copies the rest.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
 import os
 import pickle
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -26,8 +23,9 @@ from muster.base.clock import Clock
 from muster.engines.worker.protocol import StartOrder
 from muster.errors import MusterError, StoreError
 from muster.host import machine
+from muster.host.scratch_directory import ScratchDirectory
 from muster.session.publish import MANIFEST
-from muster.stores.storage import MARKER, Storage, local_sizes
+from muster.stores.storage import MARKER, Storage, local_sizes, with_retries
 
 
 class RemoteStorage(NamedTuple):
@@ -68,58 +66,6 @@ class RemoteStorage(NamedTuple):
         return (
             f"what the driver wrote to {self.uri} is not there: it is not the same storage on every machine"
         )
-
-
-_PREFIX = "muster-node-"
-_LOCK = ".in_use"
-
-
-class ScratchDirectory:
-    """A ScratchDirectory is made when it is first needed, on the disk of TMPDIR."""
-
-    def __init__(self) -> None:
-        self._path: str | None = None
-        self._lock: int | None = None
-
-    def path(self, *names: str) -> str:
-        if self._path is None:
-            sweep()
-            self._path = tempfile.mkdtemp(prefix=_PREFIX)
-            self._lock = _locked(self._path)
-        return os.path.join(self._path, *names)
-
-    def remove(self, *names: str) -> None:
-        """Removes this directory in it, or all of it."""
-        if self._path is None:
-            return
-        shutil.rmtree(os.path.join(self._path, *names), ignore_errors=True)
-        if not names:
-            self._path = None
-            if self._lock is not None:
-                os.close(self._lock)
-
-
-def sweep() -> None:
-    """Removes directories whose process is gone, and has released their lock."""
-    for entry in os.scandir(tempfile.gettempdir()):
-        if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
-            continue
-        with contextlib.suppress(OSError):  # in use, or of another user
-            lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(entry.path, ignore_errors=True)
-            finally:
-                os.close(lock)
-
-
-def _locked(folder: str) -> int:
-    """Locks the directory before its lock file gets its name: no process ever finds it unlocked."""
-    early = os.path.join(folder, f"{_LOCK}.new")
-    lock = os.open(early, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    os.rename(early, os.path.join(folder, _LOCK))
-    return lock
 
 
 CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
@@ -190,7 +136,7 @@ class StorageTransfer:
     ) -> None:
         self._remote, self._storage, self._sees = remote, remote.storage(), sees
         self._clock, self._waits = clock, waits or Waits()
-        self._scratch = ScratchDirectory()
+        self._scratch = ScratchDirectory("muster-node-")
         self._trial = ""  # the name of the trial's directory in the storage
         self._files: TrialFiles | None = None
         self._newest: str | None = None  # the checkpoint that was made last
@@ -291,12 +237,7 @@ class StorageTransfer:
                 self._storage.delete_dir(f"{self._trial}/{each}")
 
     def _with_retries(self, act: Callable[[], None]) -> None:
-        for failures in range(self._waits.tries - 1):
-            try:
-                return act()
-            except StoreError:
-                self._clock.sleep(self._waits.again_s * 2.0**failures)
-        return act()
+        with_retries(act, self._clock, tries=self._waits.tries, again_s=self._waits.again_s)
 
     def _not_kept(self, name: str, error: MusterError) -> StoreError:
         place = self._storage.join(self._trial, name)

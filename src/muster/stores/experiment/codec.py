@@ -95,7 +95,7 @@ def pack(fact: Fact, place: ExperimentLocation) -> StoredFact:
     kind, body = _PACKERS[type(fact)](fact, place)
     if kind in _OF_NUMBERS:
         return StoredFact(kind, getattr(fact, "trial_id", ""), _ENCODER.encode(body), None)
-    data, pickles = values.encode(body)
+    data, pickles = values.encode(body, is_config=kind == CREATED)
     return StoredFact(kind, fact.trial_id, data, pickles)  # type: ignore[union-attr]  # those without are above
 
 

@@ -51,6 +51,7 @@ class TrialReader:
     def trials(self) -> tuple[TrialSummary, ...]:
         """Returns the trials in the order of their creation."""
         with self._database.one_look(), self._explained():
+            self._read_arrays()
             digests = read_digests(self._database)
             later = RowBuffer()
             later.note(self.tail())
@@ -69,6 +70,7 @@ class TrialReader:
     def saved(self, *, trust_pickles: bool = False) -> SavedExperiment:
         """Returns everything a restore needs."""
         with self._database.one_look(), self._explained():
+            self._read_arrays()
             return SavedExperiment(
                 settings=self.settings(trust_pickles=trust_pickles),
                 snapshot=self.snapshot(),
@@ -76,6 +78,15 @@ class TrialReader:
                 ended=self._archives(),
                 facts=tuple(self._facts(self.tail(), trust_pickles)),
             )
+
+    def _read_arrays(self) -> None:
+        """Reads the large arrays that facts refer to; they are known as long as this reader exists."""
+        if self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'arrays'"):
+            import numpy as np
+
+            rows = self._database.execute("SELECT digest, content FROM arrays")
+            self._arrays = {digest: np.frombuffer(bytearray(content), np.uint8) for digest, content in rows}
+            values.large_arrays.update(self._arrays)
 
     def snapshot(self) -> bytes | None:
         """Returns the last snapshot as it was given; None before the first."""

@@ -51,6 +51,9 @@ def _archives(database: Database) -> None:
     database.execute("CREATE TABLE archives (number INTEGER PRIMARY KEY, records BLOB NOT NULL)")
 
 
+# Large arrays of configurations, by the hash of their content. Created with the first one.
+ARRAYS = "CREATE TABLE IF NOT EXISTS arrays (digest BLOB PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID"
+
 TRIALS_SCHEMA = Schema(
     name="experiment",
     application_id=0x6D757378,

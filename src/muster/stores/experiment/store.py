@@ -19,7 +19,7 @@ from muster.errors import StoreError
 from muster.stores.experiment import values
 from muster.stores.experiment.codec import ExperimentLocation, pack_batch
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, store_path
-from muster.stores.experiment.schema import TRIALS_SCHEMA
+from muster.stores.experiment.schema import ARRAYS, TRIALS_SCHEMA
 from muster.stores.experiment.trial_rows import RowBuffer, squeezed
 from muster.stores.sqlite import Database
 from muster.trials.events import Fact
@@ -56,6 +56,7 @@ class SqliteTrialStore:
         self._trust = trust_pickles
         self._is_open = True
         self._fold = RowBuffer()
+        self._arrays: set[bytes] = set()  # those that this process has stored
         try:
             self._appended = self._reader.appended()
             # Facts of an earlier process that no snapshot stands for: read only when they are folded.
@@ -79,6 +80,7 @@ class SqliteTrialStore:
         if not facts:
             return
         data, pickles, stored = pack_batch(facts, self._place)
+        self._keep_arrays()
         last = self._appended + len(facts)
         self._database.execute(_APPEND, (last, data, pickles))
         self._appended = last
@@ -100,6 +102,7 @@ class SqliteTrialStore:
         gone = [name for name in self._plugins if name not in plugins]
         rows = [(name, squeezed(plugins[name])) for name in changed]
         fold = self._whole_fold()
+        self._keep_arrays()
         with self._database.transaction():
             self._database.execute(
                 "UPDATE experiment SET saved = ?, snapshot = ?", (self._appended, squeezed(trials))
@@ -113,6 +116,13 @@ class SqliteTrialStore:
         self._fold, self._has_inherited = RowBuffer(), False
         self._plugins = digests
         self._database.shrink(beyond=0.7)
+
+    def _keep_arrays(self) -> None:
+        """Stores each large array once, before what refers to it."""
+        for digest, array in [each for each in values.large_arrays.items() if each[0] not in self._arrays]:
+            self._database.execute(ARRAYS)
+            self._database.execute("INSERT OR IGNORE INTO arrays VALUES (?, ?)", (digest, array.tobytes()))
+            self._arrays.add(digest)
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
         """Stores what the experiment is started with; `load` returns it."""

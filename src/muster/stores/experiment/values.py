@@ -7,17 +7,24 @@ back as Python's numbers and lists. Reading never unpickles by itself: see `Pick
 from __future__ import annotations
 
 import enum
+import hashlib
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
 from msgspec.msgpack import Ext
 
+from muster.base import by_value
+
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 _STR = frozenset({str})
-_TUPLE, _PICKLE, _BIG, _TEXT, _PAIRS = 1, 2, 3, 4, 5  # codes of extension types; never renumber
+LARGE = 65_536  # bytes of an array
+_CONFIGS = frozenset({"config", "evaluated_params"})
+large_arrays: WeakValueDictionary[bytes, Any] = WeakValueDictionary()  # of configurations, by their hash
+_TUPLE, _PICKLE, _BIG, _TEXT, _PAIRS, _ARRAY = 1, 2, 3, 4, 5, 6  # codes of extension types; never renumber
 _ENCODER = msgspec.msgpack.Encoder()
 TOO_ODD = (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError)
 
@@ -35,14 +42,17 @@ class Pickled(Struct, frozen=True):
         return f"<pickled {self.shown}>"
 
 
-def encode(value: object) -> tuple[bytes, bytes | None]:
-    """Returns the data and its pickles, if any. Never fails: what cannot be pickled is described."""
+def encode(value: object, *, is_config: bool = False) -> tuple[bytes, bytes | None]:
+    """Returns the data and its pickles, if any. Never fails: what cannot be pickled is described.
+
+    Large arrays in configurations are left out: the store keeps one copy of each in `large_arrays`.
+    """
     try:
         if is_plain(value):
             return _ENCODER.encode(value), None
     except TOO_ODD:
         pass  # beyond 64 bits, half of a surrogate pair, a list inside itself: rare, worth the slow way
-    packer = _Packer()
+    packer = _Packer(is_config)
     data = _ENCODER.encode(packer.packed(value))
     return data, _ENCODER.encode(packer.pickles) if packer.pickles else None
 
@@ -50,10 +60,10 @@ def encode(value: object) -> tuple[bytes, bytes | None]:
 def decode(data: bytes, pickles: bytes | None = None, *, trust: bool = False) -> Any:  # noqa: ANN401
     """Returns what `encode` was given; pickled values as `Pickled`, or loaded from a trusted file."""
     if pickles is None:
-        return _PLAIN_DECODER.decode(data)
+        return (_TRUSTED_DECODER if trust else _PLAIN_DECODER).decode(data)
     known = [Pickled(content, shown) for content, shown in msgspec.msgpack.decode(pickles)]
     values = [_loaded(each) if trust else each for each in known]
-    return msgspec.msgpack.Decoder(ext_hook=_reader(values)).decode(data)
+    return msgspec.msgpack.Decoder(ext_hook=_reader(values, trust)).decode(data)
 
 
 def is_plain(value: object) -> bool:
@@ -76,7 +86,8 @@ def _is_plain_dict(value: dict[Any, Any]) -> bool:
 class _Packer:
     """A _Packer walks once over a value that is not plain, and collects the pickles."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_config: bool) -> None:
+        self._is_config = is_config
         self.pickles: list[tuple[bytes, str]] = []
         self._inside: list[int] = []  # the containers around the current value
 
@@ -90,6 +101,12 @@ class _Packer:
             return value
         if isinstance(value, Mapping | list | tuple) and not _is_special(value):
             return self._container(value)
+        if (
+            type(value).__name__ == "ndarray"
+            and type(value).__module__ == "numpy"
+            and not value.dtype.hasobject
+        ):
+            return self._array(value)
         plain = _from_numpy(value)
         return self._pickled(value) if plain is value else self.packed(plain)
 
@@ -105,17 +122,27 @@ class _Packer:
         finally:
             self._inside.pop()
 
+    def _array(self, value: Any) -> Ext:  # noqa: ANN401 - numpy's
+        content, digest = value.tobytes(), b""
+        if self._is_config and len(content) >= LARGE:
+            digest, content = hashlib.sha256(content).digest(), b""
+            large_arrays[digest] = value
+        return Ext(_ARRAY, _ENCODER.encode((value.dtype.str, value.shape, content, digest)))
+
     def _mapping(self, value: Mapping[Any, Any]) -> Any:  # noqa: ANN401
         if all(type(key) is str and _text(key) is key for key in value):
-            return {key: self.packed(item) for key, item in value.items()}
+            return {key: self._item(key, item) for key, item in value.items()}
         pairs = [(self.packed(key), self.packed(item)) for key, item in value.items()]
         return Ext(_PAIRS, _ENCODER.encode(pairs))
 
-    def _pickled(self, value: object) -> Ext:
-        import cloudpickle  # type: ignore[import-untyped]  # it has no types
+    def _item(self, key: str, item: Any) -> Any:  # noqa: ANN401
+        outer, self._is_config = self._is_config, self._is_config or key in _CONFIGS
+        packed, self._is_config = self.packed(item), outer
+        return packed
 
+    def _pickled(self, value: object) -> Ext:
         try:
-            content = cloudpickle.dumps(value)
+            content = by_value.dumps(value)
         except Exception as error:  # noqa: BLE001 - a user's `__reduce__` may raise anything
             content = pickle.dumps(f"<{_shown(value)} could not be pickled: {_shown(error)}>")
         self.pickles.append((content, _shown(value)))
@@ -159,7 +186,17 @@ def _loaded(pickled: Pickled) -> Any:  # noqa: ANN401
         return pickled
 
 
-def _reader(pickles: Sequence[Any]) -> Callable[[int, memoryview], Any]:
+def _array(kind: str, shape: list[int], content: bytes, digest: bytes, *, as_list: bool) -> Any:  # noqa: ANN401
+    import numpy as np
+
+    data = large_arrays.get(digest) if digest else np.frombuffer(bytearray(content), np.uint8)
+    if data is None:
+        return f"<an array of {kind}, {shape}>"
+    array = data.view(kind).reshape(shape)
+    return array.tolist() if as_list else array
+
+
+def _reader(pickles: Sequence[Any], trust: bool = False) -> Callable[[int, memoryview], Any]:
     """Returns how extension types are read, given the pickles that belong to them."""
 
     def read(code: int, data: memoryview) -> Any:  # noqa: ANN401
@@ -167,6 +204,8 @@ def _reader(pickles: Sequence[Any]) -> Callable[[int, memoryview], Any]:
             return int(bytes(data))
         if code == _TEXT:
             return bytes(data).decode("utf-8", "surrogatepass")
+        if code == _ARRAY:
+            return _array(*msgspec.msgpack.decode(data), as_list=not trust)
         inner = decoder.decode(data)
         if code == _TUPLE:
             return tuple(inner)
@@ -181,3 +220,4 @@ def _reader(pickles: Sequence[Any]) -> Callable[[int, memoryview], Any]:
 
 
 _PLAIN_DECODER = msgspec.msgpack.Decoder(ext_hook=_reader(()))
+_TRUSTED_DECODER = msgspec.msgpack.Decoder(ext_hook=_reader((), trust=True))

@@ -36,7 +36,7 @@ from muster.tune.execution.assemble import (
 )
 from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.paths import ExperimentPaths, directory_namer
-from muster.tune.execution.restore import Restorer, SavedTuner
+from muster.tune.execution.restore import Restorer, SavedTuner, keep_parameters
 from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import attach_loggers, default_callbacks
@@ -68,6 +68,7 @@ class AskTellRun:
         self._clock = SteadyClock()
         wanted.place.prepare()
         if wanted.resume is None:
+            keep_parameters(wanted.code, wanted.place, self._clock)
             _write_spec(wanted)
         self.engine = AskTellEngine(self._clock)
         with ExitStack() as stack:

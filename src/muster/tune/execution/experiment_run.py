@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from muster.base.clock import Clock, SteadyClock
 from muster.base.text import money
 from muster.errors import TuneError
+from muster.host.atomic_write import atomic_write
 from muster.host.file_lock import holder_of
 from muster.host.machine import environment, program
 from muster.host.running_experiments import RunningExperiment, promised_twice, recorded
@@ -52,7 +53,14 @@ from muster.tune.execution.assemble import (
 from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
 from muster.tune.execution.paths import ExperimentPaths, directory_namer
-from muster.tune.execution.restore import Restorer, SavedTuner
+from muster.tune.execution.restore import (
+    TRAINABLE_FILE,
+    Restorer,
+    SavedTuner,
+    check_parameters,
+    drop_old_parameters,
+    keep_parameters,
+)
 from muster.tune.execution.run_checks import BackgroundProblems, CriteriaCheck, SlowCalls
 from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
@@ -147,6 +155,7 @@ def run_experiment(
     )
     if spec.resume is not None:
         restorer = Restorer(spec.resume, spec.place, clock)
+        atomic_write(directory / TRAINABLE_FILE, spec.code)  # the next resume runs what this one runs
         restorer.restore(saver, state, store.load(), _make_trial(spec, run.template))
         restorer.repair_logs(run.writer, run.hooks)
         if run.uploads is not None:
@@ -171,6 +180,8 @@ def run_experiment(
     engine.close()
     run.writer.close()
     is_uploaded = run.uploads is None or run.uploads.finish(reporter.note)
+    if is_uploaded:
+        drop_old_parameters(spec.code, spec.place)
     reporter.end(interrupted=is_interrupted or bool(state.ended_by), trials=state.index.order)
     return ExperimentOutcome(
         state=state, place=spec.place, is_interrupted=is_interrupted, is_uploaded=is_uploaded
@@ -202,9 +213,11 @@ def _prepare(spec: ExperimentSpec, engine: LocalEngine | RayEngine) -> None:
             f"TuneConfig(cost_budget={spec.tune.cost_budget:g}) cannot be held, because nothing says what "
             "the machines cost: add RunConfig(price_per_hour=...), or prices to the cluster file"
         )
+    check_parameters(spec.code, spec.trainable_name, spec.place)
     if spec.resume is None:
         set_old_experiment_aside(spec.place)
     spec.place.prepare()
+    keep_parameters(spec.code, spec.place, spec.clock)
     if spec.resume is None:
         _write_spec(spec)
 

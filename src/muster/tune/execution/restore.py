@@ -14,19 +14,21 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from muster.base.clock import SteadyClock, ahead_s
+from muster.base import by_value
+from muster.base.clock import Clock, SteadyClock, ahead_s
 from muster.base.foreign import error_text, message_text
 from muster.errors import RestoreError, StoreError, TuneError
 from muster.host.atomic_write import atomic_write
 from muster.host.regular_file import read_regular
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
-from muster.stores.storage import Storage
+from muster.stores.storage import PARAMETERS, Storage, with_retries
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.restore import ResumeRules, apply_resume_rules
 from muster.tune.analysis.ray_results import rays_hint
@@ -36,6 +38,8 @@ from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.defaults import file_kinds
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
+from muster.tune.trainable.packing import can_be_pickled
+from muster.tune.trainable.stored_object import objects_in
 from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
@@ -75,14 +79,12 @@ class SavedTuner:
 
     def write(self, directory: Path, code: bytes) -> None:
         """Writes both files; TuneError names the part that cannot be pickled."""
-        import cloudpickle  # type: ignore[import-untyped]
-
         kept = {**vars(self), "run_config": copy(self.run_config)}
         kept["run_config"].storage_filesystem = None  # restore is given it again: it may hold a password
         try:
-            content = cloudpickle.dumps(kept)
+            content = by_value.dumps(kept)
         except Exception as error:
-            parts = [name for name, part in kept.items() if not _can_be_pickled(part)]
+            parts = [name for name, part in kept.items() if not can_be_pickled(part)]
             raise TuneError(
                 f"the experiment could not be resumed later, because its {' and '.join(parts)} cannot be "
                 f"pickled: {message_text(error)}. Keep open files, locks and connections out of it"
@@ -138,6 +140,42 @@ def saved_trainable(directory: Path) -> Any:  # noqa: ANN401 - function or class
         ) from error
 
 
+def check_parameters(code: bytes, trainable: str, place: ExperimentPaths) -> None:
+    """Raises RestoreError when a large parameter of the trainable is neither here nor with the experiment."""
+    objects = [each for each in objects_in(code) if not each.is_here]
+    names = [each.name for each in objects if not each.is_kept(place.directory, place.elsewhere)]
+    if names:
+        raise RestoreError(
+            f"{place.address}: parameters of {trainable} are missing or damaged: {', '.join(names)}. No "
+            f"trial was started; pass them again: Tuner.restore({place.address!r}, "
+            f"trainable=tune.with_parameters({trainable}, {', '.join(f'{name}=...' for name in names)}))"
+        )
+
+
+def keep_parameters(code: bytes, place: ExperimentPaths, clock: Clock) -> None:
+    """Stores the large parameters of the trainable with the experiment, before any trial needs them."""
+    for each in objects_in(code):
+        name, there = f"{PARAMETERS}/{each.digest}", place.elsewhere
+        try:
+            file = each.keep_in(place.directory)
+            if there is not None and with_retries(partial(there.size, name), clock) != file.stat().st_size:
+                with_retries(partial(there.upload_file, file, name), clock)
+        except (OSError, StoreError) as error:
+            raise TuneError(
+                f"with_parameters: {each.name} cannot be kept in {place.address} ({error}); make room "
+                "there, or choose another place with RunConfig(storage_path=...)"
+            ) from error
+
+
+def drop_old_parameters(code: bytes, place: ExperimentPaths) -> None:
+    """Deletes the large parameters of earlier runs, which nothing refers to any more."""
+    used = {each.digest for each in objects_in(code)}
+    with suppress(StoreError):  # the next run tries again
+        for storage in filter(None, (place.local, place.elsewhere)):
+            for name in set(storage.listing(PARAMETERS)) - used:
+                storage.delete_file(f"{PARAMETERS}/{name}")
+
+
 def can_restore(path: str | os.PathLike[str], filesystem: Any = None) -> bool:  # noqa: ANN401 - untyped fsspec
     """Returns whether `path` is the directory of an experiment; warns about one that Ray Tune wrote."""
     storage = Storage(os.fspath(path), filesystem)
@@ -159,16 +197,6 @@ def checked_space(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
             "new experiment"
         )
     return dict(given)
-
-
-def _can_be_pickled(part: object) -> bool:
-    import cloudpickle
-
-    try:
-        cloudpickle.dumps(part)
-    except Exception:  # noqa: BLE001 - any object may refuse in any way
-        return False
-    return True
 
 
 _KIND = ResumeConfig.ResumeType

@@ -17,6 +17,7 @@ from muster.base.clock import Clock
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import delete_directory
 from muster.stores.experiment.reader import STORE_NAME
+from muster.stores.storage import PARAMETERS
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
 from muster.tune.config import LogFiles, RunConfig, SyncConfig, log_files
@@ -139,6 +140,8 @@ class Uploads(Callback):
         return is_done
 
     def _is_wanted(self, name: str) -> bool:
+        if name.startswith(f"{PARAMETERS}/"):  # written before the first trial
+            return False
         checkpoint = _CHECKPOINT.match(name)
         if checkpoint is not None:
             place = f"{self._place.directory}/{checkpoint[0]}"

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from muster.base import by_value
 from muster.base.foreign import error_text
 from muster.errors import MusterError, RestoreError, TuneError, public, public_constructor
 from muster.trials.metrics import flatten
@@ -24,12 +25,7 @@ from muster.tune.search.search_algorithm import (
     write_state_file,
 )
 
-
-def pickled(value: Any) -> bytes:  # noqa: ANN401 - a plug-in's own state
-    """Pickles a value such that lambdas and classes of the user's script are included."""
-    import cloudpickle  # type: ignore[import-untyped]
-
-    return cloudpickle.dumps(value)  # type: ignore[no-any-return]
+pickled = by_value.dumps  # a plug-in's own state, with lambdas and classes of the user's script
 
 
 logger = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from muster.base import by_value
 from muster.base.foreign import message_text
 from muster.errors import TuneError
 from muster.tune.trainable.function_trainable import trainable_name
@@ -26,12 +27,10 @@ def keep_owners_of_refs() -> None:
 
 def packed(trainable: Any) -> bytes:  # noqa: ANN401 - function or class
     """Returns the trainable, cloudpickled; TypeError names what cannot be pickled, TuneError the size."""
-    import cloudpickle  # type: ignore[import-untyped]  # it has no types
-
     keep_owners_of_refs()
     name = trainable_name(trainable)
     try:
-        blob = bytes(cloudpickle.dumps(trainable))
+        blob = by_value.dumps(trainable)
     except Exception as error:
         found = "; ".join(f"{where}: {what}" for where, what in culprits(trainable)) or message_text(error)
         raise TypeError(
@@ -55,7 +54,7 @@ def culprits(value: Any, where: str = "") -> list[tuple[str, str]]:  # noqa: ANN
 
 def _search(value: object, where: str, depth: int, found: dict[int, tuple[str, str]], seen: set[int]) -> bool:
     """Returns whether an object cannot be pickled, and notes it unless one of its parts is the cause."""
-    if _can_be_pickled(value):
+    if can_be_pickled(value):
         return False
     if id(value) in seen:
         return True
@@ -67,11 +66,9 @@ def _search(value: object, where: str, depth: int, found: dict[int, tuple[str, s
     return True
 
 
-def _can_be_pickled(value: object) -> bool:
-    import cloudpickle
-
+def can_be_pickled(value: object) -> bool:
     try:
-        cloudpickle.dumps(value)
+        by_value.dumps(value)
     except Exception:  # noqa: BLE001 - any object may refuse in any way
         return False
     return True

@@ -17,6 +17,7 @@ import msgspec
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _FAST = _PLAIN | {msgspec.Raw}
 _REFUSED = (OverflowError, TypeError, ValueError)  # huge ints, odd keys, lone surrogates
+LARGE_BYTES = 1_000_000
 _encoder = msgspec.json.Encoder()
 _sorting_encoder = msgspec.json.Encoder(order="sorted")
 
@@ -111,6 +112,14 @@ def pretty(value: object) -> str:
     return _dumps(value, indent=2, sort_keys=True)
 
 
+def shortened(config: Any) -> Any:  # noqa: ANN401 - a config, or a part of one
+    """Returns a config with numpy's summary of large arrays, which params.pkl holds."""
+    if isinstance(config, dict):
+        return {key: shortened(value) for key, value in config.items()}
+    is_large = type(config).__module__ == "numpy" and getattr(config, "nbytes", 0) >= LARGE_BYTES
+    return str(config) if is_large else config
+
+
 def _dumps(value: object, **options: Any) -> str:  # noqa: ANN401 - of json.dumps
     try:
         return json.dumps(value, default=jsonable, **options)
@@ -173,6 +182,6 @@ class RowEncoder:
         return data if data.count(b"null") == nulls and data.isascii() else None
 
     def _learn(self, config: object) -> None:
-        text = encode(config)
+        text = encode(shortened(config))
         # A config changes as a whole (PBT gives a new one), never in place: its identity stands for it.
         self._config, self._raw, self._nulls = config, msgspec.Raw(text), text.count(b"null")

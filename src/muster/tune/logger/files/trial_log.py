@@ -13,7 +13,7 @@ from typing import Any
 
 from muster.base.framing import SCALARS
 from muster.tune.logger.files.csv_rows import Flat, Table, flat_row, widened
-from muster.tune.logger.files.json_rows import RowEncoder, is_plain, pretty
+from muster.tune.logger.files.json_rows import RowEncoder, is_plain, pretty, shortened
 from muster.tune.logger.files.open_files import (
     OpenFiles,
     append_all,
@@ -173,7 +173,7 @@ class TrialLog:
         """Returns the files that are made of a config, as far as they can be made."""
         made: dict[str, bytes] = {}
         try:
-            made[PARAMS] = pretty(config).encode()
+            made[PARAMS] = pretty(shortened(config)).encode()
             made[PICKLED_PARAMS] = _pickled(config)
         except Exception as error:  # noqa: BLE001 - a user's object may do anything when it is pickled
             report_problem(self._path(PICKLED_PARAMS), error)
@@ -243,6 +243,7 @@ class TrialLog:
         for name in tuple(self._pending):
             self._append(context, name)
         if self.ended:
+            self._encoder = None  # it holds the config, as text
             self.close(context)
 
     def close(self, context: WriterContext) -> None:

@@ -13,6 +13,7 @@ from muster.tune.logger.files.trial_log import Entry, TrialLog, WriterContext
 
 _SLICE = 512  # rows encoded without letting another thread in
 _STUCK_LIMIT_BYTES = 64 << 20  # kept for files that cannot be written
+_MANY_BYTES = 1_000_000
 _RETRY_MOST_S = 5.0
 _MOST_PROBLEMS = 100
 Problem = tuple[str, str, int]  # what, where first, how often
@@ -94,6 +95,8 @@ class FileWriter:
                 log.carry_out(self.context, what)
             except Exception as error:  # noqa: BLE001 - other trials must continue
                 self._report_problem(log.directory, error)
+            if log.waiting_bytes > _MANY_BYTES:
+                self._write(log)  # the files of a large config, before those of the next trial are made
         return touched
 
     def _encode(self, log: TrialLog) -> None:
