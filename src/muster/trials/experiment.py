@@ -152,8 +152,7 @@ class ExperimentState:
         """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
         lifecycle, index, guard = self.lifecycle, self.index, self.guard
         self.spend.seen_at = at
-        if self.spend.rate:
-            self._note_time(at)
+        self._note_time(at)
         waits = index.pending or index.paused or lifecycle.first_failure or lifecycle.preemptions.announced
         if self.is_exhausted and not waits and self.plugins.stopper is None and guard is None:
             return self.take_commands()  # nearly every step: nothing waits that could be started
@@ -234,7 +233,7 @@ class ExperimentState:
         """Makes it a fact that time has passed, now and then: after a kill, trials are charged until then."""
         count, since = self._noted
         is_stale = at - since > 8 * NOTE_S  # the driver was stopped: ends of trials may wait to be handled
-        if count == self.facts.count and at - since >= NOTE_S and not is_stale:
+        if count == self.facts.count and self.spend.open and at - since >= NOTE_S and not is_stale:
             trial = next(iter(self.spend.open.values()))
             event = TrialPriced(trial_id=trial.trial_id, at=at, usd_per_hour=trial.usd_per_hour or 0.0)
             self.facts.note(event)
