@@ -36,7 +36,7 @@ from muster.trials.model import Trial
 from muster.trials.plugins import Plugins
 from muster.trials.spend import COST_KEY, NOTE_S, SpendBook, cost_of
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
-from muster.trials.template import Limits, Settings
+from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class ExperimentState:
         )
         self.is_exhausted = False  # the searcher has no more trials
         self.spend = SpendBook()
+        self.limits = settings.limits  # its deadline is by the clock of the events
         self.guard = self._make_guard()
         self.ended_by = ""  # "budget" or "deadline": what ended this run; its trials can be resumed
         self._noted = (0, -inf)  # facts, and when there were so many for the first time
@@ -83,11 +84,6 @@ class ExperimentState:
         from muster.trials.budget import BudgetGuard
 
         return BudgetGuard(self.settings.limits, self.spend)
-
-    @property
-    def limits(self) -> Limits:
-        """The limits, with the deadline by the clock of the events."""
-        return self.settings.limits if self.guard is None else self.guard.limits
 
     @property
     def trials(self) -> Mapping[str, Trial]:
