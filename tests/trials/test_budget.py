@@ -7,10 +7,9 @@ from math import inf
 import pytest
 
 from muster.trials.budget import PRICE_WAIT_S, STOP_S, BudgetGuard
-from muster.trials.lifecycle import SUSPEND_GRACE_S
 from muster.trials.model import Trial
 from muster.trials.spend import SpendBook
-from muster.trials.template import Limits
+from muster.trials.template import SUSPEND_GRACE_S, Limits
 
 RATE = 3.6  # $ per hour: a tenth of a cent each second
 

@@ -26,10 +26,8 @@ class SystemClock:
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
-    # Also counts while the machine is suspended, where there is such a clock.
-    since_boot = staticmethod(
-        partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-    )
+    # Also counts while the machine is suspended, where there is such a clock; for the class, not its objects.
+    since_boot = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class ManualClock:

@@ -10,15 +10,13 @@ from __future__ import annotations
 from math import inf
 
 from muster.base.text import counted, money, short_duration
-from muster.trials.lifecycle import SUSPEND_GRACE_S
 from muster.trials.metrics import TRAINING_ITERATION
 from muster.trials.model import Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.spend import HOUR_S, SpendBook
-from muster.trials.template import Limits
+from muster.trials.template import SUSPEND_GRACE_S, Limits
 
 STOP_S = 2 * SUSPEND_GRACE_S + 1.0  # stopping a trial at once takes at most so long
-_LEAST_GRACE_S = 0.25  # however small a budget is
 MACHINE_WAIT_S = 300.0  # a machine that was asked for has come by then, if it comes
 PRICE_WAIT_S = 60.0  # the price of a new machine is known by then
 _FEW_STEPS = 3  # fewer do not tell how long the rest will take
@@ -209,7 +207,7 @@ class BudgetGuard:
         stop_s, rate = self._margin_s(at) or STOP_S, self._book.rate
         if self.limits.cost_budget is not None and rate > 0.0:
             stop_s = min(stop_s, self._margin_usd(at) * HOUR_S / rate)
-        return max(_LEAST_GRACE_S, (stop_s - min(1.0, 0.4 * stop_s)) / 2)
+        return max(0.25, (stop_s - min(1.0, 0.4 * stop_s)) / 2)  # however small a budget is
 
     def wake_at(self, at: float) -> float:
         """Returns when `is_over` will be true if nothing else happens; inf when never."""

@@ -37,7 +37,7 @@ from muster.trials.model import ExperimentPlace, Trial
 from muster.trials.plugins import Plugins
 from muster.trials.spend import COST_KEY, NOTE_S, SpendBook, cost_of
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
-from muster.trials.template import Limits, Settings
+from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class ExperimentState:
         self.is_exhausted = False  # the searcher has no more trials
         self._hurries = False  # only stopping trials are left, with little time
         self.spend = SpendBook()
+        self.limits = settings.limits  # its deadline is by the clock of the events
         self.guard = self._make_guard()
         self.idle_since: float | None = None  # nothing runs, and the experiment is not over
         self._idle_warning_at = inf
@@ -89,11 +90,6 @@ class ExperimentState:
         from muster.trials.budget import BudgetGuard
 
         return BudgetGuard(self.settings.limits, self.spend)
-
-    @property
-    def limits(self) -> Limits:
-        """The limits, with the deadline by the clock of the events."""
-        return self.settings.limits if self.guard is None else self.guard.limits
 
     @property
     def trials(self) -> Mapping[str, Trial]:
@@ -158,8 +154,7 @@ class ExperimentState:
         """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
         lifecycle, index, guard = self.lifecycle, self.index, self.guard
         self.spend.seen_at = at
-        if self.spend.rate:
-            self._note_time(at)
+        self._note_time(at)
         waits = index.pending or index.paused or lifecycle.first_failure or lifecycle.preemptions.announced
         if self.is_exhausted and not waits and self.plugins.stopper is None and guard is None:
             self.idle_since = None
@@ -277,7 +272,7 @@ class ExperimentState:
         """Makes it a fact that time has passed, now and then: after a kill, trials are charged until then."""
         count, since = self._noted
         is_stale = at - since > 8 * NOTE_S  # the driver was stopped: ends of trials may wait to be handled
-        if count == self.facts.count and at - since >= NOTE_S and not is_stale:
+        if count == self.facts.count and self.spend.open and at - since >= NOTE_S and not is_stale:
             trial = next(iter(self.spend.open.values()))
             event = TrialPriced(trial_id=trial.trial_id, at=at, usd_per_hour=trial.usd_per_hour or 0.0)
             self.facts.note(event)

@@ -32,13 +32,12 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
 from muster.trials.preemption import Preemptions
 from muster.trials.states import HAS_PROCESS, TrialState
-from muster.trials.template import Settings
+from muster.trials.template import SUSPEND_GRACE_S, Settings
 from muster.trials.trial_index import TrialIndex
 
 _S = TrialState
 _PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # in `after_save` only: without a checkpoint its steps would be lost
 _SUSPEND = "SUSPEND"  # in `after_save` only: the trial gives its process up and waits again
-SUSPEND_GRACE_S = 2.0  # a trial that must leave has so long to stop, and so long again after SIGTERM
 
 
 class Lifecycle:

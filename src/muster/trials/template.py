@@ -15,6 +15,8 @@ from muster.trials.placement_group import PlacementGroupFactory
 TrialNamer = Callable[[Trial], str]
 ResourceChooser = Callable[[Mapping[str, Any]], PlacementGroupFactory]
 
+SUSPEND_GRACE_S = 2.0  # a trial that must leave has so long to stop, and so long again after SIGTERM
+
 
 class TrialTemplate(Struct, frozen=True, kw_only=True):
     """A TrialTemplate is one experiment, resolved: what to run, the search space, the policies of trials."""

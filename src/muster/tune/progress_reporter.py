@@ -94,7 +94,7 @@ class TuneReporterBase(ProgressReporter):
         self._metric, self._mode = metric, mode
         self._sort_by_metric = sort_by_metric
         self._clock = SystemClock()
-        self._start_time = self._clock.now()
+        self._began = self._clock.monotonic()
         self._last_report = float("-inf")
         self._level, self._tables = 3, False
         self._directory = ""
@@ -113,7 +113,8 @@ class TuneReporterBase(ProgressReporter):
         **kwargs: object,
     ) -> None:
         """Sets what the constructor was not given."""
-        self._start_time = self._clock.now() if start_time is None else start_time
+        ran_s = 0.0 if start_time is None else self._clock.now() - start_time
+        self._began = self._clock.monotonic() - ran_s
         self._total_samples = self._total_samples or total_samples
         self._metric, self._mode = self._metric or metric, self._mode or mode
 
@@ -146,7 +147,8 @@ class TuneReporterBase(ProgressReporter):
     # What is shown
 
     def _status(self, trials: Sequence[Trial], *sys_info: str) -> list[str]:
-        lines = ["== Status ==", text.time_text(self._clock.now(), self._start_time), *filter(None, sys_info)]
+        ran_s = self._clock.monotonic() - self._began
+        lines = ["== Status ==", text.time_text(self._clock.now(), ran_s), *filter(None, sys_info)]
         if best := text.best_text(trials, self._metric, self._mode, self._parameters(trials)):
             lines.append(best)
         if directory := self._directory or (trials[0].experiment_dir if trials else ""):

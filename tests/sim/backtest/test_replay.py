@@ -18,6 +18,16 @@ from muster.sim.backtest.recording import read_recording
 from muster.sim.backtest.replay import Replay, Variant
 from muster.sim.backtest.spot import PoolSeries, SpotPools, read_spot
 from muster.sim.backtest.variants import VariantOptions, only_market, variants_of, with_prices
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.options import RunOptions, catalogue_for
+from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.run import JointRun
+from muster.sim.joint.tuner import JointExperiment
+from muster.sim.tune.experiment import SimulatedExperiment
+from muster.stores.history.files import HistoryWriter
+from muster.stores.history.recorder import TickRecord
+from muster.trials.placement_group import PlacementGroupFactory
+from muster.tune.search.space import uniform
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +62,45 @@ def test_the_same_settings_cost_what_it_cost_within_five_percent(folder, recordi
     assert same.cost.low <= same.cost.median <= same.cost.high
     assert same.wait_p95_s.median == pytest.approx(report.recorded.wait_p95_s, rel=0.5)
     assert (same.unfinished, same.done.median > 0.99) == (0, True)
+
+
+def tuned(folder: Path, *, publishes: bool) -> Path:
+    """Records two machines that a tuner's trials use, and ten minutes after their end."""
+    wanted = spec("cpu-4", most=2, idle_timeout_s=300.0)
+    cluster = JointCluster(Seed(1), RunOptions(spec=wanted, catalogue=catalogue_for(wanted)), Faults.none())
+    asked = SimulatedExperiment(
+        curve=lambda config, step: {"loss": config["x"] / step},
+        space={"x": uniform(0.0, 1.0)},
+        metric="loss",
+        mode="min",
+        num_samples=4,
+        max_t=9,
+        resources=PlacementGroupFactory([{"CPU": 2}]),
+    )
+    run = JointRun(cluster, [JointExperiment(name="e", experiment=asked, publishes=publishes)])
+    writer = HistoryWriter(folder)
+
+    def record() -> None:
+        result = cluster.result
+        writer.record(TickRecord(result.snapshot, result.plan, result.ledger))
+
+    run.after_tick = record
+    run.run()
+    until = cluster.world.time + 600.0
+    while cluster.world.time < until:
+        run.step(until + 60.0)
+    writer.close(cluster.world.now())
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("publishes", [True, False])
+def test_a_recording_with_forecasts_says_that_its_replay_costs_more(tmp_path, publishes):
+    folder = tuned(tmp_path / "history", publishes=publishes)
+    recording = read_recording(folder)
+    report = backtest(folder, variants_of(recording.specs, VariantOptions()), starts=1, jobs=1, tick_s=5.0)
+    is_dearer = report.variants[0].cost.median > 1.2 * report.recorded.cost
+    assert (any("forecasts" in text for _, text in recording.provenance()), is_dearer) == (publishes,) * 2
 
 
 @pytest.mark.slow

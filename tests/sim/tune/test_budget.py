@@ -15,9 +15,8 @@ from muster.sim.tune.curve import Curve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.stores.experiment.memory import MemoryTrialStore
-from muster.trials.lifecycle import SUSPEND_GRACE_S
 from muster.trials.spend import HOUR_S, UNSEEN_S, total_cost
-from muster.trials.template import Limits
+from muster.trials.template import SUSPEND_GRACE_S, Limits
 from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.search.space import uniform
 

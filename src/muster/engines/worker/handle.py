@@ -18,7 +18,6 @@ from muster.trials.placement_group import PlacementGroupFactory
 _CONTINUE = frame(FrameKind.CONTINUE)
 _CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for every read
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
-
 STOPPED_S = 2.0  # a driver that did not look for so long was stopped, by a signal or with its machine
 
 

@@ -116,8 +116,7 @@ class TrialSession:
         self.on_result: Callable[[Mapping[str, Any], Stamp, float], None] | None = None
         self._last_report_saved: int | None = None
         self._info: PreemptionInfo | None = None  # what is announced about this machine
-        self._leaves_at = 0.0  # by the monotonic clock: somebody may set the other one
-        self._has_answered = False  # by a checkpoint
+        self._leaves_at, self._has_answered = 0.0, False  # by the monotonic clock; by a checkpoint
         self._publish_s = 0.0  # how long the last checkpoint took
         self._usage: UsageMonitor | None = None
         length, least_s, _, every = order.buffering

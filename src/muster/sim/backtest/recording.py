@@ -134,15 +134,19 @@ class Recording:
 def read_recording(place: Path) -> Recording:
     """Reads a history; StoreError in one sentence when there is nothing to replay."""
     damage: list[str] = []
-    past, finder = PastReader(), WorkFinder()
+    past, finder, experiments = PastReader(), WorkFinder(), set[str]()
     for each in moments(past, read_history(place, damage.append)):
         finder.step(each)
+        experiments |= past.forecasts.keys()
     if past.since is None or past.until is None or not past.specs:
         raise StoreError(damage[0] if damage else f"{place}: the history is empty; let the cluster run first")
     if past.until - past.since < 1.0:
         raise StoreError(
             f"{place}: the history is {past.until - past.since:.1f} s long; let the cluster run first"
         )
+    if experiments:
+        told = f"what the forecasts of {counted(len(experiments), 'experiment')} told, by which idle machines"
+        damage.append(f"{told} went early: here they stay for their idle timeout, and cost more")
     machines = [one for one in past.machines.values() if one.history]
     return Recording(
         cluster=past.cluster,

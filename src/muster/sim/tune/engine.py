@@ -210,7 +210,6 @@ class SimulatedEngine:
 
     @property
     def clock(self) -> SteadyClock:
-        """The clock of a driver in this world, whose wall clock may be set."""
         return self._clock
 
     def worker_s(self, workers: int) -> float:

@@ -253,7 +253,9 @@ class Restorer:
         saver.restore(saved, make_trial, self._catch_up)
         self._clock.not_before(state.spend.seen_at)
         if state.guard is not None and (deadline := state.limits.deadline) is not None:
-            state.guard.limits = replace(state.limits, deadline=deadline + ahead_s(self._clock))
+            state.limits = state.guard.limits = replace(
+                state.limits, deadline=deadline + ahead_s(self._clock)
+            )
         apply_resume_rules(state, self._rules, self._clock.now(), self._forget_failure)
         checkpoints = self._place.checkpoints()
         for trial in state.index.live.values():

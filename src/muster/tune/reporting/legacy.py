@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
 
 
-def time_text(now: float, started: float) -> str:
+def time_text(now: float, ran_s: float) -> str:
     """Returns `Current time: 2026-11-15 21:37:05 (running for 00:00:03.97)`."""
     date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
-    minutes, seconds = divmod(max(0.0, now - started), 60)
+    minutes, seconds = divmod(max(0.0, ran_s), 60)
     hours, minutes = divmod(int(minutes), 60)
     days, hours = divmod(hours, 24)
     day_text = f"{days} days, " if days else ""
