@@ -49,6 +49,7 @@ def test_a_trial_starts_reports_and_stops_in_order(engine, tmp_path):
 
 def test_a_save_is_answered_with_what_the_last_report_brought(engine, tmp_path):
     (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "state").touch()
     start(engine, tmp_path)
     engine.report("t", {"y": 1}, done=False, checkpoint=Checkpoint(str(tmp_path / "own")))
     engine.submit(SaveTrial(trial_id="t"))

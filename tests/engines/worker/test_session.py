@@ -46,6 +46,7 @@ class Wire:
     def checkpoint(self):
         made = self.folder / "made"
         made.mkdir(exist_ok=True)
+        (made / "state").touch()
         return Checkpoint.from_directory(made)
 
 
