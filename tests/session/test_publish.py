@@ -44,6 +44,13 @@ def test_a_link_that_leads_astray_is_named_and_nothing_is_left(source, tmp_path,
     assert list((tmp_path / "trial").iterdir()) == []
 
 
+def test_a_checkpoint_without_files_is_kept_with_a_warning(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.warns(UserWarning, match="without any file"):
+        target = publish_copy(str(tmp_path / "empty"), str(tmp_path), "checkpoint_000000")
+    assert os.path.isdir(target)
+
+
 def test_links_that_lead_to_each_other_are_refused(source, tmp_path):
     for name, other in (("a", "b"), ("b", "a")):
         (tmp_path / name).mkdir()
