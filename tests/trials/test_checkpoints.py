@@ -109,6 +109,8 @@ def test_the_latest_is_protected_by_its_directory_when_only_the_score_is_stored(
         (2, {"score": 1, "loss": 2}),
         (1, {"score": 9}),
     ]
+    shown = best_checkpoints(trial.checkpoints, trial.checkpoint_policy)
+    assert [dict(r.metrics) for r in shown] == [{"score": 1}, {"score": 9}]
 
 
 def test_a_directory_that_is_registered_again_is_one_checkpoint():

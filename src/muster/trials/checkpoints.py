@@ -66,9 +66,8 @@ def retained(
 
 def best_checkpoints(kept: Sequence[CheckpointRef], policy: CheckpointPolicy) -> tuple[CheckpointRef, ...]:
     """Returns the last `num_to_keep` entries, worst first; the newest one may make the list longer."""
-    if policy.num_to_keep is None:
-        return tuple(kept)
-    return tuple(kept)[-policy.num_to_keep :]
+    last = tuple(kept) if policy.num_to_keep is None else tuple(kept)[-policy.num_to_keep :]
+    return tuple(_trimmed(ref, policy) for ref in last) if policy.only_score else last
 
 
 def best_checkpoint(kept: Sequence[CheckpointRef], attribute: str, order: str) -> CheckpointRef | None:

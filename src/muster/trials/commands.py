@@ -27,8 +27,7 @@ class StartTrial(Struct, frozen=True, kw_only=True):
     log_to_file: tuple[str | None, str | None] = (None, None)
     may_reuse: bool = False
     time_limit_s: float | None = None
-    # Results sent together, least and most seconds that they wait, and a number of results they never span.
-    buffering: tuple[int, float, float, int] = (1, 0.0, 100.0, 0)
+    buffering: tuple[int, float, float, int] = (1, 0.0, 100.0, 0)  # results sent together; see ReportBuffer
 
 
 class ContinueTrial(Struct, frozen=True, kw_only=True, gc=False):

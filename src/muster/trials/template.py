@@ -102,8 +102,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     reuse_actors: bool = False
     max_pending: int = 200  # trials asked from the searcher ahead of the resources to run them
     strict_metrics: bool = True
-    # Results that a trial may send together, decisions on which come late; least and most seconds they wait.
-    result_buffer: tuple[int, float, float] = (1, 0.0, 100.0)
+    result_buffer: tuple[int, float, float] = (1, 0.0, 100.0)  # sent together: how many, least and most s
     idle_warning_s: tuple[float, float] = (60.0, 60.0)  # nothing runs: on a fixed size, on one that may grow
     max_len_identifier: int = 130  # of the name of a trial's directory, before its date
     trial_time_limit_s: float | None = None

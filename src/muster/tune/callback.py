@@ -215,8 +215,7 @@ class CallbackList:
         except Exception as error:
             names = ", ".join(type(self.callbacks[position]).__name__ for position in states)
             raise TuneError(
-                f"the state of {names} cannot be pickled ({message_text(error)}): get_state must return "
-                "plain data"
+                f"the state of {names} cannot be pickled ({message_text(error)}): return plain data"
             ) from error
         return saved
 

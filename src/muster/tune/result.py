@@ -26,8 +26,7 @@ class Result:
     Attributes:
         metrics: The last result, nested as it was reported.
         checkpoint: The newest checkpoint.
-        error: The exception that ended the trial; a TuneError with the reason when its process was killed,
-            exited or could not start. None when the trial ended well.
+        error: The exception that ended the trial, a TuneError if it raised none; None when it ended well.
         path: The trial's directory.
         best_checkpoints: Retained checkpoints with their results, the best last.
         cost_usd: What the trial has cost in $, in all its attempts; None when a price was not known.

@@ -46,7 +46,8 @@ class CheckpointTransfer(Protocol):
 class ReportBuffer:
     """A ReportBuffer keeps at most `length` frames until they are due, the first for at most `age_s`.
 
-    A checkpoint is due at multiples of `every`: reports before it are sent first.
+    A checkpoint is due at multiples of `every`: reports before it are sent first. The driver may change the
+    age: it grows with the number of trials, between the least and the most of `StartTrial.buffering`.
     """
 
     def __init__(self, length: int, age_s: float, every: int) -> None:

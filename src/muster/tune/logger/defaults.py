@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.base.foreign import message_text
-from muster.tune.constants import RAY_TUNE_CALLBACKS_ENV_VAR
 
 if TYPE_CHECKING:
     from muster.tune.logger.files.writer import LogWriter
 
+VARIABLE = "RAY_TUNE_CALLBACKS"
 NO_LOGGERS = "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"
 
 
@@ -29,7 +29,7 @@ def default_callbacks(
     from muster.tune.logger.json import JsonLoggerCallback
     from muster.tune.logger.tensorboardx import TBXLoggerCallback
 
-    callbacks = [*(given or ()), *named_callbacks(environment.get(RAY_TUNE_CALLBACKS_ENV_VAR, ""))]
+    callbacks = [*(given or ()), *named_callbacks(environment.get(VARIABLE, ""))]
     if reporter is not None:
         callbacks.append(reporter)
     if environment.get(NO_LOGGERS, "0") != "1":
@@ -66,6 +66,5 @@ def _named(path: str) -> Any:  # noqa: ANN401 - a user's class
         return getattr(importlib.import_module(module), name)()
     except Exception as error:
         raise ValueError(
-            f"Failed to import callback from '{path}' ({message_text(error)}): correct RAY_TUNE_CALLBACKS, "
-            "or unset it"
+            f"Failed to import callback from '{path}' ({message_text(error)}): correct or unset {VARIABLE}"
         ) from error
