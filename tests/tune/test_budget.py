@@ -66,7 +66,7 @@ def test_a_budget_for_a_machine_without_a_price_is_refused_before_anything_start
     )
     with pytest.raises(TuneError, match=r"cost_budget=1\) cannot be held.*price_per_hour"):
         tuner.fit()
-    assert not list((tmp_path / "e").glob("*.sqlite"))
+    assert [path.suffix for path in (tmp_path / "e").iterdir()] == [".pkl"] * 2  # of the Tuner
 
 
 def test_ask_and_tell_refuses_limits_that_it_cannot_hold():

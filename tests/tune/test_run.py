@@ -312,7 +312,7 @@ def test_environment_variables_that_ray_dropped_are_refused(monkeypatch, quiet):
 
 
 def test_nothing_to_run_is_said_so(quiet):
-    with pytest.raises(TuneError, match=r"tune\.run has nothing to run: pass a trainable or an Experiment"):
+    with pytest.raises(TuneError, match=r"needs a trainable or an Experiment"):
         tune.run([], **quiet)
 
 

@@ -121,7 +121,7 @@ def _advice(dotted: str, module: str, name: str) -> str:
     homes = [home for home in _public_modules() if last in _public_names(home)]
     if homes:
         return f"import {last} from {min(homes, key=lambda home: (home.count('.'), home))}"
-    if dotted.startswith(("ray.train", "ray.air.session")):
+    if dotted.startswith(("ray.train", "ray.air.session")) or name == "ScalingConfig":
         return "it belongs to Ray Train: it stays imported from Ray, and works in trials on the Ray engine"
     close = difflib.get_close_matches(name, _public_names(module), n=1, cutoff=0.75)
     return f"did you mean {module}.{close[0]}?" if close else "take it out; docs/tune.md shows what there is"
