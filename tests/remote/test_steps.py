@@ -20,7 +20,6 @@ from muster.remote.steps import (
     UpdateStep,
     WaitReady,
     final_tags,
-    head_setup,
     log_name,
     must_look_first,
     update_steps,
@@ -163,14 +162,6 @@ def test_only_start_commands_get_secrets(config):
         if isinstance(work, RunCommand)
     }
     assert takes == {"first": False, "shared": False, "worker": False, "ray start": True}
-
-
-def test_the_head_gets_its_own_commands(config):
-    setup = head_setup(config, cloud_id="i-1")
-    assert setup.setup_commands == ("shared", "head")
-    assert setup.start_commands == ("ray start --head",)
-    assert setup.start_environment["RAY_enable_autoscaler_v2"] == "1"
-    assert setup.start_environment["RAY_CLOUD_INSTANCE_ID"] == "i-1"
 
 
 def test_logs_stay_in_their_directory_whatever_a_node_is_called():

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import TypeAlias
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from muster.config.node_launch import (
     RuntimeHashes,
     container_of,
-    head_runtime_hashes,
     initialization_commands,
     machine_type,
     worker_runtime_hashes,
@@ -227,8 +225,14 @@ def worker_setup(
         "RAY_NODE_TYPE_NAME": node_type,
         "RAY_CLOUD_INSTANCE_TYPE_NAME": machine_type(config.provider.type, entry.node_config or {}),
     }
-    return replace(
-        _shared(config, node_type, is_head=False),
+    return NodeSetup(
+        is_head=False,
+        has_container=container_of(config, node_type, is_head=False) is not None,
+        file_mounts=config.file_mounts,
+        synced_files=config.cluster_synced_files,
+        rsync_exclude=config.rsync_exclude,
+        rsync_filter=config.rsync_filter,
+        initialization_commands=initialization_commands(config, node_type),
         setup_commands=worker_setup_commands(config, node_type),
         start_commands=config.worker_start_ray_commands,
         setup_environment=head,
@@ -237,44 +241,6 @@ def worker_setup(
         | (override_environment(entry.resources, entry.labels) if overrides else {}),
         secrets=secrets,
         hashes=worker_runtime_hashes(config, node_type),
-    )
-
-
-def head_setup(
-    config: ClusterConfig,
-    *,
-    cloud_id: str,
-    secrets: Mapping[str, str] = {},
-    hashes: RuntimeHashes | None = None,
-) -> NodeSetup:
-    """Returns what makes a machine the head, from the cluster file; the launcher adds files of its own."""
-    entry = config.available_node_types[config.head_type]
-    environment = {
-        "RAY_enable_autoscaler_v2": "1",
-        "RAY_CLOUD_INSTANCE_ID": cloud_id,
-        "RAY_NODE_TYPE_NAME": config.head_type,
-    }
-    if config.provider.type != "local":
-        environment |= override_environment(entry.resources, entry.labels)
-    return replace(
-        _shared(config, config.head_type, is_head=True),
-        setup_commands=config.head_setup_commands,
-        start_commands=config.head_start_ray_commands,
-        start_environment=environment,
-        secrets=secrets,
-        hashes=hashes or head_runtime_hashes(config),
-    )
-
-
-def _shared(config: ClusterConfig, node_type: str, *, is_head: bool) -> NodeSetup:
-    return NodeSetup(
-        is_head=is_head,
-        has_container=container_of(config, node_type, is_head=is_head) is not None,
-        file_mounts=config.file_mounts,
-        synced_files=config.cluster_synced_files,
-        rsync_exclude=config.rsync_exclude,
-        rsync_filter=config.rsync_filter,
-        initialization_commands=initialization_commands(config, node_type),
     )
 
 
@@ -296,15 +262,3 @@ def log_name(node: str, kind: StepKind) -> str:
         "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in node).lstrip(".") or "_"
     )
     return os.path.join(plain[:100], f"{kind.value}.log")
-
-
-def summary(steps: Sequence[UpdateStep]) -> str:
-    """Returns the steps on one line, for `--dry-run`.
-
-    Example:
-        >>> summary((UpdateStep(StepKind.WAIT, (WaitReady(),)),))
-        'wait'
-    """
-    return ", ".join(
-        step.kind.value if len(step.work) == 1 else f"{step.kind.value} ({len(step.work)})" for step in steps
-    )

@@ -7,7 +7,6 @@ that `muster up` leaves there, and what the provider has filled in is kept.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -148,11 +147,3 @@ def ray_program(commands: Sequence[str]) -> str:
         if found:
             return found["ray"].strip("'\"")
     return "ray"
-
-
-def muster_line(ray: str) -> str:
-    """Returns a line of bash that sets MUSTER to the program beside `ray`, or to the one of PATH."""
-    if "/" not in ray:
-        return "MUSTER=muster"
-    beside = shlex.quote(ray.rpartition("/")[0] + "/muster").replace("'~/", "~/'")
-    return f'MUSTER={beside}; [ -x "$MUSTER" ] || MUSTER=muster'

@@ -40,7 +40,6 @@ from muster.providers.kuberay.pods import Pod
 from muster.providers.kuberay.scaling import (
     PatchRequest,
     ScalePatch,
-    applied_requests,
     guards,
     scale_patch,
     worker_groups,
@@ -437,10 +436,6 @@ class KubeRayProvider:
     def under_way(self, request_id: RequestId) -> bool:
         """Returns whether the request has not reached the RayCluster yet."""
         return self.scaler.queue.is_open(request_id)
-
-    def is_applied(self, request_id: RequestId) -> bool:
-        """Returns whether a launch is in the RayCluster's replicas, also one of an earlier process."""
-        return request_id in applied_requests(self.scaler.cluster.last() or {})
 
     def _log_ends(self, pods: Mapping[str, Pod]) -> None:
         for name, pod in pods.items():

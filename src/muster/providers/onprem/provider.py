@@ -28,7 +28,6 @@ from muster.providers.onprem.host_lock import (
     LockHolder,
     answer_of,
     release_line,
-    stop_line,
     take_line,
     write_line,
 )
@@ -158,12 +157,6 @@ class OnPremProvider(NodeProvider):
     def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
         self._call(together(self._release(node_id) for node_id in node_ids))
         return None
-
-    def stop_node(self, node_id: str) -> None:
-        """Ends what runs on a node, and keeps its host: for `kill-random-node`, and for tests of a crash."""
-        node = self._node(node_id)
-        line = stop_line(self._rack.lock_dir, node.holder)
-        self._call(self._rack.run(node.state, line, RELEASE_S))
 
     def close(self) -> None:
         """Cancels what is under way; hosts stay as they are."""
