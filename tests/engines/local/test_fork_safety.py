@@ -240,10 +240,19 @@ libc = ctypes.CDLL(None)
 libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, libc.sleep, ctypes.c_void_p(60))
 """
 
+OPENMP = """
+import os
+os.environ.update(OMP_NUM_THREADS="2", OMP_WAIT_POLICY="PASSIVE")
+import numpy, sklearn.ensemble
+sklearn.ensemble.HistGradientBoostingRegressor(max_iter=1).fit(numpy.eye(40), numpy.arange(40))
+"""
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("source", "named"), [(THREAD, "'mine'"), (NATIVE, "(python")])
+@pytest.mark.parametrize(("source", "named"), [(THREAD, "'mine'"), (NATIVE, "(python"), (OPENMP, "libgomp")])
 def test_a_thread_that_makes_forks_unsafe_is_named_once(tmp_path, monkeypatch, caplog, source, named):
+    if "sklearn" in source:
+        pytest.importorskip("sklearn")
     results = results_of(module_with(source, tmp_path, monkeypatch), tmp_path, [{}, {}])
     assert [result["forked"] for result in results] == [False, False]
     (message,) = caplog.messages
