@@ -92,7 +92,7 @@ class Callback:
         """Called when a trial has loaded its checkpoint; right after its `on_trial_start`."""
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        """Called after `on_checkpoint`, with `trial.checkpoint` set, and after a pause without a checkpoint."""
+        """Called after `on_checkpoint`, with `trial.checkpoint` set; also after a pause without one."""
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
