@@ -165,7 +165,7 @@ MEMBERS = {
                 *("get_json_state", "handle_error", "init_local_path", "init_logdir"),
                 *("invalidate_json_state", "on_checkpoint", "on_restore", "reset"),
                 *("resolve_config_placeholders", "restore_run_metadata"),
-                *("set_experiment_tag", "set_location", "set_status", "set_storage", "should_checkpoint"),
+                *("set_location", "set_status", "set_storage", "should_checkpoint"),
                 *("should_recover", "should_stop", "update_last_result"),
             )
         ),

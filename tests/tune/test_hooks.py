@@ -187,6 +187,7 @@ class Looks(Callback):
         self.seen["metadata"] = (metadata.last_result["step"], metadata.num_failures, metadata.start_time > 0)
         self.seen["error"] = (trial.get_error(), trial.get_pickled_error())
         trial.set_config({**trial.config, "added": 1})
+        trial.set_experiment_tag("changed")
 
 
 def test_a_trial_is_read_as_in_ray(tmp_path):

@@ -84,10 +84,8 @@ class PluginCalls:
         trial: Any = _called(self.scheduler, "choose_trial_to_run", None, self.view)
         if trial is None or isinstance(trial, Trial):
             return trial
-        raise TuneError(
-            f"{type(self.scheduler).__name__}.choose_trial_to_run returned {trial!r}: it must return one of "
-            "the trials, or None"
-        )
+        name = type(self.scheduler).__name__
+        raise TuneError(f"{name}.choose_trial_to_run returned {trial!r}; return one of the trials, or None")
 
 
 def _called(plugin: object, hook: str, trial: Trial | None, *arguments: object) -> Any:  # noqa: ANN401

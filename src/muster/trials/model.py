@@ -439,6 +439,9 @@ class Trial(TrialReading):
         """Sets what the trial is tried with from its next start on; schedulers call it."""
         self.config = config
 
+    def set_experiment_tag(self, experiment_tag: str) -> None:
+        self.experiment_tag = experiment_tag
+
     def update_resources(self, resources: PlacementGroupFactory | Mapping[str, Any]) -> None:
         """Sets what the trial needs from its next start on; schedulers call it while the trial is paused."""
         if self.status == Trial.RUNNING:

@@ -93,7 +93,7 @@ class Callback:
         """Called when a trial has loaded its checkpoint; right after its `on_trial_start`."""
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        """Called when a trial saved a checkpoint that the controller had requested."""
+        """Called after `on_checkpoint`, with `trial.checkpoint` set; also after a pause without one."""
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
@@ -120,7 +120,7 @@ class Callback:
         """Called when a trial has a new checkpoint."""
 
     def on_experiment_end(self, trials: list[Trial], **info: object) -> None:
-        """Called once, after the last trial."""
+        """Called once, after the last trial, or after the error that ends the experiment."""
 
     def get_state(self) -> dict[str, Any] | None:
         """Returns what the callback needs after a restart; None: nothing."""
