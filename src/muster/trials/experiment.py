@@ -201,15 +201,16 @@ class ExperimentState:
 
     def _hurry_last(self) -> None:
         """Shortens the grace of the trials that stop, once nothing else runs or will."""
-        waits = self.index.pending or self.index.paused or not self.is_exhausted
-        live = self.index.live.values()
-        hurries = not (waits and not self.is_stopping and not self.ended_by) and not any(
-            trial.state in HAS_PROCESS and trial.state is not TrialState.STOPPING for trial in live
-        )
-        grace_s = self.settings.stop_grace_s
-        if hurries and not self._hurries and grace_s < self.settings.force_cleanup_s:
-            ids = [trial.trial_id for trial in live if trial.state is TrialState.STOPPING]
-            self._commands += [StopTrial(trial_id=trial_id, grace_s=grace_s) for trial_id in ids]
+        index, settings = self.index, self.settings
+        if not index.stopping:  # nearly always
+            self._hurries = False
+            return
+        waits = index.pending or index.paused or not self.is_exhausted
+        is_last = len(index.stopping) == index.with_process
+        hurries = is_last and bool(not waits or self.is_stopping or self.ended_by)
+        if hurries and not self._hurries and settings.stop_grace_s < settings.force_cleanup_s:
+            grace_s = settings.stop_grace_s
+            self._commands += [StopTrial(trial_id=trial_id, grace_s=grace_s) for trial_id in index.stopping]
         self._hurries = hurries
 
     def wake_at(self, at: float) -> float:
