@@ -80,7 +80,7 @@ class ExperimentState:
         self.limits = settings.limits  # its deadline is by the clock of the events
         self.guard = self._make_guard()
         self.idle_since: float | None = None  # nothing runs, and the experiment is not over
-        self._idle_warning_at = inf
+        self._warn_at = inf
         self.ended_by = ""  # "budget" or "deadline": what ended this run; its trials can be resumed
         self._noted = (0, -inf)  # facts, and when there were so many for the first time
 
@@ -186,11 +186,10 @@ class ExperimentState:
         if index.with_process or self.is_finished:
             self.idle_since = None
         elif self.idle_since is None:
-            bounded_s, growing_s = self.settings.idle_warning_s
-            self.idle_since, self._idle_warning_at = at, at + (bounded_s if index.is_bounded else growing_s)
-        elif at >= self._idle_warning_at:
+            self.idle_since, self._warn_at = at, at + self.settings.idle_warning_s[not index.is_bounded]
+        elif at >= self._warn_at:
             idle_s = at - self.idle_since
-            self._idle_warning_at = at + idle_s
+            self._warn_at = at + idle_s
             search = getattr(plugins.search, "searcher", plugins.search)
             who = type(plugins.scheduler if index.live else search).__name__
             starts = "starts none of the waiting trials" if index.live else "suggests none"
