@@ -88,7 +88,7 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("history_factor.100k", at_most=1.1),
     ),
     "tune": (
-        Floor("trials_speedup.reuse", at_least=60),
+        Floor("trials_speedup.reuse", at_least=35),
         Floor("trials_speedup.noreuse", at_least=550),
         Floor("results_speedup.one", at_least=40),
         Floor("results_speedup.sixteen", at_least=65),

@@ -81,13 +81,13 @@ def trials(processes: BenchProcesses) -> dict[str, float]:
             "reuse",
             True,
             (processes.size(2000, 400), processes.size(5, 3)),
-            (processes.size(300, 40), processes.size(3, 1)),
+            (processes.size(2000, 400), processes.size(3, 1)),
         ),
         (
             "noreuse",
             False,
             (processes.size(500, 100), processes.size(5, 3)),
-            (processes.size(8, 3), processes.size(3, 1)),
+            (processes.size(60, 10), processes.size(3, 1)),
         ),
     ):
         us, them = compare(

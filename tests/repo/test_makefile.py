@@ -20,6 +20,13 @@ def test_every_promised_target_exists_and_is_described(root):
     assert [target for target in TARGETS if target not in told] == []
 
 
+def test_the_readme_starts_with_the_two_commands_of_a_clone_and_their_times(root):
+    text = (root / "README.md").read_text(encoding="utf-8")
+    install = text.partition("\n## Install\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `make ([a-z-]+)` \| .+ \| (\d+) minutes? \|$", install, re.MULTILINE)
+    assert [target for target, _ in rows] == ["quickstart", "test"]
+
+
 def test_ci_runs_the_tests_and_nothing_hides_their_exit_code(root):
     script = root / ".ci" / "run"
     text = script.read_text(encoding="utf-8")
