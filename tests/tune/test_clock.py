@@ -239,11 +239,11 @@ def test_trials_still_cost_while_their_driver_is_stopped(run: Run, stopped_s):
 
 @pytest.mark.parametrize("stopped_s", [60.0 if IS_WHOLE else 3.0])
 def test_a_trial_that_ends_while_its_driver_is_stopped_costs_until_its_own_end(run: Run, stopped_s):
-    run.start(trials=1, sleeps=True, step_s=0.6)
+    run.start(trials=1, sleeps=True, step_s=0.6, cost_budget=2.0 * rate())
     run.wait_for_steps(1)
     run.stop_for(stopped_s)
     told = run.result()
-    assert told["real"] < (stopped_s - 1.0) * rate()
+    assert (told["ended_by"], told["real"] < (stopped_s - 1.0) * rate()) == ("", True)
     assert told["cost"] == pytest.approx(told["real"], abs=0.2 * rate())
 
 
