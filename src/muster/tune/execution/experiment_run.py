@@ -218,8 +218,8 @@ def _prepare(spec: ExperimentSpec, engine: LocalEngine | RayEngine) -> None:
         set_old_experiment_aside(spec.place)
     spec.place.prepare()
     keep_parameters(spec.code, spec.place, spec.clock)
-    if spec.resume is None:
-        _write_spec(spec)
+    if spec.resume is None and holder_of(spec.place.directory / STORE_NAME) is None:
+        _write_spec(spec)  # in use: opening the store refuses
 
 
 def set_old_experiment_aside(place: ExperimentPaths) -> None:
