@@ -14,7 +14,7 @@ from muster import tune
 from muster.errors import RestoreError
 from muster.host.scratch_directory import ScratchDirectory
 from muster.stores.experiment.reader import STORE_NAME
-from muster.tune.execution.restore import open_experiment, saved_trainable
+from muster.tune.execution.restore import open_experiment
 from muster.tune.trainable import stored_object
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ class World:
     def resume(self, trainable=None):
         tuner = tune.Tuner.restore(
             self.path,
-            saved_trainable(self.here()) if trainable is None else trainable,
+            trainable,
             resume_errored=True,
             storage_filesystem=self.filesystem,
         )
