@@ -189,7 +189,7 @@ def test_a_new_experiment_under_an_old_name_keeps_the_old_record(tmp_path, caplo
 
     assert len(run([1.0, 2.0])) == 2
     assert len(run([3.0])) == 1
-    assert "already held an experiment" in caplog.text
+    assert "already held an experiment;" in caplog.text
     assert len(Tuner.restore(tmp_path / "again", make_train()).get_results()) == 1
     assert (tmp_path / "again" / "experiment.sqlite.1.old").exists()
 
@@ -213,7 +213,7 @@ def test_an_interrupted_experiment_of_the_same_name_is_moved_aside_and_can_be_re
     assert run().num_terminated == 6
     (told,) = [record for record in caplog.records if "unfinished" in record.getMessage()]
     aside = place / "e.1.old"
-    assert told.args[1:3] == (left, aside)
+    assert (str(left) in told.args[1], told.args[2]) == (True, aside)
     words = told.getMessage().rpartition(f"{program()} tune ")[2].split()
     assert CliRunner().invoke(cli, ["tune", *words]).exit_code == 0
     again = read_experiment(str(aside))

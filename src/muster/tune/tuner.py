@@ -13,7 +13,13 @@ from muster.base.foreign import error_text, rays_own
 from muster.errors import MusterError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
-from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, open_experiment
+from muster.tune.execution.restore import (
+    DEFAULT_NAME,
+    can_restore,
+    checked_space,
+    open_experiment,
+    saved_trainable,
+)
 from muster.tune.result_grid import ResultGrid
 from muster.tune.tune_config import ResumeConfig, TuneConfig, checked_budget, checked_deadline, goal_of
 
@@ -239,7 +245,7 @@ class Tuner:
 
         Args:
             path: The experiment's directory, here or at a URL; it may have been moved.
-            trainable: The same as before, by its name; None when the experiment had none (ask and tell).
+            trainable: The same as before, by its name. Default: the one that the experiment saved.
             resume_unfinished: Run trials that had not ended, from their newest checkpoint.
             resume_errored: Run failed trials again, from their newest checkpoint.
             restart_errored: Run failed trials again, from the beginning.
@@ -295,13 +301,10 @@ def _restored(
 ) -> Tuner:
     from muster.tune.trainable.function_trainable import trainable_name
 
-    _, saved = open_experiment(path, filesystem)
+    place, saved = open_experiment(path, filesystem)
+    if trainable is None and saved.trainable_name != DEFAULT_NAME:
+        trainable = saved_trainable(place)
     given = DEFAULT_NAME if trainable is None else trainable_name(trainable)
-    if trainable is None and given != saved.trainable_name:
-        raise ValueError(
-            f"Tuner.restore: the experiment ran {saved.trainable_name!r}: pass it, as "
-            "Tuner.restore(path, trainable=...)"
-        )
     if given != saved.trainable_name:
         raise ValueError(
             f"Tuner.restore: the experiment ran {saved.trainable_name!r}, not {given!r}: "

@@ -12,6 +12,9 @@ import time
 import pytest
 from tests.cli.tune.experiments import four_trials, killed, running
 
+from muster.tune import RunConfig, grid_search
+from muster.tune.ask_tell import AskTell
+
 pytestmark = pytest.mark.slow
 
 MUSTER = [sys.executable, "-m", "muster.cli.main", "tune"]
@@ -137,12 +140,20 @@ def test_a_trainable_by_name_is_found_in_the_current_directory(tune, copy, gate)
     (copy / "trainable.pkl").unlink()
     missing = muster("resume", copy, cwd=copy.parent)
     assert (missing.returncode, missing.stdout) == (2, "")
-    assert missing.stderr == (
-        f"error: {copy}: has no trainable.pkl. Name the trainable: --trainable module:name, or "
-        "--script FILE\n"
-    )
+    assert missing.stderr.startswith(f"error: {copy}: has no trainable.pkl. Name the trainable: ")
+    assert missing.stderr.endswith("--trainable module:name or --script FILE\n")
     done = muster("resume", copy, "--trainable", "script:train", cwd=copy.parent)
     assert (done.returncode, trials(tune, copy)[0]) == (0, (1, "TERMINATED", 3, 1 / 3)), done.stderr
+
+
+def test_an_experiment_of_ask_and_tell_is_refused_before_a_trial_is_touched(tune, tmp_path):
+    run = RunConfig(name="ask", storage_path=str(tmp_path))
+    with AskTell({"x": grid_search([1, 2])}, run_config=run) as search:
+        search.tell(search.ask(), {"loss": 1.0})
+    before = trials(tune, tmp_path / "ask")
+    refused = muster("resume", tmp_path / "ask", cwd=tmp_path)
+    assert (refused.returncode, trials(tune, tmp_path / "ask")) == (2, before)
+    assert "AskTell.restore(" in refused.stderr
 
 
 def test_ctrl_c_stops_gently_and_says_how_to_go_on(tune, copy):

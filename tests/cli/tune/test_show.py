@@ -82,8 +82,8 @@ def test_an_experiment_that_a_limit_has_ended_says_what_to_give_it_and_until_whe
     tune, tmp_path, limit, option
 ):
     settings = {"cost_budget": 25.0, "deadline": 1_794_950_000.0, "ended_by": limit}
-    text = tune("show", write(tmp_path / "e", [created("a"), started("a")], settings)).stdout
-    assert f"To continue: muster tune resume {tmp_path / 'e'} {option} ...\n" in text
+    text = tune("show", write(tmp_path / "e e", [created("a"), started("a")], settings)).stdout
+    assert f"To continue: muster tune resume '{tmp_path}/e e' {option} ...\n" in text
     assert f"  deadline     {moment(1_794_950_000.0)}\n" in text
 
 

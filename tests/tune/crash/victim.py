@@ -35,7 +35,6 @@ from muster.stores.experiment.reader import open_trials
 from muster.stores.experiment.values import Pickled
 from muster.tune.execution import upload
 from muster.tune.execution.paths import ExperimentPaths
-from muster.tune.execution.restore import open_experiment, saved_trainable
 from muster.tune.schedulers import (
     ASHAScheduler,
     FIFOScheduler,
@@ -188,7 +187,7 @@ def make_tuner(folder, kind, searcher_kind, crowd, storage, objects="plain"):
     trainable, given = tune.with_resources(Train if kind in CLASSES else train, {"cpu": cpus}), {}
     if tune.Tuner.can_restore(path, storage_filesystem=filesystem):
         if objects == "large":  # what it needs must have been kept
-            trainable = saved_trainable(open_experiment(path, filesystem)[0].directory)
+            trainable = None
         tuner = tune.Tuner.restore(path, trainable, storage_filesystem=filesystem)
         undo_unknown_failures(ExperimentPaths(parent, "exp", filesystem).directory, Path(folder, "notes"))
         return tuner

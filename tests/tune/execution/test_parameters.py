@@ -14,7 +14,7 @@ from muster import tune
 from muster.errors import LedgerLocked, RestoreError
 from muster.host.scratch_directory import ScratchDirectory
 from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
-from muster.tune.execution.restore import TRAINABLE_FILE, open_experiment, saved_trainable
+from muster.tune.execution.restore import TRAINABLE_FILE, open_experiment
 from muster.tune.trainable import stored_object
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ class World:
     def resume(self, trainable=None):
         tuner = tune.Tuner.restore(
             self.path,
-            saved_trainable(self.here()) if trainable is None else trainable,
+            trainable,
             resume_errored=True,
             storage_filesystem=self.filesystem,
         )

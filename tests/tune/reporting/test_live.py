@@ -124,6 +124,6 @@ def test_ctrl_c_on_a_real_experiment_stops_gently_and_says_how_to_go_on(tmp_path
     assert terminal.page()[-4:] == [
         "Stopped early: 0 of 3 trials are done, and everything is saved. To continue:",
         f"  in a shell:  muster tune resume {tmp_path}/try",
-        f"  in Python:   tune.Tuner.restore('{tmp_path}/try', train).fit()",
+        f"  in Python:   tune.Tuner.restore('{tmp_path}/try').fit()",
         "2 results",
     ]

@@ -156,7 +156,7 @@ def test_a_run_that_was_stopped_leaves_out_what_was_not_tried_and_says_how_to_go
     assert shown[-3:] == [
         "Stopped early: 7 of 50 trials are done, and everything is saved. To continue:",
         "  in a shell:  muster tune resume /nest/me/results/try",
-        "  in Python:   tune.Tuner.restore('/nest/me/results/try', obj).fit()",
+        "  in Python:   tune.Tuner.restore('/nest/me/results/try').fit()",
     ]
 
 

@@ -278,7 +278,7 @@ def test_ctrl_c_prints_how_to_go_on():
     assert shown[-3:] == [
         "Stopped early: 1 of 50 trials are done, and everything is saved. To continue:",
         "  in a shell:  muster tune resume '/results/my try'",
-        "  in Python:   tune.Tuner.restore('/results/my try', obj).fit()",
+        "  in Python:   tune.Tuner.restore('/results/my try').fit()",
     ]
 
 

@@ -109,7 +109,7 @@ def test_a_silent_run_says_only_how_to_go_on_and_on_the_error_stream(capsys):
         "",
         "Stopped early: 1 of 50 trials are done, and everything is saved. To continue:\n"
         "  in a shell:  muster tune resume /results/try\n"
-        "  in Python:   tune.Tuner.restore('/results/try', obj).fit()\n",
+        "  in Python:   tune.Tuner.restore('/results/try').fit()\n",
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -94,7 +95,7 @@ class ExperimentView:
     def resume_command(self) -> str:
         """Returns the line of a shell that continues it; more of what has ended it is part of the line."""
         option = {"budget": " --cost-budget ...", "deadline": " --deadline ..."}.get(self.ended_by, "")
-        return f"{program()} tune resume {self.address}{option}"
+        return f"{program()} tune resume {quote(self.address)}{option}"
 
     @cached_property
     def counts(self) -> dict[str, int]:

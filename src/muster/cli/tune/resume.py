@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -17,7 +17,9 @@ from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.experiment import ExperimentView, read_experiment
 from muster.cli.tune.ls import heading
 from muster.errors import ConfigError, LedgerLocked, RestoreError
-from muster.host.machine import program
+
+if TYPE_CHECKING:
+    from muster.tune.tuner import Tuner
 
 DONE, TRIALS_FAILED, LIMITED, STOPPED = 0, 1, 3, 130
 SCRIPT_MODULE = "muster_resumed_script"
@@ -46,38 +48,38 @@ def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) ->
         return [*_summary(before), "", _nothing_left(before)], _code(before)
     sys.path.insert(0, os.getcwd())
     try:
-        trainable = _trainable(before, request)
+        tuner = _restored(before, request)
         report(f"continuing {before.address} ({_left(before)})")
-        _run(before, trainable, request)
+        tuner.fit()
     except KeyboardInterrupt:
-        return [f"Stopped. To continue: {program()} tune resume {before.address}"], STOPPED
+        return [f"Stopped. To continue: {before.resume_command}"], STOPPED
     after = read_experiment(path)
     lines = ["", *_summary(after)]
     if after.ended_by:
         more = f"Ended by its {after.ended_by}. To continue with more: {after.resume_command}"
         return [*lines, "", more], LIMITED
     if after.state != "finished" and not request.skip_unfinished:
-        hint = f"Stopped before its end. To continue: {program()} tune resume {before.address}"
+        hint = f"Stopped before its end. To continue: {before.resume_command}"
         return [*lines, "", hint], STOPPED
     return lines, _code(after)
 
 
-def _run(experiment: ExperimentView, trainable: Any, request: ResumeRequest) -> None:  # noqa: ANN401 - function or class
+def _restored(experiment: ExperimentView, request: ResumeRequest) -> Tuner:
     from muster.tune.tuner import Tuner
 
     try:
-        tuner = Tuner.restore(
+        tuner: Tuner = Tuner.restore(  # which is public(...), and so untyped
             experiment.address,
-            trainable,
+            _trainable(experiment, request),
             resume_unfinished=not request.skip_unfinished,
             resume_errored=request.errored == "resume",
             restart_errored=request.errored == "restart",
             cost_budget=request.cost_budget,
             deadline=request.deadline,
         )
+        return tuner
     except (FileNotFoundError, ValueError) as error:
         raise RestoreError(str(error)) from error
-    tuner.fit()
 
 
 def _trainable(experiment: ExperimentView, request: ResumeRequest) -> Any:  # noqa: ANN401
@@ -87,27 +89,14 @@ def _trainable(experiment: ExperimentView, request: ResumeRequest) -> Any:  # no
         return _named(request.trainable)
     if request.script is not None:
         return _from_script(request.script, _trainable_name(experiment))
-    from muster.tune.execution.restore import saved_trainable
+    from muster.tune.execution.restore import DEFAULT_NAME
 
-    try:
-        return saved_trainable(_local_directory(experiment))
-    except FileNotFoundError:
+    if experiment.settings.get("trainable_name") == DEFAULT_NAME:
         raise RestoreError(
-            f"{experiment.address}: has no trainable.pkl. Name the trainable: --trainable "
-            "module:name, or --script FILE"
-        ) from None
-
-
-def _local_directory(experiment: ExperimentView) -> Path:
-    """The files of a remote experiment are copied to this machine, as `Tuner.restore` does."""
-    if experiment.filesystem is None:
-        return Path(experiment.path)
-    from muster.tune.execution.paths import ExperimentPaths
-
-    parent, _, name = experiment.address.rpartition("/")
-    place = ExperimentPaths(parent, name, None)
-    place.fetch()
-    return Path(place.directory)
+            f"{experiment.address}: was run by ask and tell; resume it in the script that calls them, "
+            f"with AskTell.restore({experiment.address!r})"
+        )
+    return None  # the one that the experiment saved
 
 
 def _named(text: str) -> Any:  # noqa: ANN401

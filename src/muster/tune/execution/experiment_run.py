@@ -239,9 +239,10 @@ def set_old_experiment_aside(place: ExperimentPaths) -> None:
     aside = next(name for number in count(1) if not (name := Path(f"{target}.{number}.old")).exists())
     target.rename(aside)
     again = f"; to resume it: {program()} tune resume {quote(str(aside))}" if target is directory else ""
+    left = f" with {unfinished} unfinished trials" * bool(unfinished)
     logger.warning(
-        "%s already held an experiment with %d unfinished trials; a new one starts. The old one is now %s%s",
-        *(directory, unfinished, aside, again),
+        "%s already held an experiment%s; a new one starts. The old one is now %s%s",
+        *(directory, left, aside, again),
     )
 
 

@@ -126,13 +126,16 @@ def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths,
     return place, saved
 
 
-def saved_trainable(directory: Path) -> Any:  # noqa: ANN401 - function or class
-    """Returns the saved trainable; FileNotFoundError or RestoreError when that is not possible."""
-    file = directory / TRAINABLE_FILE
+def saved_trainable(place: ExperimentPaths) -> Any:  # noqa: ANN401 - function or class
+    """Returns the saved trainable; RestoreError when that is not possible."""
+    file = place.directory / TRAINABLE_FILE
     try:
         return pickle.loads(read_regular(file))
     except FileNotFoundError:
-        raise
+        raise RestoreError(
+            f"{place.address}: has no {TRAINABLE_FILE}. Name the trainable: Tuner.restore(path, "
+            "trainable=...), or muster tune resume with --trainable module:name or --script FILE"
+        ) from None
     except Exception as error:
         raise RestoreError(
             f"{file}: cannot be read ({error_text(error)}). Run this where the modules that the "

@@ -32,7 +32,7 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
     if limit := info.ended_by():
         cost = f", {info.cost()}" if info.cost() else ""
         more = {"budget": "cost_budget", "deadline": "deadline"}[limit]
-        again = f"tune.Tuner.restore({info.directory!r}, {_trainable(trials)}, {more}=...).fit()"
+        again = f"tune.Tuner.restore({info.directory!r}, {more}=...).fit()"
         return [
             f"Ended by its {limit}{cost}: {finished:,} of {planned:,} trials are done, and everything is "
             "saved. To continue with more:",
@@ -43,7 +43,7 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
     return [
         f"Stopped early: {finished:,} of {planned:,} trials are done, and everything is saved. To continue:",
         f"  in a shell:  {info.program} tune resume {shlex.quote(info.directory)}",
-        f"  in Python:   tune.Tuner.restore({info.directory!r}, {_trainable(trials)}).fit()",
+        f"  in Python:   tune.Tuner.restore({info.directory!r}).fit()",
     ]
 
 
@@ -122,8 +122,3 @@ def error_file(trial: Trial) -> str:
 
 def _marked(trial: Trial) -> str:
     return f"{trial}*" if trial.status == "TERMINATED" else str(trial)
-
-
-def _trainable(trials: Sequence[Trial]) -> str:
-    name = trials[0].trainable_name if trials else ""
-    return name if name.isidentifier() else "trainable"
