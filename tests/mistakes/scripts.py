@@ -219,6 +219,7 @@ OWN = [
     ),
     Mistake("one_callback", "RunConfig(callbacks=tune.Callback())", ("callbacks", "list")),
     Mistake("callback_class", "RunConfig(callbacks=[tune.Callback])", ("callbacks", "Callback()")),
+    Mistake("callback_without_hooks", "RunConfig(callbacks=[print])", ("callbacks", "tune.Callback")),
     Mistake(
         "config_is_a_dict", 'Tuner(train, tune_config={"num_samples": 3})', ("tune_config", "TuneConfig(")
     ),

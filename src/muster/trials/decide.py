@@ -89,7 +89,10 @@ class PluginCalls:
 
 
 def _called(hook: str, plugin: object, trial: Trial | None, *arguments: object) -> Any:  # noqa: ANN401
-    """Calls a hook; an error names the plug-in that raised it, and is of the same type."""
+    """Calls a hook; an error names the plug-in that raised it, and is of the same type.
+
+    The plug-in is not the first argument: `SlowCalls` takes that for the `self` of a hook.
+    """
     try:
         return getattr(plugin, hook)(*arguments)
     except MusterError:
