@@ -438,9 +438,8 @@ class ProcessEngine:
                 run.worker.last_seen_at = min(now, run.worker.last_seen_at + missed_s)
         self._next_check = now + self._timeouts.beat_s
         for run in list(self._trials.values()):
-            worker = run.worker
-            if worker is not None:
-                self._check_run(run, worker, now)
+            if run.worker is not None:
+                self._check_run(run, run.worker, now)
         self._check_more(now)
 
     def _check_run(self, run: TrialRun, worker: WorkerHandle, now: float) -> None:
