@@ -25,9 +25,6 @@ DELIBERATE = {
     r"(what_functions_answer/trials/2|generators/trials/0)/progress\.csv/.*": (
         "keys that first appear in a later result get a column; Ray drops them from the table"
     ),
-    r"(what_functions_answer/trials/4|own_searcher/trials/1|failures/trials/0)/metrics": (
-        "a trial that never reported has no date of a result"
-    ),
     r"output_to_files/files": "output is kept in the trial's directory; Ray leaves it in a temporary one",
     r"hooks//(1|10)/2": "a trial that has started is RUNNING when callbacks hear of it",
     r"fail_fast/raise": "the user's own exception, not one of Ray Core around it",
@@ -42,6 +39,7 @@ DELIBERATE = {
     r"(03_class_api|17_asha_of_a_class|46_default_resources|47_with_parameters)/.*/(files|error\.txt)": (
         "a class that cannot be saved ends well; Ray tries to save it at its end and notes a failure"
     ),
+    r"47_with_parameters/beside": "large parameters are kept with the experiment, for a resume",
     r"12_experiment_plateau/(values/3|.*00003.*/rows)": (
         "a stopper gets each result once; Ray repeats the last one to it when a function has ended"
     ),

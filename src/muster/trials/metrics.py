@@ -240,6 +240,17 @@ def number_of(value: Any) -> float | None:  # noqa: ANN401 - a user's
         return None
 
 
+def rank_key(value: Any, mode: str | None) -> float | None:  # noqa: ANN401 - a user's value
+    """Returns the key that ranks trials everywhere, the smallest and of equal ones the first is best.
+
+    Ray Tune's rule: a failed trial counts too; one without a finite number (None) is never the best.
+    """
+    found = number_of(value)
+    if found is None or not math.isfinite(found):
+        return None
+    return -found if mode == "max" else found
+
+
 def _numbers_of(flat: Flat) -> dict[str, float]:
     if _FLAT.issuperset(map(type, flat.values())):  # nearly always, and huge integers are rare
         try:

@@ -13,9 +13,9 @@ from muster.cli.tune.experiment import ExperimentView
 from muster.cli.tune.table import cell, lay_out, not_data, notes, page_size, plain, strict_json
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
-from muster.trials.metrics import flatten
+from muster.trials.metrics import flatten, rank_key
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import best_scored, no_single_best, number, rank_key
+from muster.tune.analysis.tables import best_scored, no_single_best, number
 
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from muster.errors import StoreError, public
 from muster.session.checkpoint import Checkpoint
 from muster.session.filesystems import as_arrow, as_fsspec
-from muster.trials.metrics import DEFAULT_METRIC
+from muster.trials.metrics import DEFAULT_METRIC, rank_key
 from muster.trials.model import Trial
 from muster.tune.analysis.result_files import opened_place
 from muster.tune.analysis.tables import (
@@ -25,7 +25,6 @@ from muster.tune.analysis.tables import (
     is_better,
     need_pandas,
     no_single_best,
-    rank_key,
 )
 from muster.tune.analysis.trial_record import TrialRecord, as_record
 

@@ -93,17 +93,6 @@ def no_single_best(metrics: object, modes: object) -> str:
     return f"{what}: ResultGrid.{call} returns the best ones" if len(goals) > 1 else ""
 
 
-def rank_key(value: Any, mode: str | None) -> float | None:  # noqa: ANN401 - a user's value
-    """Returns the key that ranks trials everywhere, the smallest and of equal ones the first is best.
-
-    Ray Tune's rule: a failed trial counts too; one without a finite number (None) is never the best.
-    """
-    found = value if type(value) is float else number(value)
-    if found is None or not math.isfinite(found):
-        return None
-    return -found if mode == "max" else found
-
-
 def is_better(value: float, than: float, mode: str) -> bool:
     return value > than if mode == "max" else value < than
 

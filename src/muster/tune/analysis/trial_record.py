@@ -237,10 +237,11 @@ def _completed(result: Mapping[str, Any], trial: Trial | TrialSummary) -> dict[s
     if TRAINING_ITERATION in result:
         ended = {"done": True} if trial.status == Trial.TERMINATED else {}  # no row of its own in the store
         return {**result, "experiment_tag": trial.experiment_tag, **ended}
-    location: dict[str, Any] = dict(trial.location) if isinstance(trial, Trial) else {}
+    known: dict[str, Any] = {"trial_id": trial.trial_id}  # in Ray's order
     if (at := trial.start_time if isinstance(trial, Trial) else trial.started_at) is not None:
-        location |= {"date": datetime.fromtimestamp(at).strftime("%Y-%m-%d_%H-%M-%S"), "timestamp": int(at)}
-    return {**location, "config": dict(trial.config), **result}
+        known |= {"date": datetime.fromtimestamp(at).strftime("%Y-%m-%d_%H-%M-%S"), "timestamp": int(at)}
+    location = trial.location if isinstance(trial, Trial) else {}
+    return {**known, **location, "config": dict(trial.config), **result}
 
 
 def analysis_of(rows: list[Row]) -> MetricAnalysis:

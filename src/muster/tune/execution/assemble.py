@@ -180,12 +180,12 @@ def _given_search(asked: Any, limit: int) -> Any:  # noqa: ANN401 - a name, a Se
 
 def limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
     """Returns what the outermost ConcurrencyLimiter allows; 0 when there is none."""
-    from muster.tune.search import ConcurrencyLimiter
+    while (inner := getattr(search, "searcher", None)) is not None:
+        from muster.tune.search import ConcurrencyLimiter
 
-    while search is not None:
         if isinstance(search, ConcurrencyLimiter):
             return int(search.max_concurrent)
-        search = getattr(search, "searcher", None)
+        search = inner
     return 0
 
 

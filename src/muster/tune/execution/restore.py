@@ -39,7 +39,6 @@ from muster.tune.logger.defaults import file_kinds
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
 from muster.tune.trainable.packing import can_be_pickled
-from muster.tune.trainable.stored_object import objects_in
 from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from muster.tune.execution.launch import ExperimentSpec
     from muster.tune.execution.saver import ExperimentSaver
     from muster.tune.logger.files.writer import LogWriter
+    from muster.tune.trainable.stored_object import StoredObject
 
 
 TUNER_FILE = "tuner.pkl"
@@ -143,9 +143,18 @@ def saved_trainable(place: ExperimentPaths) -> Any:  # noqa: ANN401 - function o
         ) from error
 
 
+def _objects_in(code: bytes) -> list[StoredObject]:
+    """Returns the large parameters of a pickled trainable."""
+    if b"StoredObject" not in code:  # most trainables have none
+        return []
+    from muster.tune.trainable.stored_object import objects_in
+
+    return objects_in(code)
+
+
 def check_parameters(code: bytes, trainable: str, place: ExperimentPaths) -> None:
     """Raises RestoreError when a large parameter of the trainable is neither here nor with the experiment."""
-    objects = [each for each in objects_in(code) if not each.is_here]
+    objects = [each for each in _objects_in(code) if not each.is_here]
     names = [each.name for each in objects if not each.is_kept(place.directory, place.elsewhere)]
     if names:
         raise RestoreError(
@@ -157,7 +166,7 @@ def check_parameters(code: bytes, trainable: str, place: ExperimentPaths) -> Non
 
 def keep_parameters(code: bytes, place: ExperimentPaths, clock: Clock) -> None:
     """Stores the large parameters of the trainable with the experiment, before any trial needs them."""
-    for each in objects_in(code):
+    for each in _objects_in(code):
         name, there = f"{PARAMETERS}/{each.digest}", place.elsewhere
         try:
             file = each.keep_in(place.directory)
@@ -172,7 +181,7 @@ def keep_parameters(code: bytes, place: ExperimentPaths, clock: Clock) -> None:
 
 def drop_old_parameters(code: bytes, place: ExperimentPaths) -> None:
     """Deletes the large parameters of earlier runs, which nothing refers to any more."""
-    used = {each.digest for each in objects_in(code)}
+    used = {each.digest for each in _objects_in(code)}
     with suppress(StoreError):  # the next run tries again
         for storage in filter(None, (place.local, place.elsewhere)):
             for name in set(storage.listing(PARAMETERS)) - used:

@@ -6,9 +6,9 @@ import time  # only to format a given moment
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from muster.trials.metrics import flatten
+from muster.trials.metrics import flatten, rank_key
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import number, rank_key
+from muster.tune.analysis.tables import number
 from muster.tune.reporting.formats import amount, cell, shortened
 from muster.tune.reporting.tables import best_first, parameter, parameters_of
 from muster.tune.reporting.tally import STATUSES, lookup

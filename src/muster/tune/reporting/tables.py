@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from muster.trials.metrics import flatten
+from muster.trials.metrics import flatten, rank_key
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, SHOULD_CHECKPOINT
-from muster.tune.analysis.tables import number, rank_key
+from muster.tune.analysis.tables import number
 from muster.tune.reporting.formats import cell, shortened, wrapped
 from muster.tune.reporting.tally import INTERRUPTED, STATUSES, lookup
 

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from muster.tune.analysis.tables import rank_key
+from muster.trials.metrics import rank_key
 from muster.tune.reporting.formats import printable
 
 if TYPE_CHECKING:

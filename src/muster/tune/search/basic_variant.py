@@ -55,7 +55,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         id_prefix: str | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        self._points = checked_points(self, points_to_evaluate)
+        self._points = checked_points(self, points_to_evaluate) if points_to_evaluate else []
         self.max_concurrent = max_concurrent
         self._is_constant = constant_grid_search
         self._stream = RandomStream(random_state)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.base.foreign import rays_own
 from muster.errors import TuneError, public
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.tune.trainable.function_trainable import is_trainable_class, trainable_name
-from muster.tune.trainable.stored_object import StoredObject
+
+if TYPE_CHECKING:
+    from muster.tune.trainable.stored_object import StoredObject
 
 _KEPT = ("_resources", "__mixins__", "__doc__")
 
@@ -181,6 +183,8 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - fun
     is_class = _is_class(trainable, "with_parameters")
     _check_names(trainable, kwargs)
     with_given = _class_with_parameters if is_class else _function_with_parameters
+    from muster.tune.trainable.stored_object import StoredObject  # few trainables have parameters
+
     return with_given(trainable, [StoredObject(value, name) for name, value in kwargs.items()])
 
 
