@@ -163,6 +163,11 @@ OWN = [
     ),
     Mistake("step_does_not_divide", "tune.quniform(0, 1, 0.3)", ("0.3", "multiple")),
     Mistake("grid_of_a_number", "tune.grid_search(0.1)", ("grid_search(0.1)", "list")),
+    Mistake(
+        "grid_as_space",
+        "Tuner(train, param_space=tune.grid_search([1]))",
+        ("param_space", "grid_search([1])"),
+    ),
     Mistake("sample_from_a_value", "tune.sample_from(3)", ("sample_from(3)", "function")),
     Mistake("searcher_misspelt", 'fit(tune_config=TuneConfig(search_alg="optna"))', ("'optna'", "'optuna'")),
     Mistake(
@@ -219,6 +224,7 @@ OWN = [
     ),
     Mistake("one_callback", "RunConfig(callbacks=tune.Callback())", ("callbacks", "list")),
     Mistake("callback_class", "RunConfig(callbacks=[tune.Callback])", ("callbacks", "Callback()")),
+    Mistake("callback_without_hooks", "RunConfig(callbacks=[print])", ("callbacks", "tune.Callback")),
     Mistake(
         "config_is_a_dict", 'Tuner(train, tune_config={"num_samples": 3})', ("tune_config", "TuneConfig(")
     ),

@@ -327,7 +327,7 @@ def test_what_would_be_ignored_or_overwritten_is_refused(tmp_path):
         pass
     with pytest.raises(TuneError, match="already holds an experiment"):
         search_in(tmp_path, {"x": 1})
-    with pytest.raises(FileNotFoundError, match="no experiment that can be resumed"):
+    with pytest.raises(FileNotFoundError, match="cannot be resumed"):
         AskTell.restore(tmp_path / "nothing")
 
 

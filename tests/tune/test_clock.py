@@ -195,7 +195,7 @@ def test_costs_and_trial_times_do_not_follow_a_clock_that_is_set(run: Run, setti
 
 @pytest.mark.parametrize("ahead_s", [*SETTINGS] if IS_WHOLE else [-HOUR_S], ids=str)
 def test_a_budget_holds_when_the_clock_is_set(run: Run, ahead_s):
-    budget = 3.0 * 2 * rate()
+    budget = 2.5 * 2 * rate()
     run.start(steps=600, cost_budget=budget)
     set_often(run, (ahead_s,))
     told = run.result()
@@ -206,12 +206,12 @@ def test_a_budget_holds_when_the_clock_is_set(run: Run, ahead_s):
 @pytest.mark.parametrize("limit", ["deadline_s", "time_budget_s"] if IS_WHOLE else ["deadline_s"])
 @pytest.mark.parametrize("ahead_s", [*SETTINGS] if IS_WHOLE else [-20.0], ids=str)
 def test_a_deadline_is_a_duration_from_the_start_on(run: Run, ahead_s, limit):
-    run.start(steps=600, **{limit: 4.0})
+    run.start(steps=600, **{limit: 3.0})
     set_often(run, (ahead_s,))
     told = run.result()
     is_deadline = limit == "deadline_s"
     assert told["ended_by"] == ("deadline" if is_deadline else "")
-    assert 1.0 < told["ended_s"] < (4.5 if is_deadline else 4.0 + 10.0)  # half a second: a busy machine
+    assert 1.0 < told["ended_s"] < (3.5 if is_deadline else 3.0 + 10.0)  # half a second: a busy machine
 
 
 def test_a_resumed_experiment_continues_its_account_by_a_clock_that_was_set_back(run: Run):
@@ -227,9 +227,9 @@ def test_a_resumed_experiment_continues_its_account_by_a_clock_that_was_set_back
     assert told["cost"] < 60 * rate()
 
 
-@pytest.mark.parametrize("stopped_s", [60.0 if IS_WHOLE else 2.5])
+@pytest.mark.parametrize("stopped_s", [60.0 if IS_WHOLE else 1.5])
 def test_trials_still_cost_while_their_driver_is_stopped(run: Run, stopped_s):
-    run.start(trials=1, steps=8)
+    run.start(trials=1, steps=7)
     run.wait_for_steps(4)
     run.stop_for(stopped_s)
     told = run.result()
@@ -237,17 +237,17 @@ def test_trials_still_cost_while_their_driver_is_stopped(run: Run, stopped_s):
     assert told["cost"] == pytest.approx(told["real"], rel=0.01)
 
 
-@pytest.mark.parametrize("stopped_s", [60.0 if IS_WHOLE else 3.0])
+@pytest.mark.parametrize("stopped_s", [60.0 if IS_WHOLE else 2.5])
 def test_a_trial_that_ends_while_its_driver_is_stopped_costs_until_its_own_end(run: Run, stopped_s):
-    run.start(trials=1, sleeps=True, step_s=0.6)
+    run.start(trials=1, sleeps=True, step_s=0.4, cost_budget=1.7 * rate())
     run.wait_for_steps(1)
     run.stop_for(stopped_s)
     told = run.result()
-    assert told["real"] < (stopped_s - 1.0) * rate()
+    assert (told["ended_by"], told["real"] < (stopped_s - 1.0) * rate()) == ("", True)
     assert told["cost"] == pytest.approx(told["real"], abs=0.2 * rate())
 
 
-@pytest.mark.parametrize("moment_s", [0.3, 0.9, 1.3, 2.1] if IS_WHOLE else [0.9])
+@pytest.mark.parametrize("moment_s", [0.3, 0.9, 1.3, 2.1] if IS_WHOLE else [0.6])
 def test_a_killed_driver_leaves_no_cost_uncounted_and_charges_half_a_second_more_at_most(run: Run, moment_s):
     run.start(trials=1, steps=1, step_s=100.0)
     run.wait_for("alive")

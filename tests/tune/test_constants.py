@@ -124,3 +124,19 @@ def test_a_run_follows_the_variables(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out.partition("Number of errored trials")[0]
     assert ("errored after" in shown, "the third step" in shown) == (True, False)
     assert json.loads(Path(result.path, "params.json").read_text()) == {"x": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("TUNE_GLOBAL_CHECKPOINT_S", "TUNE_WARN_THRESHOLD_S", "TUNE_MAX_LEN_IDENTIFIER"),
+        *("TUNE_RESULT_BUFFER_MIN_TIME_S", "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S_AUTOSCALER"),
+    ],
+)
+def test_a_bad_value_ends_a_run_before_its_first_trial(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "soon")
+    run = RunConfig(name="bad", storage_path=str(tmp_path), verbose=0)
+    with pytest.raises(ValueError, match=f"{name}='soon'"):
+        tune.Tuner(Fails, run_config=run).fit()
+    assert list(tmp_path.glob("bad/*/")) == []  # no trial has a directory

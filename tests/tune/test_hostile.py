@@ -318,3 +318,30 @@ def test_a_full_disk_fails_the_trial_that_needs_room_and_no_other(small_disk):
     assert [result.metrics["training_iteration"] for result in grid][1:] == [12, 12]
     with open_trials(small_disk / "full") as reader:
         assert [trial.status for trial in reader.trials()] == ["ERROR", "TERMINATED", "TERMINATED"]
+
+
+class Unbuildable(Exception):
+    def __init__(self, first, second):
+        super().__init__("only one")
+
+
+def raise_unbuildable(config):
+    raise Unbuildable(1, 2)
+
+
+def test_trials_that_cannot_start_and_errors_that_cannot_be_sent_are_tune_errors(tmp_path):
+    kinds = ["too large", "not picklable", "raises what cannot be built again"]
+    space = {
+        "kind": tune.grid_search(kinds),
+        "lock": tune.sample_from(lambda spec: threading.Lock() if spec.config.kind == kinds[1] else None),
+    }
+    sized = tune.with_resources(
+        raise_unbuildable, lambda config: {"cpu": 999 if config["kind"] == kinds[0] else 1}
+    )
+    run = RunConfig(name="never", storage_path=str(tmp_path), verbose=0)
+    grid = Tuner(sized, param_space=space, run_config=run).fit()
+    again = ExperimentAnalysis(tmp_path / "never")
+    for errors in (grid.errors, [trial.error for trial in again.trials]):
+        assert [type(error) for error in errors] == [TuneError] * 3
+        words = [("999" in text, "lock" in text, "only one" in text) for text in map(str, errors)]
+        assert words == [(True, False, False), (False, True, False), (False, False, True)]

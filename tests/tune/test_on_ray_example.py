@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.tune.test_clock import COMPILER, HOUR_S, Run, compile_shim
+from tests.series import IS_WHOLE
+from tests.tune.test_clock import COMPILER, HOUR_S, SETTINGS, Run, compile_shim
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tune" / "on_ray.py"
 
@@ -46,7 +47,7 @@ def test_it_runs_on_a_cluster_that_the_environment_names(plain_head, tmp_path):
 
 @pytest.mark.ray
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-@pytest.mark.parametrize("ahead_s", [HOUR_S])
+@pytest.mark.parametrize("ahead_s", SETTINGS if IS_WHOLE else [HOUR_S])
 def test_costs_count_the_start_of_an_actor_and_do_not_follow_a_clock_that_is_set(
     plain_head, tmp_path, ahead_s
 ):

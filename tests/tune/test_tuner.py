@@ -64,6 +64,15 @@ def test_fit_finds_the_best_configuration_and_writes_rays_files(tmp_path):
     assert (directory / "progress.csv").read_text().count("\n") == 5
 
 
+@pytest.mark.slow
+def test_a_restored_tuner_has_the_results_of_fit(tmp_path):
+    run = RunConfig(name="e", storage_path=str(tmp_path), verbose=0)
+    grid = Tuner(make_train(), param_space={"x": 2.0}, run_config=run).fit()
+    again = Tuner.restore(tmp_path / "e", make_train()).get_results()
+    assert again[0].metrics == grid[0].metrics
+    assert again[0].metrics["done"]
+
+
 def test_a_failing_trial_is_a_result_with_its_error_and_the_others_go_on(tmp_path):
     def train(config):
         if config["x"] == 1:

@@ -20,10 +20,7 @@ _unfilled: list[type] = []  # those whose attributes have not been read yet
 
 
 def dumps(value: object, keep_out: Callable[[PickleBuffer], bool] | None = None) -> bytes:
-    """Returns a pickle for `pickle.loads`, without the buffers for which `keep_out` returns False.
-
-    Raises what cloudpickle raises.
-    """
+    """Returns a pickle, without the buffers for which `keep_out` returns False; raises as cloudpickle."""
     stream = io.BytesIO()
     pickler()(stream, protocol=5, buffer_callback=keep_out).dump(value)
     return stream.getvalue()

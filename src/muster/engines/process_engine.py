@@ -164,7 +164,7 @@ class ProcessEngine:
         self._trials: dict[str, TrialRun] = {}
         self._events: list[EngineEvent] = []
         self._next_check = 0.0
-        self._polls = (0.0, clock.now())  # the last two: one that a stop interrupts is empty
+        self._polled_at = clock.now()
         self._left_s: Callable[[], float] = lambda: _FAR
         self._waiting = StartQueue()
         self._is_starting = False
@@ -236,7 +236,7 @@ class ProcessEngine:
             self._pool.send(run.worker, run.usual_answer or run.answer(len(self._trials)))
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
-        now, self._polls = self._clock.monotonic(), (self._polls[1], self._clock.now())
+        now, self._polled_at = self._clock.monotonic(), self._clock.now()
         until = now + timeout_s
         while True:
             if now >= self._next_check:
@@ -250,7 +250,9 @@ class ProcessEngine:
                 events, self._events = self._events, []
                 return events
             now = self._clock.monotonic()
-            if now >= until:
+            if now > until + STOPPED_S:
+                until = now + 0.1  # what came while this process was stopped has not been seen yet
+            elif now >= until:
                 return ()
 
     def close(self) -> None:
@@ -391,8 +393,8 @@ class ProcessEngine:
 
     def _on_exited(self, worker: WorkerHandle, run: TrialRun, report: ExitReport) -> None:
         run.exit_report = report
-        if self._clock.now() - self._polls[0] > STOPPED_S:
-            run.ended_at = max(self._polls[0], run.ordered_at + report.took_s)
+        if self._clock.now() - self._polled_at > STOPPED_S:
+            run.ended_at = max(self._polled_at, run.ordered_at + report.took_s)
         if report.stays and run.kill_at is None:
             self._pool.release(worker, keep=True)
             self._finish(run, is_done=report.is_done, reusable=True)
@@ -436,9 +438,8 @@ class ProcessEngine:
                 run.worker.last_seen_at = min(now, run.worker.last_seen_at + missed_s)
         self._next_check = now + self._timeouts.beat_s
         for run in list(self._trials.values()):
-            worker = run.worker
-            if worker is not None:
-                self._check_run(run, worker, now)
+            if run.worker is not None:
+                self._check_run(run, run.worker, now)
         self._check_more(now)
 
     def _check_run(self, run: TrialRun, worker: WorkerHandle, now: float) -> None:

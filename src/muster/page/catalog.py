@@ -136,7 +136,9 @@ class Catalog:
             storage = Storage(str(inner), filesystem)
             content = storage.read(STORE_NAME)
         except (MusterError, ValueError, ImportError, OSError) as error:
-            raise StoreError(f"{url} is no experiment: its {STORE_NAME} cannot be read ({error})") from error
+            raise StoreError(
+                f"{url} is not an experiment directory: its {STORE_NAME} cannot be read ({error})"
+            ) from error
         copy = tempfile.TemporaryDirectory(prefix="muster-page-")
         self._copies.append(copy)
         Path(copy.name, STORE_NAME).write_bytes(content)

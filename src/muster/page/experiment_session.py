@@ -294,6 +294,6 @@ def open_session(path: str, *, clock: Clock, remote: RemoteFiles | None = None) 
     if not os.path.isfile(os.path.join(place, "experiment.sqlite")):
         what = "there is no such directory" if not os.path.exists(place) else "it has no experiment.sqlite"
         raise StoreError(
-            f"{path} is no experiment: {what}; give the directory that fit() wrote, <storage_path>/<name>"
+            f"{path} is not an experiment directory: {what}; give the one of fit(), <storage_path>/<name>"
         )
     return ExperimentSession(place, clock=clock, remote=remote)

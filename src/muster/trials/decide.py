@@ -38,11 +38,11 @@ class PluginCalls:
 
     def notify(self, hook: str, trial: Trial, *result: dict[str, Any]) -> Any:  # noqa: ANN401
         """Calls one hook of the scheduler about a trial, and returns its answer."""
-        return _called(self.scheduler, hook, trial, self.view, trial, *result)
+        return _called(hook, self.scheduler, trial, self.view, trial, *result)
 
     def decision(self, trial: Trial, flat: dict[str, Any]) -> str:
         """Returns the decision of the scheduler on a result."""
-        decision: str = self.notify("on_trial_result", trial, flat)
+        decision: str = _called("on_trial_result", self.scheduler, trial, self.view, trial, flat)
         if decision not in _DECISIONS:
             raise TuneError(
                 f"{type(self.scheduler).__name__}.on_trial_result returned {decision!r} for trial "
@@ -52,10 +52,10 @@ class PluginCalls:
 
     def stopper_stops(self, trial: Trial, result: dict[str, Any]) -> bool:
         """Returns whether the stopper ends the trial that reported this result."""
-        return bool(_called(self.stopper, "__call__", trial, trial.trial_id, result))
+        return bool(_called("__call__", self.stopper, trial, trial.trial_id, result))
 
     def stops_all(self) -> bool:
-        return self.stopper is not None and bool(_called(self.stopper, "stop_all", None))
+        return self.stopper is not None and bool(_called("stop_all", self.stopper, None))
 
     def why_all(self) -> str:
         """Returns why the stopper ends the experiment, in words."""
@@ -81,15 +81,18 @@ class PluginCalls:
 
     def choose(self) -> Trial | None:
         """Returns the trial that the scheduler starts next."""
-        trial: Any = _called(self.scheduler, "choose_trial_to_run", None, self.view)
+        trial: Any = _called("choose_trial_to_run", self.scheduler, None, self.view)
         if trial is None or isinstance(trial, Trial):
             return trial
         name = type(self.scheduler).__name__
         raise TuneError(f"{name}.choose_trial_to_run returned {trial!r}; return one of the trials, or None")
 
 
-def _called(plugin: object, hook: str, trial: Trial | None, *arguments: object) -> Any:  # noqa: ANN401
-    """Calls a hook; an error names the plug-in that raised it, and is of the same type."""
+def _called(hook: str, plugin: object, trial: Trial | None, *arguments: object) -> Any:  # noqa: ANN401
+    """Calls a hook; an error names the plug-in that raised it, and is of the same type.
+
+    The plug-in is not the first argument: `SlowCalls` takes that for the `self` of a hook.
+    """
     try:
         return getattr(plugin, hook)(*arguments)
     except MusterError:

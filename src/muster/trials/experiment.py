@@ -80,7 +80,7 @@ class ExperimentState:
         self.limits = settings.limits  # its deadline is by the clock of the events
         self.guard = self._make_guard()
         self.idle_since: float | None = None  # nothing runs, and the experiment is not over
-        self._idle_warning_at = inf
+        self._warn_at = inf
         self.ended_by = ""  # "budget" or "deadline": what ended this run; its trials can be resumed
         self._noted = (0, -inf)  # facts, and when there were so many for the first time
 
@@ -186,11 +186,10 @@ class ExperimentState:
         if index.with_process or self.is_finished:
             self.idle_since = None
         elif self.idle_since is None:
-            bounded_s, growing_s = self.settings.idle_warning_s
-            self.idle_since, self._idle_warning_at = at, at + (bounded_s if index.is_bounded else growing_s)
-        elif at >= self._idle_warning_at:
+            self.idle_since, self._warn_at = at, at + self.settings.idle_warning_s[not index.is_bounded]
+        elif at >= self._warn_at:
             idle_s = at - self.idle_since
-            self._idle_warning_at = at + idle_s
+            self._warn_at = at + idle_s
             search = getattr(plugins.search, "searcher", plugins.search)
             who = type(plugins.scheduler if index.live else search).__name__
             starts = "starts none of the waiting trials" if index.live else "suggests none"
@@ -201,15 +200,16 @@ class ExperimentState:
 
     def _hurry_last(self) -> None:
         """Shortens the grace of the trials that stop, once nothing else runs or will."""
-        waits = self.index.pending or self.index.paused or not self.is_exhausted
-        live = self.index.live.values()
-        hurries = not (waits and not self.is_stopping and not self.ended_by) and not any(
-            trial.state in HAS_PROCESS and trial.state is not TrialState.STOPPING for trial in live
-        )
-        grace_s = self.settings.stop_grace_s
-        if hurries and not self._hurries and grace_s < self.settings.force_cleanup_s:
-            ids = [trial.trial_id for trial in live if trial.state is TrialState.STOPPING]
-            self._commands += [StopTrial(trial_id=trial_id, grace_s=grace_s) for trial_id in ids]
+        index, settings = self.index, self.settings
+        if not index.stopping:  # nearly always
+            self._hurries = False
+            return
+        waits = index.pending or index.paused or not self.is_exhausted
+        is_last = len(index.stopping) == index.with_process
+        hurries = is_last and bool(not waits or self.is_stopping or self.ended_by)
+        if hurries and not self._hurries and settings.stop_grace_s < settings.force_cleanup_s:
+            grace_s = settings.stop_grace_s
+            self._commands += [StopTrial(trial_id=trial_id, grace_s=grace_s) for trial_id in index.stopping]
         self._hurries = hurries
 
     def wake_at(self, at: float) -> float:

@@ -32,6 +32,7 @@ class TrialIndex:
         self._latest: deque[Trial] = deque()  # finished ones that are not packed yet
         self.experiment_dir, self._place = experiment_dir, place
         self.starting: set[str] = set()  # handed to the engine, no process yet
+        self.stopping: dict[str, Trial] = {}
         self.capacity = Resources.of(capacity)
         self.is_bounded = True  # False: the engine may find more than that
         self._used = EMPTY
@@ -88,10 +89,12 @@ class TrialIndex:
             self._latest.append(trial)
             if len(self._latest) > KEPT_WHOLE:
                 self._latest.popleft().pack()
+        self.starting.discard(key)
+        self.stopping.pop(key, None)
         if state is TrialState.STARTING:
             self.starting.add(key)
-        else:
-            self.starting.discard(key)
+        elif state is TrialState.STOPPING:
+            self.stopping[key] = trial
         if state in HAS_PROCESS:
             if key not in self._held:
                 self._held[key] = size = self.size(trial)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.base import by_value
@@ -143,10 +142,10 @@ class CallbackList:
         for callback in self.callbacks:
             for handler in _handlers([callback], "setup"):
                 if _accepts(handler, info):
-                    handler(**info)
+                    _called(handler, "setup", **info)
                 else:
                     _warn_old_setup(callback)
-                    handler()
+                    _called(handler, "setup")
 
     def fire(
         self,
@@ -161,11 +160,17 @@ class CallbackList:
         """Calls one hook of all callbacks; a hook that no callback has costs nothing."""
         if result is not None:  # every result comes here: no dict of arguments is made and merged
             for handler in self._served[hook]:
-                handler(iteration=iteration, trials=trials, trial=trial, result=result)
+                try:
+                    handler(iteration=iteration, trials=trials, trial=trial, result=result)
+                except Exception as error:
+                    raise _failed(handler, hook, error) from error
             return
         if hook in _STEPS:  # so does every step
             for handler in self._served[hook]:
-                handler(iteration=iteration, trials=trials)
+                try:
+                    handler(iteration=iteration, trials=trials)
+                except Exception as error:
+                    raise _failed(handler, hook, error) from error
             return
         if trial is not None:
             info["trial"] = trial
@@ -188,14 +193,14 @@ class CallbackList:
 
     def _call(self, hook: str, info: dict[str, Any]) -> None:
         for handler in self._served[hook]:
-            handler(**info)
+            _called(handler, hook, **info)
 
     def get_state(self) -> dict[int, Any] | None:
         """Returns the states by position; None when no callback has any."""
         states: dict[int, Any] = {}
         for position, callback in enumerate(self.callbacks):
             for get_state in _handlers([callback], "get_state"):
-                if (state := get_state()) is not None:
+                if (state := _called(get_state, "get_state")) is not None:
                     states[position] = state
         return states or None
 
@@ -203,7 +208,7 @@ class CallbackList:
         """Gives each callback the state that the one at its position had saved."""
         for position, callback in enumerate(self.callbacks):
             for set_state in _handlers([callback], "set_state") if position in states else ():
-                set_state(states[position])
+                _called(set_state, "set_state", states[position])
 
     def save_state(self) -> bytes | None:
         """Returns `get_state` as bytes, for the experiment's store; None: there is nothing to save."""
@@ -248,25 +253,26 @@ def _handlers(callbacks: Iterable[object], hook: str) -> tuple[_Handler, ...]:
     for callback in callbacks:
         handler = getattr(callback, hook, None)
         if handler is not None and getattr(handler, "__func__", None) is not empty:
-            found.append(_named(callback, hook, handler))
+            found.append(handler)
     return tuple(found)
 
 
-def _named(callback: object, hook: str, handler: _Handler) -> _Handler:
-    """Returns a hook whose errors name it; each is also of the type that the hook raised."""
+def _called(handler: _Handler, hook: str, *arguments: object, **info: object) -> Any:  # noqa: ANN401
+    """Calls a hook, and returns what it returns; an error names the callback."""
+    try:
+        return handler(*arguments, **info)
+    except Exception as error:
+        raise _failed(handler, hook, error) from error
 
-    @wraps(handler, assigned=())
-    def call(*arguments: object, **info: object) -> Any:  # noqa: ANN401 - what the hook returns
-        try:
-            return handler(*arguments, **info)
-        except Exception as error:
-            raise as_plugin_error(
-                error,
-                f"callback {type(callback).__name__}.{hook} raised {error_text(error)}. "
-                f"Fix the callback, or leave it out of RunConfig.callbacks",
-            ) from error
 
-    return call
+def _failed(handler: _Handler, hook: str, error: Exception) -> TuneError:
+    """Returns an error that names the callback, and is also of the type that it raised."""
+    name = type(getattr(handler, "__self__", handler)).__name__
+    return as_plugin_error(
+        error,
+        f"callback {name}.{hook} raised {error_text(error)}. "
+        f"Fix the callback, or leave it out of RunConfig.callbacks",
+    )
 
 
 def _accepts(handler: Callable[..., Any], info: dict[str, Any]) -> bool:

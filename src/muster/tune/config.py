@@ -207,6 +207,9 @@ class RunConfig(BriefRepr):
                 name = "progress_reporter" if given is self.progress_reporter else "callbacks"
                 kind = given.__name__
                 raise ValueError(f"RunConfig({name}={kind}): is a class; pass an object of it, {kind}()")
+        for given in self.callbacks or ():
+            if not any(name == "setup" or name.startswith("on_") for name in dir(given)):
+                raise ValueError(f"RunConfig(callbacks=[{given!r}]): has no hook; pass a tune.Callback")
         if not isinstance(self.page, bool):
             raise ValueError(f"RunConfig(page={self.page!r}): must be True or False")
         if self.engine not in ENGINES:

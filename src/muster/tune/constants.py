@@ -22,7 +22,7 @@ TUNE_DISABLE_DATED_SUBDIR | 0 | 1: generated experiment names have no date.
 TUNE_DISABLE_RESOURCE_CHECKS | | Always on: muster does not check tasks that a trial starts on Ray.
 TUNE_DISABLE_SIGINT_HANDLER | 0 | 1: Ctrl-C raises KeyboardInterrupt at once, instead of a gentle stop.
 TUNE_DISABLE_STRICT_METRIC_CHECKING | 0 | 1: results may lack the metric.
-TUNE_FORCE_TRIAL_CLEANUP_S | 600 | Seconds that a stopped trial has to end before muster kills it.
+TUNE_FORCE_TRIAL_CLEANUP_S | 600 | Seconds that a stopped trial has to end before muster kills it; 0: never.
 TUNE_FUNCTION_THREAD_TIMEOUT_S | 2 | No effect: a trial is a process; use TUNE_FORCE_TRIAL_CLEANUP_S.
 TUNE_GLOBAL_CHECKPOINT_S | auto | Seconds between snapshots of the plug-ins; results are on disk at once.
 TUNE_MAX_LEN_IDENTIFIER | 130 | Characters of a trial directory name before its date.

@@ -222,11 +222,9 @@ class ResultGrid:
             if own
             else "no trial reported anything"
         )
-        if not own and self.num_errors:
-            error = self.errors[0] if self.errors else None
-            text = error_text(error) if isinstance(error, BaseException) else str(error).strip()
-            first = "" if error is None else f", the first with {text.splitlines()[-1]}"
-            hint = f"{self.num_errors} of {len(trials)} trials failed{first}"
+        if not own and (errors := self.errors):
+            first = error_text(errors[0]).removeprefix("TuneError: ").rstrip().rpartition("\n")[2]
+            hint = f"{len(errors)} of {len(trials)} trials failed, the first with {first}"
         odd = [value for trial in trials if (value := flatten(trial.last_result).get(metric)) is not None]
         if metric not in known and odd:
             hint = f"its values, such as {shown(odd[0])}, are not a number"

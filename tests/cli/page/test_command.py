@@ -37,7 +37,7 @@ def test_a_directory_of_experiments_names_them(tmp_path: Path):
 
 
 def test_an_address_that_cannot_be_reached_is_an_error_with_the_address():
-    with pytest.raises(StoreError, match="memory://nothing/here is no experiment"):
+    with pytest.raises(StoreError, match="memory://nothing/here is not an experiment directory"):
         catalog_of(["memory://nothing/here"], [])
 
 

@@ -280,7 +280,7 @@ def test_what_is_no_experiment_is_refused_with_what_to_do(tune, four, tmp_path):
     told = {
         tmp_path / "gone": "there is no such file or directory",
         tmp_path
-        / "empty": "is no experiment: it has no experiment.sqlite. Give the directory that fit() wrote",
+        / "empty": "is not an experiment directory (experiment.sqlite not found). Give the directory",
         four / "train_a_00000_dir": f"is the directory of a trial: give that of its experiment, {four}",
     }
     for path, message in told.items():
@@ -317,7 +317,7 @@ def test_an_experiment_at_a_url_is_read_and_nobody_says_whether_it_runs(tune, fo
     assert text.startswith("b: unfinished\n1 trial: 1 RUNNING\n")
     assert "\nin memory://exp/b\nTo continue: muster tune resume memory://exp/b\n" in text
     missing = tune("ls", "memory://exp/gone")
-    assert (missing.exit_code, "is no experiment: it has no experiment.sqlite" in missing.output) == (2, True)
+    assert (missing.exit_code, "is not an experiment directory" in missing.output) == (2, True)
 
 
 def test_commands_name_what_lies_at_a_url_with_its_scheme(tune, tmp_path):

@@ -11,10 +11,10 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from muster import tune
-from muster.errors import RestoreError
+from muster.errors import LedgerLocked, RestoreError
 from muster.host.scratch_directory import ScratchDirectory
-from muster.stores.experiment.reader import STORE_NAME
-from muster.tune.execution.restore import open_experiment
+from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
+from muster.tune.execution.restore import TRAINABLE_FILE, open_experiment
 from muster.tune.trainable import stored_object
 
 pytestmark = pytest.mark.slow
@@ -163,3 +163,12 @@ def test_runs_of_one_experiment_share_a_parameter_and_leave_no_other(world):
     assert names[0] == names[1]
     assert [len(each) for each in names] == [1, 1, 1]
     assert names[2] != names[1]
+
+
+def test_a_second_driver_of_a_running_experiment_leaves_its_trainable_alone(half_done):
+    here = half_done.here()
+    before = (here / TRAINABLE_FILE).read_bytes()
+    with SqliteTrialStore(here), pytest.raises(LedgerLocked):
+        half_done.fit(data=np.zeros(SIZE))
+    assert (here / TRAINABLE_FILE).read_bytes() == before
+    assert totals(half_done.resume()) == [SIZE + 3.0, SIZE + 4.0]

@@ -149,6 +149,17 @@ def test_a_save_comes_early_when_many_trials_wait_for_it():
     assert saver.is_due()
 
 
+def test_saves_are_as_far_apart_as_the_user_wants():
+    clock = ManualClock()
+    saver = ExperimentSaver(simulated(2).run().state, store=SlowStore(clock), clock=clock)
+    saver.min_period_s = 50.0
+    saver.save(lambda: None)
+    clock.advance(49.0)
+    assert not saver.is_due()
+    clock.advance(1.1)
+    assert saver.is_due()
+
+
 def simulated(count: int) -> SimulatedExperiment:
     return SimulatedExperiment(
         curve=lambda config, iteration: {"loss": config["x"]},

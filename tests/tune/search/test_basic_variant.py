@@ -58,6 +58,13 @@ def test_grids_are_gone_through_first_by_name_fastest():
     ]
 
 
+def test_a_grid_may_hold_whole_configs():
+    assert rest(generator(grid_search([{"a": 1}, {"a": 2}]))) == [
+        ("abcde_00000", {"a": 1}, {"": {"a": 1}}, "0_config=a_1"),
+        ("abcde_00001", {"a": 2}, {"": {"a": 2}}, "1_config=a_2"),
+    ]
+
+
 def test_samples_are_outside_and_grids_inside():
     assert [c["a"] for _, c, _, _ in rest(generator({"a": grid_search([1, 2])}, 2))] == [1, 2, 1, 2]
 

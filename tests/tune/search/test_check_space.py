@@ -22,6 +22,7 @@ WRONG = [
     ("param_space['a']: choice([]) has nothing", {"a": tune.choice([])}),
     ("param_space['a']: grid_search([]) has no values", {"a": tune.grid_search([])}),
     ("param_space['a']: grid_search(3) needs a list", {"a": {"grid_search": 3}}),
+    ("param_space: a grid of whole configs holds dicts", tune.grid_search([3])),
     ("param_space['a'][1]['b']: uniform(2, 1)", {"a": tune.choice([1, {"b": tune.uniform(2, 1)}])}),
     ("param_space['a'][0]: uniform(2, 1)", {"a": tune.grid_search([tune.uniform(2, 1)])}),
     ("param_space['a'][1]['b']: uniform(2, 1)", {"a": [0, {"b": tune.uniform(2, 1)}]}),
@@ -44,7 +45,7 @@ def test_what_no_value_can_come_from_is_refused_by_the_tuner_tune_run_and_ask_te
     for take in (partial(tune.Tuner, lambda config: None), tune.ask_tell.AskTell):
         with pytest.raises(ValueError, match=re.escape(beginning)):
             take(param_space=space)
-    with pytest.raises(ValueError, match=r"^config\["):
+    with pytest.raises(ValueError, match=r"^config[:\[]"):
         tune.run(lambda config: None, config=space)
 
 

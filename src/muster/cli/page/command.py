@@ -166,7 +166,7 @@ def _check_path(path: str) -> None:
         raise StoreError(f"{path}: there is no such directory; give the one that fit() wrote")
     below = sorted(each.parent.name for each in place.glob("*/experiment.sqlite"))[:3]
     hint = f"there are experiments below it: {', '.join(below)}" if below else "give the one that fit() wrote"
-    raise StoreError(f"{path} is no experiment, it has no experiment.sqlite; {hint}")
+    raise StoreError(f"{path} is not an experiment directory (experiment.sqlite not found); {hint}")
 
 
 def _check_installed() -> None:

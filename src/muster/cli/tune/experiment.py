@@ -176,7 +176,7 @@ def _not_one(place: str) -> StoreError:
     if inside:
         names = ", ".join(os.path.basename(each) for each in inside[:3])
         hint = f"There are experiments below it ({names}): give one of them"
-    return StoreError(f"{place} is no experiment: it has no {STORE_NAME}. {hint}")
+    return StoreError(f"{place} is not an experiment directory ({STORE_NAME} not found). {hint}")
 
 
 def _read(reader: TrialReader, place: str, root: str, filesystem: object = None) -> ExperimentView:
@@ -206,7 +206,7 @@ def _read_remote(place: str, filesystem: object, url: str) -> ExperimentView:
         content = Storage(place, filesystem).read(STORE_NAME)
     except MusterError as error:
         raise StoreError(
-            f"{place} is no experiment: it has no {STORE_NAME} that can be read ({error})"
+            f"{place} is not an experiment directory: its {STORE_NAME} cannot be read ({error})"
         ) from error
     with tempfile.TemporaryDirectory() as copy:
         Path(copy, STORE_NAME).write_bytes(content)

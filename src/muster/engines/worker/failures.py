@@ -16,8 +16,8 @@ STOPPED = (
     "continue the process: kill -CONT %d"
 )
 OVERDUE = (
-    "trial %s has not stopped in time: muster kills its process (pid %d); while other trials run, it has "
-    "TUNE_FORCE_TRIAL_CLEANUP_S seconds"
+    "trial %s did not stop in time, so muster kills its process (pid %d); to give trials longer while others "
+    "run, raise TUNE_FORCE_TRIAL_CLEANUP_S"
 )
 _HELPER_DIED = "the fork server has died, and this trial with it"
 

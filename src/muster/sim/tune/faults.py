@@ -12,8 +12,6 @@ from msgspec import Struct
 from muster.base.rng import Seed
 from muster.session.preemption import PreemptionInfo
 
-CLOCK_JUMPS_S = (-3600.0, -20.0, 3600.0, 30 * 86_400.0)
-
 
 class MachineFaults(Struct, frozen=True):
     """MachineFaults are what is announced about the machine of one process, and what comes of it."""
@@ -120,7 +118,7 @@ class FaultPlan:
         if not self.rates.clock_jumps:
             return 0.0
         stream = self._seed.derive(f"sim.tune.clock/{step}")
-        return stream.choice(CLOCK_JUMPS_S) if stream.random() < self.rates.clock_jumps else 0.0
+        return stream.choice((-3600, -20, 3600, 2.6e6)) if stream.random() < self.rates.clock_jumps else 0.0
 
     def _machine(self, trial_id: str, attempt: int) -> MachineFaults:
         """From a stream of its own: the other faults of a seed stay as they are."""

@@ -235,7 +235,8 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
 def _completed(result: Mapping[str, Any], trial: Trial | TrialSummary) -> dict[str, Any]:
     """Returns the last result with the trial id; without any, at least where and with what it ran."""
     if TRAINING_ITERATION in result:
-        return {**result, "experiment_tag": trial.experiment_tag}
+        ended = {"done": True} if trial.status == Trial.TERMINATED else {}  # no row of its own in the store
+        return {**result, "experiment_tag": trial.experiment_tag, **ended}
     location: dict[str, Any] = dict(trial.location) if isinstance(trial, Trial) else {}
     if (at := trial.start_time if isinstance(trial, Trial) else trial.started_at) is not None:
         location |= {"date": datetime.fromtimestamp(at).strftime("%Y-%m-%d_%H-%M-%S"), "timestamp": int(at)}
@@ -284,4 +285,4 @@ def saved_trials(directory: str, filesystem: Any = None) -> tuple[TrialSummary, 
 def _no_store(directory: str, filesystem: Any = None) -> ValueError:  # noqa: ANN401
     own = "Give the directory that fit() or run() wrote (<storage_path>/<name>), not that of a trial"
     hint = rays_hint(Storage(directory, filesystem).listing(), directory) or own
-    return ValueError(f"{directory} is no experiment: it has no {STORE_NAME}. {hint}")
+    return ValueError(f"{directory} is not an experiment directory ({STORE_NAME} not found). {hint}")

@@ -154,22 +154,13 @@ def run_experiment(
         files=CheckedCheckpoints(engine, spec.place.checkpoints(), state.index.trials.get, deletions),
     )
     if spec.resume is not None:
-        restorer = Restorer(spec.resume, spec.place, clock)
-        atomic_write(directory / TRAINABLE_FILE, spec.code)  # the next resume runs what this one runs
-        restorer.restore(saver, state, store.load(), _make_trial(spec, run.template))
-        restorer.repair_logs(run.writer, run.hooks)
-        if run.uploads is not None:
-            run.uploads.note(state.index.order)
+        _restore(spec, run, Restorer(spec.resume, spec.place, clock), saver, store)
     _announce(spec, run, reporter)
     stack.callback(SlowCalls(state.plugins, run.hooks.callbacks, number("TUNE_WARN_THRESHOLD_S")).close)
     if not hasattr(engine, "publish"):  # on this machine; Ray shares a cluster out itself
         _warn_of_others(spec, run, stack, reporter)
-    try:
+    with _ending_hooks(state):
         controller.run(_between_steps(state, engine, clock, stop))
-    except Exception:
-        with suppress(TuneError):  # the first error is the one to show
-            state.plugins.fire("on_experiment_end")
-        raise
     is_interrupted = stop.is_set() and not state.is_finished
     if state.ended_by:
         store.save_settings({**settings_record(spec.trainable_name, spec.tune, state), **_end_record(state)})
@@ -186,6 +177,28 @@ def run_experiment(
     return ExperimentOutcome(
         state=state, place=spec.place, is_interrupted=is_interrupted, is_uploaded=is_uploaded
     )
+
+
+def _restore(
+    spec: ExperimentSpec, run: _Assembled, restorer: Restorer, saver: ExperimentSaver, store: SqliteTrialStore
+) -> None:
+    """Brings the trials, the plug-ins and the log files to where the last run had them."""
+    atomic_write(spec.place.directory / TRAINABLE_FILE, spec.code)  # the next resume runs what this one runs
+    restorer.restore(saver, run.state, store.load(), _make_trial(spec, run.template))
+    restorer.repair_logs(run.writer, run.hooks)
+    if run.uploads is not None:
+        run.uploads.note(run.state.index.order)
+
+
+@contextmanager
+def _ending_hooks(state: ExperimentState) -> Iterator[None]:
+    """Calls `on_experiment_end` after an error that ends the experiment, too."""
+    try:
+        yield
+    except Exception:
+        with suppress(TuneError):  # the first error is the one to show
+            state.plugins.fire("on_experiment_end")
+        raise
 
 
 def _between_steps(
@@ -218,8 +231,8 @@ def _prepare(spec: ExperimentSpec, engine: LocalEngine | RayEngine) -> None:
         set_old_experiment_aside(spec.place)
     spec.place.prepare()
     keep_parameters(spec.code, spec.place, spec.clock)
-    if spec.resume is None:
-        _write_spec(spec)
+    if spec.resume is None and holder_of(spec.place.directory / STORE_NAME) is None:
+        _write_spec(spec)  # in use: opening the store refuses
 
 
 def set_old_experiment_aside(place: ExperimentPaths) -> None:

@@ -101,7 +101,7 @@ class SavedTuner:
             return SavedTuner(**found)
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"{address or directory} has no {TUNER_FILE}, so it is no experiment that can be resumed. "
+                f"{address or directory} has no {TUNER_FILE}, so it cannot be resumed. "
                 "Give the directory that fit() or run() wrote: <storage_path>/<name>"
             ) from None
         except Exception as error:  # a pickle may raise anything

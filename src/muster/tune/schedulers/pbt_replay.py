@@ -137,7 +137,7 @@ def _rows(policy_file: str) -> list[list[Any]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise ValueError(f"{where}, line {number} is no JSON ({error}): {how}") from error
+            raise ValueError(f"{where}, line {number} is not valid JSON ({error}): {how}") from error
         if not _is_row(row):
             raise ValueError(f"{where}, line {number} is no list of {_ROW_LENGTH} policy fields: {how}")
         rows.append(row)

@@ -28,7 +28,11 @@ def check_space(space: Mapping[str, Any], where: str = "param_space") -> None:
         if isinstance(value, Domain):
             fault = _fault(value)
         else:
-            fault = _grid_fault(value) if isinstance(value, dict) else _uncalled(value) or _rays_domain(value)
+            fault = (
+                _grid_fault(path, value)
+                if isinstance(value, dict)
+                else _uncalled(value) or _rays_domain(value)
+            )
             size = _size(value)
             if size >= LARGE:
                 large.append((place, f"a {type(value).__name__} of {size / 1e6:.0f} MB"))
@@ -91,12 +95,14 @@ def _written(domain: Float | Integer) -> str:
     return f"{'q' if step else ''}{name}({domain.lower!r}, {domain.upper!r}{step})"
 
 
-def _grid_fault(value: Mapping[str, Any]) -> str:
+def _grid_fault(path: Path, value: Mapping[str, Any]) -> str:
     options = value.get("grid_search", [None])
     if isinstance(options, str) or not hasattr(options, "__iter__"):
         return f"grid_search({options!r}) needs a list of values: write grid_search([{options!r}])"
     if hasattr(options, "__len__") and not len(options):
         return "grid_search([]) has no values, so there would be no trial: give it at least one"
+    if not path and isinstance(value.get("grid_search"), list) and not isinstance(options[0], Mapping):
+        return f"a grid of whole configs holds dicts; name the parameter: {{'x': grid_search({options!r})}}"
     return ""
 
 

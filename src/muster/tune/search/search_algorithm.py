@@ -114,8 +114,8 @@ class SearchAlgorithm:
         state = stored_search_state(dirpath) if found is None else found.read_bytes()
         if state is None:
             raise RestoreError(
-                f"{dirpath} has no {self.state_file_prefix}-* and is no experiment: nothing to restore the "
-                "search from"
+                f"{dirpath} has no {self.state_file_prefix}-* and is not an experiment: nothing to "
+                "restore the search from"
             )
         self.restore_state(state)
 

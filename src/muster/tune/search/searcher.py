@@ -188,7 +188,7 @@ class Searcher:
         state = _stored_state(checkpoint_dir) if found is None else found.read_bytes()
         if state is None:
             raise RuntimeError(
-                f"{checkpoint_dir} has no {self.CKPT_FILE_TMPL.format('*')} and is no experiment of a "
+                f"{checkpoint_dir} has no {self.CKPT_FILE_TMPL.format('*')} and is not an experiment of a "
                 "searcher: nothing to restore"
             )
         restore_searcher(self, state)

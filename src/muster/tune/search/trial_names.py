@@ -26,8 +26,9 @@ def format_vars(resolved_vars: Mapping[Path, Any]) -> str:
         >>> format_vars({("a c?x",): " <;%$ok ", ("opt", "lr"): 0.5})
         'a_c_x=ok,lr=0.5000'
     """
-    paths = sorted(resolved_vars, key=sort_key)
-    return ",".join(f"{clean_value(path[-1])}={clean_value(resolved_vars[path])}" for path in paths)
+    paths = sorted(resolved_vars, key=sort_key)  # that of a grid of whole configs is empty
+    named = ((path[-1] if path else "config", resolved_vars[path]) for path in paths)
+    return ",".join(f"{clean_value(name)}={clean_value(value)}" for name, value in named)
 
 
 def trial_dirname(trial: Trial, date: str, max_len: int = 130) -> str:

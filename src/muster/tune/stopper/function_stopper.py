@@ -42,7 +42,7 @@ class FunctionStopper(Stopper):
         """Returns whether this is a callable that is no stopper; an imitation of a stopper is an error."""
         is_function = callable(fn) and not isinstance(fn, Stopper)
         if is_function and hasattr(fn, "stop_all"):
-            imitates = f"{fn!r} has stop_all but is no Stopper: let its class extend muster.tune.Stopper"
+            imitates = f"{fn!r} has stop_all but is not a Stopper: let its class extend muster.tune.Stopper"
             if isinstance(fn, type) and issubclass(fn, Stopper):
                 imitates = f"{fn.__name__} is a class; pass an object of it, {fn.__name__}(...)"
             raise ValueError(f"stop: {rays_own(fn) or imitates}")

@@ -69,7 +69,7 @@ class CombinedStopper(Stopper):
         for stopper in stoppers:
             if not isinstance(stopper, Stopper):
                 raise ValueError(
-                    f"CombinedStopper: {stopper!r} is no Stopper; wrap functions in FunctionStopper"
+                    f"CombinedStopper: {stopper!r} is not a Stopper; wrap functions in FunctionStopper"
                 )
         self._stoppers = stoppers
         self._last: Stopper | None = None  # that returned True
