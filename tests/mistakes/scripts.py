@@ -205,7 +205,7 @@ OWN = [
         ("'model.pt'", "Checkpoint.from_directory"),
         TRIAL,
     ),
-    Mistake("restore_from_nowhere", 'Tuner.restore("nowhere", train)', ("nowhere", "no experiment")),
+    Mistake("restore_from_nowhere", 'Tuner.restore("nowhere", train)', ("nowhere", "no tuner.pkl")),
     Mistake(
         "restore_other_trainable",
         "fit()\ndef other(config): pass\nTuner.restore('run', other)",
