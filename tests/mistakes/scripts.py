@@ -205,7 +205,7 @@ OWN = [
         ("'model.pt'", "Checkpoint.from_directory"),
         TRIAL,
     ),
-    Mistake("restore_from_nowhere", 'Tuner.restore("nowhere", train)', ("nowhere", "no experiment")),
+    Mistake("restore_from_nowhere", 'Tuner.restore("nowhere", train)', ("nowhere", "no tuner.pkl")),
     Mistake(
         "restore_other_trainable",
         "fit()\ndef other(config): pass\nTuner.restore('run', other)",
@@ -317,7 +317,11 @@ OWN = [
         ("time_attr='epoch'", "it has loss"),
         NOTE,
     ),
-    Mistake("restore_without_trainable", "fit()\nTuner.restore('run')", ("'train'", "trainable=...")),
+    Mistake(
+        "restore_without_trainable",
+        "fit()\nos.remove('run/trainable.pkl')\nTuner.restore('run')",
+        ("trainable.pkl", "trainable=..."),
+    ),
     Mistake(
         "best_config_without_mode",
         "tune.run(train, name='run', storage_path=os.getcwd(), verbose=0, num_samples=2).best_config",
