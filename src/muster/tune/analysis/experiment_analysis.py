@@ -62,7 +62,8 @@ class ExperimentAnalysis:
     ) -> None:
         from muster.tune.analysis.trial_record import experiment_directory, saved_trials
 
-        self._objectives = no_single_best(default_metric, default_mode)
+        is_single = default_metric is None or isinstance(default_metric, str)
+        self._objectives = "" if is_single else no_single_best(default_metric, default_mode)
         if self._objectives:
             default_metric = default_mode = None
         if default_mode is not None:
