@@ -471,7 +471,7 @@ WILD = [
         "text_metric_that_is_no_number",
         'def train(config):\n    tune.report({"loss": "bad"})\n'
         'fit(train, tune_config=TuneConfig(metric="loss", mode="min", num_samples=3))',
-        ("'loss'", "'bad'", "report a"),
+        ("'loss'", "'bad'", "not a number", "float(...)"),
     ),
     Mistake(
         "best_of_killed_trials",

@@ -112,7 +112,8 @@ def test_a_large_array_of_many_configs_is_stored_once(tmp_path):
     size, count = array.nbytes, 20
     with opened(tmp_path) as store:
         store.append([created(str(number), {"a": array, "n": number}) for number in range(count)])
-        store.append([reported(str(number), config={"inner": {"a": array}}) for number in range(count)])
+        tried = {"a": array, "inner": {"a": array}}
+        store.append([reported(str(number), config=tried) for number in range(count)])
         first = encode_snapshot({"trials": [{"config": {"a": array}}] * count})
         store.snapshot(first, {})
         store.append([created("last", {"a": np.array(array)})])

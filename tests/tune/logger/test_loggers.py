@@ -292,4 +292,4 @@ def test_a_file_logger_outside_an_experiment_says_what_to_do():
 
 def test_neighbouring_file_loggers_are_served_as_one(harness):
     served = harness.hooks._served["on_trial_result"]
-    assert [handler.__wrapped__.__self__.kinds for handler in served] == [7]
+    assert [handler.__self__.kinds for handler in served] == [7]
