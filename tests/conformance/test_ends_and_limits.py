@@ -52,9 +52,14 @@ class AtOnce(Stopper):
         return True
 
 
+def late_report(config):
+    time.sleep(0.5)  # the stopper is asked after the first trials have started
+    tune.report({"step": 1})
+
+
 @pytest.mark.conformance("C-082")
 def test_a_stopper_may_end_everything_before_any_result(tmp_path):
-    grid = fit(report_steps, tmp_path, {"steps": 10**9}, run={"stop": AtOnce()}, num_samples=3)
+    grid = fit(late_report, tmp_path, run={"stop": AtOnce()}, num_samples=3)
     assert (grid.num_errors, grid.num_terminated) == (0, len(grid))
     assert all("step" not in result.metrics for result in grid)
 
