@@ -77,7 +77,11 @@ def test_psutil_tells_the_same_as_proc(monkeypatch, sleeper) -> None:
     assert [getattr(other, name) for name in same] == [getattr(before, name) for name in same]
     assert lives(mark_of(sleeper.pid))
     assert (other.pid, other.started) in [(one.pid, one.started) for one in processes.table()]
-    assert processes.was_started_with(sleeper.pid, f"PATH={os.environ['PATH']}")
+    with subprocess.Popen(["sleep", "600"], env={"MUSTER_MARK": "1"}) as marked:
+        try:
+            until(lambda: processes.was_started_with(marked.pid, "MUSTER_MARK=1"))
+        finally:
+            marked.kill()
     os.kill(sleeper.pid, signal.SIGKILL)
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert not processes.find(sleeper.pid).lives
