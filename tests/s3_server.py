@@ -24,7 +24,7 @@ def wait_for(done, within_s=START_S):
 
 
 class Bucket:
-    """An S3 server in a process of its own."""
+    """An S3 server in a separate process."""
 
     def __init__(self, log: Path) -> None:
         (port,) = free_ports(1)

@@ -1,4 +1,4 @@
-"""A script whose configurations and results hold objects of its own classes; the tests run it as `__main__`.
+"""A script whose configs and results hold objects of classes that it defines; tests run it as `__main__`.
 
 Usage: python main_classes.py FOLDER: begins or resumes. Trials wait at step 2 while FOLDER/wait exists.
 """

@@ -232,7 +232,7 @@ class FactLog:
         self.warnings: list[str] = []  # the controller logs them and clears the list
         # Checkpoints whose directories may be deleted once the facts noted before them are durable.
         self.checkpoints_to_delete: list[CheckpointToDelete] = []
-        self.repeats = False  # facts are handled again: what was told then is not told twice
+        self.repeats = False  # facts are handled again; warnings are not logged again on replay
         self._facts: list[Fact] = []
 
     def note(self, fact: Fact) -> None:

@@ -111,7 +111,7 @@ class SimStore:
 class ClockChange:
     """A ClockChange is a controller whose time differs from that of the one before by more than what passed.
 
-    Time inside a controller is steady; only a start takes the wall clock anew, or stands still behind the
+    Time inside a controller is steady; only a start reads the wall clock again, or stands still behind the
     ledger. What began before such a start may seem longer or shorter than it was; what began later is exact.
     """
 

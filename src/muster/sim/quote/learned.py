@@ -1,7 +1,7 @@
 """Learns from a few minutes of real trials how long steps take and how curves go on, for simulated trials.
 
 A simulated trial does what the recorded trial with the nearest config did; where that one failed, it ends.
-Beyond the record its metric goes on as `extrapolation` says. Each start of a simulation draws the pace anew
+Beyond the record its metric continues as `extrapolation` says. Each simulation draws the pace again
 within what so few trials can tell, so that the spread of the answer has this uncertainty in it.
 """
 

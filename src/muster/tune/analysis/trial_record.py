@@ -235,7 +235,7 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
 def _completed(result: Mapping[str, Any], trial: Trial | TrialSummary) -> dict[str, Any]:
     """Returns the last result with the trial id; without any, at least where and with what it ran."""
     if TRAINING_ITERATION in result:
-        ended = {"done": True} if trial.status == Trial.TERMINATED else {}  # no row of its own in the store
+        ended = {"done": True} if trial.status == Trial.TERMINATED else {}  # not a row of the store
         return {**result, "experiment_tag": trial.experiment_tag, **ended}
     known: dict[str, Any] = {"trial_id": trial.trial_id}  # in Ray's order
     if (at := trial.start_time if isinstance(trial, Trial) else trial.started_at) is not None:
