@@ -9,7 +9,7 @@ from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.base.rng import Seed
 from muster.cluster.model import RuntimeReport
-from muster.cluster.ports import NoticeReport, Ports
+from muster.cluster.ports import CloudProvider, Drainer, Installer, NoticeReport, Ports
 from muster.cluster.snapshot import ProviderTraits
 from muster.stores.ledger.memory import MemoryInstanceStore
 
@@ -41,7 +41,7 @@ class Scripted:
         return answer
 
 
-class FakeProvider(Scripted):
+class FakeProvider(Scripted, CloudProvider):
     """A cloud that buys nothing by itself; put machines into `machines`."""
 
     def __init__(self, **answers) -> None:
@@ -57,11 +57,8 @@ class FakeProvider(Scripted):
     def list_instances(self):
         return self.reply("list_instances")
 
-    def launch(self, request_id, shape):
-        self.reply("launch", request_id, dict(shape))
-
-    def launch_offer(self, request_id, shape, offer):
-        self.reply("launch_offer", request_id, dict(shape), offer.name)
+    def launch(self, request_id, shape, offers=()):
+        self.reply("launch", request_id, dict(shape), *[offer.name for offer in offers])
 
     def terminate(self, request_id, cloud_ids):
         self.reply("terminate", request_id, tuple(cloud_ids))
@@ -106,7 +103,7 @@ class FakeRuntime(Scripted):
         self.reply("publish", version, report)
 
 
-class FakeDrainer(Scripted):
+class FakeDrainer(Scripted, Drainer):
     def drain(self, action):
         self.reply("drain", action)
 
@@ -114,7 +111,7 @@ class FakeDrainer(Scripted):
         return self.take("poll")
 
 
-class FakeInstaller(Scripted):
+class FakeInstaller(Scripted, Installer):
     def start(self, action):
         self.reply("start", action)
 

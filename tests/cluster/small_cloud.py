@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import BUSY, HEAD_MACHINE, HEAD_NODE, spec
+from tests.support.builders import cloud_instance, demand, node_report, node_type
 
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import NodeStatus
-from muster.testing.builders import cloud_instance, demand, node_report, node_type
 
 EVERYTHING = float("inf")
 

@@ -7,6 +7,7 @@ Written against one function that picks from a list, so that hypothesis (which s
 from __future__ import annotations
 
 from hypothesis import strategies as st
+from tests.support.builders import NOW
 
 from muster.base.resources import Resources
 from muster.base.rng import Seed
@@ -35,7 +36,6 @@ from muster.cluster.model import (
 )
 from muster.cluster.snapshot import Memory, ProviderTraits, Snapshot, TypeHealth
 from muster.cluster.states import ON_CLOUD, RUNNING, TERMINAL, InstanceState
-from muster.testing.builders import NOW
 
 S = InstanceState
 LIVE = [s for s in S if s not in TERMINAL and s is not S.UNKNOWN]

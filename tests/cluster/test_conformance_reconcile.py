@@ -22,6 +22,7 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.support.builders import NOW, node_type
 
 from muster.cluster.model import (
     DrainFailure,
@@ -34,7 +35,6 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import Terminate
 from muster.cluster.reconcile import reconcile
-from muster.testing.builders import NOW, node_type
 
 GPU = node_type("gpu", {"CPU": 1, "GPU": 1})
 TWO_TYPES = spec(CPU, GPU)

@@ -24,6 +24,7 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.support.builders import NOW, amounts, demand, gang, node_type
 
 from muster.cluster.model import LaunchLimits, NodeStatus, StopCause, Timeouts
 from muster.cluster.plan import (
@@ -38,7 +39,6 @@ from muster.cluster.plan import (
 )
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import FailedLaunch, ProviderTraits
-from muster.testing.builders import NOW, amounts, demand, gang, node_type
 
 NO_LAUNCHES = LaunchLimits(max_concurrent=0)
 ROOMY = node_type("cpu", {"CPU": 1}, max_nodes=5_000)

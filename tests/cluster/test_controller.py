@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.cluster.fakes import START, Stage
 from tests.cluster.worlds import HEAD, HEAD_MACHINE, HEAD_NODE, S, machine, node, record, spec
+from tests.support.builders import amounts, demand
 
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, NodeStatus, TerminateFailure
@@ -15,7 +16,6 @@ from muster.cluster.plan import Launch
 from muster.cluster.ports import PortErrors
 from muster.errors import CapacityExhausted, StoreError, Throttled
 from muster.stores.ledger.memory import MemoryInstanceStore
-from muster.testing.builders import amounts, demand
 
 
 class Moody:
@@ -88,7 +88,7 @@ def test_the_result_counts_what_the_ports_refused(stage, loop):
 def test_the_result_of_a_tick_without_a_ledger(stage, loop, monkeypatch):
     monkeypatch.setattr(stage.store, "load", lambda: (_ for _ in ()).throw(StoreError("gone")))
     result = loop.tick()
-    assert (result.snapshot, result.ledger) == (None, None)
+    assert (result.is_observed, result.is_decided, result.ledger.instances) == (False, False, {})
     assert [q.source for q in result.plan.quarantined] == ["ledger"]
 
 

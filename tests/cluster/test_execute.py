@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, past, record
+from tests.support.builders import amounts
 
 from muster.cluster.controller import Executor, is_wanted
-from muster.cluster.machine_size import ResizeRecord
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,
@@ -20,6 +20,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.observe import FailureInbox
 from muster.cluster.plan import Drain, EndCluster, Install, Launch, Plan, Resize, ResizeNode, Terminate
+from muster.cluster.states import ResizeRecord
 from muster.errors import (
     CapacityExhausted,
     ProviderDenied,
@@ -29,7 +30,6 @@ from muster.errors import (
     StoreError,
     Throttled,
 )
-from muster.testing.builders import amounts
 
 KINDS = (DrainFailure, InstallFailure, LaunchFailure, ResizeFailure, TerminateFailure)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from muster.cluster.model import DrainFailure, InstallFailure, LaunchFailure, TerminateFailure
 from muster.cluster.observe import FailureInbox
 
@@ -16,8 +18,22 @@ def test_failures_are_kept_by_kind_in_order_and_cleared_together():
         inbox.put(failure)
     assert list(inbox.of(LaunchFailure)) == [first, second]
     assert [inbox.of(type(other)) for other in others] == [(other,) for other in others]
+    inbox.offer(1)
     inbox.clear()
     assert not any(inbox.of(kind) for kind in KINDS)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_failure_that_was_left_undecided_is_offered_again(is_answered):
+    inbox, waits = FailureInbox(), InstallFailure(instance_id="i")
+    for failure in (DrainFailure(instance_id="d"), waits, TerminateFailure(cloud_id="c")):
+        inbox.put(failure)
+    inbox.offer(7, (waits,))
+    if is_answered:
+        inbox.clear()
+    else:
+        inbox.resolve_offer(8)
+    assert [inbox.of(kind) for kind in KINDS] == [(), (waits,), (), ()]
 
 
 FAILURES = tuple(LaunchFailure(request_id=r, node_type="cpu") for r in ("r-1", "r-2", "r-3"))

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from tests.cluster.small_cloud import EVERYTHING, SmallCloud
 from tests.cluster.worlds import BUSY
+from tests.support.builders import node_report
 
 from muster.cluster.model import NodeStatus
 from muster.cluster.plan import Reason
 from muster.cluster.states import InstanceState as S
-from muster.testing.builders import node_report
 
 QUARTER_HOUR = 180  # in ticks of five seconds
 HOURS = {"ticks": 130, "every_s": 30.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.cluster.worlds import S, past, record
+from tests.support.builders import cluster_spec, gang, instance, node_type
 
 from muster.cluster.model import (
     NEEDS_USER_ACTION,
@@ -15,7 +16,6 @@ from muster.cluster.model import (
 from muster.cluster.ports import Ledger
 from muster.cluster.snapshot import Memory
 from muster.stores.ledger.close import closing
-from muster.testing.builders import cluster_spec, gang, instance, node_type
 
 
 def test_wire_numbers_are_rays():

@@ -6,13 +6,13 @@ from collections import Counter
 
 from msgspec.structs import replace
 from tests.cluster.worlds import S, created, past, record, spec, tick, world
+from tests.support.builders import NOW, amounts, demand, node_type
 
 from muster.base.forecast import Forecast, RunningTrial
 from muster.cluster.model import LaunchLimits, Offer, StopCause
-from muster.cluster.pools import HALF_LIFE_S, after_ends, risks
+from muster.cluster.planner.offers import HALF_LIFE_S, after_ends, risks
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory, PoolRecord, ProviderTraits
-from muster.testing.builders import NOW, amounts, demand, node_type
 
 SPOT_A = Offer(zone="a", market="spot", price_per_hour=0.30)
 SPOT_B = Offer(zone="b", market="spot", price_per_hour=0.31)

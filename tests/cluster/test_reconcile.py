@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.cluster.worlds import S, after, node, record, spec, world
+from tests.support.builders import NOW, amounts, demand
 
 from muster.cluster.plan import Launch
 from muster.cluster.reconcile import RULES, reconcile
 from muster.cluster.snapshot import Quarantined
-from muster.testing.builders import NOW, amounts, demand
 
 
 def broken(name):
@@ -28,9 +28,9 @@ def test_the_rules_in_order():
         "backoff",
         "resize",
         "capacity",
-        "hold_back",
+        "defer_launches",
         "consolidate",
-        "hold_budget",
+        "enforce_budget",
         "scale_down",
         "scale_up",
         "terminate",

@@ -23,8 +23,8 @@ from tests.cluster.worlds import (
     trail,
     world,
 )
+from tests.support.builders import NOW, amounts, demand, node_type
 
-from muster.cluster.binpack.request import Packing, Removal
 from muster.cluster.model import (
     DrainFailure,
     LaunchLimits,
@@ -34,9 +34,9 @@ from muster.cluster.model import (
     StopCause,
 )
 from muster.cluster.plan import Drain, Launch, Reason, Terminate
+from muster.cluster.planner.request import Packing, Removal
 from muster.cluster.reconcile import RULES, reconcile
 from muster.cluster.snapshot import ProviderTraits
-from muster.testing.builders import NOW, amounts, demand, node_type
 
 FREE = amounts({"CPU": 1})
 
@@ -116,7 +116,7 @@ def test_w6_a_refused_drain_of_a_node_that_died_means_stopped():
 
 def test_w7_a_node_on_a_machine_nobody_lists_is_adopted_or_ignored():
     """Read-only, as section 10 says: the node names its own machine."""
-    seen = fine_world(nodes=[node("x", cloud_id=None)], traits=ProviderTraits(read_only=True))
+    seen = fine_world(nodes=[node("x", cloud_id=None)], traits=READ_ONLY)
     states, plan = tick(seen)
     (new,) = created(seen, plan)
     assert (new.cloud_id, new.node_id) == ("n-x", "n-x")
@@ -166,7 +166,7 @@ def test_1_a_node_on_a_machine_that_was_given_up_does_not_save_it(state, status)
     assert (plan.actions, sources(plan)) == ((), [])
 
 
-READ_ONLY = ProviderTraits(read_only=True)
+READ_ONLY = ProviderTraits(read_only=True, lists_nodes=True)
 
 
 def test_2_read_only_with_a_list_newer_than_the_report():
@@ -244,6 +244,7 @@ def test_5_an_upscaling_speed_that_is_no_speed(speed, launched):
     assert [dict(a.shape) for a in plan.actions] == [{"cpu": launched}]
 
 
+ODD = "record odd"
 CLOUDLESS = [S.ALLOCATED, S.RAY_STOPPED, S.ALLOCATION_TIMEOUT, S.RAY_INSTALL_FAILED, S.TERMINATION_FAILED]
 
 
@@ -252,9 +253,8 @@ def test_6_a_record_on_the_cloud_without_cloud_id_is_closed(state):
     seen = fine_world([record("odd", state, cloud_id=None)])
     states, plan = tick(seen)
     assert states == {"odd": "TERMINATED", "fine": "RAY_RUNNING"}
-    assert [(q.source, q.message) for q in plan.quarantined] == [
-        ("record odd", f"{state.name} needs a cloud id: closed")
-    ]
+    (aside,) = plan.quarantined
+    assert (aside.source, aside.message.split()[0]) == (ODD, state.name)
     assert plan.actions == ()
 
 
@@ -273,14 +273,14 @@ def test_6_a_record_without_node_id_and_without_node_is_reported_and_given_back(
     seen = fine_world([record("odd", state, node_id=None)])
     states, plan = tick(seen)
     assert states == {"odd": "TERMINATING", "fine": "RAY_RUNNING"}
-    assert sources(plan) == ["record odd"]
+    assert sources(plan) == [ODD]
 
 
 def test_6_a_request_without_launch_id_is_closed_as_failed():
     seen = fine_world([record("odd", S.REQUESTED, launch_request_id=None)])
     states, plan = tick(seen)
     assert states == {"odd": "ALLOCATION_FAILED", "fine": "RAY_RUNNING"}
-    assert sources(plan) == ["record odd"]
+    assert sources(plan) == [ODD]
 
 
 @pytest.mark.parametrize("state", [S.QUEUED, S.REQUESTED, S.ALLOCATED])
@@ -291,7 +291,7 @@ def test_6_a_record_without_type_is_closed(state):
         "odd": {S.REQUESTED: "ALLOCATION_FAILED"}.get(state, "TERMINATED"),
         "fine": "RAY_RUNNING",
     }
-    assert sources(plan) == ["record odd"]
+    assert sources(plan) == [ODD]
     assert plan.actions == ()
 
 
@@ -300,7 +300,7 @@ def test_6_a_live_record_in_no_living_state_is_set_aside_untouched(state):
     seen = fine_world([record("odd", state)])
     states, plan = tick(seen)
     assert states == {"odd": state.name, "fine": "RAY_RUNNING"}
-    assert sources(plan) == ["record odd"]
+    assert sources(plan) == [ODD]
     assert [w.instance_id for w in plan.writes] == ["fine"]
 
 
@@ -310,7 +310,7 @@ def test_7_a_history_that_does_not_say_since_when_starts_the_clock_now(state, hi
     seen = fine_world([record("odd", state, history=history)], nodes=[node("odd")] if state in RUNS else [])
     states, plan = tick(seen)
     assert states == {"odd": state.name, "fine": "RAY_RUNNING"}
-    assert sources(plan) == ["record odd"]
+    assert sources(plan) == [ODD]
     mended = after(seen, plan)["odd"]
     assert mended.history == (*history, StatusChange(state, NOW, "history was incomplete: counted from here"))
     assert sources(reconcile(following(seen, plan))) == []
@@ -326,7 +326,7 @@ def removing(*names):
         removals = [
             Removal(instance_id=name, node_type="cpu", cause=StopCause.IDLE, details="") for name in names
         ]
-        draft.packing = Packing(launch={"cpu": 1}, removals=tuple(removals), resize={"nobody": FREE})
+        draft.planned.packing = Packing(launch={"cpu": 1}, removals=tuple(removals), resize={"nobody": FREE})
 
     return tuple(capacity if rule.__name__ == "capacity" else rule for rule in RULES)
 

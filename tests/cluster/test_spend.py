@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.cluster.worlds import S, following, machine, node, past, record, spec, world
+from tests.support.builders import NOW, node_type
 
+from muster.cluster.cost import cost_of, price_per_hour, spend_so_far
 from muster.cluster.model import Offer
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory
-from muster.cluster.spend import cost_of, price_per_hour, spend_so_far
-from muster.testing.builders import NOW, node_type
 
 LIFE = past((S.QUEUED, 0), (S.REQUESTED, 100), (S.ALLOCATED, 200), (S.RAY_RUNNING, 300))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import instance
 
 from muster.cluster.model import Instance, StatusChange
 from muster.cluster.states import (
@@ -16,7 +17,6 @@ from muster.cluster.states import (
     InstanceState,
 )
 from muster.errors import InvalidTransition
-from muster.testing.builders import instance
 
 S = InstanceState
 
@@ -71,7 +71,7 @@ def test_the_wire_numbers_are_rays():
 def test_iu1_a_new_record_may_be_requested_and_nothing_else():
     INSTANCE_MACHINE.check("i-1", S.QUEUED, S.REQUESTED)
     for target in (S.RAY_RUNNING, S.UNKNOWN):
-        with pytest.raises(InvalidTransition, match=f"i-1 may not go from REQUESTED to {target.name}"):
+        with pytest.raises(InvalidTransition, match=f"i-1.*REQUESTED.*{target.name}"):
             INSTANCE_MACHINE.check("i-1", S.REQUESTED, target)
 
 

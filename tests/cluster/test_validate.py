@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.cluster.worlds import machine, node
+from tests.support.builders import demand, gang
 
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, NodeReport, NodeStatus
@@ -15,7 +16,6 @@ from muster.cluster.validate import (
     is_sound_machine,
     is_sound_node,
 )
-from muster.testing.builders import demand, gang
 
 NEGATIVE = Resources({"CPU": -1})
 

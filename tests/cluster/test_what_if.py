@@ -4,24 +4,7 @@ from collections import Counter
 
 import pytest
 from msgspec.structs import replace
-
-from muster.base.ids import CloudId, NodeId
-from muster.cluster.binpack.request import PackNode, PackRequest
-from muster.cluster.model import (
-    ClusterSpec,
-    Constraint,
-    NodeKind,
-    NodeStatus,
-    Objective,
-    RuntimeReport,
-    Timeouts,
-)
-from muster.cluster.plan import Drain, Subject
-from muster.cluster.reconcile import RULES, reconcile
-from muster.cluster.rules.draft import Draft
-from muster.cluster.snapshot import Snapshot
-from muster.cluster.what_if import ASSUMED_HEAD, PlannedDemand, what_if
-from muster.testing.builders import (
+from tests.support.builders import (
     cloud_instance,
     cluster_spec,
     demand,
@@ -32,6 +15,23 @@ from muster.testing.builders import (
     pack_node,
     snapshot,
 )
+
+from muster.base.ids import CloudId, NodeId
+from muster.cluster.model import (
+    ClusterSpec,
+    Constraint,
+    NodeKind,
+    NodeStatus,
+    Objective,
+    RuntimeReport,
+    Timeouts,
+)
+from muster.cluster.plan import Drain, Subject
+from muster.cluster.planner.pack import ASSUMED_HEAD, PlannedDemand, what_if
+from muster.cluster.planner.request import PackNode, PackRequest
+from muster.cluster.reconcile import RULES, reconcile
+from muster.cluster.rules.draft import Draft
+from muster.cluster.snapshot import Snapshot
 
 HEAD = node_type("head", {"CPU": 2}, max_nodes=1)
 CPU = node_type("cpu", {"CPU": 4}, max_nodes=5)
@@ -112,7 +112,7 @@ def test_a_plan_and_the_loop_ask_the_same_question(name):
     draft = Draft(replace(as_seen_by_the_loop(spec, wanted.nodes, wanted), now=0.0))
     for rule in RULES[: [rule.__name__ for rule in RULES].index("capacity") + 1]:
         rule(draft)
-    assert getattr(draft.pack_request, name) == getattr(what_if(spec, wanted).request, name)
+    assert getattr(draft.planned.request, name) == getattr(what_if(spec, wanted).request, name)
 
 
 def test_the_running_loop_decides_and_explains_the_same():

@@ -6,6 +6,16 @@ A record "w1" lives on machine "c-w1" and has node "n-w1", so a test names only 
 from __future__ import annotations
 
 from msgspec.structs import replace
+from tests.support.builders import (
+    NOW,
+    amounts,
+    cloud_instance,
+    cluster_spec,
+    instance,
+    node_report,
+    node_type,
+    snapshot,
+)
 
 from muster.cluster.model import (
     ClusterSpec,
@@ -19,16 +29,6 @@ from muster.cluster.plan import Plan
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Snapshot
 from muster.cluster.states import ON_CLOUD, RUNNING, TERMINAL, InstanceState
-from muster.testing.builders import (
-    NOW,
-    amounts,
-    cloud_instance,
-    cluster_spec,
-    instance,
-    node_report,
-    node_type,
-    snapshot,
-)
 
 S = InstanceState
 BUSY = amounts({"CPU": 0})

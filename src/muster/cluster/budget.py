@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from muster.cluster.budget_policy import Budget
+from muster.cluster.cost import billed_s, cost_of, spend_so_far
 from muster.cluster.model import ClusterSpec, Instance, Offer
 from muster.cluster.snapshot import BudgetPeriod, Memory
-from muster.cluster.spend import billed_s, cost_of, spend_so_far
-from muster.cluster.spending import Budget
 from muster.cluster.states import ON_CLOUD, InstanceState
 
 ENDING_S = 60.0  # from the end of a drain until the cloud has ended the machine

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from muster.base.ambient import Ambient
-from muster.base.foreign import error_text, message_text, shielded
 from muster.base.ids import InstanceId, RequestId
 from muster.base.log import OnChange, fields
+from muster.base.untrusted import call_safely, error_text, message_text
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,
@@ -39,14 +39,13 @@ from muster.cluster.plan import (
     base_id,
 )
 from muster.cluster.ports import (
-    BuysOffers,
-    EndsIdleCluster,
+    CloudProvider,
+    Drainer,
+    Installer,
     Ledger,
     PortErrors,
     Ports,
-    TakesNextOffer,
     TickResult,
-    WorksInBackground,
 )
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Quarantined, Snapshot
@@ -93,11 +92,16 @@ class Executor:
     def _hand_over(self, action: Action) -> bool:
         """Returns whether the effect is over. A refused one leaves the outbox with its record."""
         try:
-            shielded(lambda: self._call(action))
-            return not shielded(lambda: self._is_under_way(action))
+            call_safely(lambda: self._call(action))
+            return not call_safely(lambda: self._is_under_way(action))
         except ProviderError as error:
             self.errors[type(action)] += 1
-            self._refuse(action, _kind(error), message_text(error))
+            # An adapter may raise its own error class.
+            try:
+                kind = FailureKind(error.kind)
+            except Exception:  # noqa: BLE001 - an unknown kind, or one that cannot be read
+                kind = FailureKind.UNKNOWN
+            self._refuse(action, kind, message_text(error))
             return isinstance(action, Resize | ResizeNode | EndCluster)  # their rules ask again
         except Exception as error:  # noqa: BLE001 - unknown outcome: repeated with the same request id
             self.errors[type(action)] += 1
@@ -106,19 +110,19 @@ class Executor:
             return False
 
     def _is_under_way(self, action: Action) -> bool:
-        port: object = None
+        port: CloudProvider | Drainer | Installer | None = None
         if isinstance(action, Launch | Terminate):
             port = self._ports.provider
         elif isinstance(action, Drain):
             port = self._ports.drainer
         elif isinstance(action, Install):
             port = self._ports.installer
-        return isinstance(port, WorksInBackground) and port.under_way(action.request_id)
+        return port is not None and port.under_way(action.request_id)
 
     def _call(self, action: Action) -> None:
         match action:
             case Launch():
-                self._launch(action)
+                self._ports.provider.launch(action.request_id, action.shape, action.offers)
             case Terminate():
                 self._ports.provider.terminate(action.request_id, action.cloud_ids)
             case Drain():
@@ -131,20 +135,9 @@ class Executor:
                 if self._ports.resizer is not None:  # otherwise it is from before a change of provider
                     self._ports.resizer.resize(action)
             case EndCluster():
-                if isinstance(self._ports.provider, EndsIdleCluster):
-                    self._ports.provider.end_idle_cluster(action.request_id, action.policy)
+                self._ports.provider.end_idle_cluster(action.request_id, action.policy)
             case _:
                 assert_never(action)
-
-    def _launch(self, action: Launch) -> None:
-        """A launch from before the provider was replaced by one without offers still buys its types."""
-        provider = self._ports.provider
-        if action.offer is not None and action.others and isinstance(provider, TakesNextOffer):
-            provider.launch_offers(action.request_id, action.shape, (action.offer, *action.others))
-        elif action.offer is not None and isinstance(provider, BuysOffers):
-            provider.launch_offer(action.request_id, action.shape, action.offer)
-        else:
-            provider.launch(action.request_id, action.shape)
 
     def _install(self, action: Install) -> None:
         if self._ports.installer is None:
@@ -190,14 +183,6 @@ class NoInstaller(ProviderError, MusterError):
     """A NoInstaller error means that machines wait for an installer that is not configured."""
 
     kind = "config"
-
-
-def _kind(error: ProviderError) -> FailureKind:
-    """An adapter may raise an error class of its own."""
-    try:
-        return FailureKind(error.kind)
-    except Exception:  # noqa: BLE001 - an unknown kind, or one that cannot be read
-        return FailureKind.UNKNOWN
 
 
 def _subjects(action: Action) -> tuple[InstanceId, ...]:
@@ -281,32 +266,53 @@ class ClusterController:
     def tick(self) -> TickResult:
         """Runs one round. Without a usable ledger nothing is decided or done; the next tick tries again."""
         self._executor.errors.clear()
-        snapshot: Snapshot | None = None
-        ledger: Ledger | None = None
+        now = self._ambient.clock.now()
+        result = TickResult(
+            plan=Plan(tick_id="", at=now),
+            snapshot=Snapshot(tick_id="", now=now),
+            ledger=Ledger(),
+            is_observed=False,
+            is_decided=False,
+        )
         try:
             snapshot, ledger = self._observer.observe()
+            result = replace(result, snapshot=snapshot, ledger=ledger, is_observed=True)
             plan = reconcile(snapshot)
-            self._inbox.offer(snapshot.version)
+            self._inbox.offer(snapshot.version, plan.undecided)
             version = self._ports.store.commit(snapshot.version, plan)
             self._inbox.clear()
-            ledger = _committed(ledger, plan, version)
-            ledger = self._carry_out(ledger, plan)
+            result = replace(result, ledger=_committed(ledger, plan, version))
+            result = replace(
+                result, ledger=self._carry_out(result.ledger, plan, snapshot), plan=plan, is_decided=True
+            )
         except VersionConflict as error:
             self._inbox.resolve_offer(error.expected)  # nothing was written, so nothing of it is decided
-            plan = self._without_ledger(error)
+            result = replace(result, plan=self._without_ledger(error))
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the next tick tries again
-            plan = self._without_ledger(error)
+            result = replace(result, plan=self._without_ledger(error))
         else:
-            self._publish(version, plan)
+            try:
+                call_safely(lambda: self._ports.nodes.publish(version, plan.report))
+            except Exception as error:  # noqa: BLE001 - a runtime that cannot listen must not stop the loop
+                self._changes.log(logging.WARNING, "publish", f"report not delivered: {error_text(error)}")
             self._log(plan)
-        return TickResult(plan=plan, snapshot=snapshot, ledger=ledger, port_errors=self._port_errors())
+        return replace(result, port_errors=self._port_errors())
 
-    def _carry_out(self, ledger: Ledger, plan: Plan) -> Ledger:
-        """The effects that an earlier tick or process left in the outbox are handed over first."""
+    def _carry_out(self, ledger: Ledger, plan: Plan, snapshot: Snapshot) -> Ledger:
+        """The effects that an earlier tick or process left in the outbox are handed over first.
+
+        An install of an earlier process waits for a report: its node may be running, with work on it.
+        """
         if not ledger.outbox:
             return ledger
         decided = {action.request_id for action in plan.actions}
-        done = self._executor.execute(ledger.outbox, ledger.instances, decided)
+        may_run = frozenset(
+            action.request_id
+            for action in ledger.outbox
+            if isinstance(action, Install) and action.request_id not in decided and snapshot.runtime is None
+        )
+        actions = [action for action in ledger.outbox if action.request_id not in may_run]
+        done = self._executor.execute(actions, ledger.instances, decided)
         return replace(ledger, outbox=tuple(a for a in ledger.outbox if a.request_id not in done))
 
     def _port_errors(self) -> PortErrors:
@@ -323,12 +329,6 @@ class ClusterController:
         note = Quarantined(source=LEDGER_SOURCE, message=error_text(error))
         now = self._ambient.clock.now()
         return Plan(tick_id=self._ambient.ids.fresh("t"), at=now, quarantined=(note,))
-
-    def _publish(self, version: int, plan: Plan) -> None:
-        try:
-            shielded(lambda: self._ports.nodes.publish(version, plan.report))
-        except Exception as error:  # noqa: BLE001 - a runtime that cannot listen must not stop the loop
-            self._changes.log(logging.WARNING, "publish", f"report not delivered: {error_text(error)}")
 
     def _log(self, plan: Plan) -> None:
         if plan.writes or plan.actions:

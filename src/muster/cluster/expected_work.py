@@ -62,7 +62,11 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
     def places(self, most_boot_share: float, first_slots: int) -> int:
         """Returns how many places in all are worth their boot; more where a deadline asks for them."""
         if self.work_s is None:
-            return self.wanted if self._is_too_short_to_learn() else max(first_slots, len(self.running))
+            # Machines for all, although nobody knows how long trials take: the deadline is too near to learn.
+            known, begun_s = self.deadline_s, self.begun_s
+            if known is not None and too_short_to_learn(known, begun_s, self.boot_s):
+                return self.wanted
+            return max(first_slots, len(self.running))
         return max(1, self._worth(most_boot_share), self.for_deadline())
 
     def _worth(self, most_boot_share: float) -> int:
@@ -71,23 +75,17 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
         low, high = 0, self.wanted
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._used_s(middle) >= least_s else (low, middle - 1)
+            # How long the last of so many places would be used, if nothing else than this work comes.
+            later_s = sum(level.count * level.length_s for level in self.later)
+            now_s = max(0.0, (self.work_s or 0.0) - later_s)
+            used_s = now_s / middle + sum(level.length_s for level in self.later if level.count >= middle)
+            low, high = (middle, high) if used_s >= least_s else (low, middle - 1)
         return low
-
-    def _used_s(self, place: int) -> float:
-        """Returns how long the last of so many places would be used, if nothing else than this work comes."""
-        later_s = sum(level.count * level.length_s for level in self.later)
-        now_s = max(0.0, (self.work_s or 0.0) - later_s)
-        return now_s / place + sum(level.length_s for level in self.later if level.count >= place)
 
     @property
     def wanted(self) -> int:
         """Returns how many trials run, wait, or will want room within a boot time."""
         return self.waiting + self.soon + len(self.running)
-
-    def _is_too_short_to_learn(self) -> bool:
-        """Returns whether machines for all are bought although nobody knows how long trials take."""
-        return self.deadline_s is not None and too_short_to_learn(self.deadline_s, self.begun_s, self.boot_s)
 
     def for_deadline(self) -> int:
         """Returns the places with which the work is done in time, with a tenth to spare.

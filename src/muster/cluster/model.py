@@ -10,9 +10,8 @@ from msgspec import Struct, field
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.machine_size import ResizeLimits, ResizeRecord, ResizeStatus
-from muster.cluster.spending import Budget, Consolidation, ForecastPolicy
-from muster.cluster.states import TERMINAL, InstanceState
+from muster.cluster.budget_policy import Budget, Consolidation, ForecastPolicy
+from muster.cluster.states import TERMINAL, InstanceState, ResizeLimits, ResizeRecord, ResizeStatus
 
 
 class NodeKind(Enum):
@@ -364,6 +363,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     selectors: tuple[Selector, ...] = ()  # tried in order; none: any node
     avoid: tuple[str, str] | None = None  # anti-affinity: no node that has this label and value
     name: str = ""  # for users: where it comes from
+    is_asked: bool = True  # False: work that still runs elsewhere, or is forecast
 
 
 class Strategy(Enum):

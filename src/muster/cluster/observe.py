@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import TypeVar
 
@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
 from muster.base.forecast import Forecast, fault_of, in_time_of
-from muster.base.foreign import error_text, shielded, shown
 from muster.base.ids import CloudId
+from muster.base.untrusted import call_safely, describe, error_text
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -26,7 +26,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.plan import Terminate
-from muster.cluster.ports import ForecastReport, Ledger, NoticeReport, PortErrors, Ports, ReportsResizes
+from muster.cluster.ports import ForecastReport, Ledger, NoticeReport, PortErrors, Ports
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
 from muster.cluster.validate import is_sound_machine, listed, usable_notices, usable_report
 
@@ -57,9 +57,10 @@ class FailureInbox:
         """Returns the failures of one kind, oldest first."""
         return tuple(failure for failure in self._failures if isinstance(failure, kind))
 
-    def offer(self, version: int) -> None:
-        """Marks the contents as part of a decision about to be committed at this version of the ledger."""
-        self._offered = (version, len(self._failures))
+    def offer(self, version: int, undecided: Collection[Failure] = ()) -> None:
+        """Marks all but `undecided` as part of a decision to be committed at this version of the ledger."""
+        self._failures.sort(key=lambda failure: failure in undecided)
+        self._offered = (version, len(self._failures) - len(undecided))
 
     def resolve_offer(self, version: int) -> None:
         """Drops what was offered if the ledger is past the offer's version: then that commit was stored.
@@ -67,13 +68,14 @@ class FailureInbox:
         A failure decided upon twice would fail a second machine, one that may be on its way.
         """
         if self._offered is not None and version > self._offered[0]:
-            del self._failures[: self._offered[1]]
+            self.clear()
         self._offered = None
 
     def clear(self) -> None:
-        """Empties the inbox: the decision about its contents is durable."""
+        """Drops what was offered: the decision about it is durable."""
+        if self._offered is not None:
+            del self._failures[: self._offered[1]]
         self._offered = None
-        self._failures.clear()
 
 
 class Observer:
@@ -96,7 +98,9 @@ class Observer:
         self.errors = PortErrors()
         ledger = self._ports.store.load()
         self._inbox.resolve_offer(ledger.version)
-        now = self._now(ledger)
+        if self._clock is None:
+            self._clock = SteadyClock(self._ambient.clock, floor=ledger.newest_at)
+        now = self._clock.now()
         self._notes = list(ledger.damaged)
         self._poll_failures()
         snapshot = Snapshot(
@@ -124,14 +128,9 @@ class Observer:
         )
         return snapshot, ledger
 
-    def _now(self, ledger: Ledger) -> float:
-        if self._clock is None:
-            self._clock = SteadyClock(self._ambient.clock, floor=ledger.newest_at)
-        return self._clock.now()
-
     def _ask(self, source: str, question: Callable[[], T]) -> T | None:
         try:
-            return shielded(question)
+            return call_safely(question)
         except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the loop
             if source == _RUNTIME:
                 self.errors = replace(self.errors, runtime=error)
@@ -151,7 +150,7 @@ class Observer:
             case None:
                 pass
             case _:
-                self._note("config", f"not a spec, the last good one stays: {shown(answer)}")
+                self._note("config", f"not a spec, the last good one stays: {describe(answer)}")
         return self._spec
 
     def _read_traits(self) -> ProviderTraits:
@@ -164,14 +163,14 @@ class Observer:
             can_count = self._ports.resizer is not None
             self._traits = answer if can_count else replace(answer, resizable=False)
         elif answer is not None:
-            self._note("provider traits", f"not usable: {shown(answer)}")
+            self._note("provider traits", f"not usable: {describe(answer)}")
         return self._traits
 
     def _read_cloud(self) -> Mapping[CloudId, CloudInstance] | None:
         listed: object = self._ask("provider list", self._ports.provider.list_instances)
         if not isinstance(listed, Mapping):
             if listed is not None:
-                self._note("provider list", f"not a mapping: {shown(listed)}")
+                self._note("provider list", f"not a mapping: {describe(listed)}")
             return None
         if all(is_sound_machine(key, machine) for key, machine in listed.items()):
             return listed
@@ -181,7 +180,7 @@ class Observer:
         """An entry that cannot be read still shows that the machine exists: its record must not end."""
         if isinstance(machine, CloudInstance) and is_sound_machine(key, machine):
             return machine
-        self._note(f"machine {key}", f"the provider's entry is not usable: {shown(machine)}")
+        self._note(f"machine {key}", f"the provider's entry is not usable: {describe(machine)}")
         return CloudInstance(cloud_id=CloudId(key), node_type="", kind=NodeKind.UNMANAGED, is_running=False)
 
     def _read_runtime(self, now: float) -> RuntimeReport | None:
@@ -189,7 +188,7 @@ class Observer:
         if report is None:
             return None
         if not isinstance(report, RuntimeReport) or not isinstance(report.version, int):
-            self._note(_RUNTIME, f"not a report: {shown(report)}")
+            self._note(_RUNTIME, f"not a report: {describe(report)}")
             return None
         # A report older than one already seen would make living nodes look gone. A runtime that restarted
         # counts from zero again, so after a while the lower number is accepted.
@@ -208,7 +207,7 @@ class Observer:
         report: object = self._ask("notices", source.read)
         if not isinstance(report, NoticeReport):
             if report is not None:
-                self._note("notices", f"not a report: {shown(report)}")
+                self._note("notices", f"not a report: {describe(report)}")
             return None
         self._notes.extend(report.damaged)
         shift_s = now - self._ambient.clock.now()
@@ -227,7 +226,7 @@ class Observer:
         report: object = None if source is None else self._ask("forecasts", source.read)
         if not isinstance(report, ForecastReport):
             if report is not None:
-                self._note("forecasts", f"not a report: {shown(report)}")
+                self._note("forecasts", f"not a report: {describe(report)}")
             return ()
         self._notes.extend(report.damaged)
         usable: dict[str, Forecast] = {}
@@ -253,8 +252,7 @@ class Observer:
             polls.append(("install failures", ports.installer.poll))
         if ports.resizer is not None:
             polls.append(("node resize failures", ports.resizer.poll))
-        if isinstance(ports.provider, ReportsResizes):
-            polls.append(("resize failures", ports.provider.poll_resize_failures))
+        polls.append(("resize failures", ports.provider.poll_resize_failures))
         polled: list[Failure] = []
         for source, poll in polls:
             answers: object = self._ask(source, poll)
@@ -262,7 +260,7 @@ class Observer:
                 if isinstance(failure, _FAILURES):
                     polled.append(failure)
                 else:
-                    self._note(source, f"not usable: {shown(failure)}")
+                    self._note(source, f"not usable: {describe(failure)}")
         for failure in polled:
             self._inbox.put(failure)
         self.errors = replace(

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.model import Demand, Gang, IdlePolicy, Instance, Offer, StopCause
+from muster.cluster.model import Demand, Gang, IdlePolicy, InstallFailure, Instance, Offer, StopCause
 from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined
 
 
@@ -20,8 +20,12 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
     request_id: RequestId
     shape: Mapping[str, int]
     instance_ids: tuple[InstanceId, ...]
-    offer: Offer | None = None  # None: types without offers, or a provider that does not choose among them
-    others: tuple[Offer, ...] = ()  # the next ones, where the provider may take what the first has not
+    offers: tuple[Offer, ...] = ()  # the next ones where the provider may take what the first has not
+
+    @property
+    def offer(self) -> Offer | None:
+        """The offer that is wanted; None for types without offers, or a provider that does not choose."""
+        return self.offers[0] if self.offers else None
 
 
 class Terminate(Struct, frozen=True, kw_only=True, tag="terminate"):
@@ -219,6 +223,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     quarantined: tuple[Quarantined, ...] = ()
     memory: Memory = Memory()
     report: ScalingReport = ScalingReport()
+    undecided: tuple[InstallFailure, ...] = ()  # kept in the inbox for a later tick
 
     def fields(self) -> dict[str, object]:
         """Returns the fields of the one log line of a tick; empty when nothing changed."""

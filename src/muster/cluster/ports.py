@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from muster.cluster.model import (
     InstallFailure,
     Instance,
     LaunchFailure,
+    NodeType,
     Notice,
     Offer,
     ResizeFailure,
@@ -30,13 +31,14 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import Action, Drain, Install, Plan, ResizeNode, ScalingReport
 from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined, Snapshot
+from muster.errors import ProviderMisconfigured
 
 
 class CloudProvider(Protocol):
-    """A CloudProvider lists, buys and gives back machines.
+    """List, launch and terminate the machines of one cluster; implementations derive from it.
 
-    It raises a ProviderError subclass when it refuses a whole call for a known reason; any other exception
-    means "unknown outcome" and the call is repeated with the same request id.
+    A method raises a ProviderError subclass when it refuses a whole call for a known reason; any other
+    exception means "unknown outcome", and the call is repeated with the same request id.
     """
 
     def traits(self) -> ProviderTraits: ...
@@ -45,77 +47,51 @@ class CloudProvider(Protocol):
         """Returns every machine of this cluster that is not terminated, the head included; may be late."""
         ...
 
-    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
-        """Starts to buy. Idempotent: a request id seen before buys nothing more.
+    def launch(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
+        """Starts a launch. Idempotent: a request id seen before launches nothing more.
 
-        Units that are refused later come back from `poll_launch_failures`, one record each.
+        With offers, `shape` has one type, and machines come from the first offer that has some left; a
+        provider whose `traits().buys_offers` is false ignores them, one without `takes_next_offer` tries the
+        first. Units that are refused later come back from `poll_launch_failures`, one record each.
         """
         ...
 
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
-        """Starts to give machines back. Idempotent; machines already gone are a success."""
+        """Starts to terminate machines. Idempotent; machines already gone are a success."""
         ...
+
+    def poll_launch_failures(self) -> Sequence[LaunchFailure]:
+        """Returns the units refused since the last poll."""
+        return ()
+
+    def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
+        """Returns the machines that could not be terminated since the last poll."""
+        return ()
 
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
         """Starts to change a machine in place, up or down; called only when `traits().resizable`.
 
         Progress is seen in the `resize` of the listed machine. Idempotent: it says the size, not the change.
         """
-        ...
-
-    def poll_launch_failures(self) -> Sequence[LaunchFailure]:
-        """Returns the units refused since the last poll."""
-        ...
-
-    def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
-        """Returns the machines that could not be terminated since the last poll."""
-        ...
-
-
-@runtime_checkable
-class BuysOffers(Protocol):
-    """A BuysOffers provider can be told the zone and the market; its `traits().buys_offers` is true."""
-
-    def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
-        """Starts to buy as `launch` does, from this offer and no other. `shape` has one type."""
-        ...
-
-
-@runtime_checkable
-class TakesNextOffer(Protocol):
-    """A TakesNextOffer provider can try several offers in one call; `traits().takes_next_offer` is true."""
-
-    def launch_offers(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer]) -> None:
-        """Starts to buy as `launch_offer` does, from the first of these offers that has machines left."""
-        ...
-
-
-@runtime_checkable
-class ReportsResizes(Protocol):
-    """A ReportsResizes provider learns of the refusal of a resize after the call has returned."""
+        raise ProviderMisconfigured("this provider cannot resize machines: traits().resizable is False")
 
     def poll_resize_failures(self) -> Sequence[ResizeFailure]:
-        """Returns the refusals since the last poll."""
-        ...
-
-
-@runtime_checkable
-class EndsIdleCluster(Protocol):
-    """An EndsIdleCluster provider can end the cluster as a whole; `traits().idle_policies` has how."""
+        """Returns the resizes refused since the last poll, after their call had returned."""
+        return ()
 
     def end_idle_cluster(self, request_id: RequestId, policy: IdlePolicy) -> None:
-        """Starts to suspend or delete the cluster. Idempotent: it is asked again until the cluster ends."""
-        ...
+        """Starts to suspend or delete the whole cluster, where `traits().idle_policies` has the policy.
 
+        Idempotent: called again until the cluster ends.
+        """
+        raise ProviderMisconfigured(f"this provider cannot {policy.value} a cluster")
 
-@runtime_checkable
-class WorksInBackground(Protocol):
-    """A WorksInBackground port returns from calls before their effect has reached the other side.
+    def under_way(self, request_id: RequestId) -> bool:
+        """Returns whether a call has returned before its effect reached the other side.
 
-    An effect under way stays in the outbox, so that it is repeated if the process dies before it is done.
-    """
-
-    def under_way(self, request_id: RequestId) -> bool: ...
+        Such an effect stays in the outbox, so that it is repeated if the process dies before it is done.
+        """
+        return False
 
 
 class NodeSource(Protocol):
@@ -134,6 +110,10 @@ class Drainer(Protocol):
     def drain(self, action: Drain) -> None: ...
 
     def poll(self) -> Sequence[DrainFailure]: ...
+
+    def under_way(self, request_id: RequestId) -> bool:
+        """Returns whether the drain has not reached the node yet; see `CloudProvider.under_way`."""
+        return False
 
 
 class NodeResizer(Protocol):
@@ -154,6 +134,10 @@ class Installer(Protocol):
     def start(self, action: Install) -> None: ...
 
     def poll(self) -> Sequence[InstallFailure]: ...
+
+    def under_way(self, request_id: RequestId) -> bool:
+        """Returns whether the installation still runs; see `CloudProvider.under_way`."""
+        return False
 
 
 class NoticeReport(Struct, frozen=True, kw_only=True):
@@ -193,12 +177,12 @@ class SpecSource(Protocol):
 class Ledger(Struct, frozen=True, kw_only=True):
     """A Ledger is what a store holds when a tick starts."""
 
-    version: int
-    instances: Mapping[InstanceId, Instance]  # live records only
-    memory: Memory
-    outbox: tuple[Action, ...]  # committed effects not yet handed over, oldest first
-    recent_failures: tuple[FailedLaunch, ...]
-    newest_at: float  # the newest time ever written: the clock may not start before it
+    version: int = 0
+    instances: Mapping[InstanceId, Instance] = {}  # live records only
+    memory: Memory = Memory()
+    outbox: tuple[Action, ...] = ()  # committed effects not yet handed over, oldest first
+    recent_failures: tuple[FailedLaunch, ...] = ()
+    newest_at: float = 0.0  # the newest time ever written: the clock may not start before it
     damaged: tuple[Quarantined, ...] = ()  # rows that could not be read; the rest is here
 
 
@@ -216,9 +200,33 @@ class TickResult(Struct, frozen=True, kw_only=True):
     """A TickResult is everything that one tick saw, decided and left behind."""
 
     plan: Plan
-    snapshot: Snapshot | None  # None: the ledger could not be read, so nothing was observed
-    ledger: Ledger | None  # as the tick left it, but with the damage and failures it was loaded with
+    snapshot: Snapshot
+    ledger: Ledger  # as the tick left it, but with the damage and failures it was loaded with
+    is_observed: bool = True  # False: the ledger could not be read; snapshot and ledger are empty
+    is_decided: bool = True  # False: the ledger could not be used, so nothing was decided or done
     port_errors: PortErrors = PortErrors()
+    took_s: float = 0.0
+    config_version: object = None  # of the cluster file: another one means that the file was written
+    interval_s: float = 0.0  # until the next tick
+
+    @property
+    def spec(self) -> ClusterSpec:
+        return self.snapshot.spec
+
+    @property
+    def runtime(self) -> RuntimeReport | None:
+        """Returns the runtime's report, or None when it could not be read or used this time."""
+        return self.snapshot.runtime
+
+    @property
+    def records(self) -> tuple[Instance, ...]:
+        return tuple(self.ledger.instances.values())
+
+    @property
+    def types_with_offers(self) -> tuple[NodeType, ...]:
+        """Returns the node types whose offers are used; none when the provider cannot choose among them."""
+        can_choose = self.snapshot.traits.buys_offers
+        return tuple(known for known in self.spec.node_types if known.offers and can_choose)
 
 
 class InstanceStore(Protocol):

@@ -10,28 +10,22 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from muster.base.foreign import error_text
+from muster.base.untrusted import error_text
 from muster.cluster.plan import Plan
-from muster.cluster.rules.backoff import backoff
 from muster.cluster.rules.capacity import capacity
 from muster.cluster.rules.consolidate import consolidate
 from muster.cluster.rules.draft import Draft
-from muster.cluster.rules.hold_back import hold_back
-from muster.cluster.rules.hold_budget import hold_budget
-from muster.cluster.rules.idle_cluster import idle_cluster
-from muster.cluster.rules.install import install
+from muster.cluster.rules.effects import idle_cluster, install, terminate
 from muster.cluster.rules.launch import launch
+from muster.cluster.rules.limit_launches import defer_launches, enforce_budget
 from muster.cluster.rules.notices import notices
 from muster.cluster.rules.observe_cloud import observe_cloud
 from muster.cluster.rules.observe_nodes import observe_nodes
 from muster.cluster.rules.repair import repair
-from muster.cluster.rules.report import report
+from muster.cluster.rules.report import report, verdicts
 from muster.cluster.rules.resize import resize
-from muster.cluster.rules.scale_down import scale_down
-from muster.cluster.rules.scale_up import scale_up
-from muster.cluster.rules.terminate import terminate
-from muster.cluster.rules.timeouts import timeouts
-from muster.cluster.rules.verdicts import verdicts
+from muster.cluster.rules.scale import scale_down, scale_up
+from muster.cluster.rules.timeouts import backoff, timeouts
 from muster.cluster.snapshot import Snapshot
 
 Rule = Callable[[Draft], None]
@@ -45,9 +39,9 @@ RULES: tuple[Rule, ...] = (
     backoff,
     resize,
     capacity,
-    hold_back,
+    defer_launches,
     consolidate,
-    hold_budget,
+    enforce_budget,
     scale_down,
     scale_up,
     terminate,
@@ -82,6 +76,6 @@ def _attempt(rule: Rule, draft: Draft) -> Draft:
         draft.quarantine(f"rule {rule.__name__}", error_text(error))
         unseen = _OBSERVES.get(rule.__name__)
         if unseen is not None:
-            draft.seen = replace(draft.seen, **{unseen: None})
+            draft.snapshot = replace(draft.snapshot, **{unseen: None})
         return draft
     return trial

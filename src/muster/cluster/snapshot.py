@@ -28,13 +28,13 @@ from muster.cluster.model import (
 class ProviderTraits(Struct, frozen=True, kw_only=True):
     """ProviderTraits are what a provider can do, as data: planning never asks for its class."""
 
-    read_only: bool = False  # nothing may be launched or terminated
+    read_only: bool = False  # nothing may be launched or terminated, perhaps only at present
+    lists_nodes: bool = False  # its machines are the nodes of the runtime: it lists no others
     installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
     resizable: bool = False  # can change a machine's size in place, and reports a ResizeStatus of each
     idle_policies: tuple[IdlePolicy, ...] = ()  # what it can do with a cluster that nobody uses
-    max_batch: int | None = None  # largest launch call
-    buys_offers: bool = False  # has `launch_offer`: can be told the zone and the market
-    takes_next_offer: bool = False  # has `launch_offers`: one call buys from the first that has machines
+    buys_offers: bool = False  # a launch may name the zone and the market
+    takes_next_offer: bool = False  # and several offers: machines come from the first that has some
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     health: Mapping[str, TypeHealth] = field(default_factory=dict)  # key: `model.health_key`
     # Per type: since when at least k+1 machines on their way have been unneeded.
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    spent: float = 0.0  # $ of machines that are gone; live ones are added by `spend.spend_so_far`
+    spent: float = 0.0  # $ of machines that are gone; live ones are added by `cost.spend_so_far`
     # Nodes of ended records that the runtime still lists: never adopted anew. Value: when the record ended.
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
@@ -122,8 +122,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     tick_id: str
     now: float
-    version: int
-    spec: ClusterSpec
+    version: int = 0
+    spec: ClusterSpec = ClusterSpec()
     instances: Mapping[InstanceId, Instance] = field(default_factory=dict)
     cloud: Mapping[CloudId, CloudInstance] | None = None  # None: the list could not be read this time
     runtime: RuntimeReport | None = None  # None: the report could not be read this time

@@ -9,11 +9,12 @@ from msgspec import Struct
 
 from muster.cluster.backoff import is_blocked
 from muster.cluster.budget import BudgetState, budget_state
+from muster.cluster.cost import price_per_hour, spend_so_far
 from muster.cluster.expected_work import boot_time
 from muster.cluster.model import ClusterSpec, Instance, NodeType, health_key
-from muster.cluster.plan import Plan, Verdict
+from muster.cluster.plan import Verdict
+from muster.cluster.ports import TickResult
 from muster.cluster.snapshot import Memory, Quarantined
-from muster.cluster.spend import price_per_hour, spend_so_far
 from muster.cluster.states import ON_CLOUD
 
 __all__ = ["OfferStatus", "StatusSnapshot", "budget_of", "offer_statuses", "spend_so_far", "status_of"]
@@ -46,16 +47,10 @@ class StatusSnapshot(Struct, frozen=True, kw_only=True):
     budget: str = ""  # what is spent and reserved of it, for users; "" without one
 
 
-def status_of(
-    instances: Iterable[Instance],
-    memory: Memory,
-    plan: Plan,
-    node_types: Iterable[NodeType] = (),
-    spec: ClusterSpec | None = None,
-) -> StatusSnapshot:
-    """Returns the summary of these instances and this plan; `node_types` are asked for their offers."""
-    live = tuple(instances)
-    budget = budget_of(spec, live, memory, plan.at) if spec is not None else None
+def status_of(tick: TickResult) -> StatusSnapshot:
+    """Return the summary of the cluster after a tick."""
+    live, memory, plan = tick.records, tick.ledger.memory, tick.plan
+    budget = budget_of(tick.spec, live, memory, plan.at)
     counts: dict[str, dict[str, int]] = {}
     for instance in live:
         states = counts.setdefault(instance.node_type, {})
@@ -67,7 +62,7 @@ def status_of(
         spent=spend_so_far(live, memory, plan.at),
         verdicts=plan.verdicts,
         quarantined=plan.quarantined,
-        offers=tuple(offer_statuses(node_types, live, memory, plan.at)),
+        offers=tuple(offer_statuses(tick.types_with_offers, live, memory, plan.at)),
         budget="" if budget is None else budget.text(),
     )
 

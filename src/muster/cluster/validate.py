@@ -9,9 +9,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from muster.base.foreign import error_text, shielded, shown
 from muster.base.resources import Resources
-from muster.cluster.machine_size import ResizeStatus
+from muster.base.untrusted import call_safely, describe, error_text
 from muster.cluster.model import (
     CloudInstance,
     Constraint,
@@ -25,6 +24,7 @@ from muster.cluster.model import (
     NoticeKind,
     RuntimeReport,
 )
+from muster.cluster.states import ResizeStatus
 
 Note = Callable[[str, str], None]  # takes the source and the reason of an item that is left out
 
@@ -138,10 +138,10 @@ def listed(what: str, items: object, note: Note) -> tuple[object, ...]:
     """Returns the items up to the first error: a poll reports each failure once, so none may be lost."""
     found: list[object] = []
     if not isinstance(items, Iterable) or isinstance(items, str | bytes):
-        note(what, f"not a list: {shown(items)}")
+        note(what, f"not a list: {describe(items)}")
         return ()
     try:
-        shielded(lambda: found.extend(items))
+        call_safely(lambda: found.extend(items))
     except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the loop
         note(what, error_text(error))
     return tuple(found)
@@ -153,7 +153,7 @@ def _usable_nodes(items: object, note: Note) -> tuple[NodeReport, ...]:
     named = [n if is_sound_node(n) or not isinstance(n, NodeReport) else bare_node(n) for n in given]
     for node, kept in zip(given, named, strict=True):
         if kept is not node:
-            note("node", f"not usable: {shown(node)}")
+            note("node", f"not usable: {describe(node)}")
     return _usable("node", named, is_sound_node, note)
 
 
@@ -163,5 +163,5 @@ def _usable(what: str, items: object, is_sound: Callable[[object], bool], note: 
         return result
     for item in result:
         if not is_sound(item):
-            note(what, f"not usable: {shown(item)}")
+            note(what, f"not usable: {describe(item)}")
     return tuple(item for item in result if is_sound(item))

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.feasible import first_match
-from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem, PackSolution
 from muster.cluster.model import Demand, Gang, NodeType, Strategy
+from muster.cluster.planner.demand_classes import first_match
+from muster.cluster.planner.request import DemandKind, PackNode, PackProblem, PackSolution
 
 SMALL = 9  # pieces up to which packing on machines is searched exactly
 

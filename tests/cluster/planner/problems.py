@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, NodeType, Strategy
-from muster.cluster.states import InstanceState
+from muster.cluster.planner.request import PackNode, PackProblem, TypeOffer
+from muster.cluster.states import InstanceState, ResizeLimits, ResizeStatus
 
 IMPLICIT = "node:__internal_implicit_resource_x"
 ZONES = ("a", "b")

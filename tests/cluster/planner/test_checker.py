@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.cluster.binpack.checker import broken_rules
+from tests.cluster.planner.checker import broken_rules
+from tests.support.builders import demand, gang, node_type, offer, pack_node, selector
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
 from muster.cluster.model import Strategy
-from muster.testing.builders import demand, gang, node_type, offer, pack_node, selector
+from muster.cluster.planner.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
 
 TYPE = node_type("t", {"CPU": 4}, labels={"zone": "a"})
 PROBLEM = PackProblem(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.builders import demand, gang, node_type, pack_nodes, pack_request, selector
 
-from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands, PlacementTally
-from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import DemandKind, ItemOutcome, PackSolution, Placement, Unplaced
 from muster.cluster.model import Constraint
-from muster.testing.builders import demand, gang, node_type, pack_nodes, pack_request, selector
+from muster.cluster.planner.demand_classes import CountedGangs, MergedDemands, PlacementTally
+from muster.cluster.planner.pack import pack
+from muster.cluster.planner.request import DemandKind, ItemOutcome, PackSolution, Placement, Unplaced
 
 
 def tally(placed=None, coming=None, bought=None, unplaced=0, place=0):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from muster.cluster.binpack.explain import explain, rejections
-from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import DemandKind, PackSolution, Placement
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
-from muster.cluster.model import Constraint, FailureKind, NodeKind, Strategy
-from muster.cluster.plan import Reason, Subject, Verdict
-from muster.cluster.states import InstanceState
-from muster.testing.builders import (
+import pytest
+from tests.mistakes.views import assert_view
+from tests.support.builders import (
     NOW,
     amounts,
     demand,
@@ -23,6 +18,13 @@ from muster.testing.builders import (
     pack_request,
     selector,
 )
+
+from muster.cluster.model import Constraint, FailureKind, NodeKind, Strategy
+from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.planner.explain import explain, rejections
+from muster.cluster.planner.pack import pack
+from muster.cluster.planner.request import DemandKind, PackSolution, Placement
+from muster.cluster.states import InstanceState, ResizeLimits, ResizeStatus
 
 BUSY = amounts({"CPU": 0})
 
@@ -179,12 +181,8 @@ def test_a_type_that_is_backed_off_and_full_is_a_limit_not_a_back_off():
 def test_nodes_on_their_way_out_explain_a_full_type():
     a = node_type("a", max_nodes=1)
     found = told(pack_request([a], leaving={"a": 1}, demands=(demand(),)), Subject.DEMAND)
-    assert [(verdict.reason, verdict.detail) for verdict in found] == [
-        (
-            Reason.BLOCKED_BY_TYPE_LIMIT,
-            "every node type that can hold {CPU: 1} is at its maximum: a (1)",
-        )
-    ]
+    assert [verdict.reason for verdict in found] == [Reason.BLOCKED_BY_TYPE_LIMIT]
+    assert_view("cluster/type_limit", found[0].detail)
 
 
 def test_a_node_that_only_now_turned_out_idle_explains_a_full_type():
@@ -192,9 +190,7 @@ def test_a_node_that_only_now_turned_out_idle_explains_a_full_type():
     nodes = (pack_node("i-1", a, total={"CPU": 0.5}, idle_s=9.0),)
     request = pack_request([a], nodes=nodes, idle_timeout_s=1.0, demands=(demand(),))
     found = told(request, Subject.DEMAND)
-    assert [verdict.detail for verdict in found] == [
-        "every node type that can hold {CPU: 1} is at its maximum: a (1)"
-    ]
+    assert_view("cluster/type_limit", "\n".join(verdict.detail for verdict in found))
     assert [verdict.reason for verdict in told(request, Subject.NODE)] == [Reason.REMOVED_IDLE]
 
 
@@ -258,9 +254,7 @@ def test_a_gang_shows_its_most_hopeful_alternative():
 
 def test_a_gang_whose_locality_no_type_has_is_infeasible():
     found = told(pack_request([node_type("a")], gangs=(gang(locality_label="rack"),)), Subject.GANG)
-    assert [(verdict.reason, verdict.detail) for verdict in found] == [
-        (Reason.INFEASIBLE, "no value of label rack has node types for all bundles of this gang")
-    ]
+    assert [(verdict.reason, " rack " in verdict.detail) for verdict in found] == [(Reason.INFEASIBLE, True)]
 
 
 def test_constraint_bundles_have_their_own_verdicts():
@@ -307,9 +301,8 @@ def test_a_verdict_of_a_backed_off_type_has_what_its_minimum_lacks(minimum, maxi
     a = node_type("a", min_nodes=minimum, max_nodes=maximum, launch_hash="new")
     nodes = (pack_node("i-1", a), pack_node("i-2", a, launch_hash="old"))
     request = pack_request([blocked(a)], nodes=nodes, check_launch_hash=True)
-    assert [verdict.detail for verdict in told(request, Subject.NODE_TYPE)] == [
-        f"a failed (capacity: sold out); next try in 12 s{missing}"
-    ]
+    (verdict,) = told(request, Subject.NODE_TYPE)
+    assert re.fullmatch(r"a .* \(capacity: sold out\); .* 12 s" + missing, verdict.detail)
 
 
 def test_a_removed_node_has_a_reason():
@@ -322,13 +315,14 @@ def test_a_removed_node_has_a_reason():
         pack_node("i-a2", a, idle_s=40.0),
     )
     request = pack_request([a, b], nodes=nodes, check_launch_hash=True, max_nodes=2, idle_timeout_s=30.0)
-    assert [(v.subject_id, v.reason, v.detail) for v in told(request, Subject.NODE)] == [
-        ("i-old", Reason.REMOVED_OUTDATED, "node type a was changed since it was launched"),
-        ("i-b1", Reason.REMOVED_MAX_NODES_PER_TYPE, "2 nodes of type b, at most 1 allowed"),
-        ("i-b2", Reason.KEPT_BUSY, ""),
-        ("i-a1", Reason.REMOVED_MAX_NODES, "3 nodes in the cluster, at most 2 allowed"),
-        ("i-a2", Reason.REMOVED_IDLE, "idle for 40 s"),
+    assert [(v.subject_id, v.reason) for v in told(request, Subject.NODE)] == [
+        ("i-old", Reason.REMOVED_OUTDATED),
+        ("i-b1", Reason.REMOVED_MAX_NODES_PER_TYPE),
+        ("i-b2", Reason.KEPT_BUSY),
+        ("i-a1", Reason.REMOVED_MAX_NODES),
+        ("i-a2", Reason.REMOVED_IDLE),
     ]
+    assert_view("cluster/removed_nodes", "\n".join(v.detail for v in told(request, Subject.NODE)))
 
 
 def test_a_kept_node_has_a_reason():
@@ -342,21 +336,25 @@ def test_a_kept_node_has_a_reason():
         pack_node("i-fresh", never, idle_s=40.0),
     )
     request = pack_request([a, never], nodes=nodes, demands=(demand({"GPU": 1}),))
-    assert [(v.subject_id, v.reason, v.detail) for v in told(request, Subject.NODE)] == [
-        ("i-head", Reason.KEPT_HEAD, ""),
-        ("i-busy", Reason.KEPT_BUSY, ""),
-        ("i-pending", Reason.KEPT_PENDING, ""),
-        ("i-needed", Reason.KEPT_NEEDED, ""),
-        ("i-min", Reason.KEPT_MIN_NODES, ""),
-        ("i-fresh", Reason.KEPT_NOT_IDLE_LONG_ENOUGH, "no idle timeout is set"),
+    found = told(request, Subject.NODE)
+    assert [(v.subject_id, v.reason) for v in found] == [
+        ("i-head", Reason.KEPT_HEAD),
+        ("i-busy", Reason.KEPT_BUSY),
+        ("i-pending", Reason.KEPT_PENDING),
+        ("i-needed", Reason.KEPT_NEEDED),
+        ("i-min", Reason.KEPT_MIN_NODES),
+        ("i-fresh", Reason.KEPT_NOT_IDLE_LONG_ENOUGH),
     ]
+    assert_view("cluster/kept_nodes", "\n".join(f"{v.subject_id}: {v.detail}" for v in found))
 
 
 def test_a_node_that_is_not_idle_long_enough_shows_how_long():
     request = pack_request([node_type("a")], nodes=pack_nodes(1, "a", idle_s=12.0), idle_timeout_s=60.0)
-    assert [(v.reason, v.detail) for v in told(request, Subject.NODE)] == [
-        (Reason.KEPT_NOT_IDLE_LONG_ENOUGH, "idle for 12 of 60 s")
-    ]
+    (verdict,) = told(request, Subject.NODE)
+    assert (verdict.reason, re.findall(r"\d+", verdict.detail)) == (
+        Reason.KEPT_NOT_IDLE_LONG_ENOUGH,
+        ["12", "60"],
+    )
 
 
 def test_every_type_has_a_reason_why_it_was_bought_or_not():

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.cluster.binpack.feasible import first_match, selector_holds
 from muster.cluster.model import LabelMatch, LabelOperator
+from muster.cluster.planner.demand_classes import first_match, selector_holds
 
 IN, NOT_IN = LabelOperator.IN, LabelOperator.NOT_IN
 

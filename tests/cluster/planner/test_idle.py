@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from tests.support.builders import NOW, demand, gang, node_type, pack_node, pack_nodes, pack_request
 
-from muster.cluster.binpack.pack import pack
 from muster.cluster.model import Constraint, NodeKind, StopCause
+from muster.cluster.planner.pack import pack
 from muster.cluster.states import InstanceState
-from muster.testing.builders import NOW, demand, gang, node_type, pack_node, pack_nodes, pack_request
 
 QUEUED, REQUESTED = InstanceState.QUEUED, InstanceState.REQUESTED
 ALLOCATED, INSTALLING = InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING

@@ -5,12 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
-
-from muster.cluster.binpack.limits import mean_utilization, resolve_limits
-from muster.cluster.binpack.pack import pack
-from muster.cluster.model import FailureKind, NodeKind, StopCause
-from muster.cluster.states import InstanceState
-from muster.testing.builders import (
+from tests.support.builders import (
     amounts,
     demand,
     node_type,
@@ -19,6 +14,11 @@ from muster.testing.builders import (
     pack_nodes,
     pack_request,
 )
+
+from muster.cluster.model import FailureKind, NodeKind, StopCause
+from muster.cluster.planner.limits import mean_utilization, resolve_limits
+from muster.cluster.planner.pack import pack
+from muster.cluster.states import InstanceState
 
 ALLOCATED = InstanceState.ALLOCATED
 CPU4 = {"CPU": 4}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.support.builders import amounts, node_type
 
 from muster.base.forecast import RunningTrial
 from muster.base.resources import EMPTY
-from muster.cluster.binpack.moves import BusyNode, FreeRoom, MachineMarket, emptied, fitting_rooms
-from muster.cluster.binpack.request import Packing, TypeOffer
-from muster.testing.builders import amounts, node_type
+from muster.cluster.planner.moves import BusyNode, FreeRoom, MachineMarket, emptied, fitting_rooms
+from muster.cluster.planner.request import Packing, TypeOffer
 
 HOUR = 3600.0
 SMALL = node_type("small", {"CPU": 2}, price_per_hour=1.0, max_nodes=9)

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from muster.base.resources import Resources
-from muster.cluster.binpack.pack import choose_objective, pack
-from muster.cluster.binpack.request import DemandKind, ItemOutcome, PackSolution, Placement, Unplaced
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
-from muster.cluster.model import Constraint, NodeKind, Objective, Strategy
-from muster.cluster.states import InstanceState
-from muster.testing.builders import (
+from tests.support.builders import (
     amounts,
     demand,
     gang,
@@ -20,6 +13,12 @@ from muster.testing.builders import (
     pack_request,
     selector,
 )
+
+from muster.base.resources import Resources
+from muster.cluster.model import Constraint, NodeKind, Objective, Strategy
+from muster.cluster.planner.pack import choose_objective, pack
+from muster.cluster.planner.request import DemandKind, ItemOutcome, PackSolution, Placement, Unplaced
+from muster.cluster.states import InstanceState, ResizeLimits, ResizeStatus
 
 STRICT_PACK, STRICT_SPREAD = Strategy.STRICT_PACK, Strategy.STRICT_SPREAD
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.support.builders import NOW, demand, gang, node_type, offer, pack_node, pack_request
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.demand_classes import gang_size
-from muster.cluster.binpack.explain import explain
-from muster.cluster.binpack.pack import pack
 from muster.cluster.model import Constraint, FailureKind, NodeKind, Objective, StopCause, Strategy
 from muster.cluster.plan import Subject
+from muster.cluster.planner.demand_classes import gang_size
+from muster.cluster.planner.explain import explain
+from muster.cluster.planner.pack import pack
 from muster.cluster.states import InstanceState
-from muster.testing.builders import NOW, demand, gang, node_type, offer, pack_node, pack_request
 
 pytestmark = pytest.mark.slow
 

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.cluster.binpack.checker import broken_rules, broken_rules_in_detail
-from tests.cluster.binpack.problems import problems
+from tests.cluster.planner.checker import broken_rules, broken_rules_in_detail
+from tests.cluster.planner.problems import problems
+from tests.support.builders import demand, gang, pack_request, selector
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.cost import solve_cost, solve_detailed
-from muster.cluster.binpack.explain import explain
-from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem, PackSolution, TypeOffer
-from muster.cluster.binpack.utilization import solve_utilization
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
 from muster.cluster.model import Demand, Gang, NodeType, Strategy
 from muster.cluster.plan import Subject
-from muster.testing.builders import demand, gang, pack_request, selector
+from muster.cluster.planner.cost import solve_cost, solve_detailed
+from muster.cluster.planner.explain import explain
+from muster.cluster.planner.pack import pack
+from muster.cluster.planner.request import DemandKind, PackNode, PackProblem, PackSolution, TypeOffer
+from muster.cluster.planner.utilization import solve_utilization
+from muster.cluster.states import ResizeLimits, ResizeStatus
 
 TYPE = NodeType(name="m", resources=Resources.of(CPU=8), price_per_hour=1.0)
 both = pytest.mark.parametrize("solve", [solve_cost, solve_utilization])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, after, created, following, record, spec, tick, world
+from tests.support.builders import NOW, demand, node_type
 
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import Backoff, FailureKind, LaunchFailure, LaunchLimits
@@ -12,7 +13,6 @@ from muster.cluster.plan import Launch, Reason, Subject
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory, TypeHealth
 from muster.errors import CapacityExhausted, ProviderDenied, ProviderMisconfigured, QuotaExceeded, Throttled
-from muster.testing.builders import NOW, demand, node_type
 
 FAST = LaunchLimits(upscaling_speed=10.0)
 CHEAP = node_type("cheap", {"CPU": 4}, price_per_hour=1.0)

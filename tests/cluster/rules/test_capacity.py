@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import BUSY, HEAD, HEAD_NODE, S, machine, node, past, record, spec, world
+from tests.support.builders import NOW, amounts, demand, node_type
 
 from muster.base.resources import EMPTY
-from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import FailureKind, NodeStatus, StopCause, Timeouts
 from muster.cluster.reconcile import RULES, reconcile
 from muster.cluster.rules.draft import Draft
 from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth
-from muster.testing.builders import NOW, amounts, demand, node_type
+from muster.cluster.states import ResizeStatus
 
 CPU = node_type("cpu", {"CPU": 1}, labels={"zone": "a"})
 
@@ -22,7 +22,7 @@ def asked(seen):
     draft = Draft(seen)
     for rule in RULES[: [r.__name__ for r in RULES].index("capacity") + 1]:
         rule(draft)
-    return draft.pack_request
+    return draft.planned.request
 
 
 def nodes_of(seen):

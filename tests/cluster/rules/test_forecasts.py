@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, created, node, record, spec, tick, world
+from tests.support.builders import NOW, amounts, demand, node_type
 
 from muster.base.forecast import ComingWork, Forecast, RunningTrial
 from muster.cluster.model import DriverReport, Gang, NodeStatus, Objective, Strategy
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.reconcile import reconcile
-from muster.testing.builders import NOW, amounts, demand, node_type
 
 ONE = amounts({"CPU": 1})
 PRICED = node_type("cpu", {"CPU": 1}, price_per_hour=1.0, max_nodes=100)
@@ -201,7 +201,7 @@ def test_nothing_is_held_back_where_machines_are_not_chosen_by_price():
 
 
 def test_a_forecast_may_be_switched_off():
-    from muster.cluster.spending import ForecastPolicy
+    from muster.cluster.budget_policy import ForecastPolicy
 
     told = forecast(ComingWork(shape=ONE, count=4, start_s=50.0, each_s=3600.0))
     seen = world(spec=priced(forecasts=ForecastPolicy(is_used=False)), forecasts=(told,))

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import HEAD_MACHINE, HEAD_NODE, S, spec
+from tests.support.builders import demand, node_type
 
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import NodeKind, NodeStatus
 from muster.cluster.plan import Reason
-from muster.testing.builders import demand, node_type
 
 BY_HAND = replace(HEAD_NODE, cloud_id=None, node_type="")
 

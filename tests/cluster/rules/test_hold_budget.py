@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 from tests.cluster.worlds import S, created, following, machine, node, past, record, spec, states, tick, world
+from tests.support.builders import NOW, demand, node_type
 
+from muster.cluster.budget_policy import Budget
 from muster.cluster.model import Objective, StopCause
 from muster.cluster.plan import Drain, Launch, Reason, Subject
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import BudgetPeriod, Memory
-from muster.cluster.spending import Budget
-from muster.testing.builders import NOW, demand, node_type
 
 PRICED = node_type("cpu", {"CPU": 1}, price_per_hour=3.6, max_nodes=100)  # a tenth of a cent per second
 LEAST = 0.001 * (150 + 60 + 60)  # $ of one machine: boot, drain, end

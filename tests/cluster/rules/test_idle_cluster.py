@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import following, spec, world
+from tests.support.builders import NOW
 
 from muster.cluster.model import DriverReport, IdleCluster, IdlePolicy
 from muster.cluster.plan import EndCluster, Reason
 from muster.cluster.reconcile import reconcile
-from muster.cluster.rules.idle_cluster import AGAIN_S
+from muster.cluster.rules.effects import AGAIN_S
 from muster.cluster.snapshot import Memory, ProviderTraits, WithoutDrivers
-from muster.testing.builders import NOW
 
 BOTH = ProviderTraits(idle_policies=(IdlePolicy.SUSPEND, IdlePolicy.DELETE))
 NOBODY = DriverReport(last_end=500.0)

@@ -17,12 +17,12 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.support.builders import NOW
 
 from muster.cluster.model import NodeKind
 from muster.cluster.plan import Install
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import ProviderTraits
-from muster.testing.builders import NOW
 
 OURS = ProviderTraits(installs_runtime=False)
 INSTALL = spec(install_runtime=True)

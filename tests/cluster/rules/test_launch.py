@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tests.cluster.worlds import S, after, created, following, machine, node, past, record, spec, tick, world
+from tests.support.builders import NOW, demand, node_type
 
 from muster.cluster.model import LaunchFailure, LaunchLimits, Timeouts
 from muster.cluster.plan import Launch
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import ProviderTraits
-from muster.testing.builders import NOW, demand, node_type
 
 CPU, GPU = node_type("cpu", {"CPU": 1}), node_type("gpu", {"GPU": 1})
 FAST = LaunchLimits(upscaling_speed=10.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, after, created, following, node, record, spec, tick, unchanged, world
+from tests.support.builders import NOW, amounts, demand, node_type
 
 from muster.cluster.model import (
     DrainFailure,
@@ -20,7 +21,6 @@ from muster.cluster.model import (
 from muster.cluster.plan import Drain, Launch, Reason, Subject
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory, ProviderTraits
-from muster.testing.builders import NOW, amounts, demand, node_type
 
 SPOT_A = Offer(zone="a", market="spot", price_per_hour=1.0)
 SPOT_B = Offer(zone="b", market="spot", price_per_hour=2.0)

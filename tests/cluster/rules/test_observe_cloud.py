@@ -22,12 +22,12 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.support.builders import NOW, node_type
 
 from muster.cluster.model import FailureKind, LaunchFailure, NodeKind, NodeStatus, TerminateFailure, Timeouts
 from muster.cluster.plan import Reason
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory
-from muster.testing.builders import NOW, node_type
 
 
 def refusal(request="r-1", name="cpu", kind=FailureKind.CAPACITY, message="no"):

@@ -22,11 +22,11 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.support.builders import NOW, node_type
 
 from muster.cluster.model import DrainFailure, InstallFailure, NodeKind, NodeStatus, StopCause
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth
-from muster.testing.builders import NOW, node_type
 
 DEAD, DRAINING, IDLE, RUNNING = NodeStatus.DEAD, NodeStatus.DRAINING, NodeStatus.IDLE, NodeStatus.RUNNING
 
@@ -67,9 +67,15 @@ def test_read_only_machines_are_named_by_their_nodes():
     seen = world(
         [record("a", S.ALLOCATED, cloud_id="n-a")],
         nodes=[node("a", cloud_id=None)],
-        traits=ProviderTraits(read_only=True),
+        traits=ProviderTraits(read_only=True, lists_nodes=True),
     )
     assert tick(seen)[0] == {"a": "RAY_RUNNING"}
+
+
+def test_a_provider_that_pauses_does_not_take_nodes_for_its_machines():
+    """Found by the simulated RayCluster, seed 272: a suspended one adopted nodes that were joined by hand."""
+    seen = world([], nodes=[node("theirs", cloud_id=None)], traits=ProviderTraits(read_only=True))
+    assert reconcile(seen).writes == ()
 
 
 def test_a_second_live_node_on_a_machine_is_set_aside():
@@ -350,10 +356,22 @@ def test_an_installation_said_to_have_failed_whose_node_runs_has_worked():
     assert trail(seen, reconcile(seen), "a") == ["RAY_RUNNING"]
 
 
-def test_an_install_failure_is_heard_also_when_the_nodes_cannot_be_read():
+def test_an_install_failure_waits_for_a_report_that_shows_whether_its_node_runs():
+    """Seeds 2541 and 2792 of the rack: `ray start` ran after the installer had given it up."""
     failure = InstallFailure(instance_id="a", message="no route")
-    seen = replace(world([record("a", S.RAY_INSTALLING)], install_failures=(failure,)), runtime=None)
-    assert trail(seen, reconcile(seen), "a") == ["RAY_INSTALL_FAILED", "TERMINATING"]
+    seen = world([record("a", S.RAY_INSTALLING)], install_failures=(failure,))
+    blind = replace(seen, runtime=None)
+    assert unchanged(reconcile(blind)) and reconcile(blind).undecided == (failure,)
+    plan = reconcile(seen)
+    assert (trail(seen, plan, "a"), plan.undecided) == (["RAY_INSTALL_FAILED", "TERMINATING"], ())
+
+
+def test_an_install_failure_waits_while_a_node_with_an_unusable_report_is_on_the_machine():
+    failure = InstallFailure(instance_id="a", message="no route")
+    odd = node("a", status=NodeStatus.UNSPECIFIED)
+    seen = world([record("a", S.RAY_INSTALLING)], nodes=[odd], install_failures=(failure,))
+    plan = reconcile(seen)
+    assert (trail(seen, plan, "a"), plan.undecided) == ([], (failure,))
 
 
 def test_a_drain_refusal_counts_only_while_it_is_waited_for():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, after, created, following, machine, node, past, record, spec, tick, world
+from tests.support.builders import NOW, demand, node_type
 
 from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, Offer, Timeouts
 from muster.cluster.plan import Launch
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth
 from muster.cluster.status import offer_statuses
-from muster.testing.builders import NOW, demand, node_type
 
 CHEAP = Offer(zone="a", market="spot", price_per_hour=1.0, billing_minimum_s=60.0)
 NEXT = Offer(zone="b", market="spot", price_per_hour=2.0)
@@ -234,7 +234,7 @@ FLEETS = ProviderTraits(buys_offers=True, takes_next_offer=True)
 
 
 def others(plan):
-    return [action.others for action in plan.actions if isinstance(action, Launch)]
+    return [action.offers[1:] for action in plan.actions if isinstance(action, Launch)]
 
 
 def test_where_one_call_can_try_several_offers_it_is_given_those_of_the_same_market():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from tests.cluster.worlds import S, after, machine, node, record, spec, tick, world
+from tests.support.builders import NOW, demand, node_type
 
 from muster.cluster.model import FailureKind, LaunchLimits, MachineProblem
 from muster.cluster.plan import Launch, Reason, Terminate
 from muster.cluster.reconcile import reconcile
-from muster.testing.builders import NOW, demand, node_type
 
 GATED = MachineProblem(kind=FailureKind.QUOTA, message="the pod waits for quota", give_up_s=600.0)
 FULL = MachineProblem(kind=FailureKind.CAPACITY, message="no node has room", give_up_s=900.0)

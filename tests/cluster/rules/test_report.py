@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 from tests.cluster.worlds import CPU, S, past, record, spec, world
+from tests.support.builders import NOW, demand, gang, node_type
 
 from muster.cluster.model import Constraint, FailureKind, LaunchFailure, LaunchLimits
 from muster.cluster.plan import PendingRequest
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import FailedLaunch
-from muster.testing.builders import NOW, demand, gang, node_type
 
 STILL = LaunchLimits(max_concurrent=0)
 

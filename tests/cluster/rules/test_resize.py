@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, after, following, machine, node, record, spec, world
+from tests.support.builders import NOW, amounts, demand, node_type
 
-from muster.cluster.machine_size import ResizeLimits, ResizeRecord, ResizeStatus
 from muster.cluster.model import FailureKind, ResizeFailure
 from muster.cluster.plan import Launch, Reason, Resize, ResizeNode
 from muster.cluster.reconcile import reconcile
 from muster.cluster.rules.resize import AGAIN_S
 from muster.cluster.snapshot import ProviderTraits
-from muster.testing.builders import NOW, amounts, demand, node_type
+from muster.cluster.states import ResizeLimits, ResizeRecord, ResizeStatus
 
 TRAITS = ProviderTraits(resizable=True)
 SMALL, LARGE = amounts({"CPU": 2, "memory": 4}), amounts({"CPU": 8, "memory": 16})
@@ -145,6 +145,19 @@ def test_a_change_that_takes_too_long_is_given_up():
     assert resizes(reconcile(in_time)) == []
 
 
+@pytest.mark.parametrize("unseen", ["list", "machine", "report"])
+def test_a_late_change_is_given_up_in_the_first_tick_that_sees_the_machine_and_its_node(unseen):
+    """Seeds 11100 and 11971 of KubeRay: the API server was away for longer than the change may take."""
+    late = replace(UNDER_WAY, since=NOW - 600)
+    given = seen(PENDING, late)
+    others = {name: one for name, one in given.cloud.items() if one.resize is None}
+    gaps = {"list": {"cloud": None}, "machine": {"cloud": others}, "report": {"runtime": None}}
+    plan = reconcile(replace(given, **gaps[unseen]))
+    assert resizes(plan) == []
+    again = following(given, plan)
+    assert kept(again).failed_at == again.now
+
+
 @pytest.mark.conformance("IP-29", "IP-30")
 def test_a_machine_that_failed_once_is_never_asked_again():
     failed = ResizeRecord(failed_at=NOW - 500, reason="no cgroup")
@@ -226,6 +239,13 @@ def test_a_refusal_that_may_pass_is_repeated_and_any_other_is_final():
     )
     given = seen(unheard, UNDER_WAY, resize_failures=(denied,))
     assert (resizes(reconcile(given)), kept(given).reason) == ([], "no verb patch of pods/resize")
+
+
+def test_a_right_that_is_lost_while_a_change_is_under_way_ends_the_change():
+    """Found by the simulated RayCluster, seed 544: the record stayed as if the machine still grew."""
+    denied = ResizeFailure(cloud_id="c-a", kind=FailureKind.PERMISSION, message="no verb")
+    given = seen(PENDING, UNDER_WAY, resize_failures=(denied,), traits=ProviderTraits())
+    assert kept(given).reason == "no verb"
 
 
 @pytest.mark.conformance("IP-1")

@@ -17,12 +17,12 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.support.builders import amounts, demand, node_type
 
 from muster.cluster.model import NodeStatus, StopCause, Timeouts
 from muster.cluster.plan import Drain, Launch
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import ProviderTraits
-from muster.testing.builders import amounts, demand, node_type
 
 FREE = amounts({"CPU": 1})
 

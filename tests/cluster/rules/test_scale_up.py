@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 from tests.cluster.worlds import S, after, created, machine, node, record, spec, tick, unchanged, world
+from tests.support.builders import NOW, amounts, demand, node_type
 
-from muster.cluster.binpack.request import Packing
 from muster.cluster.model import LaunchLimits, StopCause
 from muster.cluster.plan import Resize
+from muster.cluster.planner.request import Packing
 from muster.cluster.reconcile import RULES, reconcile
-from muster.testing.builders import NOW, amounts, demand, node_type
 
 STILL = spec(limits=LaunchLimits(max_concurrent=0))
 CANCELLED = {"cancelled": True, "stop_cause": StopCause.IDLE}
@@ -19,7 +19,7 @@ def planning(**answer):
     """The rules, with a planner that answers this."""
 
     def capacity(draft):
-        draft.packing = Packing(**{"launch": {}, **answer})
+        draft.planned.packing = Packing(**{"launch": {}, **answer})
 
     return tuple(capacity if rule.__name__ == "capacity" else rule for rule in RULES)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.cluster.worlds import S, machine, node, record, spec, tick, world
+from tests.support.builders import amounts, demand, node_type
 
 from muster.cluster.model import NodeStatus, StopCause
 from muster.cluster.plan import Drain
 from muster.cluster.reconcile import reconcile
-from muster.testing.builders import amounts, demand, node_type
 
 FREE = amounts({"CPU": 1})
 

@@ -18,13 +18,13 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.support.builders import NOW
 
 from muster.cluster.model import Backoff, NodeKind, StopCause
 from muster.cluster.plan import Terminate
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import ProviderTraits
 from muster.cluster.states import ON_CLOUD
-from muster.testing.builders import NOW
 
 
 def test_everything_due_goes_in_one_call_of_the_tick():

@@ -17,11 +17,12 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.support.builders import NOW
 
 from muster.cluster.model import LaunchLimits, NodeKind, NodeStatus, NoticePolicy, StopCause, Timeouts
 from muster.cluster.plan import Reason
 from muster.cluster.reconcile import reconcile
-from muster.testing.builders import NOW
+from muster.cluster.snapshot import ProviderTraits
 
 STILL = LaunchLimits(max_concurrent=0)
 
@@ -104,6 +105,17 @@ def test_w32_the_head_is_never_given_up():
     plan = reconcile(world([head], machines=[HEAD_MACHINE], nodes=[], head=False))
     assert unchanged(plan)
     assert plan.memory.health == {}
+
+
+@pytest.mark.parametrize("state", [S.ALLOCATED, S.RAY_INSTALLING])
+def test_while_nothing_can_be_terminated_no_machine_is_given_up(state):
+    """Found by the simulated RayCluster, seed 688: its node came while the cluster was suspended."""
+    seen = world(
+        [record("a", state, since=NOW - 4000)],
+        spec=spec(limits=STILL),
+        traits=ProviderTraits(read_only=True),
+    )
+    assert trail(seen, reconcile(seen), "a") == []
 
 
 def test_without_a_list_no_request_expires():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, node, record, spec, world
+from tests.support.builders import amounts, demand, node_type
 
 from muster.cluster.model import LaunchLimits, NodeStatus, StopCause
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.reconcile import reconcile
-from muster.testing.builders import amounts, demand, node_type
 
 STILL = LaunchLimits(max_concurrent=0)
 

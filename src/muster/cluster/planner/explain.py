@@ -13,11 +13,6 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from muster.base.resources import EMPTY, Resources, implicit_units
-from muster.cluster.binpack.demand_classes import DemandKey, demand_key
-from muster.cluster.binpack.feasible import fitting, labels_suit, nearest, why_not
-from muster.cluster.binpack.idle import idle_limit_s
-from muster.cluster.binpack.offers import has_blocked_offer, with_block_of_offers
-from muster.cluster.binpack.request import ItemOutcome, Packing, PackNode, PackRequest, TypeOffer
 from muster.cluster.model import (
     NEEDS_USER_ACTION,
     Demand,
@@ -29,6 +24,17 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.cluster.plan import NOTHING, Reason, Subject, Verdict
+from muster.cluster.planner.demand_classes import (
+    DemandKey,
+    demand_key,
+    fitting,
+    labels_suit,
+    nearest,
+    why_not,
+)
+from muster.cluster.planner.limits import idle_limit_s
+from muster.cluster.planner.offers import has_blocked_offer, with_block_of_offers
+from muster.cluster.planner.request import ItemOutcome, Packing, PackNode, PackRequest, TypeOffer
 from muster.cluster.states import InstanceState
 
 # From the most severe to the least: a gang shows the worst of its bundles and the best of its options.
@@ -78,11 +84,6 @@ class Obstacles:
                 found.setdefault(name, []).append(node)
         return found
 
-    def _with_rarest(self, demand: Demand) -> Sequence[PackNode]:
-        """Returns the nodes that have the resource of the request that the fewest have (`node:<ip>`: one)."""
-        names = (name for name, units in demand.shape.items() if units > 0 and not implicit_units(name))
-        return min((self._by_resource.get(name, []) for name in names), key=len, default=self._stays)
-
     @cached_property
     def _below_maximum(self) -> dict[str, int]:
         """Returns how many more of each type its own maximum allows after this pass, back-off or not."""
@@ -131,11 +132,11 @@ class Obstacles:
     def _has_open_type(self, demand: Demand) -> bool:
         if self._cluster_left == 0:
             return False
-        return any(self._is_open(offer) for offer in fitting(demand, self._offers))
-
-    def _is_open(self, offer: TypeOffer) -> bool:
-        is_blocked = offer.blocked_kind is not None or self._is_sold_out(offer)
-        return not is_blocked and self._below_maximum[offer.node_type.name] > 0
+        for offer in fitting(demand, self._offers):
+            is_blocked = offer.blocked_kind is not None or self._is_sold_out(offer)
+            if not is_blocked and self._below_maximum[offer.node_type.name] > 0:
+                return True
+        return False
 
     def _find(self, demand: Demand) -> Obstacle:
         could = fitting(demand, self._offers)
@@ -166,16 +167,18 @@ class Obstacles:
 
     def _no_type(self, demand: Demand) -> Obstacle:
         """No type can hold the request; a node may still be able to (a head with resources of its own)."""
-        node = next(_able(demand, self._with_rarest(demand)), None)
+        # The nodes that have the resource of the request that the fewest have (`node:<ip>`: one).
+        names = (name for name, units in demand.shape.items() if units > 0 and not implicit_units(name))
+        with_rarest = min((self._by_resource.get(name, []) for name in names), key=len, default=self._stays)
+        able = (
+            one for one in with_rarest if one.total.holds(demand.shape) and labels_suit(demand, one.labels)
+        )
+        node = next(able, None)
         if node is not None:
             detail = f"only nodes like {node.key} can hold {{{demand.shape}}}, and none has that much free"
             return Obstacle(reason=Reason.BLOCKED_BY_TYPE_LIMIT, detail=detail, target=node.key)
         near = nearest(demand, self._offers)
         return Obstacle(reason=Reason.INFEASIBLE, detail=near.detail, target=near.name, lacks=near.lacks)
-
-
-def _able(demand: Demand, nodes: Iterable[PackNode]) -> Iterator[PackNode]:
-    return (node for node in nodes if node.total.holds(demand.shape) and labels_suit(demand, node.labels))
 
 
 def _merged(bundles: Sequence[Demand]) -> list[Demand]:

@@ -10,13 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from muster.base.forecast import RunningTrial
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.binpack.offers import by_price, without
-from muster.cluster.binpack.request import Packing, TypeOffer
+from muster.cluster.planner.limits import UNDOABLE
+from muster.cluster.planner.offers import bought_offers, by_price, price_of, without
+from muster.cluster.planner.request import Packing, PackNode, Removal, TypeOffer
 
 BETWEEN_MOVES_S = 600.0  # a trial is moved at most once within this
 
@@ -86,8 +87,8 @@ def _until_next_move_s(end_s: float) -> float:
     return BETWEEN_MOVES_S + end_s * math.expm1(-BETWEEN_MOVES_S / end_s)
 
 
-class Emptied(Struct, frozen=True, kw_only=True):
-    """An Emptied is what would become of the trials of a node, in $ over their rest."""
+class EmptyingPlan(Struct, frozen=True, kw_only=True):
+    """An EmptyingPlan is what would become of the trials of a node, in $ over their rest."""
 
     saved: float
     cost: float  # of the moves, and of the boots of new machines
@@ -96,6 +97,31 @@ class Emptied(Struct, frozen=True, kw_only=True):
     machines: Mapping[str, int]  # to buy, by type
     must_wait: bool  # for machines that are not up, or not bought yet
     keeps_dear: bool  # an empty node would be kept that costs more than machines for these trials
+
+
+class ConsolidationPlan(Struct, frozen=True, kw_only=True):
+    """What consolidation adds to a plan."""
+
+    removals: tuple[Removal, ...] = ()  # nodes to empty now
+    launch: Mapping[str, int] = field(default_factory=dict)  # for nodes to empty when these machines are up
+    kept: frozenset[str] = frozenset()  # instance ids of nodes and machines that wait for those trials
+
+
+def with_consolidation(packing: Packing, plan: ConsolidationPlan, nodes: Iterable[PackNode]) -> Packing:
+    """Returns the packing with what a consolidation adds; a kept machine on its way is not unneeded."""
+    launch = dict(Counter(packing.launch) + Counter(plan.launch))
+    on_their_way = (n for n in nodes if n.key in plan.kept - packing.needed and n.state in UNDOABLE)
+    kept = Counter(node.node_type for node in on_their_way)
+    left = {name: since[: len(since) - kept[name]] for name, since in packing.pending_idle.items()}
+    return replace(
+        packing,
+        launch=launch,
+        bought_offers=bought_offers(launch, packing.offers),
+        price_per_hour=price_of(launch, packing.offers),
+        removals=(*packing.removals, *plan.removals),
+        needed=packing.needed | plan.kept,
+        pending_idle={name: since for name, since in left.items() if since},
+    )
 
 
 class MachineMarket:
@@ -196,7 +222,7 @@ def fitting_rooms(rooms: Mapping[str, FreeRoom], shapes: Iterable[Resources]) ->
 
 def emptied(
     node: BusyNode, rooms: Mapping[str, FreeRoom], fitting: Fitting, market: MachineMarket
-) -> Emptied | None:
+) -> EmptyingPlan | None:
     """Returns what emptying a node comes to; None when its trials fit nowhere for less."""
     left = dict(rooms)
     left.pop(node.key, None)
@@ -216,7 +242,7 @@ def emptied(
     bought = market.cheapest(node, homeless) if homeless else (0.0, 0.0, {})
     if bought is None:
         return None
-    return Emptied(
+    return EmptyingPlan(
         saved=node.price * node.rest_s / 3600.0 - added - bought[0],
         cost=node.move_cost() + bought[1],
         rooms=left,

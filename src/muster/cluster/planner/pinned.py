@@ -12,10 +12,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from muster.base.resources import ItemKey, Resources, implicit_units
-from muster.cluster.binpack.demand_classes import gang_size
-from muster.cluster.binpack.feasible import first_match, nodes_by_name
-from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem, Placement, Unplaced
 from muster.cluster.model import Demand, Gang, Selector, Strategy
+from muster.cluster.planner.demand_classes import first_match, gang_size, nodes_by_name
+from muster.cluster.planner.request import DemandKind, PackNode, PackProblem, Placement, Unplaced
 
 FEW_NODES = 8  # a resource of at most so many nodes is a pin too,
 MANY_NAMES = 32  # when there are more such resources than this: a column for each would be too many

@@ -15,7 +15,6 @@ from msgspec import Struct, field
 
 from muster.base.ids import InstanceId
 from muster.base.resources import Resources
-from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     Constraint,
     Demand,
@@ -27,7 +26,7 @@ from muster.cluster.model import (
     Offer,
     StopCause,
 )
-from muster.cluster.states import InstanceState
+from muster.cluster.states import InstanceState, ResizeStatus
 
 
 class PackNode(Struct, frozen=True, kw_only=True, gc=False):

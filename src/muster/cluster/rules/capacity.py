@@ -8,10 +8,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import PackNode, PackRequest
 from muster.cluster.expected_work import ExpectedWork, everyone_forecasts, expected_work
-from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     ClusterSpec,
     Constraint,
@@ -25,9 +22,10 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.cluster.plan import Reason
-from muster.cluster.rules.draft import FORECAST, WORK_OF, Draft, is_head
-from muster.cluster.states import InstanceState
-from muster.cluster.what_if import PlannedDemand, offers_of, request_of
+from muster.cluster.planner.pack import PlannedDemand, offers_of, request_of
+from muster.cluster.planner.request import PackNode, PackRequest
+from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.states import InstanceState, ResizeStatus
 
 _S = InstanceState
 _IDLE = NodeStatus.IDLE
@@ -37,26 +35,25 @@ _MAX_COUNT = 1_000_000_000  # more equal requests than this are a mistake
 
 def capacity(draft: Draft) -> None:
     """Plans whenever the runtime could be read; `may_scale` decides whether the plan is acted on."""
-    runtime = draft.seen.runtime
+    runtime = draft.snapshot.runtime
     if runtime is None:
         return
-    draft.pack_request = _request(draft, runtime)
-    draft.packing = pack(draft.pack_request)
+    draft.planned.expected = _expected(draft)
+    draft.planned.solve(_request(draft, runtime))
     if not any(is_head(i) and i.state is _S.RAY_RUNNING for i in draft.instances.values()):
         draft.add_cluster_verdict(
             Reason.WAITING_FOR_HEAD, "nothing is launched or removed before the head node runs"
         )
-        draft.may_scale = False
-    if draft.seen.traits.read_only:
+        draft.planned.may_scale = False
+    if draft.snapshot.traits.read_only:
         draft.add_cluster_verdict(
             Reason.READ_ONLY, "the provider is read-only: nothing is launched or removed"
         )
-        draft.may_scale = False
+        draft.planned.may_scale = False
 
 
 def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
     nodes, surplus = _nodes(draft)
-    draft.expected = _expected(draft)
     asked = _sane(draft, runtime.demands, "demand")
     wanted = PlannedDemand(
         demands=(*asked, *_work_that_moves(draft), *_work_to_come(draft, runtime)),
@@ -71,20 +68,20 @@ def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
     request = request_of(
         spec,
         wanted,
-        offers_of(spec, draft.health, draft.now, draft.risks),
+        offers_of(spec, draft.decided.health, draft.now, draft.risks),
         now=draft.now,
         leaving=Counter(i.node_type for i in leaving) + surplus,
-        pending_idle=draft.seen.memory.pending_idle,
+        pending_idle=draft.snapshot.memory.pending_idle,
     )
     of_offers = Counter(health_key(i.node_type, i.offer.name) for i in leaving if i.offer is not None)
-    if draft.spec.forecasts.is_used and everyone_forecasts(draft.seen.forecasts, runtime):
+    if draft.spec.forecasts.is_used and everyone_forecasts(draft.snapshot.forecasts, runtime):
         request = replace(request, most_idle_s=draft.spec.forecasts.keep_s)
     return replace(request, leaving_offers=of_offers) if of_offers else request
 
 
 def _expected(draft: Draft) -> list[ExpectedWork]:
     spec = draft.spec
-    if not spec.forecasts.is_used or not draft.seen.forecasts:
+    if not spec.forecasts.is_used or not draft.snapshot.forecasts:
         return []
     speeds: dict[str, float] = {}
     if any(known.speed != 1.0 for known in spec.node_types):
@@ -92,7 +89,7 @@ def _expected(draft: Draft) -> list[ExpectedWork]:
             known = draft.types.get(instance.node_type)
             if known is not None and instance.node_id:
                 speeds[instance.node_id] = known.speed
-    return expected_work(draft.seen.forecasts, spec, draft.boot_s, draft.now, speeds)
+    return expected_work(draft.snapshot.forecasts, spec, draft.boot_s, draft.now, speeds)
 
 
 def _work_to_come(draft: Draft, runtime: RuntimeReport) -> list[Demand]:
@@ -104,12 +101,13 @@ def _work_to_come(draft: Draft, runtime: RuntimeReport) -> list[Demand]:
     for gang in runtime.gangs:
         for bundle in gang.options[0] if gang.options else ():
             asked[bundle.shape] += bundle.count
-    for work in draft.expected:
+    for work in draft.planned.expected:
         # What waits already has asked, or is about to start: only what is still to come is not seen.
         wanted = work.new_places(policy.most_boot_share, policy.first_slots) - asked[work.shape]
         count = min(work.soon, wanted)
         if count > 0:
-            found.append(Demand(shape=work.shape, count=count, name=f"{FORECAST}{{{work.shape}}}"))
+            name = f"forecast of {{{work.shape}}}"
+            found.append(Demand(shape=work.shape, count=count, name=name, is_asked=False))
     return found
 
 
@@ -119,13 +117,13 @@ def _planned_spec(draft: Draft) -> ClusterSpec:
     New machines of a type that could not grow a short time ago count as they are bought: otherwise one after
     the other would be bought for demand that none of them can take.
     """
-    spec = _for_deadlines(draft.spec, draft.expected)
+    spec = _for_deadlines(draft.spec, draft.planned.expected)
     if not any(known.resize is not None for known in spec.node_types):
         return spec
     types = []
     for known in spec.node_types:
-        limits = known.resize if draft.seen.traits.resizable else None
-        if limits is not None and known.name in draft.ungrowing:
+        limits = known.resize if draft.snapshot.traits.resizable else None
+        if limits is not None and known.name in draft.decided.ungrowing:
             limits = replace(limits, of_new=known.resources)
         types.append(known if limits is known.resize else replace(known, resize=limits))
     return replace(spec, node_types=tuple(types))
@@ -192,7 +190,7 @@ def _unlisted(
 
 def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
     launch_hash = instance.launch_hash
-    is_plain = report.status is not _IDLE and not draft.seen.traits.resizable and instance.offer is None
+    is_plain = report.status is not _IDLE and not draft.snapshot.traits.resizable and instance.offer is None
     if is_plain:  # nearly all: fewer fields take half the time
         return PackNode(
             key=instance.instance_id,
@@ -212,7 +210,7 @@ def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
         labels=report.labels,
         idle_s=_idle_s(draft, instance, report) if report.status is _IDLE else 0.0,
         launch_hash=launch_hash,
-        resize=_resize_of(draft, instance) if draft.seen.traits.resizable else None,
+        resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,
         offer=instance.offer_name,
     )
 
@@ -237,7 +235,7 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
         kind=instance.kind,
         labels=known.labels if known else {},
         launch_hash=_todays_hash(draft, instance) if is_kept else instance.launch_hash,
-        resize=_resize_of(draft, instance) if draft.seen.traits.resizable else None,
+        resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,
         offer=instance.offer_name,
     )
 
@@ -264,16 +262,16 @@ def _work_that_moves(draft: Draft) -> list[Demand]:
         ).positive()
         if node.status is not NodeStatus.DEAD and used:
             shapes = _trial_shapes(draft) if shapes is None else shapes
-            name = f"{WORK_OF}{instance.instance_id}"
+            name = f"work on {instance.instance_id}"
             for shape, count in Counter(_parts(used, shapes.get(node.node_id, ()))).items():
-                found.append(Demand(shape=shape, count=count, name=name))
+                found.append(Demand(shape=shape, count=count, name=name, is_asked=False))
     return found
 
 
 def _trial_shapes(draft: Draft) -> dict[str, list[Resources]]:
     """Returns the shapes of the trials that tuners have on each node."""
     found: dict[str, list[Resources]] = {}
-    for forecast in draft.seen.forecasts:
+    for forecast in draft.snapshot.forecasts:
         for trial in forecast.trials:
             found.setdefault(trial.node_id, []).append(trial.shape)
     return found
@@ -304,7 +302,7 @@ def _resize_of(draft: Draft, instance: Instance) -> ResizeStatus | None:
 
     While no list can be read, a change under way still counts: otherwise machines would be bought for it.
     """
-    machine = (draft.seen.cloud or {}).get(instance.cloud_id) if instance.cloud_id else None
+    machine = (draft.snapshot.cloud or {}).get(instance.cloud_id) if instance.cloud_id else None
     status, record = machine.resize if machine is not None else None, instance.resize
     if record is None:
         return status

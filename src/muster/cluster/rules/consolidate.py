@@ -11,26 +11,24 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec.structs import replace
-
 from muster.base.forecast import RunningTrial
 from muster.base.ids import InstanceId
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.binpack.moves import (
+from muster.cluster.budget_policy import Consolidation
+from muster.cluster.model import Demand, Gang, Instance, NodeReport, NodeStatus, RuntimeReport, StopCause
+from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.planner.moves import (
     BETWEEN_MOVES_S,
     BusyNode,
-    Emptied,
+    ConsolidationPlan,
+    EmptyingPlan,
     FreeRoom,
     MachineMarket,
     emptied,
     fitting_rooms,
 )
-from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import ItemOutcome, Packing, PackNode, PackRequest, Removal
-from muster.cluster.model import Demand, Gang, Instance, NodeReport, NodeStatus, RuntimeReport, StopCause
-from muster.cluster.plan import Reason, Subject, Verdict
-from muster.cluster.rules.draft import WORK_OF, Draft, is_head
-from muster.cluster.spending import Consolidation
+from muster.cluster.planner.request import ItemOutcome, Packing, PackNode, PackRequest, Removal
+from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.states import InstanceState
 
 _S = InstanceState
@@ -47,31 +45,29 @@ def consolidate(draft: Draft) -> None:
     Where they need other machines, these are bought first: a trial that waits for a boot would be put on
     whatever becomes free meanwhile, dear as it may be.
     """
-    policy = draft.spec.consolidation
-    packing, request, runtime = draft.packing, draft.pack_request, draft.seen.runtime
-    is_possible = packing is not None and request is not None and runtime is not None and draft.may_scale
-    if policy is Consolidation.OFF or not is_possible or not draft.seen.forecasts:
+    policy, planned, runtime = draft.spec.consolidation, draft.planned, draft.snapshot.runtime
+    if (
+        policy is Consolidation.OFF
+        or runtime is None
+        or not planned.may_scale
+        or not draft.snapshot.forecasts
+    ):
         return
-    assert packing is not None and request is not None and runtime is not None
-    removals, later, targets = _choose(draft, request, packing, runtime)
-    if later:
-        draft.pack_request = _with_work_of(request, packing, later, targets)
-        draft.packing = packing = pack(draft.pack_request)
-    if removals:
-        draft.packing = replace(packing, removals=(*packing.removals, *removals))
+    if planned.packing is not None and planned.request is not None:
+        planned.consolidation = _choose(draft, planned.request, planned.packing, runtime)
 
 
 def _choose(
     draft: Draft, request: PackRequest, packing: Packing, runtime: RuntimeReport
-) -> tuple[list[Removal], list[BusyNode], set[str]]:
-    """Returns the nodes to empty now, those to empty when machines for them are up, and where trials go."""
+) -> ConsolidationPlan | None:
+    """Returns the nodes to empty now, and what is launched and kept for those that are emptied later."""
     stopping = draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
     under_way = sum(one.stop_cause is StopCause.CONSOLIDATION for one in stopping)
     most = max(1, draft.count(_S.RAY_RUNNING) // _MOST_AT_ONCE) - under_way
     by_node = _trials_by_node(draft)
     market = MachineMarket(packing, draft.boot_s, draft.spec.head_node_type)
     rooms = _free_rooms(draft, request, packing, by_node, market)
-    removals, later, targets = list[Removal](), list[BusyNode](), set[str]()
+    removals, launch, targets, kept = list[Removal](), Counter[str](), set[str](), set[str]()
     candidates = _candidates(draft, packing, by_node)
     fitting = fitting_rooms(rooms, (trial.shape for node in candidates for trial in node.trials))
     for node in sorted(candidates, key=lambda one: (-one.price * one.rest_s, one.key)):
@@ -87,14 +83,24 @@ def _choose(
         rooms, targets = found.rooms, targets | found.targets
         market.buy(found.machines)
         if found.must_wait:
-            later.append(node)
+            launch.update(found.machines)
+            kept |= found.targets
             _explain(draft, node.key, node.node_type, f"yet, a machine is awaited: {text}")
         else:
-            removals.append(_removal(node, text))
-    return removals, later, targets
+            removals.append(
+                Removal(
+                    instance_id=InstanceId(node.key),
+                    node_type=node.node_type,
+                    cause=StopCause.CONSOLIDATION,
+                    details=text,
+                )
+            )
+    if not removals and not kept and not launch:
+        return None
+    return ConsolidationPlan(removals=tuple(removals), launch=launch, kept=frozenset(kept))
 
 
-def _why_not_yet(runtime: RuntimeReport, market: MachineMarket, found: Emptied) -> str:
+def _why_not_yet(runtime: RuntimeReport, market: MachineMarket, found: EmptyingPlan) -> str:
     """Returns why no machines are bought for the trials of a node; "" when they are, or need not be."""
     if found.must_wait and found.keeps_dear:
         return "an idle node that is too dear for its trials must go first"
@@ -104,30 +110,12 @@ def _why_not_yet(runtime: RuntimeReport, market: MachineMarket, found: Emptied) 
     return "work that waits would take the machines for its trials" if is_taken else ""
 
 
-def _with_work_of(
-    request: PackRequest, packing: Packing, later: Sequence[BusyNode], targets: set[str]
-) -> PackRequest:
-    """Returns the request with the work of nodes that will be emptied, and without their own room.
-
-    Idle nodes that were not chosen for it are not kept for it either.
-    """
-    hidden = {node.key for node in later}
-    hidden |= {node.key for node in request.nodes if node.idle_s > 0} - targets - packing.needed
-    nodes = tuple(replace(node, available=EMPTY) if node.key in hidden else node for node in request.nodes)
-    demands = [
-        Demand(shape=shape, count=count, name=f"{WORK_OF}{node.key}")
-        for node in later
-        for shape, count in Counter(trial.shape for trial in node.trials).items()
-    ]
-    return replace(request, nodes=nodes, demands=(*request.demands, *demands))
-
-
 # -- what there is --------------------------------------------------------------------------------
 
 
 def _trials_by_node(draft: Draft) -> dict[str, list[RunningTrial]]:
     found: dict[str, list[RunningTrial]] = {}
-    for forecast in draft.seen.forecasts:
+    for forecast in draft.snapshot.forecasts:
         for trial in forecast.trials:
             found.setdefault(trial.node_id, []).append(trial)
     return found
@@ -141,7 +129,9 @@ def _free_rooms(
     going = {removal.instance_id for removal in packing.removals}
     found = {}
     for node in request.nodes:
-        if not node.available or node.key in going or node.key not in draft.instances:
+        # A runtime that calls a node busy and all of it free has just given its room away: wait for the rest.
+        is_settling = node.runs and node.idle_s <= 0 and node.available == node.total
+        if not node.available or is_settling or node.key in going or node.key not in draft.instances:
             continue
         free = node.available
         for shape in planned.get(node.key, ()):
@@ -261,7 +251,9 @@ def _late_if_moved(draft: Draft, instance: Instance, trials: tuple[RunningTrial,
     known = draft.types.get(instance.node_type)
     slower = known.speed / min(speeds) if known is not None and speeds else 1.0
     deadlines = {
-        trial.trial_id: forecast.deadline for forecast in draft.seen.forecasts for trial in forecast.trials
+        trial.trial_id: forecast.deadline
+        for forecast in draft.snapshot.forecasts
+        for trial in forecast.trials
     }
     for trial in trials:
         deadline = deadlines.get(trial.trial_id)
@@ -274,7 +266,7 @@ def _late_if_moved(draft: Draft, instance: Instance, trials: tuple[RunningTrial,
 # -- why ------------------------------------------------------------------------------------------
 
 
-def _reason(draft: Draft, node: BusyNode, found: Emptied | None) -> str:
+def _reason(draft: Draft, node: BusyNode, found: EmptyingPlan | None) -> str:
     """Returns why emptying pays, with the figures; "" when it does not, which is explained."""
     if found is None or found.saved <= 0:
         _explain(draft, node.key, node.node_type, "its trials fit nowhere else for less")
@@ -288,23 +280,14 @@ def _reason(draft: Draft, node: BusyNode, found: Emptied | None) -> str:
     return f"its {len(node.trials)} trials go into {_where(found)}: {figures}"
 
 
-def _where(found: Emptied) -> str:
+def _where(found: EmptyingPlan) -> str:
     places = ["the free room of other nodes"] if found.targets else []
     places += [f"{count} new {name}" for name, count in found.machines.items()]
     return " and ".join(places)
 
 
-def _removal(node: BusyNode, text: str) -> Removal:
-    return Removal(
-        instance_id=InstanceId(node.key),
-        node_type=node.node_type,
-        cause=StopCause.CONSOLIDATION,
-        details=text,
-    )
-
-
 def _explain(draft: Draft, instance_id: str, node_type: str, why_not: str) -> None:
-    draft.announced.append(
+    draft.decided.node_verdicts.append(
         Verdict(
             subject=Subject.NODE,
             subject_id=instance_id,

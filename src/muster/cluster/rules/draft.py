@@ -11,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, InstanceId
-from muster.cluster.binpack.offers import left_of, offer_states
-from muster.cluster.binpack.request import OfferState, Packing, PackRequest
 from muster.cluster.budget import budget_state, period_at
+from muster.cluster.cost import cost_of, spend_so_far
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
+    InstallFailure,
     Instance,
     NodeKind,
     NodeReport,
@@ -32,55 +33,113 @@ from muster.cluster.model import (
     StopCause,
 )
 from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict
-from muster.cluster.pools import NEVER, after_ends, lost_work_s, risks
-from muster.cluster.snapshot import BudgetPeriod, Memory, Quarantined, Snapshot, TypeHealth
-from muster.cluster.spend import cost_of, spend_so_far
+from muster.cluster.planner.moves import ConsolidationPlan, with_consolidation
+from muster.cluster.planner.offers import NEVER, after_ends, left_of, lost_work_s, offer_states, risks
+from muster.cluster.planner.pack import pack
+from muster.cluster.planner.request import OfferState, Packing, PackRequest, Removal
+from muster.cluster.snapshot import BudgetPeriod, Memory, Quarantined, Snapshot, TypeHealth, WithoutDrivers
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
-WORK_OF = "work on "  # how the name of demand begins that stands for the work of a node that must go
-FORECAST = "forecast of "  # how the name of demand begins that nobody has asked for yet
 _STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
-    "remove `offers` and `muster.prices`, or use a provider that has `launch_offer`"
+    "remove `offers` and `muster.prices`, or use a provider that supports offers"
 )
 
 
+class Planned(Struct):
+    """What the cluster needs. `solve` asks the planner; each rule that changes the answer has its field."""
+
+    expected: Sequence[ExpectedWork] = ()  # what tuners expect to need
+    request: PackRequest | None = None
+    packing: Packing | None = None
+    consolidation: ConsolidationPlan | None = None  # by consolidate
+    unpaid: tuple[Removal, ...] = ()  # by the budget: machines that it does not pay for
+    is_used_up: bool = False  # by the budget: nothing is launched at all
+    whole_slices: tuple[Removal, ...] | None = None  # by scale_down: all removals, whole slices together
+    may_scale: bool = True  # False: plan and explain, but launch and remove nothing
+
+    def solve(self, request: PackRequest) -> Packing:
+        """Plan for a request; what followed from an earlier plan is dropped."""
+        self.request, self.consolidation, self.packing = request, None, pack(request)
+        return self.packing
+
+    @property
+    def outcome(self) -> Packing | None:
+        """The planner's answer with what the rules have changed about it; None before there is one."""
+        packing = self.packing
+        if packing is None:
+            return None
+        if self.consolidation is not None and self.request is not None:
+            packing = with_consolidation(packing, self.consolidation, self.request.nodes)
+        if self.is_used_up:
+            packing = replace(packing, launch={}, bought_offers={})
+        removals = (*packing.removals, *self.unpaid) if self.whole_slices is None else self.whole_slices
+        return packing if removals == packing.removals else replace(packing, removals=removals)
+
+
+class Decided(Struct):
+    """What a tick has decided so far: the parts of its Plan, and what the next tick remembers."""
+
+    health: dict[str, TypeHealth]
+    ended_nodes: dict[str, float]
+    ended_machines: dict[str, float]
+    ungrowing: dict[str, float]
+    listed_at: float | None
+    without_drivers: WithoutDrivers
+    noticed: Mapping[str, NoticeKind]
+    drained_until: Mapping[str, float]
+    quarantined: list[Quarantined]
+    changed: dict[InstanceId, Instance] = {}
+    actions: list[Action] = []
+    verdicts: list[Verdict] = []
+    undecided: list[InstallFailure] = []  # to be decided by a later tick
+    node_verdicts: list[Verdict] = []  # of nodes that still serve; reported last
+    report: ScalingReport = ScalingReport()
+
+    def copied(self) -> Decided:
+        twin = copy(self)
+        twin.health, twin.changed = self.health.copy(), self.changed.copy()
+        twin.ended_nodes, twin.ended_machines = self.ended_nodes.copy(), self.ended_machines.copy()
+        twin.ungrowing, twin.quarantined = self.ungrowing.copy(), self.quarantined.copy()
+        twin.actions, twin.verdicts = self.actions.copy(), self.verdicts.copy()
+        twin.node_verdicts, twin.undecided = self.node_verdicts.copy(), self.undecided.copy()
+        return twin
+
+
+def decided_before(snapshot: Snapshot) -> Decided:
+    """Return what holds before any rule has run."""
+    memory = snapshot.memory
+    return Decided(
+        health=dict(memory.health),
+        ended_nodes=dict(memory.ended_nodes),
+        ended_machines=dict(memory.ended_machines),
+        ungrowing={name: until for name, until in memory.ungrowing.items() if until > snapshot.now},
+        listed_at=memory.listed_at,
+        without_drivers=memory.without_drivers,
+        noticed=memory.noticed,
+        drained_until=memory.drained_until,
+        quarantined=list(snapshot.quarantined),
+    )
+
+
 class Draft:
-    """A Draft is everything that one tick has decided so far."""
+    """The working copy of one tick: what was observed, what is `planned`, what was `decided`."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.seen = snapshot
+        self.snapshot = snapshot
         self.now = snapshot.now
         self.spec = snapshot.spec if snapshot.traits.buys_offers else _without_offers(snapshot.spec)
         self.types: dict[str, NodeType] = {t.name: t for t in self.spec.node_types}
         self.instances: Mapping[InstanceId, Instance] = snapshot.instances
         self.nodes: Mapping[str, NodeReport] = {}  # readable node reports by node id; filled by observe_nodes
-        self.health: dict[str, TypeHealth] = dict(snapshot.memory.health)
-        self.ended_nodes: dict[str, float] = dict(snapshot.memory.ended_nodes)
-        self.ended_machines: dict[str, float] = dict(snapshot.memory.ended_machines)
-        self.ungrowing: dict[str, float] = {
-            name: until for name, until in snapshot.memory.ungrowing.items() if until > snapshot.now
-        }
-        self.listed_at = snapshot.memory.listed_at
-        self.without_drivers = snapshot.memory.without_drivers
-        self.noticed: Mapping[str, NoticeKind] = snapshot.memory.noticed
-        self.drained_until: Mapping[str, float] = snapshot.memory.drained_until
-        self.pack_request: PackRequest | None = None
-        self.packing: Packing | None = None
+        self.planned = Planned()
         self.boot_s = boot_time(snapshot.memory.boot_s, self.spec)
-        self.expected: Sequence[ExpectedWork] = ()  # what tuners expect to need; filled by capacity
         self.budget = budget_state(
             self.spec, snapshot.instances.values(), snapshot.memory, self.now, self.boot_s
         )
         self._risks: Mapping[str, float] | None = None
-        self.announced: list[Verdict] = []  # of nodes under notice that still serve
-        self.may_scale = True  # False: plan and explain, but launch and remove nothing
-        self.report = ScalingReport()
-        self._changed: dict[InstanceId, Instance] = {}
-        self._actions: list[Action] = []
-        self._verdicts: list[Verdict] = []
-        self._quarantined: list[Quarantined] = list(snapshot.quarantined)
+        self.decided = decided_before(snapshot)
         if self.spec is not snapshot.spec:
             self.quarantine("offers", _OFFERS_UNUSED)
         self._fresh = 0
@@ -98,12 +157,9 @@ class Draft:
     def fork(self) -> Draft:
         """Returns a copy to try a rule on; dropping the copy undoes everything the rule did."""
         twin = copy(self)
+        twin.planned = copy(self.planned)
         twin._own = None  # records are copied at the first change: most rules change none
-        twin._changed, twin.health, twin._listed = dict(self._changed), dict(self.health), dict(self._listed)
-        twin.ended_nodes, twin.ended_machines = dict(self.ended_nodes), dict(self.ended_machines)
-        twin.ungrowing = dict(self.ungrowing)
-        twin._actions, twin._verdicts = list(self._actions), list(self._verdicts)
-        twin._quarantined, twin.announced = list(self._quarantined), list(self.announced)
+        twin.decided, twin._listed = self.decided.copied(), dict(self._listed)
         twin.budget = None if self.budget is None else replace(self.budget)
         return twin
 
@@ -141,9 +197,9 @@ class Draft:
     def risks(self) -> Mapping[str, float]:
         """Returns what spot offers are expected to lose; nothing is risked behind the line to a deadline."""
         if self._risks is None:
-            forecasts, records = self.seen.forecasts, self.instances.values()
+            forecasts, records = self.snapshot.forecasts, self.instances.values()
             lost_s = lost_work_s(forecasts, self.boot_s)
-            found = risks(self.spec, self.seen.memory.pools, records, lost_s, self.now)
+            found = risks(self.spec, self.snapshot.memory.pools, records, lost_s, self.now)
             behind = bool(found) and is_behind(forecasts, self.now, self.boot_s)
             self._risks = dict.fromkeys(found, NEVER) if behind else found
         return self._risks
@@ -152,7 +208,7 @@ class Draft:
         """Returns the offers of a type, each with the room that machines and repeated requests leave."""
         taken = (*self.holding(), *self.in_state(InstanceState.QUEUED))
         counts = Counter(i.offer.name for i in taken if i.offer is not None and i.node_type == known.name)
-        return left_of(offer_states(known, self.health, self.now, self.risks), counts)
+        return left_of(offer_states(known, self.decided.health, self.now, self.risks), counts)
 
     def may_work_unseen(self, instance: Instance) -> bool:
         """Returns whether a live node that is on no known machine may be on this record's machine.
@@ -162,13 +218,13 @@ class Draft:
         if self.unplaced is None:
             known = (i for i in self.instances.values() if i.launch_request_id or not i.provisional)
             placed = {i.node_id for i in known if i.node_id}
-            nodes = self.seen.runtime.nodes if self.seen.runtime else ()  # unusable reports too
+            nodes = self.snapshot.runtime.nodes if self.snapshot.runtime else ()  # unusable reports too
             self.unplaced = [n for n in nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
-        return any(_may_be_on(node, instance, self.seen.cloud or {}) for node in self.unplaced)
+        return any(_may_be_on(node, instance, self.snapshot.cloud or {}) for node in self.unplaced)
 
     def may_be_restarted(self, instance: Instance) -> bool:
         """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
-        if self.seen.runtime is None:
+        if self.snapshot.runtime is None:
             return instance.since < self.now  # it was kept by an earlier tick
         return instance.stop_cause is None and self.may_work_unseen(instance)
 
@@ -180,7 +236,7 @@ class Draft:
     def fresh(self, prefix: str) -> str:
         """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
         self._fresh += 1
-        return f"{self.seen.tick_id}-{prefix}{self._fresh}"
+        return f"{self.snapshot.tick_id}-{prefix}{self._fresh}"
 
     def move(
         self,
@@ -228,58 +284,59 @@ class Draft:
 
     def act(self, action: Action) -> None:
         """Adds an effect."""
-        self._actions.append(action)
+        self.decided.actions.append(action)
 
     def add_verdicts(self, *verdicts: Verdict) -> None:
-        self._verdicts.extend(verdicts)
+        self.decided.verdicts.extend(verdicts)
 
     def add_cluster_verdict(self, reason: Reason, detail: str) -> None:
         self.add_verdicts(Verdict(subject=Subject.CLUSTER, subject_id="", reason=reason, detail=detail))
 
     def quarantine(self, source: str, message: str) -> None:
         """Notes an input that is left out of this tick."""
-        self._quarantined.append(Quarantined(source=source, message=message))
+        self.decided.quarantined.append(Quarantined(source=source, message=message))
 
     def plan(self) -> Plan:
         """Returns the plan that this draft amounts to."""
-        since = self.seen.memory.verdict_since
+        since, packing = self.snapshot.memory.verdict_since, self.planned.outcome
         # Nodes change too often to be worth dating, and there may be thousands; a record has its history.
         node, now = Subject.NODE, self.now
-        dated = tuple([v if v.subject is node else _dated(v, since, now) for v in self._verdicts])
-        ended = [i for i in self._changed.values() if i.state is InstanceState.TERMINATED]
+        dated = tuple([v if v.subject is node else _dated(v, since, now) for v in self.decided.verdicts])
+        ended = [i for i in self.decided.changed.values() if i.state is InstanceState.TERMINATED]
         return Plan(
-            tick_id=self.seen.tick_id,
+            tick_id=self.snapshot.tick_id,
             at=self.now,
-            writes=tuple(self._changed.values()),
-            actions=tuple(self._actions),
+            writes=tuple(self.decided.changed.values()),
+            actions=tuple(self.decided.actions),
             verdicts=dated,
-            quarantined=tuple(self._quarantined),
-            report=self.report,
+            quarantined=tuple(self.decided.quarantined),
+            report=self.decided.report,
+            undecided=tuple(self.decided.undecided),
             memory=Memory(
-                health=self.health,
-                pending_idle=self.packing.pending_idle if self.packing else self.seen.memory.pending_idle,
-                spent=self.seen.memory.spent + sum(cost_of(i, self.now) for i in ended),
+                health=self.decided.health,
+                pending_idle=packing.pending_idle if packing else self.snapshot.memory.pending_idle,
+                spent=self.snapshot.memory.spent + sum(cost_of(i, self.now) for i in ended),
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
-                ended_nodes={**self.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
-                ended_machines=self.ended_machines,
-                listed_at=self.listed_at,
-                ungrowing=self.ungrowing,
-                without_drivers=self.without_drivers,
-                noticed=self.noticed,
-                drained_until=self.drained_until,
-                boot_s=learned_boots(self.seen.memory.boot_s, self._changed.values()),
-                pools=after_ends(self.seen.memory.pools, ended, self.now),
+                ended_nodes={**self.decided.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
+                ended_machines=self.decided.ended_machines,
+                listed_at=self.decided.listed_at,
+                ungrowing=self.decided.ungrowing,
+                without_drivers=self.decided.without_drivers,
+                noticed=self.decided.noticed,
+                drained_until=self.decided.drained_until,
+                boot_s=learned_boots(self.snapshot.memory.boot_s, self.decided.changed.values()),
+                pools=after_ends(self.snapshot.memory.pools, ended, self.now),
                 budget_period=self._budget_period(),
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
         )
 
     def _budget_period(self) -> BudgetPeriod:
-        memory, budget = self.seen.memory, self.spec.budget
+        memory, budget = self.snapshot.memory, self.spec.budget
         if budget is None:
             return memory.budget_period
         return period_at(
-            budget, memory, spend_so_far(self.seen.instances.values(), memory, self.now), self.now
+            budget, memory, spend_so_far(self.snapshot.instances.values(), memory, self.now), self.now
         )
 
     def _put(self, instance: Instance, previous: InstanceState | None) -> Instance:
@@ -289,7 +346,7 @@ class Draft:
             self._by_state[previous].pop(instance.instance_id, None)
         self._by_state[instance.state][instance.instance_id] = None
         records[instance.instance_id] = instance
-        self._changed[instance.instance_id] = instance
+        self.decided.changed[instance.instance_id] = instance
         return instance
 
     def terms_of(self, node_type: str, offer: Offer | None = None) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 
 from muster.base.ids import RequestId
-from muster.cluster.binpack.offers import by_price
 from muster.cluster.model import Instance, LaunchLimits, NodeType, Offer, health_key
 from muster.cluster.plan import Launch, attempt_id
+from muster.cluster.planner.offers import by_price
 from muster.cluster.rules.draft import Draft
 from muster.cluster.states import InstanceState
 
@@ -22,7 +22,7 @@ def launch(draft: Draft) -> None:
     limits are compared once more with what exists; records without room stay QUEUED.
     """
     queued = sorted(draft.in_state(_S.QUEUED), key=lambda i: i.entered(_S.QUEUED))
-    if not queued or draft.seen.traits.read_only:
+    if not queued or draft.snapshot.traits.read_only:
         return
     by_type: dict[str, list[Instance]] = {}
     for instance in draft.in_state(_S.QUEUED):  # types in the order of the ledger
@@ -73,7 +73,7 @@ def _offers_in_order(draft: Draft, known: NodeType, most: int) -> list[Offer]:
     machines that a cloud takes from one pool go within minutes of each other.
     """
     cheapest = by_price(draft.choices_of(known))
-    if sum(trial.is_leader for one in draft.seen.forecasts for trial in one.trials) < _FEWEST_LEADERS:
+    if sum(trial.is_leader for one in draft.snapshot.forecasts for trial in one.trials) < _FEWEST_LEADERS:
         return [each.offer for each in cheapest for _ in range(min(each.room, most))]
     left = {each.offer.name: each.room for each in cheapest}
     pools = Counter(
@@ -86,7 +86,10 @@ def _offers_in_order(draft: Draft, known: NodeType, most: int) -> list[Offer]:
         usable = [each for each in cheapest if left[each.offer.name] > 0]
         within = (usable[0].expected_price or 0.0) * _DEARER
         near = [each for each in usable if (each.expected_price or 0.0) <= within]
-        chosen = next((each for each in near if not _fills(pools, each.offer)), near[0]).offer
+        # One more machine should not put more than half of all into one spot pool.
+        half = pools.total() / 2
+        spread = (one for one in near if one.offer.market != "spot" or pools[one.offer.name] <= half)
+        chosen = next(spread, near[0]).offer
         left[chosen.name] -= 1
         pools[chosen.name] += chosen.market == "spot"
         found.append(chosen)
@@ -94,11 +97,6 @@ def _offers_in_order(draft: Draft, known: NodeType, most: int) -> list[Offer]:
 
 
 _FEWEST_LEADERS = 2
-
-
-def _fills(pools: Counter[str], offer: Offer) -> bool:
-    """Returns whether one more machine would put more than half of all into this pool."""
-    return offer.market == "spot" and 2 * (pools[offer.name] + 1) > pools.total() + 2
 
 
 def _affordable(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
@@ -139,10 +137,15 @@ def _request(draft: Draft, chosen: list[Purchase]) -> None:
             base = fresh[of] = fresh.get(of) or RequestId(draft.fresh("r"))
         # Price and hash are those of the config this very launch is made with.
         terms = draft.terms_of(instance.node_type, offer)
-        moved = draft.move(instance, _S.REQUESTED, _asked(offer), launch_request_id=base, **terms)
+        if offer is None:
+            asked = "asked from the provider"
+        else:
+            price = "" if offer.price_per_hour is None else f" at ${offer.price_per_hour:g} per hour"
+            asked = f"asked from the provider: {offer.name}{price}"
+        moved = draft.move(instance, _S.REQUESTED, asked, launch_request_id=base, **terms)
         if moved is not None:
             attempt = len(moved.entered(_S.REQUESTED))
-            calls.setdefault(attempt_id(base, attempt, draft.seen.tick_id), []).append(moved)
+            calls.setdefault(attempt_id(base, attempt, draft.snapshot.tick_id), []).append(moved)
     for request_id, members in calls.items():
         shape = dict(Counter(instance.node_type for instance in members))
         ids = tuple(i.instance_id for i in members)
@@ -152,8 +155,7 @@ def _request(draft: Draft, chosen: list[Purchase]) -> None:
                 request_id=request_id,
                 shape=shape,
                 instance_ids=ids,
-                offer=offer,
-                others=() if offer is None else _next_offers(draft, members[0].node_type, offer),
+                offers=() if offer is None else (offer, *_next_offers(draft, members[0].node_type, offer)),
             )
         )
 
@@ -165,7 +167,7 @@ def _next_offers(draft: Draft, node_type: str, first: Offer) -> tuple[Offer, ...
     limit of its own is left out: which offer a machine came from is known only when it is listed.
     """
     known = draft.types.get(node_type)
-    if known is None or not first.zone or not draft.seen.traits.takes_next_offer:
+    if known is None or not first.zone or not draft.snapshot.traits.takes_next_offer:
         return ()
     usable = [each.offer for each in by_price(draft.choices_of(known))]
     return tuple(
@@ -176,10 +178,3 @@ def _next_offers(draft: Draft, node_type: str, first: Offer) -> tuple[Offer, ...
         and offer.name != first.name
         and offer.max_nodes is None
     )
-
-
-def _asked(offer: Offer | None) -> str:
-    if offer is None:
-        return "asked from the provider"
-    price = "" if offer.price_per_hour is None else f" at ${offer.price_per_hour:g} per hour"
-    return f"asked from the provider: {offer.name}{price}"

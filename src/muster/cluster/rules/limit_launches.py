@@ -1,6 +1,7 @@
-"""Buys nothing for trials that will have a place sooner, or for less, than a new machine could give them.
+"""Launch less than the planner wants: where trials get a place sooner or for less, and within the budget.
 
-Acts only on requests whose shape a tuner's forecast names, and only where machines are chosen by price.
+`defer_launches` acts only on requests whose shape a tuner's forecast names, and only where machines are
+chosen by price. `enforce_budget` launches what fits, and removes all workers before the budget is used up.
 """
 
 from __future__ import annotations
@@ -10,37 +11,39 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from muster.base.ids import InstanceId
 from muster.base.resources import Resources
 from muster.base.text import short_duration
-from muster.cluster.binpack.offers import by_price, price_of_work
-from muster.cluster.binpack.pack import objective_of, pack
-from muster.cluster.binpack.request import ItemOutcome, Packing, PackRequest
+from muster.cluster.budget import BudgetState
+from muster.cluster.budget_policy import ForecastPolicy
 from muster.cluster.expected_work import ExpectedWork
-from muster.cluster.model import Demand, Gang, Objective
+from muster.cluster.model import Demand, Gang, Instance, Objective, Offer, StopCause
 from muster.cluster.plan import Reason, Subject, Verdict
-from muster.cluster.rules.draft import Draft
-from muster.cluster.spending import ForecastPolicy
+from muster.cluster.planner.offers import by_price, price_of_work
+from muster.cluster.planner.pack import objective_of
+from muster.cluster.planner.request import ItemOutcome, Packing, PackRequest, Removal
+from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.states import InstanceState
 
 
-def hold_back(draft: Draft) -> None:
+def defer_launches(draft: Draft) -> None:
     """Plans again without the requests that are not worth a machine; they wait, with the reason."""
-    request, packing = draft.pack_request, draft.packing
-    if not draft.expected or request is None or packing is None:
+    request, packing = draft.planned.request, draft.planned.packing
+    if not draft.planned.expected or request is None or packing is None:
         return
     _tell_late(draft, request, packing)
     if objective_of(request) is not Objective.COST:
         return
-    held = _held(draft, request)
+    held = _held(draft, request, packing)
     if not held:
         return
-    kept = _without(request, held)
-    draft.pack_request, draft.packing = kept, pack(kept)
+    draft.planned.solve(_without(request, held))
     draft.add_verdicts(*_verdicts(draft, request, held))
 
 
 def _tell_late(draft: Draft, request: PackRequest, packing: Packing) -> None:
-    """Says early that a deadline will not be met with the machines that can be had, and what would help."""
-    for work in draft.expected:
+    """Warn early that the available machines cannot meet a deadline, and what would help."""
+    for work in draft.planned.expected:
         if work.deadline_s is None or work.work_s is None:
             continue
         left, each_s = short_duration(max(0.0, work.deadline_s)), work.each_s or 0.0
@@ -63,14 +66,13 @@ _UNLIMITED = 1_000_000_000
 Held = dict[tuple[Subject, int], int]  # a gang or demand of the request -> how many of its requests wait
 
 
-def _held(draft: Draft, request: PackRequest) -> Held:
+def _held(draft: Draft, request: PackRequest, packing: Packing) -> Held:
     """Returns what was bought for beyond what each shape is worth; the last that asked wait."""
-    assert draft.packing is not None
     policy, held = draft.spec.forecasts, Held()
-    for work in draft.expected:
+    for work in draft.planned.expected:
         items = [  # the last are held first: a trial is a gang, and plain demands are mostly somebody else's
-            *_of_shape(Subject.DEMAND, request.demands, draft.packing.demands, work.shape),
-            *_of_shape(Subject.GANG, request.gangs, draft.packing.gangs, work.shape),
+            *_of_shape(Subject.DEMAND, request.demands, packing.demands, work.shape),
+            *_of_shape(Subject.GANG, request.gangs, packing.gangs, work.shape),
         ]
         has_room = sum(sum(o.placed.values()) + sum(o.coming.values()) for _, o in items)
         bought = sum(sum(o.bought.values()) for _, o in items)
@@ -142,7 +144,7 @@ def _without(request: PackRequest, held: Held) -> PackRequest:
 
 
 def _verdicts(draft: Draft, request: PackRequest, held: Held) -> list[Verdict]:
-    texts = {work.shape: _text(work, draft.spec.forecasts) for work in draft.expected}
+    texts = {work.shape: _text(work, draft.spec.forecasts) for work in draft.planned.expected}
     found, amounts = [], Counter[tuple[Subject, str, str]]()
     for (subject, index), amount in held.items():
         item = request.gangs[index] if subject is Subject.GANG else request.demands[index]
@@ -163,7 +165,7 @@ def _verdicts(draft: Draft, request: PackRequest, held: Held) -> list[Verdict]:
 
 
 def _text(work: ExpectedWork, policy: ForecastPolicy) -> str:
-    """Returns why no machine is bought, for users."""
+    """Return why muster launches no machine, for users."""
     if work.work_s is None:
         return f"it is not known yet how long trials run; room for {policy.first_slots} is bought until then"
     if work.served_before_boot() >= work.waiting + work.soon:
@@ -173,4 +175,122 @@ def _text(work: ExpectedWork, policy: ForecastPolicy) -> str:
         f"{work.work_s / 3600.0:.1f} h of work are left: more than "
         f"{work.places(policy.most_boot_share, policy.first_slots)} places would spend over {share} of "
         f"their time on booting ({work.boot_s:.0f} s each)"
+    )
+
+
+_S = InstanceState
+_SERVING = (_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
+_PAID = (_S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
+
+
+def enforce_budget(draft: Draft) -> None:
+    """Plans again with fewer new machines where not all fit; the launches themselves reserve the money."""
+    planned, budget = draft.planned, draft.budget
+    request, packing = planned.request, planned.outcome
+    if budget is None or request is None or packing is None:
+        return
+    if budget.is_used_up:
+        text = f"the budget is used up: {budget.text()}"
+        planned.solve(replace(request, most_new=0, most_new_reason=text))  # what waits has the true reason
+        planned.is_used_up = True
+        planned.unpaid = _all_workers(draft, text)
+        draft.add_cluster_verdict(Reason.BUDGET, f"{text}; workers are given back")
+        return
+    if planned.consolidation is not None and _fitting(draft, packing, budget) < sum(packing.launch.values()):
+        planned.consolidation = None  # work that waits comes first
+        packing = planned.packing or packing
+    wanted = sum(packing.launch.values())
+    fitting = _fitting(draft, packing, budget)
+    text = f"the budget allows {fitting} of {wanted} new machines: {budget.text()}{_least(packing, budget)}"
+    if fitting < wanted:
+        draft.add_cluster_verdict(Reason.BUDGET, text)
+    while fitting >= 0 and _fitting(draft, packing, budget) < sum(packing.launch.values()):
+        packing = planned.solve(replace(request, most_new=fitting, most_new_reason=text))
+        fitting -= 1  # fewer machines may be larger ones, which cost more
+    _shrink(draft, budget)
+
+
+def _shrink(draft: Draft, budget: BudgetState) -> None:
+    """Gives the newest machines back while all together cost more per hour than they may.
+
+    That happens when a machine comes that was given up already, or when the limit was lowered.
+    """
+    most, packing = budget.budget.per_hour, draft.planned.outcome
+    if most is None or packing is None or budget.per_hour <= most + 1e-9:
+        return
+    leaving = {removal.instance_id for removal in packing.removals}
+    staying = [one for one in draft.in_state(*_PAID) if is_head(one) or _goes(one, leaving)]
+    over = sum(one.price_per_hour or 0.0 for one in staying) - most
+    details = f"all machines cost more than ${most:g} per hour"
+    removals: list[Removal] = []
+    for one in sorted(staying, key=lambda each: (each.state is _S.RAY_RUNNING, -each.history[0].at)):
+        if over > 1e-9 and not is_head(one) and one.price_per_hour:
+            removals.append(_removal(one, details))
+            over -= one.price_per_hour
+    if removals:
+        draft.planned.unpaid = tuple(removals)
+        draft.add_cluster_verdict(Reason.BUDGET, f"{details}: {budget.text()}; the newest are given back")
+
+
+def _price_of(draft: Draft, queued: Instance) -> float | None:
+    """Returns what the machine of a record that has no offer yet may cost."""
+    known = draft.types.get(queued.node_type)
+    if known is None or not known.offers:
+        return queued.price_per_hour
+    cheapest = next(iter(by_price(draft.choices_of(known))), None)
+    return queued.price_per_hour if cheapest is None else cheapest.offer.price_per_hour
+
+
+def _fitting(draft: Draft, packing: Packing, budget: BudgetState) -> int:
+    """Returns how many of the planned machines can be paid for, the cheapest first."""
+    trial = replace(budget)  # a copy to try purchases on; what waits for its launch comes first
+    for one in draft.in_state(_S.QUEUED):
+        trial.take(_price_of(draft, one))
+    return sum(trial.take(price, offer) for price, offer in _planned_prices(packing))
+
+
+def _least(packing: Packing, budget: BudgetState) -> str:
+    """Returns what the cheapest planned machine costs, for users; "" when nobody knows."""
+    price, offer = next(iter(_planned_prices(packing)), (None, None))
+    if price is None:
+        return ""
+    least = budget.least_cost(price, offer)
+    return f"; one costs ${price:g} per hour, and at least ${least:.2f} until it can be given back"
+
+
+def _planned_prices(packing: Packing) -> list[tuple[float | None, Offer | None]]:
+    """Returns the price of each machine that the plan has, the cheapest first, with the offer it is from."""
+    prices: list[tuple[float | None, Offer | None]] = []
+    known = {offer.node_type.name: offer for offer in packing.offers}
+    for name, count in packing.launch.items():
+        by_offer = packing.bought_offers.get(name)
+        offers = {each.offer.name: each.offer for each in known[name].choices} if name in known else {}
+        if by_offer:
+            for offer_name, amount in by_offer.items():
+                offer = offers.get(offer_name)
+                prices += [(offer.price_per_hour if offer else None, offer)] * amount
+        else:
+            price = known[name].node_type.price_per_hour if name in known else None
+            prices += [(price, None)] * count
+    return sorted(prices, key=lambda each: (each[0] is None, each[0] or 0.0))
+
+
+def _all_workers(draft: Draft, details: str) -> tuple[Removal, ...]:
+    packing = draft.planned.outcome
+    leaving = {removal.instance_id for removal in packing.removals} if packing else set()
+    return tuple(_removal(one, details) for one in draft.in_state(*_SERVING) if _goes(one, leaving))
+
+
+def _goes(instance: Instance, leaving: set[InstanceId]) -> bool:
+    """What was cancelled ends when it comes, unless its node was there first: that is drained."""
+    is_on_its_way_out = instance.cancelled and instance.state is not _S.RAY_RUNNING
+    return not is_head(instance) and not is_on_its_way_out and instance.instance_id not in leaving
+
+
+def _removal(instance: Instance, details: str) -> Removal:
+    return Removal(
+        instance_id=instance.instance_id,
+        node_type=instance.node_type,
+        cause=StopCause.BUDGET,
+        details=details,
     )

@@ -39,9 +39,9 @@ _SAID = {
 
 def notices(draft: Draft) -> None:
     """Acts on every notice once; one that is repeated changes nothing, one that was cancelled is undone."""
-    given = draft.seen.notices
-    known = draft.noticed or draft.drained_until
-    if draft.seen.runtime is None or draft.seen.traits.read_only or not (given or known):
+    given = draft.snapshot.notices
+    known = draft.decided.noticed or draft.decided.drained_until
+    if draft.snapshot.runtime is None or draft.snapshot.traits.read_only or not (given or known):
         return
     if given is None:
         _drain_refused(draft)
@@ -59,8 +59,10 @@ def notices(draft: Draft) -> None:
         else:
             noticed[notice.cloud_id] = notice.kind
             _act(draft, owner, notice)
-    draft.noticed = noticed
-    draft.drained_until = {name: at for name, at in draft.drained_until.items() if name in owners}
+    draft.decided.noticed = noticed
+    draft.decided.drained_until = {
+        name: at for name, at in draft.decided.drained_until.items() if name in owners
+    }
 
 
 def _drain_refused(draft: Draft) -> None:
@@ -69,7 +71,7 @@ def _drain_refused(draft: Draft) -> None:
     Their replacements are on the way: a node that serves again beside its own would be one too many.
     """
     for owner in draft.in_state(_S.RAY_RUNNING):
-        kind = draft.noticed.get(owner.cloud_id or "")
+        kind = draft.decided.noticed.get(owner.cloud_id or "")
         is_back = owner.since == draft.now and owner.entered(_S.RAY_STOP_REQUESTED)
         if kind is not None and is_back and owner.cloud_id:
             _act(draft, owner, Notice(cloud_id=owner.cloud_id, kind=kind, at=draft.now))
@@ -104,7 +106,7 @@ def _utc(at: float) -> str:
 
 def _note_unknown(draft: Draft, notice: Notice, noticed: dict[str, NoticeKind]) -> None:
     """A machine that is gone by now was known when its notice came; others are reported."""
-    if notice.cloud_id in draft.noticed or notice.cloud_id in draft.ended_machines:
+    if notice.cloud_id in draft.decided.noticed or notice.cloud_id in draft.decided.ended_machines:
         noticed[notice.cloud_id] = notice.kind
     elif not notice.is_cancelled:
         text = f"{text_of(notice)}, but no machine of this cluster has this id: ignored"
@@ -113,7 +115,10 @@ def _note_unknown(draft: Draft, notice: Notice, noticed: dict[str, NoticeKind]) 
 
 def _act(draft: Draft, owner: Instance, notice: Notice) -> None:
     left_s = _left_s(draft, notice)
-    if draft.noticed.get(notice.cloud_id) is not notice.kind and notice.kind is not NoticeKind.MAINTENANCE:
+    if (
+        draft.decided.noticed.get(notice.cloud_id) is not notice.kind
+        and notice.kind is not NoticeKind.MAINTENANCE
+    ):
         _pause_pool(draft, owner, notice)
     if owner.state in _LEAVING and left_s is not None:
         _hurry(draft, owner, notice, max(0.0, left_s))
@@ -121,7 +126,9 @@ def _act(draft: Draft, owner: Instance, notice: Notice) -> None:
         return  # it leaves already, or nothing runs there yet
     is_due = left_s is not None and left_s <= draft.spec.notices.ahead_s
     if is_due and owner.node_id and not owner.provisional and not is_head(owner):
-        _drain(draft, owner, notice, max(0.0, left_s or 0.0))
+        # A drain that was refused or got lost is repeated in the same tick: its replacement may have come.
+        if draft.move(owner, _S.RAY_STOP_REQUESTED, text_of(notice), stop_cause=StopCause.NOTICE) is not None:
+            _ask(draft, owner, notice, max(0.0, left_s or 0.0))
     else:
         _announce(draft, owner, notice)
 
@@ -136,12 +143,6 @@ def _left_s(draft: Draft, notice: Notice) -> float | None:
     return notice.deadline - draft.now
 
 
-def _drain(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
-    """A drain that was refused or got lost is repeated in the same tick: its replacement may have come."""
-    if draft.move(owner, _S.RAY_STOP_REQUESTED, text_of(notice), stop_cause=StopCause.NOTICE) is not None:
-        _ask(draft, owner, notice, left_s)
-
-
 def _hurry(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
     """A drain that is under way gets a deadline that has come nearer; the runtime takes the newest one.
 
@@ -150,14 +151,14 @@ def _hurry(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None
     if owner.stop_cause in (None, StopCause.IDLE) or not owner.node_id or is_head(owner):
         return
     asked = max(owner.entered(_S.RAY_STOP_REQUESTED), default=draft.now)
-    told = draft.drained_until.get(notice.cloud_id, asked + draft.spec.timeouts.drain_deadline_s)
+    told = draft.decided.drained_until.get(notice.cloud_id, asked + draft.spec.timeouts.drain_deadline_s)
     if draft.now + left_s <= told - NEARER_S:
         _ask(draft, owner, notice, left_s)
 
 
 def _ask(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
     assert owner.node_id is not None
-    draft.drained_until = {**draft.drained_until, notice.cloud_id: draft.now + left_s}
+    draft.decided.drained_until = {**draft.decided.drained_until, notice.cloud_id: draft.now + left_s}
     draft.act(
         Drain(
             request_id=RequestId(draft.fresh("d")),
@@ -172,7 +173,7 @@ def _ask(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
 
 def _announce(draft: Draft, owner: Instance, notice: Notice) -> None:
     head = "; this is the head, which is not drained: save what you need" if is_head(owner) else ""
-    draft.announced.append(
+    draft.decided.node_verdicts.append(
         Verdict(
             subject=Subject.NODE,
             subject_id=owner.instance_id,
@@ -189,9 +190,9 @@ def _take_back(draft: Draft, owner: Instance, notice: Notice) -> None:
     It goes on, too, where there is no room for the node beside its replacement.
     """
     key = health_key(owner.node_type, owner.offer_name)
-    paused = draft.health.get(key)
+    paused = draft.decided.health.get(key)
     if paused is not None and owner.offer_name and paused.message == text_of(notice):
-        del draft.health[key]
+        del draft.decided.health[key]
     if owner.state is not _S.RAY_STOP_REQUESTED or owner.stop_cause is not StopCause.NOTICE:
         return
     node = draft.nodes.get(owner.node_id or "")
@@ -213,11 +214,11 @@ def _pause_pool(draft: Draft, owner: Instance, notice: Notice) -> None:
     if known is None or not owner.offer_name or not _has_alternative(draft, known, owner.offer_name):
         return
     key = health_key(owner.node_type, owner.offer_name)
-    health = draft.health.get(key, TypeHealth())
+    health = draft.decided.health.get(key, TypeHealth())
     until = draft.now + draft.spec.notices.pool_pause_s
     if until <= health.blocked_until:
         return
-    draft.health[key] = TypeHealth(
+    draft.decided.health[key] = TypeHealth(
         failures=decayed_failures(health, draft.now, draft.spec.backoff) + 1.0,
         failed_at=draft.now,
         blocked_until=until,
@@ -238,7 +239,7 @@ def _has_alternative(draft: Draft, known: NodeType, offer_name: str) -> bool:
 
 
 def _can_be_bought(draft: Draft, other: NodeType, known: NodeType, offer_name: str) -> bool:
-    if other.max_nodes <= 0 or is_blocked(draft.health.get(other.name), draft.now):
+    if other.max_nodes <= 0 or is_blocked(draft.decided.health.get(other.name), draft.now):
         return False
     if not other.offers:
         return other is not known

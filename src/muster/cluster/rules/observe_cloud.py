@@ -1,9 +1,25 @@
-"""Matches machines to records: arrived, refused, missing, gone, not terminated, or without a record."""
+"""Match machines to records: arrived, refused, missing, gone, not terminated, or without a record.
+
+A machine (M) names the request that it answers in its tag, where the provider keeps tags. A record is
+provisional (P) while only a node shows that its machine exists, because no list has shown the machine yet;
+which request such a node answers is a guess, which the list may correct. So they meet in four ways:
+
+    M has         its request          what happens                                           where
+    ------------  -------------------  -----------------------------------------------------  --------------
+ 1  no record     W waits for it       W gets M: by the tag first, then by type, oldest first  _match
+ 2  a record P    W waits for it       P and W swap requests: P had guessed W's (a)            _confirm
+ 3  no record     P has guessed it     P and the next W of the type swap requests, W gets M    _pass_on
+ 4  no record     P or a QUEUED        a new record takes M and the request; P answers the     _adopt
+                  record has it        next QUEUED request of the type, or none
+
+(a) A P that has guessed no request keeps M and takes over a QUEUED one, or hands M over to a REQUESTED W.
+A machine that nobody asked for gets a record without a request (_adopt).
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -31,7 +47,7 @@ _S = InstanceState
 
 def observe_cloud(draft: Draft) -> None:
     """Mirrors what the provider lists; decides nothing."""
-    cloud = draft.seen.cloud
+    cloud = draft.snapshot.cloud
     if cloud is None:
         draft.add_cluster_verdict(
             Reason.CLOUD_UNREADABLE, "the provider could not list its machines; nothing was concluded"
@@ -42,7 +58,10 @@ def observe_cloud(draft: Draft) -> None:
     _end_reused(draft, cloud)
     known = draft.in_state(*_ON_CLOUD_ORDERED)
     unusual = [i for i in known if i.missing_since is not None or i.cloud_id not in cloud]
-    _confirm_listed(draft, cloud, unusual)  # first: the tags show which requests still wait
+    for instance in unusual:  # first: the tags show which requests still wait
+        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+        if machine is not None:
+            _confirm(draft, instance, machine)
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
     _bind_returned(draft, unowned)
@@ -84,7 +103,7 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
 def _bind_arrivals(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
     """REQUESTED records get their machines; one that was given back a moment ago is not an answer."""
     waiting = draft.in_state(_S.REQUESTED)
-    fresh = {c: m for c, m in unowned.items() if c not in draft.ended_machines} if waiting else {}
+    fresh = {c: m for c, m in unowned.items() if c not in draft.decided.ended_machines} if waiting else {}
     if fresh:
         _match(draft, waiting, fresh, unowned)
 
@@ -94,7 +113,7 @@ def _bind_returned(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
 
     A request of the same tick was made after the machine had ended; there only the tag shows what it answers.
     """
-    known = draft.ended_machines
+    known = draft.decided.ended_machines
     returned = {c: m for c, m in unowned.items() if c in known} if known else {}
     if not returned:
         return
@@ -115,7 +134,7 @@ def _match(
     machines: Mapping[CloudId, CloudInstance],
     unowned: dict[CloudId, CloudInstance],
 ) -> None:
-    """Binds machines first by request id, then by type, oldest request first."""
+    """Way 1: bind machines first by request id, then by type, oldest request first."""
     waiting = sorted(requested, key=lambda i: i.entered(_S.REQUESTED))
     by_request: dict[tuple[RequestId, str], deque[CloudInstance]] = {}
     for machine in machines.values():
@@ -164,15 +183,15 @@ def _bind(
 def _forgive(draft: Draft, instance: Instance, offer: Offer) -> None:
     """A machine that came shows that its offer sells again, unless a refusal is newer than its request."""
     key = health_key(instance.node_type, offer.name)
-    health = draft.health.get(key)
+    health = draft.decided.health.get(key)
     asked = max(instance.entered(_S.REQUESTED), default=float("-inf"))
     if health is None or asked < health.failed_at:
         return
     left = after_success(health, draft.now, draft.spec.backoff)
     if left is None:
-        del draft.health[key]
+        del draft.decided.health[key]
     else:
-        draft.health[key] = left
+        draft.decided.health[key] = left
 
 
 def _reported_terms(draft: Draft, machine: CloudInstance, asked: Offer | None) -> dict[str, Any]:
@@ -194,15 +213,15 @@ def _fail_refused(draft: Draft) -> None:
     A late refusal of an earlier attempt does not concern the attempt under way.
     """
     refused: dict[tuple[RequestId, int, str], deque[LaunchFailure]] = {}
-    for failure in draft.seen.launch_failures:
+    for failure in draft.snapshot.launch_failures:
         call = (base_id(failure.request_id), attempt_of(failure.request_id), failure.node_type)
         refused.setdefault(call, deque()).append(failure)
     if not refused:
         return
     for name, failure in _newest_failures(draft).items():
-        health = draft.health.get(name, TypeHealth())
+        health = draft.decided.health.get(name, TypeHealth())
         policy = draft.spec.backoff
-        draft.health[name] = after_failure(
+        draft.decided.health[name] = after_failure(
             health, failure.kind, failure.message, draft.now, policy, failure.pause_s
         )
     for instance in sorted(draft.in_state(_S.REQUESTED), key=lambda i: i.entered(_S.REQUESTED)):
@@ -219,10 +238,10 @@ def _newest_failures(draft: Draft) -> dict[str, LaunchFailure]:
     All records of a request that wait have the same offer, also those that are not refused; one that got a
     machine may have got it from another offer. When none waited any more, the failure counts for the type.
     """
-    waiting = (i for i in draft.seen.instances.values() if i.state in (_S.REQUESTED, _S.QUEUED))
+    waiting = (i for i in draft.snapshot.instances.values() if i.state in (_S.REQUESTED, _S.QUEUED))
     offers = {i.launch_request_id: i.offer_name for i in waiting}
     newest: dict[str, LaunchFailure] = {}
-    for failure in draft.seen.launch_failures:
+    for failure in draft.snapshot.launch_failures:
         offer = failure.offer
         if not offer and failure.kind in _OF_ONE_OFFER:
             offer = offers.get(base_id(failure.request_id), "")
@@ -235,15 +254,6 @@ def _newest_failures(draft: Draft) -> dict[str, LaunchFailure]:
 _OF_ONE_OFFER = frozenset({FailureKind.CAPACITY, FailureKind.UNKNOWN})
 
 
-def _confirm_listed(
-    draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual: Iterable[Instance]
-) -> None:
-    for instance in unusual:
-        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        if machine is not None:
-            _confirm(draft, instance, machine)
-
-
 def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual: Sequence[Instance]) -> None:
     """Notes which machines the list lacks, and ends the records of those that are gone for good.
 
@@ -251,13 +261,13 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
     """
     missing = [i for i in unusual if i.cloud_id not in cloud]
     alive = _alive(draft) if missing else set()
-    looked_at = draft.listed_at
+    looked_at = draft.decided.listed_at
     for known in missing:
         instance = known
         lives = None in alive or instance.node_id in alive or instance.cloud_id in alive
         if instance.provisional or instance.state in _WAITED_FOR or not lives:
             instance = _without_blind_time(draft, instance, looked_at, _patience_s(draft, instance, lives))
-            draft.listed_at = draft.now
+            draft.decided.listed_at = draft.now
         if not _is_gone(draft, instance, lives):
             if instance.missing_since is None:
                 draft.amend(instance, missing_since=draft.now)
@@ -266,7 +276,7 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
         else:
             draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
             if instance.cloud_id and instance.state in _GIVEN_BACK:
-                draft.ended_machines[instance.cloud_id] = draft.now
+                draft.decided.ended_machines[instance.cloud_id] = draft.now
 
 
 def _without_blind_time(
@@ -294,15 +304,11 @@ def _may_be_ended(draft: Draft, instance: Instance) -> bool:
 
     A terminate is idempotent, and right also when only the lists were wrong.
     """
-    return not (instance.provisional or is_head(instance) or draft.seen.traits.read_only)
+    return not (instance.provisional or is_head(instance) or draft.snapshot.traits.read_only)
 
 
 def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
-    """The machine is listed. When its tag names a request that still waits, it is that request's answer.
-
-    A record that was taken for the answer to another request changes places with the one that waits; one
-    that waits for nothing hands the machine over.
-    """
+    """Way 2: the machine is listed. When its tag names a request that still waits, it answers that one."""
     draft.amend(instance, missing_since=None, provisional=False)
     tag = base_id(machine.request_id) if instance.provisional and machine.request_id else None
     if tag is None or tag == instance.launch_request_id:
@@ -312,8 +318,7 @@ def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     if waiting is None:
         return
     if instance.launch_request_id:
-        draft.amend(waiting, **fields_of_request(instance, waiting))
-        draft.amend(instance, **fields_of_request(waiting, instance))
+        _swap_requests(draft, waiting, instance)
     elif waiting.state is _S.QUEUED:
         draft.move(waiting, _S.TERMINATED, _CAME_LATE)
         draft.amend(instance, **fields_of_request(waiting))
@@ -331,7 +336,7 @@ _WAITED_FOR = _BOOTING | _GIVEN_BACK  # the record of a missing machine ends aft
 
 def _alive(draft: Draft) -> set[str | None]:
     """Returns the nodes that are not dead, and their machines. None stands for "any": no report was read."""
-    runtime = draft.seen.runtime
+    runtime = draft.snapshot.runtime
     if runtime is None:
         return {None}
     live = [n for n in runtime.nodes if n.status is not NodeStatus.DEAD]
@@ -348,10 +353,10 @@ def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:
     """
     grace_s = draft.spec.timeouts.listing_grace_s
     if instance.state in _GIVEN_BACK:
-        is_unheard = instance.instance_id in draft.seen.unheard_terminates
+        is_unheard = instance.instance_id in draft.snapshot.unheard_terminates
         asked_at = min(instance.entered(_S.TERMINATING), default=instance.since)
         is_missed = draft.now - asked_at > grace_s and _waited(draft, instance, grace_s)
-        return (is_missed or not is_unheard) and (not lives or draft.seen.runtime is None)
+        return (is_missed or not is_unheard) and (not lives or draft.snapshot.runtime is None)
     if instance.provisional:
         return _waited(draft, instance, _patience_s(draft, instance, lives))
     if lives or (instance.state not in _BOOTING and _may_be_ended(draft, instance)):
@@ -373,7 +378,7 @@ def _waited(draft: Draft, instance: Instance, limit_s: float) -> bool:
 
 
 def _note_terminate_failures(draft: Draft) -> None:
-    messages = {f.cloud_id: f"{f.kind.value}: {f.message}" for f in draft.seen.terminate_failures}
+    messages = {f.cloud_id: f"{f.kind.value}: {f.message}" for f in draft.snapshot.terminate_failures}
     if not messages:
         return
     for instance in draft.in_state(_S.TERMINATING):
@@ -387,12 +392,12 @@ def _adopt(draft: Draft, machines: Collection[CloudInstance]) -> None:
     From there the ordinary rules decide: useful ones stay, surplus and silent ones go. One that was given
     back a moment ago goes again, unless a node works on it.
     """
-    known = draft.ended_machines
+    known = draft.decided.ended_machines
     if known:
-        draft.ended_machines = {c: at for c, at in known.items() if draft.now - at <= _REMEMBERED_S}
+        draft.decided.ended_machines = {c: at for c, at in known.items() if draft.now - at <= _REMEMBERED_S}
     claims = _claims(draft) if machines else []
     for machine in machines:
-        is_back = machine.cloud_id in draft.ended_machines
+        is_back = machine.cloud_id in draft.decided.ended_machines
         if not is_back and _pass_on(draft, claims, machine):
             continue
         claimed = None if is_back else _claim(draft, claims, machine)
@@ -428,19 +433,22 @@ def _claims(draft: Draft) -> list[Instance]:
 
 
 def _pass_on(draft: Draft, claims: list[Instance], machine: CloudInstance) -> bool:
-    """The node that was taken for this machine's may be the answer to the next request of its type.
-
-    Then those two records change places, and the one that waits gets the machine.
-    """
+    """Way 3: the node that was taken for this machine's may answer the next request of its type."""
     taken = next((i for i in claims if i.provisional and _is_answer(machine, i)), None)
     asked = (i for i in draft.in_state(_S.REQUESTED) if i.node_type == machine.node_type)
     waiting = next(asked, None) if taken is not None else None
     if taken is None or waiting is None:
         return False
-    claims[claims.index(taken)] = draft.amend(taken, **fields_of_request(waiting, taken))
-    waiting = draft.amend(waiting, **fields_of_request(taken, waiting))
+    place = claims.index(taken)
+    claims[place], waiting = _swap_requests(draft, taken, waiting)
     _bind(draft, waiting, machine, {machine.cloud_id: machine})
     return True
+
+
+def _swap_requests(draft: Draft, one: Instance, other: Instance) -> tuple[Instance, Instance]:
+    """Let each of two records continue with the request of the other."""
+    swapped = draft.amend(one, **fields_of_request(other, one))
+    return swapped, draft.amend(other, **fields_of_request(one, other))
 
 
 def _is_answer(machine: CloudInstance, record: Instance) -> bool:
@@ -449,7 +457,7 @@ def _is_answer(machine: CloudInstance, record: Instance) -> bool:
 
 
 def _claim(draft: Draft, claims: list[Instance], machine: CloudInstance) -> Instance | None:
-    """The machine takes over the request of the record returned, so that no second one is bought for it."""
+    """Way 4: the machine takes over the request of the record returned, so that no second one is launched."""
     for record in claims:
         if not _is_answer(machine, record):
             continue

@@ -31,7 +31,7 @@ _SERVED = frozenset({_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING, _S.
 
 def observe_nodes(draft: Draft) -> None:
     """Mirrors what the runtime reports; decides nothing."""
-    runtime = draft.seen.runtime
+    runtime = draft.snapshot.runtime
     if runtime is None:
         _note_install_failures(draft)
         _note_stop_failures(draft)
@@ -42,10 +42,10 @@ def observe_nodes(draft: Draft) -> None:
     draft.nodes, unclear = _readable(draft, runtime.nodes)
     all_readable = len(draft.nodes) == len(runtime.nodes)
     listed: Collection[str] = draft.nodes if all_readable else {node.node_id for node in runtime.nodes}
-    draft.ended_nodes = {n: at for n, at in draft.ended_nodes.items() if n in listed}
+    draft.decided.ended_nodes = {n: at for n, at in draft.decided.ended_nodes.items() if n in listed}
     strangers = _follow_known(draft)
     _meet_strangers(draft, strangers)
-    _note_install_failures(draft)  # after the nodes: one that runs was installed, whatever was reported
+    _note_install_failures(draft)  # after the nodes: a node that runs was installed
     _note_stop_failures(draft)
     _note_missing(draft, listed, unclear)
     draft.unplaced = None  # records have got their nodes
@@ -78,8 +78,8 @@ def _named(draft: Draft, head: NodeReport) -> NodeReport:
 
     Its type is the cluster file's; its machine is the one listed as the head, else it has the node's name.
     """
-    cloud, cloud_id = draft.seen.cloud, head.cloud_id
-    if draft.seen.traits.read_only or (cloud_id and head.node_type) or cloud is None:
+    cloud, cloud_id = draft.snapshot.cloud, head.cloud_id
+    if draft.snapshot.traits.lists_nodes or (cloud_id and head.node_type) or cloud is None:
         return head
     if not cloud_id:
         listed = [machine.cloud_id for machine in cloud.values() if machine.kind is NodeKind.HEAD]
@@ -120,22 +120,15 @@ def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
     details = _SAID[target] if target is not _S.RAY_STOPPED else _lost(known, _SAID[target])
     draft.move(instance, target, details, node_id=node.node_id, kind=kind)
     if target is _S.RAY_RUNNING:
-        _forgive(draft, instance)
+        # A machine that came up clears its type's failures, unless a failure is newer than its request.
+        health = draft.decided.health.get(instance.node_type)
+        requested = max(instance.entered(_S.REQUESTED), default=float("-inf"))
+        if health is not None and requested >= max(health.failed_at, health.timed_out_at or 0.0):
+            del draft.decided.health[instance.node_type]
 
 
 def _lost(instance: Instance, node: str) -> str:
     return node if instance.missing_since is None else f"{node}, and the cloud no longer lists its machine"
-
-
-def _forgive(draft: Draft, instance: Instance) -> None:
-    """A machine that came up clears its type's failures, unless a failure is newer than its request.
-
-    A machine that was never requested (adopted, or restarted) shows nothing about what can be bought.
-    """
-    health = draft.health.get(instance.node_type)
-    requested = max(instance.entered(_S.REQUESTED), default=float("-inf"))
-    if health is not None and requested >= max(health.failed_at, health.timed_out_at or 0.0):
-        del draft.health[instance.node_type]
 
 
 def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
@@ -147,7 +140,7 @@ def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
             by_cloud[instance.cloud_id] = instance
     ips: dict[str, list[Instance]] | None = None
     for node in strangers:
-        cloud_id = node.cloud_id or (CloudId(node.node_id) if draft.seen.traits.read_only else None)
+        cloud_id = node.cloud_id or (CloudId(node.node_id) if draft.snapshot.traits.lists_nodes else None)
         owner = by_cloud.get(cloud_id) if cloud_id else None
         if owner is None and node.ip and node.status is not NodeStatus.DEAD:
             ips = ips if ips is not None else _ips(draft, by_cloud.values())
@@ -168,14 +161,14 @@ def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
 
     A record adopted in this very tick cannot have lost a node already; the node is remembered as ended.
     """
-    if owner.node_id is None and owner.instance_id not in draft.seen.instances:
-        draft.ended_nodes[node.node_id] = draft.now
-    return owner.node_id is not None or node.node_id in draft.ended_nodes
+    if owner.node_id is None and owner.instance_id not in draft.snapshot.instances:
+        draft.decided.ended_nodes[node.node_id] = draft.now
+    return owner.node_id is not None or node.node_id in draft.decided.ended_nodes
 
 
 def _ips(draft: Draft, owners: Iterable[Instance]) -> dict[str, list[Instance]]:
     """Returns the records by every ip that is known of their machines."""
-    listed, found = draft.seen.cloud or {}, defaultdict[str, list[Instance]](list)
+    listed, found = draft.snapshot.cloud or {}, defaultdict[str, list[Instance]](list)
     for owner in owners:
         machine = listed.get(owner.cloud_id) if owner.cloud_id else None
         known = (owner.internal_ip, owner.external_ip)
@@ -189,33 +182,33 @@ def _by_ip(draft: Draft, node: NodeReport, ips: Mapping[str, list[Instance]]) ->
 
     A node that names a machine which no list shows is matched to a listed machine only: ips are used again.
     """
-    listed = draft.seen.cloud or {}
+    listed = draft.snapshot.cloud or {}
     if node.cloud_id is not None and node.cloud_id in listed:
         return None
     current = (draft.instances[i.instance_id] for i in ips.get(node.ip, ()))
     same = (i for i in current if node.cloud_id is None or i.cloud_id in listed)
-    free = [i for i in same if node.node_type in ("", i.node_type) and not _has_live_node(draft, i)]
+    free = []
+    for instance in same:
+        other = draft.nodes.get(instance.node_id or "")
+        has_live_node = other is not None and other.status is not NodeStatus.DEAD
+        if node.node_type in ("", instance.node_type) and not has_live_node:
+            free.append(instance)
     return free[0] if len(free) == 1 else None
-
-
-def _has_live_node(draft: Draft, instance: Instance) -> bool:
-    node = draft.nodes.get(instance.node_id or "")
-    return node is not None and node.status is not NodeStatus.DEAD
 
 
 def _meet_unowned(draft: Draft, node: NodeReport, cloud_id: CloudId | None) -> Instance | None:
     """A live node on a machine without a record: the answer to a request, or adopted until it is listed."""
-    if node.status is NodeStatus.DEAD or node.node_id in draft.ended_nodes:
+    if node.status is NodeStatus.DEAD or node.node_id in draft.decided.ended_nodes:
         return None
     if cloud_id is None or not node.node_type:
         draft.quarantine(f"node {node.node_id}", _unmatched(node))
         return None
-    machine = draft.seen.cloud.get(cloud_id) if draft.seen.cloud is not None else None
+    machine = draft.snapshot.cloud.get(cloud_id) if draft.snapshot.cloud is not None else None
     if machine is not None and machine.kind is NodeKind.UNMANAGED:
         return None  # the provider lists this machine as unmanaged
     details = "a node runs on a machine without a record: adopted"
-    if node.is_head or draft.seen.traits.read_only:
-        missing_since = draft.now if draft.seen.cloud is not None and machine is None else None
+    if node.is_head or draft.snapshot.traits.lists_nodes:
+        missing_since = draft.now if draft.snapshot.cloud is not None and machine is None else None
         return _adopt_node(draft, node, cloud_id, details, missing_since=missing_since)
     return _take_for_answer(draft, node, cloud_id, details)
 
@@ -251,7 +244,7 @@ def _waiting(draft: Draft, node: NodeReport) -> Instance | None:
 
     A node that leaves, or that is on a machine which was given up a moment ago, answers none.
     """
-    if node.status is NodeStatus.DRAINING or node.cloud_id in draft.ended_machines:
+    if node.status is NodeStatus.DRAINING or node.cloud_id in draft.decided.ended_machines:
         return None
     asked = [
         i
@@ -319,10 +312,10 @@ def _note_stop_failures(draft: Draft) -> None:
 
     Refusals are reported once, so they count also when the nodes could not be read this time.
     """
-    refused = {f.instance_id: f.message for f in draft.seen.drain_failures}
+    refused = {f.instance_id: f.message for f in draft.snapshot.drain_failures}
     if not refused:
         return
-    is_blind = draft.seen.runtime is None
+    is_blind = draft.snapshot.runtime is None
     for instance in draft.in_state(_S.RAY_STOP_REQUESTED):
         node = draft.nodes.get(instance.node_id or "")
         is_alive = is_blind or (node is not None and node.status is not NodeStatus.DEAD)
@@ -332,12 +325,18 @@ def _note_stop_failures(draft: Draft) -> None:
 
 
 def _note_install_failures(draft: Draft) -> None:
-    failed = {f.instance_id: f.message for f in draft.seen.install_failures}
-    if not failed:
-        return
-    for instance in draft.in_state(_S.RAY_INSTALLING):
-        if instance.instance_id in failed:
-            draft.move(instance, _S.RAY_INSTALL_FAILED, failed[instance.instance_id])
+    """Give up machines that could not be set up, where a report shows that no node runs there.
+
+    The last command may start the node although its answer is lost: until then the failure waits.
+    """
+    for failure in draft.snapshot.install_failures:
+        instance = draft.instances.get(failure.instance_id)
+        if instance is None or instance.state is not _S.RAY_INSTALLING:
+            continue
+        if draft.snapshot.runtime is None or draft.may_work_unseen(instance):
+            draft.decided.undecided.append(failure)
+        else:
+            draft.move(instance, _S.RAY_INSTALL_FAILED, failure.message)
 
 
 def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[CloudId | None]) -> None:

@@ -29,7 +29,13 @@ def repair(draft: Draft) -> None:
         if fault:
             _close(draft, instance, fault)
         elif not dated and all(change.state is not instance.state for change in history):
-            _mend_history(draft, instance)
+            # Without a date every timeout would fire at once, so the time starts now.
+            draft.quarantine(
+                f"record {instance.instance_id}",
+                f"its history does not contain when it became {instance.state.name}",
+            )
+            entry = StatusChange(instance.state, draft.now, "history was incomplete: counted from here")
+            draft.amend(instance, history=(*instance.history, entry))
 
 
 def _fault(instance: Instance) -> str:
@@ -54,12 +60,3 @@ def _close(draft: Draft, instance: Instance, fault: str) -> None:
     draft.quarantine(f"record {instance.instance_id}", f"{fault}: closed")
     target = _S.ALLOCATION_FAILED if instance.state is _S.REQUESTED else _S.TERMINATED
     draft.move(instance, target, f"closed: {fault}")
-
-
-def _mend_history(draft: Draft, instance: Instance) -> None:
-    """Without a date every timeout would fire at once, so the time starts now."""
-    draft.quarantine(
-        f"record {instance.instance_id}", f"its history does not contain when it became {instance.state.name}"
-    )
-    entry = StatusChange(instance.state, draft.now, "history was incomplete: counted from here")
-    draft.amend(instance, history=(*instance.history, entry))

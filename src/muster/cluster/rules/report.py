@@ -1,4 +1,4 @@
-"""Fills the report for the runtime and its tools: what is pending, what failed, what is infeasible."""
+"""Fill the report for the runtime, and record one reason for every request, node and node type."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from muster.cluster.binpack.request import ItemOutcome
 from muster.cluster.model import Demand, Instance
-from muster.cluster.plan import PendingInstance, PendingRequest, ScalingReport
-from muster.cluster.rules.draft import FORECAST, WORK_OF, Draft
+from muster.cluster.plan import PendingInstance, PendingRequest, Reason, ScalingReport, Subject, Verdict
+from muster.cluster.planner.explain import explain
+from muster.cluster.planner.request import ItemOutcome
+from muster.cluster.rules.draft import Draft
 from muster.cluster.snapshot import FailedLaunch
 from muster.cluster.states import InstanceState
 
@@ -19,20 +20,27 @@ _MAX_FAILED = 100  # only recent ones
 
 def report(draft: Draft) -> None:
     """Fills the report from what the other rules decided; changes nothing else."""
-    runtime, request, packing = draft.seen.runtime, draft.pack_request, draft.packing
-    draft.report = ScalingReport(
+    runtime, request, packing = draft.snapshot.runtime, draft.planned.request, draft.planned.outcome
+    draft.decided.report = ScalingReport(
         seen_runtime_version=runtime.version if runtime else 0,
         pending_requests=_pending_requests(draft),
         pending_instances=tuple(
-            _pending_instance(draft, i) for i in draft.in_state(_S.ALLOCATED, _S.RAY_INSTALLING)
+            PendingInstance(
+                instance_id=i.instance_id,
+                node_type=i.node_type,
+                machine_type=_machine_type(draft, i.node_type),
+                ip=i.internal_ip,
+                details=i.details,
+            )
+            for i in draft.in_state(_S.ALLOCATED, _S.RAY_INSTALLING)
         ),
-        failed_launches=(*_failed_now(draft), *draft.seen.recent_failures)[:_MAX_FAILED],
+        failed_launches=(*_failed_now(draft), *draft.snapshot.recent_failures)[:_MAX_FAILED],
     )
     if request is None or packing is None:
         return
     bundles = [demand for constraint in request.constraints for demand in constraint.demands]
-    draft.report = replace(
-        draft.report,
+    draft.decided.report = replace(
+        draft.decided.report,
         infeasible_demands=_left_over(request.demands, packing.demands),
         infeasible_gangs=tuple(request.gangs[o.index] for o in packing.gangs if o.unplaced),
         infeasible_constraints=_left_over(bundles, packing.constraints),
@@ -45,7 +53,7 @@ def _left_over(demands: Iterable[Demand], outcomes: Iterable[ItemOutcome]) -> tu
     return tuple(
         replace(wanted[o.index], count=o.unplaced)
         for o in outcomes
-        if o.unplaced and not wanted[o.index].name.startswith((WORK_OF, FORECAST))
+        if o.unplaced and wanted[o.index].is_asked
     )
 
 
@@ -74,16 +82,6 @@ def _pending_requests(draft: Draft) -> tuple[PendingRequest, ...]:
     )
 
 
-def _pending_instance(draft: Draft, instance: Instance) -> PendingInstance:
-    return PendingInstance(
-        instance_id=instance.instance_id,
-        node_type=instance.node_type,
-        machine_type=_machine_type(draft, instance.node_type),
-        ip=instance.internal_ip,
-        details=instance.details,
-    )
-
-
 def _failed_now(draft: Draft) -> list[FailedLaunch]:
     return [
         FailedLaunch(
@@ -96,3 +94,41 @@ def _failed_now(draft: Draft) -> list[FailedLaunch]:
         )
         for i in draft.in_state(_S.ALLOCATION_FAILED)
     ]
+
+
+_GOING = {
+    _S.RAY_STOP_REQUESTED: Reason.LEAVING,
+    _S.RAY_STOPPING: Reason.LEAVING,
+    _S.RAY_STOPPED: Reason.REMOVED_FAILED,
+    _S.TERMINATING: Reason.LEAVING,
+    _S.TERMINATION_FAILED: Reason.LEAVING,
+    _S.ALLOCATION_TIMEOUT: Reason.REMOVED_FAILED,
+    _S.RAY_INSTALL_FAILED: Reason.REMOVED_FAILED,
+}
+
+
+def verdicts(draft: Draft) -> None:
+    """Adds the planner's verdicts, and those of machines outside the planning."""
+    planned: set[str] = set()
+    request, packing = draft.planned.request, draft.planned.outcome
+    if request is not None and packing is not None:
+        draft.add_verdicts(*explain(request, packing))
+        planned = {node.key for node in request.nodes} if any(map(draft.count, _GOING)) else set()
+    for state, reason in _GOING.items():
+        for instance in draft.in_state(state):
+            if instance.instance_id not in planned:
+                draft.add_verdicts(_leaving(instance, reason))
+    draft.add_verdicts(
+        *draft.decided.node_verdicts
+    )  # last: of several reasons of a node, reports show the newest
+
+
+def _leaving(instance: Instance, reason: Reason) -> Verdict:
+    loss = instance.loss
+    return Verdict(
+        subject=Subject.NODE,
+        subject_id=instance.instance_id,
+        reason=reason if loss is None else Reason.LOST,
+        target=instance.node_type,
+        detail=instance.details if loss is None else loss.details,
+    )

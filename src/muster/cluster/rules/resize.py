@@ -12,26 +12,30 @@ from msgspec.structs import replace
 
 from muster.base.ids import RequestId
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.machine_size import ResizeLimits, ResizeRecord, ResizeStatus
 from muster.cluster.model import FailureKind, Instance, NodeReport, ResizeFailure
 from muster.cluster.plan import Reason, Resize, ResizeNode, Subject, Verdict
 from muster.cluster.rules.draft import Draft
-from muster.cluster.states import InstanceState
+from muster.cluster.states import InstanceState, ResizeLimits, ResizeRecord, ResizeStatus
 
 AGAIN_S = 15.0  # what was asked for and is not seen is asked for again
 _PASSING = (FailureKind.THROTTLED,)  # refusals after which the same request may succeed
 
 
 def resize(draft: Draft) -> None:
-    """Follows the machines of nodes that run; one that leaves keeps the size it has."""
-    traits, cloud = draft.seen.traits, draft.seen.cloud
-    if not traits.resizable or traits.read_only or cloud is None:
+    """Follows the machines of nodes that run; one that leaves keeps the size it has.
+
+    A change that was under way when the provider lost the right to resize is followed to its end.
+    """
+    traits, cloud = draft.snapshot.traits, draft.snapshot.cloud
+    if traits.read_only or cloud is None:
         return
-    refused = {failure.cloud_id: failure for failure in draft.seen.resize_failures}
+    refused = {failure.cloud_id: failure for failure in draft.snapshot.resize_failures}
     for instance in draft.in_state(InstanceState.RAY_RUNNING):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         known, node = draft.types.get(instance.node_type), draft.nodes.get(instance.node_id or "")
         if machine is None or machine.resize is None or node is None:
+            continue
+        if not traits.resizable and instance.resize is None:
             continue
         if known is None or known.resize is None:
             continue
@@ -70,7 +74,7 @@ class _Change:
             return record
         if record.failed_at is not None:
             return self._back(record)
-        if status.failed or (refused is not None and not self._may_pass(refused)):
+        if status.failed or (refused is not None and not (refused.is_of_node or refused.kind in _PASSING)):
             why = status.message if status.failed else refused.message if refused else ""
             return self._given_up(record, why or "the host reports an error")
         if refused is not None and refused.is_of_node and self._shrinks(record.desired):
@@ -97,9 +101,6 @@ class _Change:
         is_late = record.since is not None and self._draft.now - record.since > self._limits.timeout_s
         return _without_change(record) if is_late else self._ask(record)
 
-    def _may_pass(self, refused: ResizeFailure) -> bool:
-        return refused.is_of_node or refused.kind in _PASSING
-
     def _is_there(self, record: ResizeRecord) -> bool:
         status = self._status
         has_all = all(status.current.units(name) == units for name, units in record.desired.items())
@@ -107,7 +108,8 @@ class _Change:
 
     def _within_reach(self, record: ResizeRecord) -> ResizeRecord:
         """Returns the change cut to what the host could give; never below the size that was bought."""
-        most, least = record.suggested_maximum, self._bought()
+        known = self._draft.types.get(self._instance.node_type)
+        most, least = record.suggested_maximum, (known.resources if known is not None else EMPTY)
         if most is None or self._status.suggested_maximum is None:
             return record
         cut = {
@@ -150,7 +152,7 @@ class _Change:
 
     def _plan_smaller(self) -> None:
         draft = self._draft
-        draft.ungrowing[self._instance.node_type] = draft.now + draft.spec.backoff.max_s
+        draft.decided.ungrowing[self._instance.node_type] = draft.now + draft.spec.backoff.max_s
 
     def _shrinks(self, desired: Mapping[str, int]) -> dict[str, int]:
         """Returns the resources of which the node counts more than its machine shall have."""
@@ -162,10 +164,6 @@ class _Change:
 
     def _bounded(self, size: Resources) -> Resources:
         return Resources({name: size.units(name) for name in self._limits.maximum if name in size})
-
-    def _bought(self) -> Resources:
-        known = self._draft.types.get(self._instance.node_type)
-        return known.resources if known is not None else EMPTY
 
     def _is_due(self, asked_at: float | None) -> bool:
         return asked_at is None or self._draft.now - asked_at > AGAIN_S

@@ -1,4 +1,4 @@
-"""Cancels, drains or terminates what the planner no longer wants, as the record's state allows."""
+"""Follow the planner: cancel, drain or terminate what it removes, queue what it launches, ask for growth."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from muster.base.ids import RequestId
-from muster.cluster.binpack.request import Removal
+from muster.base.ids import InstanceId, RequestId
+from muster.base.resources import Resources
+from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
 from muster.cluster.model import Instance, NodeStatus, StopCause
-from muster.cluster.plan import Drain
+from muster.cluster.plan import Drain, Resize
+from muster.cluster.planner.request import Removal
 from muster.cluster.rules.draft import Draft, is_head
-from muster.cluster.spending import NEXT_CHECKPOINT_S
-from muster.cluster.states import InstanceState
+from muster.cluster.states import InstanceState, ResizeRecord
 
 _S = InstanceState
 
 
 def scale_down(draft: Draft) -> None:
     """Removes nodes. A running node is drained first, with a deadline when it must go: no work is killed."""
-    if draft.packing is None or not draft.may_scale:
+    packing = draft.planned.outcome
+    if packing is None or not draft.planned.may_scale:
         return
-    slices = _slices(draft) if draft.packing.removals or any(map(draft.count, _LOST)) else {}
+    removals = packing.removals
+    slices = _slices(draft) if removals or any(map(draft.count, _LOST)) else {}
     if slices:
-        removals = (*_whole_slices(draft, slices, draft.packing.removals), *_broken_slices(draft, slices))
-        draft.packing = replace(draft.packing, removals=removals)
-    for removal in draft.packing.removals:
+        removals = (*_whole_slices(draft, slices, removals), *_broken_slices(draft, slices))
+        draft.planned.whole_slices = removals
+    for removal in removals:
         instance = draft.instances.get(removal.instance_id)
         # A node whose machine no list has shown may be somebody's own: it is not ended.
         if instance is not None and not is_head(instance) and not instance.provisional:
@@ -42,7 +45,7 @@ Slices = dict[str, list[Instance]]
 def _slices(draft: Draft) -> Slices:
     """Returns the staying machines of each slice; {} where machines stand alone."""
     found: Slices = {}
-    cloud = draft.seen.cloud or {}
+    cloud = draft.snapshot.cloud or {}
     for instance in draft.in_state(*_STAYING):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         is_staying = not instance.cancelled or instance.state is _S.RAY_RUNNING
@@ -87,7 +90,8 @@ def _chosen_slices(draft: Draft, slices: Slices, hit: Counter[str], cause: StopC
 
 def _are_idle(draft: Draft, members: Sequence[Instance]) -> bool:
     """Returns whether all are idle for as long as their type may be, and nothing was planned onto them."""
-    needed = draft.packing.needed if draft.packing is not None else frozenset()
+    packing = draft.planned.outcome
+    needed = packing.needed if packing is not None else frozenset()
     for one in members:
         node, known = draft.nodes.get(one.node_id or ""), draft.types.get(one.node_type)
         own = known.idle_timeout_s if known is not None else None
@@ -105,7 +109,7 @@ def _broken_slices(draft: Draft, slices: Slices) -> list[Removal]:
 
     So is one of which a part was drained while it was idle, and another part has got work meanwhile.
     """
-    cloud = draft.seen.cloud or {}
+    cloud = draft.snapshot.cloud or {}
     lost = (cloud.get(i.cloud_id) for i in draft.in_state(*_LOST) if i.cloud_id)
     broken = dict.fromkeys(machine.slice_id for machine in lost if machine is not None and machine.slice_id)
     return [
@@ -153,3 +157,37 @@ def _drain(draft: Draft, instance: Instance, removal: Removal) -> None:
             message=removal.details,
         )
     )
+
+
+def scale_up(draft: Draft) -> None:
+    """Adds records. A request that was cancelled while in flight is used again before a new one is made."""
+    packing = draft.planned.outcome
+    if packing is None or not draft.planned.may_scale:
+        return
+    for name, count in packing.launch.items():
+        for _ in range(count - _reinstate(draft, name, count)):
+            draft.create(_S.QUEUED, name, "wanted by the planner")
+    for instance_id, size in packing.resize.items():
+        _resize(draft, InstanceId(instance_id), size)
+
+
+def _reinstate(draft: Draft, node_type: str, wanted: int) -> int:
+    cancelled = [i for i in draft.in_state(_S.REQUESTED) if i.cancelled and i.node_type == node_type]
+    for instance in cancelled[:wanted]:
+        draft.amend(instance, cancelled=False, stop_cause=None)
+    return min(wanted, len(cancelled))
+
+
+def _resize(draft: Draft, instance_id: InstanceId, size: Resources) -> None:
+    instance = draft.instances.get(instance_id)
+    if instance is not None and instance.cloud_id and instance.state is _S.RAY_RUNNING:
+        known = instance.resize or ResizeRecord()
+        draft.amend(instance, resize=replace(known, desired=size, since=draft.now, asked_at=draft.now))
+        draft.act(
+            Resize(
+                request_id=RequestId(draft.fresh("z")),
+                instance_id=instance_id,
+                cloud_id=instance.cloud_id,
+                desired=size,
+            )
+        )

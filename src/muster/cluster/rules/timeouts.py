@@ -1,22 +1,23 @@
-"""Expires transitional states: a record that stays too long is retried, failed or taken away."""
+"""Expire records that stay in a state too long, and withdraw queued machines of what just failed."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from muster.cluster.backoff import after_failure
+from muster.cluster.backoff import after_failure, is_blocked
+from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
 from muster.cluster.model import (
     NEEDS_USER_ACTION,
     FailureKind,
     Instance,
     NodeStatus,
+    NodeType,
     StopCause,
     health_key,
 )
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
-from muster.cluster.spending import NEXT_CHECKPOINT_S
 from muster.cluster.states import InstanceState
 
 _S = InstanceState
@@ -30,10 +31,10 @@ def timeouts(draft: Draft) -> None:
     would buy a second machine), without a report no machine is given up (its node may be there and busy).
     """
     limits = draft.spec.timeouts
-    if draft.seen.cloud is not None:
+    if draft.snapshot.cloud is not None:
         for instance in _overdue(draft, _S.REQUESTED, limits.request_s):
             _expire_request(draft, instance)
-    if draft.seen.runtime is not None:
+    if draft.snapshot.runtime is not None:
         _expire_arrivals(draft)
     for instance in _overdue(draft, _S.TERMINATING, limits.terminating_s):
         draft.move(instance, _S.TERMINATION_FAILED, f"still listed after {limits.terminating_s:g} s")
@@ -54,13 +55,21 @@ def _expire_arrivals(draft: Draft) -> None:
     for instance in _overdue(draft, _S.ALLOCATED, limits.allocate_s):
         if is_head(instance):
             continue  # never given up
-        if draft.may_work_unseen(instance):
-            _warn(draft, instance)  # a node that cannot be matched may be working there
+        if _is_kept(draft, instance):
+            _warn(draft, instance)
         else:
             _expire_allocation(draft, instance)
     for instance in _overdue(draft, _S.RAY_INSTALLING, limits.install_s):
-        if not draft.may_work_unseen(instance):
+        if not _is_kept(draft, instance):
             draft.move(instance, _S.RAY_INSTALL_FAILED, f"not installed within {limits.install_s:g} s")
+
+
+def _is_kept(draft: Draft, instance: Instance) -> bool:
+    """Returns whether a machine is not given up: a node that cannot be matched may be at work there.
+
+    A provider that is read-only for a while terminates nothing, and its node may come meanwhile.
+    """
+    return draft.snapshot.traits.read_only or draft.may_work_unseen(instance)
 
 
 def _expire_problems(draft: Draft) -> None:
@@ -68,19 +77,19 @@ def _expire_problems(draft: Draft) -> None:
 
     When only the user can mend it, no more of the type are bought meanwhile.
     """
-    cloud = draft.seen.cloud or {}
+    cloud = draft.snapshot.cloud or {}
     for instance in draft.in_state(_S.ALLOCATED):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is None or machine.problem is None or is_head(instance):
             continue
         problem = machine.problem
         is_over = problem.give_up_s is not None and draft.now - instance.since > problem.give_up_s
-        if is_over and not draft.may_work_unseen(instance):
+        if is_over and not _is_kept(draft, instance):
             if draft.move(instance, _S.ALLOCATION_TIMEOUT, problem.message):
                 _blame(draft, instance, problem.message, problem.kind)
             continue
         _warn(draft, instance, problem.message)
-        health = draft.health.get(health_key(instance.node_type, instance.offer_name))
+        health = draft.decided.health.get(health_key(instance.node_type, instance.offer_name))
         is_blamed = health is not None and health.failed_at >= instance.since
         if problem.kind in NEEDS_USER_ACTION and not is_blamed:
             _blame(draft, instance, problem.message, problem.kind)
@@ -104,15 +113,15 @@ def _expire_allocation(draft: Draft, instance: Instance) -> None:
     text = f"its node did not come within {draft.spec.timeouts.allocate_s:g} s"
     if draft.move(instance, _S.ALLOCATION_TIMEOUT, text):
         _blame(draft, instance, text)
-        known = draft.health.get(instance.node_type, TypeHealth())
-        draft.health[instance.node_type] = replace(known, timed_out_at=draft.now)
+        known = draft.decided.health.get(instance.node_type, TypeHealth())
+        draft.decided.health[instance.node_type] = replace(known, timed_out_at=draft.now)
 
 
 def _blame(draft: Draft, instance: Instance, text: str, kind: FailureKind = FailureKind.UNKNOWN) -> None:
     """The offer failed, where there is one: another may bring machines of the type."""
     key = health_key(instance.node_type, instance.offer_name)
-    health = draft.health.get(key, TypeHealth())
-    draft.health[key] = after_failure(health, kind, text, draft.now, draft.spec.backoff)
+    health = draft.decided.health.get(key, TypeHealth())
+    draft.decided.health[key] = after_failure(health, kind, text, draft.now, draft.spec.backoff)
 
 
 def _end_unpaid(draft: Draft) -> None:
@@ -154,3 +163,38 @@ def _warn(draft: Draft, instance: Instance, why: str = "") -> None:
     draft.add_verdicts(
         Verdict(subject=Subject.NODE, subject_id=instance.instance_id, reason=Reason.STUCK, detail=waited)
     )
+
+
+def backoff(draft: Draft) -> None:
+    """Ends QUEUED records of a backed-off type or offer; nothing was launched for them yet.
+
+    A record without an offer, of a type with offers, gets its offer when it is launched: it is withdrawn
+    only when the offers that are left have no room for it.
+    """
+    left: dict[str, int] = {}
+    for instance in draft.in_state(_S.QUEUED):
+        known = draft.types.get(instance.node_type)
+        reason = _failed(draft, instance) or (_gone(instance, known) if known is not None else "")
+        if not reason and known is not None and known.offers and instance.offer is None:
+            if known.name not in left:
+                left[known.name] = sum(each.room for each in draft.choices_of(known))
+            left[known.name] -= 1
+            if left[known.name] < 0:
+                reason = f"every offer of {known.name} is backed off or at its maximum"
+        if reason:
+            draft.move(instance, _S.TERMINATED, f"withdrawn: {reason}")
+
+
+def _failed(draft: Draft, instance: Instance) -> str:
+    for name in (instance.node_type, health_key(instance.node_type, instance.offer_name)):
+        health = draft.decided.health.get(name)
+        if health is not None and is_blocked(health, draft.now):
+            return f"{name} is backed off ({health.kind.value}: {health.message})"
+    return ""
+
+
+def _gone(instance: Instance, known: NodeType) -> str:
+    offer = instance.offer_name
+    if not offer or not known.offers or known.offer(offer) is not None:
+        return ""
+    return f"{known.name} is no longer offered as {offer}"

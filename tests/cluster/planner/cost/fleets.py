@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import PackNode, PackProblem, PackSolution, TypeOffer
 from muster.cluster.model import Demand, Gang, NodeType, Strategy
+from muster.cluster.planner.request import PackNode, PackProblem, PackSolution, TypeOffer
 
 DATA = Path(__file__).parents[4] / "bench" / "data"
 GIB = 2**30

@@ -7,14 +7,14 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from tests.cluster.binpack.checker import broken_rules_in_detail
-from tests.cluster.binpack.cost.fleets import price, unplaced
+from tests.cluster.planner.checker import broken_rules_in_detail
+from tests.cluster.planner.cost.fleets import price, unplaced
+from tests.support.builders import gang
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.cost import solve_detailed
-from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
 from muster.cluster.model import Demand, NodeType
-from muster.testing.builders import gang
+from muster.cluster.planner.cost import solve_detailed
+from muster.cluster.planner.request import PackNode, PackProblem, TypeOffer
 
 
 def tiny(seed: int) -> PackProblem:

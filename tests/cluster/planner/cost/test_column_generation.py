@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from muster.cluster.binpack.cost.column_generation import MasterProblem
+from muster.cluster.planner.cost.column_generation import MasterProblem
 
 
 def solved(rhs: list[float], cover: int, columns: list[list[float]], cost: list[float]) -> MasterProblem:

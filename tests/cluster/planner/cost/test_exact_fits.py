@@ -7,15 +7,15 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.cluster.binpack.checker import broken_rules_in_detail
-from tests.cluster.binpack.cost.fleets import unplaced
-from tests.cluster.binpack.cost.test_brute_force import optimum
+from tests.cluster.planner.checker import broken_rules_in_detail
+from tests.cluster.planner.cost.fleets import unplaced
+from tests.cluster.planner.cost.test_brute_force import optimum
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.cost import solve_cost, solve_detailed
-from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
-from muster.cluster.binpack.utilization import solve_utilization
 from muster.cluster.model import Demand, NodeType
+from muster.cluster.planner.cost import solve_cost, solve_detailed
+from muster.cluster.planner.request import PackNode, PackProblem, TypeOffer
+from muster.cluster.planner.utilization import solve_utilization
 
 GIB = 2**30
 TIB = 2**40

@@ -6,15 +6,15 @@ import numpy as np
 from bench.ours.planner import request_of
 from bench.planner_gangs import capped
 from msgspec.structs import replace
-from tests.cluster.binpack.cost.test_solve import LARGE, SMALL, plan
+from tests.cluster.planner.cost.test_solve import LARGE, SMALL, plan
+from tests.support.builders import demand, gang, node_type, offer, pack_node, selector
 
-from muster.cluster.binpack.cost.gangs import propose_alone
-from muster.cluster.binpack.cost.inventory import Inventory, inventory_of
-from muster.cluster.binpack.cost.problem import ask_of
-from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import DemandKind, PackProblem, Placement, Unplaced
 from muster.cluster.model import Objective, Strategy
-from muster.testing.builders import demand, gang, node_type, offer, pack_node, selector
+from muster.cluster.planner.cost.gangs import propose_alone
+from muster.cluster.planner.cost.inventory import Inventory, inventory_of
+from muster.cluster.planner.cost.problem import ask_of
+from muster.cluster.planner.pack import pack
+from muster.cluster.planner.request import DemandKind, PackProblem, Placement, Unplaced
 
 ONE = {"CPU": 1}
 

@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 import pytest
-from tests.cluster.binpack.checker import broken_rules, broken_rules_in_detail
-from tests.cluster.binpack.cost.fleets import price, random_fleet, unplaced
+from tests.cluster.planner.checker import broken_rules, broken_rules_in_detail
+from tests.cluster.planner.cost.fleets import price, random_fleet, unplaced
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.cost import solve_cost, solve_detailed
-from muster.cluster.binpack.request import PackProblem
+from muster.cluster.planner.cost import solve_cost, solve_detailed
+from muster.cluster.planner.request import PackProblem
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
-from muster.cluster.binpack.cost.knapsack import KnapsackItems, best_fill, weightings
-from muster.cluster.binpack.cost.problem import Items, load_size
+from muster.cluster.planner.cost.knapsack import KnapsackItems, best_fill, weightings
+from muster.cluster.planner.cost.problem import Items, load_size
 
 
 def test_limits_and_places_hold() -> None:

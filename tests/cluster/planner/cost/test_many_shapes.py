@@ -7,16 +7,16 @@ import pytest
 from bench.ours.planner import request_of
 from bench.planner_shapes import load_shape_bounds, shapes_workload
 from msgspec.structs import replace
-from tests.cluster.binpack.checker import broken_rules_in_detail
-from tests.cluster.binpack.cost.fleets import random_fleet, unplaced
+from tests.cluster.planner.checker import broken_rules_in_detail
+from tests.cluster.planner.cost.fleets import random_fleet, unplaced
 
-from muster.cluster.binpack.cost import many_shapes, solve_cost, solve_detailed
-from muster.cluster.binpack.cost.column_generation import fluid_prices
-from muster.cluster.binpack.cost.problem import Items, PurchasableTypes
-from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import PackProblem, PackRequest, TypeOffer
-from muster.cluster.binpack.utilization import solve_utilization
 from muster.cluster.model import LabelMatch, LabelOperator, Objective
+from muster.cluster.planner.cost import many_shapes, solve_cost, solve_detailed
+from muster.cluster.planner.cost.column_generation import fluid_prices
+from muster.cluster.planner.cost.problem import Items, PurchasableTypes
+from muster.cluster.planner.pack import pack
+from muster.cluster.planner.request import PackProblem, PackRequest, TypeOffer
+from muster.cluster.planner.utilization import solve_utilization
 
 pytestmark = pytest.mark.slow
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import node_type, offer
 
-from muster.cluster.binpack.cost.problem import machine_costs
 from muster.cluster.model import NodeType
-from muster.testing.builders import node_type, offer
+from muster.cluster.planner.cost.problem import machine_costs
 
 
 def costs(*types: NodeType) -> list[float]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.cluster.binpack.checker import broken_rules_in_detail
-from tests.cluster.binpack.problems import problems
+from tests.cluster.planner.checker import broken_rules_in_detail
+from tests.cluster.planner.problems import problems
 
-from muster.cluster.binpack.cost import solve_cost, solve_detailed
-from muster.cluster.binpack.request import PackProblem
+from muster.cluster.planner.cost import solve_cost, solve_detailed
+from muster.cluster.planner.request import PackProblem
 
 
 @pytest.mark.slow

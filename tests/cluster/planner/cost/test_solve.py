@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec.structs import replace
-from tests.cluster.binpack.checker import broken_rules_in_detail
+from tests.cluster.planner.checker import broken_rules_in_detail
+from tests.support.builders import demand, node_type, offer, pack_node, selector
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.cost import solve_detailed
-from muster.cluster.binpack.request import (
+from muster.cluster.model import NodeType
+from muster.cluster.planner.cost import solve_detailed
+from muster.cluster.planner.request import (
     DemandKind,
     PackNode,
     PackProblem,
@@ -18,10 +20,7 @@ from muster.cluster.binpack.request import (
     TypeOffer,
     Unplaced,
 )
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
-from muster.cluster.model import NodeType
-from muster.cluster.states import InstanceState
-from muster.testing.builders import demand, node_type, offer, pack_node, selector
+from muster.cluster.states import InstanceState, ResizeLimits, ResizeStatus
 
 IMPLICIT = "node:__internal_implicit_resource_lock"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from muster.cluster.binpack.cost.gangs import split_gangs
+from muster.cluster.planner.cost.gangs import split_gangs
 
 
 def is_proper(slots: list[list[tuple[int, int]]], per_gang: list[int]) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.cluster.binpack.checker import broken_rules_in_detail
-from tests.cluster.binpack.cost.fleets import bounds, price, recorded, unplaced
+from tests.cluster.planner.checker import broken_rules_in_detail
+from tests.cluster.planner.cost.fleets import bounds, price, recorded, unplaced
 
-from muster.cluster.binpack.cost import solve_cost, solve_detailed
+from muster.cluster.planner.cost import solve_cost, solve_detailed
 
 BOUNDS = bounds()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem, PackSolution, TypeOffer
-from muster.cluster.binpack.utilization import solve_utilization
+from tests.support.builders import offer
+
 from muster.cluster.model import NodeType
-from muster.testing.builders import offer
+from muster.cluster.planner.request import DemandKind, PackNode, PackProblem, PackSolution, TypeOffer
+from muster.cluster.planner.utilization import solve_utilization
 
 
 def ask(types: Sequence[NodeType | TypeOffer], nodes: Sequence[PackNode] = (), **changes) -> PackSolution:

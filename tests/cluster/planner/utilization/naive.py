@@ -10,7 +10,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from muster.base.resources import IMPLICIT_PREFIX, SCALE, Resources
-from muster.cluster.binpack.request import (
+from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Strategy
+from muster.cluster.planner.request import (
     DemandKind,
     PackNode,
     PackProblem,
@@ -18,7 +19,6 @@ from muster.cluster.binpack.request import (
     Placement,
     Unplaced,
 )
-from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Strategy
 
 
 @dataclass

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, NodeType, Strategy
-from muster.cluster.states import InstanceState
+from muster.cluster.planner.request import PackNode, PackProblem, TypeOffer
+from muster.cluster.states import InstanceState, ResizeLimits, ResizeStatus
 
 IMPLICIT = "node:__internal_implicit_resource_x"
 LABELS = {"zone": ("a", "b"), "disk": ("fast", "slow"), "_PG_g1": ("",)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.cluster.binpack.utilization.asking import ask, bought, on_nodes
+from tests.cluster.planner.utilization.asking import ask, bought, on_nodes
+from tests.support.builders import demand, node_type, offer, pack_node, pack_nodes
 
 from muster.cluster.states import InstanceState
-from muster.testing.builders import demand, node_type, offer, pack_node, pack_nodes
 
 CPU1 = node_type("cpu", {"CPU": 1})
 IMPLICIT = "node:__internal_implicit_resource_abc"

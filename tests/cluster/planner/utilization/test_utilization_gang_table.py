@@ -10,16 +10,16 @@ from bench.ours.planner import request_of
 from bench.planner_gangs import equal_packs, equal_spreads, mixed, unseen_gangs
 from bench.unseen import gang_answer
 from bench.workloads import Workload
-from tests.cluster.binpack.utilization.naive import solve_naively
-from tests.cluster.binpack.utilization.problems import gang_problem, random_problem
-from tests.cluster.binpack.utilization.test_utilization_naive import comparable
+from tests.cluster.planner.utilization.naive import solve_naively
+from tests.cluster.planner.utilization.problems import gang_problem, random_problem
+from tests.cluster.planner.utilization.test_utilization_naive import comparable
+from tests.support.builders import demand, gang, node_type, pack_node
 
-from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import PackProblem
-from muster.cluster.binpack.utilization import gang_table, solve, solve_utilization
-from muster.cluster.binpack.utilization.fill import Filler
 from muster.cluster.model import Objective, Strategy
-from muster.testing.builders import demand, gang, node_type, pack_node
+from muster.cluster.planner.pack import pack
+from muster.cluster.planner.request import PackProblem
+from muster.cluster.planner.utilization import gang_table, solve, solve_utilization
+from muster.cluster.planner.utilization.fill import Filler
 
 RECORDED = Path(__file__).with_name("ray_gangs.json")  # `python -m bench.unseen` writes it, with Ray
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.cluster.binpack.utilization.asking import ask, bought, lost_gangs, on_nodes
+from tests.cluster.planner.utilization.asking import ask, bought, lost_gangs, on_nodes
+from tests.support.builders import demand, gang, node_type, offer, pack_node, pack_nodes, selector
 
-from muster.cluster.binpack.request import DemandKind, Placement, Unplaced
 from muster.cluster.model import Gang, Strategy
-from muster.testing.builders import demand, gang, node_type, offer, pack_node, pack_nodes, selector
+from muster.cluster.planner.request import DemandKind, Placement, Unplaced
 
 CPU2 = node_type("cpu2", {"CPU": 2})
 ZONES = [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.cluster.binpack.utilization.asking import ask, bought, on_nodes
+from tests.cluster.planner.utilization.asking import ask, bought, on_nodes
+from tests.support.builders import demand, node_type, pack_node, selector
 
 from muster.cluster.model import LabelMatch, LabelOperator
-from muster.testing.builders import demand, node_type, pack_node, selector
 
 PLAIN = node_type("plain", {"CPU": 1})
 LABELLED = node_type("labelled", {"CPU": 1}, labels={"zone": "a"})

@@ -5,12 +5,12 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from msgspec.structs import replace
-from tests.cluster.binpack.utilization.naive import solve_naively
-from tests.cluster.binpack.utilization.problems import large_problem, problems, random_problem
+from tests.cluster.planner.utilization.naive import solve_naively
+from tests.cluster.planner.utilization.problems import large_problem, problems, random_problem
 
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.binpack.request import PackProblem, PackSolution
-from muster.cluster.binpack.utilization import solve_utilization
+from muster.cluster.planner.request import PackProblem, PackSolution
+from muster.cluster.planner.utilization import solve_utilization
 
 
 def comparable(solution: PackSolution):

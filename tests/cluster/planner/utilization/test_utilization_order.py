@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.cluster.binpack.utilization.asking import ask, bought, on_nodes
+from tests.cluster.planner.utilization.asking import ask, bought, on_nodes
+from tests.support.builders import demand, gang, node_type, pack_node, pack_nodes
 
-from muster.cluster.binpack.request import DemandKind, PackProblem, Placement, Unplaced
-from muster.cluster.binpack.utilization.fill import Filler
-from muster.cluster.binpack.utilization.grouping import NodeGrouping, demand_requests, runs_of
-from muster.cluster.binpack.utilization.select import CandidateQueue, FillCache
-from muster.cluster.binpack.utilization.solve import Fleet, PlacementLog
 from muster.cluster.model import Strategy
+from muster.cluster.planner.request import DemandKind, PackProblem, Placement, Unplaced
+from muster.cluster.planner.utilization.fill import Filler
+from muster.cluster.planner.utilization.grouping import NodeGrouping, demand_requests, runs_of
+from muster.cluster.planner.utilization.select import CandidateQueue, FillCache
+from muster.cluster.planner.utilization.solve import Fleet, PlacementLog
 from muster.cluster.states import InstanceState
-from muster.testing.builders import demand, gang, node_type, pack_node, pack_nodes
 
 CPU1, CPU2, CPU4 = (node_type(f"cpu{n}", {"CPU": n}) for n in (1, 2, 4))
 QUEUED = InstanceState.QUEUED

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.cluster.binpack.utilization.workload_problems import load, recorded
+from tests.cluster.planner.utilization.workload_problems import load, recorded
 
-from muster.cluster.binpack.utilization import solve_utilization
+from muster.cluster.planner.utilization import solve_utilization
 
 
 @pytest.mark.parametrize("name", sorted(recorded()))

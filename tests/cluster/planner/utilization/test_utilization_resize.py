@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.cluster.binpack.utilization.asking import ask, on_nodes
+from tests.cluster.planner.utilization.asking import ask, on_nodes
+from tests.support.builders import demand, gang, node_type, pack_node
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import DemandKind
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
 from muster.cluster.model import Strategy
-from muster.cluster.states import InstanceState
-from muster.testing.builders import demand, gang, node_type, pack_node
+from muster.cluster.planner.request import DemandKind
+from muster.cluster.states import InstanceState, ResizeLimits, ResizeStatus
 
 SMALL, LARGE = Resources.of(CPU=1), Resources.of(CPU=4)
 GROWS = node_type("grows", SMALL, resize=ResizeLimits(maximum=LARGE))

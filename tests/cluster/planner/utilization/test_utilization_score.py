@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import demand, pack_node, selector
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import DemandKind, PackProblem
-from muster.cluster.binpack.utilization.fill import Filler
-from muster.cluster.binpack.utilization.grouping import (
+from muster.cluster.planner.request import DemandKind, PackProblem
+from muster.cluster.planner.utilization.fill import Filler
+from muster.cluster.planner.utilization.grouping import (
     NodeGrouping,
     RelevantColumns,
     demand_requests,
     runs_of,
 )
-from muster.cluster.binpack.utilization.select import key_of
-from muster.testing.builders import demand, pack_node, selector
+from muster.cluster.planner.utilization.select import key_of
 
 IMPLICIT = "node:__internal_implicit_resource_abc"
 

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import PackNode, PackProblem, TypeOffer
 from muster.cluster.model import Demand, Gang, NodeType, Strategy
+from muster.cluster.planner.request import PackNode, PackProblem, TypeOffer
 
 DATA = (
     next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").exists()) / "bench/data"

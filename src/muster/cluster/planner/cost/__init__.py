@@ -1,5 +1,5 @@
 """Serves the most demand with the cheapest machines: the `cost` objective. Entry point: `solve_cost`."""
 
-from muster.cluster.binpack.cost.solve import solve_cost, solve_detailed
+from muster.cluster.planner.cost.solve import solve_cost, solve_detailed
 
 __all__ = ["solve_cost", "solve_detailed"]

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.gangs import (
+from muster.cluster.model import Demand, Gang
+from muster.cluster.planner.cost.gangs import (
     ChosenVariant,
     GangPart,
     GangVariant,
@@ -22,10 +23,9 @@ from muster.cluster.binpack.cost.gangs import (
     split_gangs,
     ways_of,
 )
-from muster.cluster.binpack.cost.inventory import Inventory, Proposal
-from muster.cluster.binpack.cost.problem import Ask, Ints, ask_of
-from muster.cluster.binpack.demand_classes import gang_size
-from muster.cluster.model import Demand, Gang
+from muster.cluster.planner.cost.inventory import Inventory, Proposal
+from muster.cluster.planner.cost.problem import Ask, Ints, ask_of
+from muster.cluster.planner.demand_classes import gang_size
 
 
 class BinEntry(NamedTuple):
@@ -93,15 +93,13 @@ class _Slots:
 
     def _serve_anywhere(self, batch: GangBatch) -> int:
         pairs = list(zip(batch.classes, batch.variant.parts, strict=True))
-        served = min((self._total(cls) // part.each for cls, part in pairs), default=0)
+        totals = [sum(self.amounts[cls]) if cls < len(self.amounts) else 0 for cls, _ in pairs]
+        served = min((total // part.each for total, (_, part) in zip(totals, pairs, strict=True)), default=0)
         served = min(served, len(batch.gangs))
         for gang in batch.gangs[:served]:
             for cls, part in pairs:
                 self.assign(cls, part.each, (True, gang, part))
         return served
-
-    def _total(self, cls: int) -> int:
-        return sum(self.amounts[cls]) if cls < len(self.amounts) else 0
 
     def _serve_apart(self, batch: GangBatch) -> int:
         """Each class of such a batch is its own; a unit that is not part of a whole gang stays unused."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.knapsack import TINY, KnapsackItems, best_fill, fill, weightings
-from muster.cluster.binpack.cost.problem import (
+from muster.cluster.planner.cost.knapsack import TINY, KnapsackItems, best_fill, fill, weightings
+from muster.cluster.planner.cost.problem import (
     Bools,
     Floats,
     Ints,
@@ -199,7 +199,10 @@ def generate(
     """
     classes = np.flatnonzero(wanted > 0)
     if not len(classes) or not len(market.cost) or len(classes) > LARGEST_MASTER:
-        return _nothing(items, market, value)
+        types = np.zeros(0, dtype=np.int64)
+        return Fractional(
+            value, np.zeros(len(market.cost)), types, np.zeros((0, len(items.size))), np.zeros(0)
+        )
     generator = _Generator(
         Items(items.size[classes], items.real),
         market._replace(allowed=market.allowed[:, classes]),
@@ -213,11 +216,6 @@ def generate(
     return generator.result(classes, value)
 
 
-def _nothing(items: Items, market: PurchasableTypes, value: Floats) -> Fractional:
-    types = np.zeros(0, dtype=np.int64)
-    return Fractional(value, np.zeros(len(market.cost)), types, np.zeros((0, len(items.size))), np.zeros(0))
-
-
 class _Generator:
     def __init__(self, items: Items, market: PurchasableTypes, wanted: Floats) -> None:
         self.items, self.market, self.wanted = items, market, wanted
@@ -226,7 +224,14 @@ class _Generator:
         self.rounds = int(np.clip(CELLS_IN_ALL // max(cells, 1), 4, 30))
         self.alone = np.minimum(counts_that_fit(market.size, items.size), wanted)
         self.alone[~market.allowed] = 0
-        self.capped, total_binds = _binding_limits(market, wanted, self.alone)
+        # Types whose room could matter, and whether the room for all could: the others need no row.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            machines = np.where(self.alone > 0, np.ceil(wanted / self.alone), 0.0)
+        capped: Bools = market.room < machines.sum(axis=1)
+        self.capped, total_binds = (
+            np.flatnonzero(capped),
+            bool(market.total_room < machines.max(axis=0, initial=0.0).sum()),
+        )
         limits = market.room[self.capped]
         if total_binds:
             limits = np.append(limits, market.total_room)
@@ -292,11 +297,3 @@ class _Generator:
         loads = np.zeros((len(index), len(old)))
         loads[:, classes] = np.concatenate(self.loads)[index]
         return Fractional(whole, rent, np.concatenate(self.types)[index], loads, amounts)
-
-
-def _binding_limits(market: PurchasableTypes, wanted: Floats, alone: Floats) -> tuple[Ints, bool]:
-    """Returns types whose room could matter, and whether the room for all could: the others need no row."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        machines = np.where(alone > 0, np.ceil(wanted / alone), 0.0)
-    capped: Bools = market.room < machines.sum(axis=1)
-    return np.flatnonzero(capped), bool(market.total_room < machines.max(axis=0, initial=0.0).sum())

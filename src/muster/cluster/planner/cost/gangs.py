@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.cost.inventory import Inventory, Proposal, no_proposal
-from muster.cluster.binpack.cost.problem import (
+from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Strategy
+from muster.cluster.planner.cost.inventory import Inventory, Proposal, no_proposal
+from muster.cluster.planner.cost.problem import (
     Ask,
     Avoidance,
     Floats,
@@ -22,7 +23,6 @@ from muster.cluster.binpack.cost.problem import (
     counts_that_fit,
     selectors_of,
 )
-from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Strategy
 
 Slot = tuple[int, int]  # (bin, class)
 TINY = 1e-9

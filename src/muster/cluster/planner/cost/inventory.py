@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.base.resources import EMPTY, Resources, implicit_units
-from muster.cluster.binpack.cost.column_generation import LARGEST_MASTER
-from muster.cluster.binpack.cost.layout import lay_out
-from muster.cluster.binpack.cost.problem import (
+from muster.cluster.model import NodeType
+from muster.cluster.planner.cost.column_generation import LARGEST_MASTER
+from muster.cluster.planner.cost.layout import lay_out
+from muster.cluster.planner.cost.problem import (
     Ask,
     Avoidance,
     BinLayout,
@@ -30,9 +31,8 @@ from muster.cluster.binpack.cost.problem import (
     machine_costs,
     sums_by_row,
 )
-from muster.cluster.binpack.feasible import capacity
-from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem
-from muster.cluster.model import NodeType
+from muster.cluster.planner.demand_classes import capacity
+from muster.cluster.planner.request import DemandKind, PackNode, PackProblem
 
 MORE_THAN_ANY = 2**63 - 1  # of any column: no node and no type has as much
 
@@ -166,7 +166,9 @@ class Inventory:
     def propose(self, asks: Sequence[Ask], wanted: Floats) -> Proposal:
         """Returns the cheapest way to serve the most of `wanted`."""
         items, apart = self._items(asks)
-        rows = self._rows_of_use(items)
+        # Bins that could hold the smallest part of each resource: the others take nothing.
+        least = items.size[:, : items.real].min(axis=0, initial=MORE_THAN_ANY)
+        rows = np.flatnonzero((self.free + self.growth >= least).all(axis=1))
         bins = self._bins(asks, apart, rows)
         layout = _lay_out(items, bins, self._market(asks, apart), wanted)
         return self._proposal(layout, rows)
@@ -196,11 +198,6 @@ class Inventory:
             if ask.apart is not None:
                 size[index, len(self.scale.names) + apart.index(ask.apart)] = 1
         return Items(size, len(self.scale.names)), apart
-
-    def _rows_of_use(self, items: Items) -> Ints:
-        """Returns bins that could hold the smallest part of each resource: the others take nothing."""
-        least = items.size[:, : items.real].min(axis=0, initial=MORE_THAN_ANY)
-        return np.flatnonzero((self.free + self.growth >= least).all(axis=1))
 
     def _bins(self, asks: Sequence[Ask], apart: list[Avoidance], rows: Ints) -> Bins:
         marks = np.array([self._places_left(group)[rows] for group in apart], dtype=np.int64)
@@ -267,7 +264,7 @@ def _lay_out(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats)
     few_of_each = classes >= FEWEST_CLASSES and float(wanted.sum()) <= MOST_OF_EACH * classes
     if items.size.shape[1] > MOST_COLUMNS or not (few_of_each or classes > LARGEST_MASTER):
         return lay_out(items, bins, market, wanted)
-    from muster.cluster.binpack.cost.many_shapes import lay_out_many
+    from muster.cluster.planner.cost.many_shapes import lay_out_many
 
     layout = lay_out_many(items, bins, market, wanted)
     if classes > THOROUGH and not layout.unserved.any():
@@ -340,7 +337,9 @@ def growth_limit(node: PackNode, limits: Mapping[str, NodeType]) -> Resources:
         return EMPTY
     limit = Resources({**node_type.resize.maximum, **(status.suggested_maximum or {})})
     grows = any(units > node.total.units(name) for name, units in limit.items())
-    return _at_least(limit, Resources({name: node.total.units(name) for name in limit})) if grows else EMPTY
+    if not grows:
+        return EMPTY
+    return Resources({name: max(units, node.total.units(name)) for name, units in limit.items()})
 
 
 def _growth(problem: PackProblem, kind: DemandKind, scale: Quantization) -> Ints:
@@ -354,7 +353,3 @@ def _growth(problem: PackProblem, kind: DemandKind, scale: Quantization) -> Ints
             more = Resources({name: max(0, units - node.total.units(name)) for name, units in limit.items()})
             growth[row] = scale.rooms([free.plus(more)]) - scale.rooms([free])
     return growth
-
-
-def _at_least(one: Resources, other: Resources) -> Resources:
-    return Resources({**one, **{name: max(units, one.units(name)) for name, units in other.items()}})

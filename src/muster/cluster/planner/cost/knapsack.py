@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.problem import Bools, Floats, Ints, Items, group_columns
+from muster.cluster.planner.cost.problem import Bools, Floats, Ints, Items, group_columns
 
 TINY = 1e-12
 ENDLESS = 2**62
@@ -106,7 +106,10 @@ class _Filling:
 
     def step(self) -> bool:
         """Places one batch on every row; False when no row takes anything more."""
-        self._drop_full_rows()
+        going = self.fits.any(axis=1)
+        if not going.all():
+            self.rows, self.free = self.rows[going], self.free[going]
+            self.fits, self.weights = self.fits[going], self.weights[going]
         if not len(self.rows):
             return False
         chosen = self._best_item()
@@ -148,12 +151,6 @@ class _Filling:
                 self.fits[:, users] &= self.free[:, column, None] >= self.items.size[users, column]
         if len(self.grouped):
             self.fits[:, self.grouped] &= self.free[:, self.group[self.grouped]] >= 1
-
-    def _drop_full_rows(self) -> None:
-        going = self.fits.any(axis=1)
-        if not going.all():
-            self.rows, self.free = self.rows[going], self.free[going]
-            self.fits, self.weights = self.fits[going], self.weights[going]
 
 
 class FillRows(NamedTuple):

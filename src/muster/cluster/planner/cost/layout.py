@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.column_generation import (
+from muster.cluster.planner.cost.column_generation import (
     UNSERVED,
     Fractional,
     generate,
     start_values,
     weightings_for,
 )
-from muster.cluster.binpack.cost.knapsack import TINY, KnapsackItems, best_fill
-from muster.cluster.binpack.cost.problem import (
+from muster.cluster.planner.cost.knapsack import TINY, KnapsackItems, best_fill
+from muster.cluster.planner.cost.problem import (
     BinLayout,
     Bins,
     Bools,
@@ -82,27 +82,20 @@ def _fill_block(rows: Ints, bins: Bins, items: Items, tally: tuple[Floats, Float
     for _ in range(REFILLS):
         if not len(rows) or not left.any():
             return
-        taken = _fill_alike(
-            bins.free[rows],
-            None if bins.allowed is None else bins.allowed[rows],
-            items,
-            KnapsackItems(left, value),
-        )
+        # Computes one fill per distinct bin.
+        free = bins.free[rows]
+        allowed = None if bins.allowed is None else bins.allowed[rows]
+        first, same = _distinct_rows(free if allowed is None else np.hstack([free, allowed]))
+        weights = weightings_for(items, len(first))
+        some = None if allowed is None else allowed[first]
+        filled: Floats = best_fill(free[first], items, some, KnapsackItems(left, value), weights)[same]
+        taken = filled
         before = np.cumsum(taken, axis=0) - taken
         kept = np.clip(left - before, 0.0, taken)
         loads[rows] += kept
         bins.free[rows] -= load_size(kept, items)
         left -= kept.sum(axis=0)
         rows = rows[(kept < taken).any(axis=1)]
-
-
-def _fill_alike(free: Ints, allowed: Bools | None, items: Items, knapsack: KnapsackItems) -> Floats:
-    """Computes one fill per distinct bin."""
-    first, same = _distinct_rows(free if allowed is None else np.hstack([free, allowed]))
-    weights = weightings_for(items, len(first))
-    some = None if allowed is None else allowed[first]
-    filled: Floats = best_fill(free[first], items, some, knapsack, weights)[same]
-    return filled
 
 
 def _distinct_rows(table: Ints) -> tuple[list[int], list[int]]:
@@ -268,7 +261,11 @@ class _Search:
         cells = self.market.allowed.size
         for _ in range(int(np.clip(_SEARCH_CELLS // cells, 2, MOST_TRIES))):
             size, offset = next(tries)
-            worst = np.argsort(_use(self.loose, self.market, self.plan.value), kind="stable")
+            # The value held per dollar.
+            use: Floats = (
+                np.einsum("ij,j->i", self.loose.loads, self.plan.value) / self.market.cost[self.loose.types]
+            )
+            worst = np.argsort(use, kind="stable")
             chosen = worst[offset : offset + size]
             if len(chosen) and self._do_without(chosen):
                 tries = _windows()
@@ -319,12 +316,6 @@ def _windows() -> Iterator[tuple[int, int]]:
         for size in (1, 2, 3, 5, 8):
             for offset in (0, size, 2 * size):
                 yield size, offset
-
-
-def _use(machines: _Machines, market: PurchasableTypes, value: Floats) -> Floats:
-    """Returns the value held per dollar."""
-    use: Floats = np.einsum("ij,j->i", machines.loads, value) / market.cost[machines.types]
-    return use
 
 
 def _split(
@@ -412,19 +403,12 @@ def _one_round(
         purchase = PurchaseState(items, market, buyable)
         whole_machines(purchase, plan, up_from)
         buy_greedily(purchase, plan.value, plan.rent)
-        layouts.append(_layout(filled, purchase, buyable))
-    return min(layouts, key=_rank), plan, _learn(prices, plan.value, wanted, filled)
-
-
-def _learn(old: Floats, new: Floats, wanted: Floats, filled: Filled) -> Floats:
-    """Moves prices toward what was paid; an item that fits wholly on nodes is worth less there."""
-    target = np.where(filled.left > 0, new, old * 0.7)
-    return np.where(wanted > 0, np.sqrt(np.maximum(old, 1e-12) * np.maximum(target, 1e-12)), old)
-
-
-def _layout(filled: Filled, purchase: PurchaseState, buyable: Floats) -> BinLayout:
-    unserved = filled.left - buyable + purchase.left
-    return BinLayout(filled.loads, tuple(purchase.bought), unserved, purchase.spent)
+        unserved = filled.left - buyable + purchase.left
+        layouts.append(BinLayout(filled.loads, tuple(purchase.bought), unserved, purchase.spent))
+    # Moves prices toward what was paid; an item that fits wholly on nodes is worth less there.
+    target = np.where(filled.left > 0, plan.value, prices * 0.7)
+    learned = np.where(wanted > 0, np.sqrt(np.maximum(prices, 1e-12) * np.maximum(target, 1e-12)), prices)
+    return min(layouts, key=_rank), plan, learned
 
 
 def useful_types(items: Items, market: PurchasableTypes, wanted: Floats) -> Ints:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.column_generation import fluid_prices, start_values
-from muster.cluster.binpack.cost.knapsack import TINY, FillRows, fill_rows
-from muster.cluster.binpack.cost.layout import Filled, fill_nodes, useful_types
-from muster.cluster.binpack.cost.problem import (
+from muster.cluster.planner.cost.column_generation import fluid_prices, start_values
+from muster.cluster.planner.cost.knapsack import TINY, FillRows, fill_rows
+from muster.cluster.planner.cost.layout import Filled, fill_nodes, useful_types
+from muster.cluster.planner.cost.problem import (
     BinLayout,
     Bins,
     Bools,

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.base.resources import ItemKey, Resources
-from muster.cluster.binpack.feasible import selector_holds
-from muster.cluster.binpack.request import TypeOffer
 from muster.cluster.model import Demand, NodeType, Selector
+from muster.cluster.planner.demand_classes import selector_holds
+from muster.cluster.planner.request import TypeOffer
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

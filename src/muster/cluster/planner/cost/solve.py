@@ -14,14 +14,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from muster.base.resources import ItemKey
-from muster.cluster.binpack.cost.allocate import BinEntry, GangRequest, Served, serve
-from muster.cluster.binpack.cost.gangs import GangPart, variants_of
-from muster.cluster.binpack.cost.inventory import Inventory, grow, growth_limit, inventory_of
-from muster.cluster.binpack.cost.problem import Ask, ask_of, machine_costs, selectors_of
-from muster.cluster.binpack.demand_classes import gang_size
-from muster.cluster.binpack.feasible import names_of_no_type
-from muster.cluster.binpack.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
 from muster.cluster.model import Demand, Gang, Strategy
+from muster.cluster.planner.cost.allocate import BinEntry, GangRequest, Served, serve
+from muster.cluster.planner.cost.gangs import GangPart, variants_of
+from muster.cluster.planner.cost.inventory import Inventory, grow, growth_limit, inventory_of
+from muster.cluster.planner.cost.problem import Ask, ask_of, machine_costs, selectors_of
+from muster.cluster.planner.demand_classes import gang_size, names_of_no_type
+from muster.cluster.planner.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
 
 
 class CostOutcome(NamedTuple):
@@ -164,7 +163,7 @@ def _outcome(problem: PackProblem) -> CostOutcome:
     names = names_of_no_type(sorted(asked), problem.offers)
     if not names:
         return _best(problem)
-    from muster.cluster.binpack.pinned import place_pinned
+    from muster.cluster.planner.pinned import place_pinned
 
     pinned = place_pinned(problem, names)
     outcome = _best(pinned.problem)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from muster.cluster.binpack.utilization.solve import solve_utilization
+from muster.cluster.planner.utilization.solve import solve_utilization
 
 __all__ = ["solve_utilization"]

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from muster.cluster.binpack.feasible import first_match
-from muster.cluster.binpack.utilization.grouping import Labels, Lead, NodeRun, RelevantColumns, State
+from muster.cluster.planner.demand_classes import first_match
+from muster.cluster.planner.utilization.grouping import Labels, Lead, NodeRun, RelevantColumns, State
 
 
 class Fill(NamedTuple):
@@ -39,7 +39,7 @@ class Filler:
         self.runs = runs
         self.entangled = columns.entangled
         self.longest = max((len(run.selectors) for run in runs), default=0)
-        wanted = [_wanted(run, columns) for run in runs]
+        wanted = [{columns.index[name]: value for name, value in run.shape.key if value > 0} for run in runs]
         used = sorted({column for units in wanted for column in units})  # of a gang: few of all columns
         self._tables = {column: _table(wanted, column) for column in used}
         self._pinned, self._by_pin = _by_pin(runs, columns)
@@ -153,10 +153,6 @@ class Filler:
         labels = tuple(sorted({**dict(labels), run.avoid[0]: run.avoid[1]}.items()))
         later = self.alive & self.fitting(*left) & self.allowed(labels)
         return lead, labels, later >> (s + 1) << (s + 1)
-
-
-def _wanted(run: NodeRun, columns: RelevantColumns) -> dict[int, int]:
-    return {columns.index[name]: value for name, value in run.shape.key if value > 0}
 
 
 def _by_pin(

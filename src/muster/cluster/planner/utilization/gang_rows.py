@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.base.resources import SCALE
-from muster.cluster.binpack.feasible import first_match
-from muster.cluster.binpack.utilization.fill import Filler
-from muster.cluster.binpack.utilization.grouping import Labels, NodeGrouping, NodeRun, State, worth
-from muster.cluster.binpack.utilization.select import TYPE_BITS
 from muster.cluster.model import Selector
+from muster.cluster.planner.demand_classes import first_match
+from muster.cluster.planner.utilization.fill import Filler
+from muster.cluster.planner.utilization.grouping import Labels, NodeGrouping, NodeRun, State, worth
+from muster.cluster.planner.utilization.select import TYPE_BITS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -221,7 +221,11 @@ class RowArrays:
         for column, (_, value) in enumerate(self._worths(asked, rows, taking)):
             np.minimum(lowest, value + self._floats[2 * width + column][rows], out=lowest)
             total += value
-        found.head[fits] = np.where(taking.last >= 0, self._heads(rows, taking), NOTHING)
+        facts = self._ints[self._width :]
+        gpu_ok = (facts[_SAVES_GPU][rows] == 0) | (taking.used >> self._width & 1 == 1)
+        kinds = _count_ones(taking.used & facts[_COLUMNS][rows])
+        heads: Ints = -((np.maximum(taking.lead, 0) * 2 + gpu_ok) << TYPE_BITS | kinds)
+        found.head[fits] = np.where(taking.last >= 0, heads, NOTHING)
         found.lowest[fits], found.mean[fits] = lowest, total / extra[_COUNT][rows]
         found.last[fits] = taking.last
         return found
@@ -277,13 +281,6 @@ class RowArrays:
             total = floats[column][rows]
             share = (total - taking.free[column] / self._divisors[column]) / total
             yield share, share * share * share * floats[width + column][rows]
-
-    def _heads(self, rows: Ints, taking: RowsTaking) -> Ints:
-        facts = self._ints[self._width :]
-        gpu_ok = (facts[_SAVES_GPU][rows] == 0) | (taking.used >> self._width & 1 == 1)
-        kinds = _count_ones(taking.used & facts[_COLUMNS][rows])
-        heads: Ints = -((np.maximum(taking.lead, 0) * 2 + gpu_ok) << TYPE_BITS | kinds)
-        return heads
 
     def same_lowest(self, asked: Asked, rows: Ints, lowest: float) -> bool:
         """Returns whether the lowest worths of these rows, all close to this, come from the same numbers."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from muster.cluster.binpack.utilization.fill import Fill, Filler
-from muster.cluster.binpack.utilization.gang_rows import (
+from muster.cluster.planner.utilization.fill import Fill, Filler
+from muster.cluster.planner.utilization.gang_rows import (
     CLOSE,
     NOTHING,
     Asked,
@@ -24,8 +24,8 @@ from muster.cluster.binpack.utilization.gang_rows import (
     ScoredRows,
     row_kind,
 )
-from muster.cluster.binpack.utilization.grouping import State
-from muster.cluster.binpack.utilization.select import Key, NodePurchase, key_of
+from muster.cluster.planner.utilization.grouping import State
+from muster.cluster.planner.utilization.select import Key, NodePurchase, key_of
 
 FAR = 1 << 62  # the rank of a row without candidates
 _MOST_CELLS = 2_000_000  # of kept answers: bounds the memory, not the result
@@ -162,19 +162,16 @@ class CandidateTable:
         row = self._rows.get(kind)
         if row is None:
             if not self._unused:
-                self._enlarge()
+                old, more = len(self.first), max(64, len(self.first))
+                self.first = np.concatenate([self.first, np.full(more, FAR)])
+                self.arrays.enlarge(more)
+                self._kinds += [None] * more
+                self._unused += reversed(range(old, old + more))
             row = self._rows[kind] = self._unused.pop()
             self._kinds[row], self._samples[row], self.first[row] = kind, state, FAR
             self._history.append(row)
             self.arrays.write(row, kind)
         return row
-
-    def _enlarge(self) -> None:
-        old, more = len(self.first), max(64, len(self.first))
-        self.first = np.concatenate([self.first, np.full(more, FAR)])
-        self.arrays.enlarge(more)
-        self._kinds += [None] * more
-        self._unused += reversed(range(old, old + more))
 
     def ask(self, filler: Filler) -> Question:
         """Returns the question of gangs that share this filler."""

@@ -13,10 +13,9 @@ from itertools import count, groupby
 from typing import NamedTuple
 
 from muster.base.resources import SCALE, Resources, implicit_units
-from muster.cluster.binpack.demand_classes import gang_size
-from muster.cluster.binpack.feasible import names_of_no_type, nodes_by_name
-from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, NodeType, Selector, Strategy
+from muster.cluster.planner.demand_classes import gang_size, names_of_no_type, nodes_by_name
+from muster.cluster.planner.request import DemandKind, PackNode, PackProblem
 
 Units = dict[str, int]
 
@@ -260,12 +259,12 @@ class NodeRun(NamedTuple):
 def runs_of(requests: Iterable[Request]) -> tuple[NodeRun, ...]:
     """Returns runs in the order of trying: hardest to place first; equal keys keep their order."""
     ordered = sorted((r for r in requests if r.amount > 0), key=_sort_key, reverse=True)
-    return tuple(_run(list(equal)) for _, equal in groupby(ordered, key=lambda request: request[:3]))
-
-
-def _run(equal: Sequence[Request]) -> NodeRun:
-    shares = tuple(Share(request.item, request.amount, request.bundles) for request in equal)
-    return NodeRun(*equal[0][:3], sum(share.amount for share in shares), shares)
+    runs = []
+    for _, group in groupby(ordered, key=lambda request: request[:3]):
+        equal = list(group)
+        shares = tuple(Share(request.item, request.amount, request.bundles) for request in equal)
+        runs.append(NodeRun(*equal[0][:3], sum(share.amount for share in shares), shares))
+    return tuple(runs)
 
 
 def _sort_key(request: Request) -> SortKey:

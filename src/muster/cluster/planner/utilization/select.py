@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from muster.base.resources import SCALE
-from muster.cluster.binpack.utilization.fill import Fill, Filler
-from muster.cluster.binpack.utilization.grouping import NodeShape, State, worth
+from muster.cluster.planner.utilization.fill import Fill, Filler
+from muster.cluster.planner.utilization.grouping import NodeShape, State, worth
 
 Key = tuple[int, float, float, int]
 TYPE_BITS = 20  # bits for the number of resource types
@@ -68,7 +68,12 @@ def bound_of(state: State, filler: Filler, fitting: int, known: Bound | None) ->
         return known
     frame, used = state.frame, state.used | within
     lowest, mean = _best_worths(state, used, within)
-    label = _label_bound(state, filler, mask)
+    if filler.entangled:
+        label = max(filler.longest, *(len(selectors) for selectors in state.lead), 0)
+    elif state.lead:
+        label = filler.label_score(state.lead, state.labels)
+    else:
+        label = filler.longest if mask & filler.selecting else 0
     key = (_head(label, used, frame, filler.gpu_mark), -lowest, -mean, frame.tail)
     return Bound(key, within)
 
@@ -91,14 +96,6 @@ def _best_worths(state: State, used: int, within: int) -> tuple[float, float]:
     if frame.late:  # a resource that need not enter the mean: the highest one bounds it
         return max(values), max(values)
     return min(values), mean / len(values)
-
-
-def _label_bound(state: State, filler: Filler, mask: int) -> int:
-    if filler.entangled:
-        return max(filler.longest, *(len(selectors) for selectors in state.lead), 0)
-    if state.lead:
-        return filler.label_score(state.lead, state.labels)
-    return filler.longest if mask & filler.selecting else 0
 
 
 def _head(label: int, used: int, frame: NodeShape, gpu_mark: int) -> int:
@@ -223,7 +220,10 @@ class CandidateQueue:
                 for number, stamp in claims.above(left):
                     other = self._entries[number]
                     if other.stamp == stamp:
-                        self._postpone(other)
+                        other.stamp += 1
+                        bound = other.bound = bound_of(other.state, self._filler, other.fitting, other.bound)
+                        if bound is not None:
+                            heappush(self._waiting, (*bound.key, other.place, other.number, other.stamp))
 
     def add_again(self, entry: CandidateGroup, place: int) -> None:
         """Adds more candidates of this kind, the first of them at `place`."""
@@ -261,12 +261,6 @@ class CandidateQueue:
         note = (entry.number, entry.stamp)
         for run, amount in fill.takes:
             self._claims[run].add(amount, note)
-
-    def _postpone(self, entry: CandidateGroup) -> None:
-        entry.stamp += 1
-        bound = entry.bound = bound_of(entry.state, self._filler, entry.fitting, entry.bound)
-        if bound is not None:
-            heappush(self._waiting, (*bound.key, entry.place, entry.number, entry.stamp))
 
 
 class RunClaims:
@@ -334,7 +328,8 @@ def choose_nodes(cache: FillCache, candidates: Mapping[State, Sequence[int]]) ->
     while (entry := queue.leader()) is not None:
         mine, start = places[entry.number], unused[entry.number]
         stop = _stop(queue, entry, mine, start)
-        picks.append(_pick(entry, mine[start:stop]))
+        assert entry.fill is not None
+        picks.append(Pick(entry.state, entry.fill, tuple(mine[start:stop])))
         queue.take(entry, stop - start)
         unused[entry.number] = stop
         if stop < len(mine):
@@ -366,11 +361,6 @@ def _stop(queue: CandidateQueue, entry: CandidateGroup, places: Sequence[int], s
         return start + 1
     stop = min(len(places), start + queue.repeats(entry))
     return min(stop, max(start + 1, bisect_left(places, queue.rival_place(entry))))
-
-
-def _pick(entry: CandidateGroup, places: Sequence[int]) -> Pick:
-    assert entry.fill is not None
-    return Pick(entry.state, entry.fill, tuple(places))
 
 
 def choose_offers(

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.demand_classes import gang_size
-from muster.cluster.binpack.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
-from muster.cluster.binpack.utilization.fill import Fill, Filler
-from muster.cluster.binpack.utilization.grouping import (
+from muster.cluster.model import Gang
+from muster.cluster.planner.demand_classes import gang_size
+from muster.cluster.planner.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
+from muster.cluster.planner.utilization.fill import Fill, Filler
+from muster.cluster.planner.utilization.grouping import (
     NodeGrouping,
     NodeRun,
     Request,
@@ -20,17 +21,16 @@ from muster.cluster.binpack.utilization.grouping import (
     gang_requests,
     runs_of,
 )
-from muster.cluster.binpack.utilization.select import (
+from muster.cluster.planner.utilization.select import (
     FillCache,
     NodePurchase,
     Pick,
     choose_nodes,
     choose_offers,
 )
-from muster.cluster.model import Gang
 
 if TYPE_CHECKING:
-    from muster.cluster.binpack.utilization.gang_table import GangTable
+    from muster.cluster.planner.utilization.gang_table import GangTable
 
 # Choosing one by one takes time for every different node or type, and a little for every other one; from
 # these on, for each gang and for all of them together, all are scored at once, which loads numpy.
@@ -116,15 +116,12 @@ class Fleet:
         self.states += [self._offers[offer] for offer in self.bought]
         self.order: list[int] = before.order if before else list(range(len(self.states)))
         if before:
-            self._keep_labels(before)
-
-    def _keep_labels(self, before: Fleet) -> None:
-        """Labels belong to the node, for either kind of demand."""
-        for number, (state, other) in enumerate(zip(self.states, before.states, strict=True)):
-            if state.labels != other.labels:
-                self.states[number] = self._grouping.states.state(
-                    state.frame, other.labels, state.free, state.used, state.lead
-                )
+            # Labels belong to the node, for either kind of demand.
+            for number, (state, other) in enumerate(zip(self.states, before.states, strict=True)):
+                if state.labels != other.labels:
+                    self.states[number] = self._grouping.states.state(
+                        state.frame, other.labels, state.free, state.used, state.lead
+                    )
 
     def place(self, runs: Sequence[NodeRun]) -> None:
         """Places what fits."""
@@ -136,7 +133,12 @@ class Fleet:
         """Places all of it or nothing; returns whether it was placed."""
         if not runs:
             return True
-        signature = self._signature(runs)
+        # Gangs with the same signature have equal requests; labels that no node has are interchangeable.
+        known = self._grouping.known_labels
+        signature = tuple(
+            (run.shape, run.selectors, run.avoid and run.avoid[0] in known and run.avoid, run.amount)
+            for run in runs
+        )
         if signature in self._refused:
             return False
         cache = self._caches.get(signature)
@@ -164,8 +166,8 @@ class Fleet:
             self._leave_table()
             return None
         if self._table is None:
-            from muster.cluster.binpack.utilization.gang_rows import GangColumns
-            from muster.cluster.binpack.utilization.gang_table import GangTable
+            from muster.cluster.planner.utilization.gang_rows import GangColumns
+            from muster.cluster.planner.utilization.gang_table import GangTable
 
             columns = GangColumns(self._grouping, [*dict.fromkeys(self.states), *self._offers])
             self._table = GangTable(columns, self._offers)
@@ -198,14 +200,6 @@ class Fleet:
         picks = table.choose_nodes(filler, self.states)
         purchases = table.choose_offers(filler, self.rooms, self.room) if filler.alive else []
         return AttemptOutcome(self.order, picks, [], purchases)
-
-    def _signature(self, runs: Sequence[NodeRun]) -> tuple[object, ...]:
-        """Gangs with the same signature have equal requests; labels that no node has are interchangeable."""
-        known = self._grouping.known_labels
-        return tuple(
-            (run.shape, run.selectors, run.avoid and run.avoid[0] in known and run.avoid, run.amount)
-            for run in runs
-        )
 
     def _attempt(self, cache: FillCache) -> AttemptOutcome:
         filler = cache.filler
