@@ -6,10 +6,11 @@ import pytest
 
 from muster.autoscaler import BatchingNodeProvider
 from muster.autoscaler.node_provider import NodeData, ScaleRequest
-from muster.config.node_launch import NodeLaunch
+from muster.config.to_spec import NodeLaunch
 from muster.errors import ConfigError
-from muster.providers.batching import REQUIRED_FLAGS
-from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.providers.background_calls import inline_pools
+from muster.providers.batching import REQUIRED_FLAGS, submitting
+from muster.providers.v1.adapter import V1Adapter
 
 FLAGS = dict.fromkeys(REQUIRED_FLAGS, True)
 HEAD = NodeData(kind="head", type="headgroup", ip="10.0.0.1", status="up-to-date")
@@ -37,7 +38,8 @@ class Manager(BatchingNodeProvider):
 
 @pytest.fixture
 def manager():
-    return Manager(w1=worker(), w2=worker("waiting-for-ssh", None, "cpu-0"))
+    """The class as the adapter gets it: each change is submitted."""
+    return submitting(Manager(w1=worker(), w2=worker("waiting-for-ssh", None, "cpu-0")))
 
 
 def create(manager, count):
@@ -46,7 +48,7 @@ def create(manager, count):
 
 @pytest.mark.parametrize("flag", REQUIRED_FLAGS)
 def test_all_three_flags_must_be_true(flag):
-    with pytest.raises(ConfigError, match=f"provider.{flag}: must be true for BatchingNodeProvider"):
+    with pytest.raises(ConfigError, match=f"{flag}.*BatchingNodeProvider"):
         BatchingNodeProvider({**FLAGS, flag: False}, "c")
 
 
@@ -90,11 +92,11 @@ def test_the_head_is_not_for_the_autoscaler_to_terminate(manager):
 
 
 def test_a_wish_that_could_not_be_told_is_not_kept(manager):
-    manager.down = True
+    manager._provider.down = True
     for call in (lambda: create(manager, 3), lambda: manager.terminate_node("w1")):
         with pytest.raises(ConnectionError):
             call()
-    manager.down = False
+    manager._provider.down = False
     create(manager, 1)
     assert manager.told == [ScaleRequest({"cpu": 3}, set())]
 

@@ -11,11 +11,10 @@ from tests.providers.v1.dict_provider import DictNodeProvider
 from muster.base.resources import Resources
 from muster.cli.main import cli
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.node_launch import node_launches
-from muster.config.source import FileSpecSource
+from muster.config.to_spec import node_launches
 from muster.errors import ConfigError
-from muster.providers.bootstrap import completed, plain_config
+from muster.providers.bootstrap import CompletedConfig, plain_config
+from muster.providers.kind import kind_of, parse_config, watch_file
 
 FILE = """
 cluster_name: mine
@@ -80,12 +79,16 @@ def file(tmp_path):
     return path
 
 
+def completed(config):
+    return CompletedConfig(asked=config, answer=kind_of(config).fill_in(config, None))
+
+
 def config_of(name):
     return parse_config(Document(FILE.format(module=f"{__name__}.{name}"), "mine.yaml"))
 
 
 def test_sizes_first_then_the_rest_and_both_are_in_force(file):
-    source = FileSpecSource(file)
+    source = watch_file(file)
     source.complete_with(completed(source.config).apply)
     assert CALLED == ["fillout", "bootstrap"]
     launches = node_launches(source.config)
@@ -98,7 +101,7 @@ def test_sizes_first_then_the_rest_and_both_are_in_force(file):
 
 
 def test_an_edit_is_completed_from_the_same_answers_and_what_it_changed_is_as_written(file):
-    source = FileSpecSource(file)
+    source = watch_file(file)
     source.complete_with(completed(source.config).apply)
     text = (
         file.read_text()

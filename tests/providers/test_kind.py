@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import sys
+import time
+from dataclasses import fields
 
 import pytest
 from msgspec.structs import replace
+from tests.providers.v1.dict_provider import DictNodeProvider
+from tests.support.builders import node_report
 
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.cluster.model import NodeKind, NodeStatus, RuntimeReport
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.node_launch import node_launches
 from muster.config.schema import ProviderConfig
+from muster.config.to_spec import node_launches
 from muster.errors import ConfigError, ProviderError
-from muster.providers.registry import NOT_BUILT, ProviderContext, build_provider
-from muster.testing.builders import node_report
+from muster.providers.kind import KINDS, NOT_BUILT, ProviderContext, build_provider, kind_named, parse_config
 
 YAML = """
 cluster_name: mine
@@ -62,7 +66,14 @@ def test_an_external_class_is_found_made_and_adapted(tmp_path):
         port.close()
 
 
-def test_the_size_of_a_create_call_is_the_files(tmp_path):
+def test_the_size_of_a_create_call_is_the_files(tmp_path, monkeypatch):
+    sizes, create = [], DictNodeProvider.create_node
+
+    def noted(self, node_config, tags, count):
+        sizes.append(count)
+        return create(self, node_config, tags, count)
+
+    monkeypatch.setattr(DictNodeProvider, "create_node", noted)
     config = config_of(
         tmp_path,
         "type: external, module: tests.providers.v1.dict_provider.DictNodeProvider,"
@@ -70,8 +81,11 @@ def test_the_size_of_a_create_call_is_the_files(tmp_path):
         "muster: {limits: {max_launch_batch: 2}",
     )
     port = build_provider(config, lambda: node_launches(config), surroundings(tmp_path))
+    port.launch("r-1", {"cpu": 3})
+    while port.under_way("r-1"):
+        time.sleep(0.01)
     port.close()
-    assert port.traits().max_batch == 2
+    assert sorted(sizes) == [1, 2]
 
 
 def test_without_commands_the_machines_must_bring_the_runtime_and_that_is_said(tmp_path, caplog):
@@ -140,11 +154,9 @@ def test_a_module_that_breaks_when_imported_is_told_with_what_it_raised(tmp_path
     (tmp_path / "h4_broken_module.py").write_text("raise RuntimeError('no licence')")
     (tmp_path / "h4_needs_module.py").write_text("import h4_nobody_has_this")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match="importing h4_broken_module failed: RuntimeError: no licence"):
+    with pytest.raises(ConfigError, match=r"h4_broken_module.*RuntimeError"):
         build(tmp_path, "type: external, module: h4_broken_module.Mine")
-    with pytest.raises(
-        ConfigError, match="h4_needs_module needs 'h4_nobody_has_this', which is not installed"
-    ):
+    with pytest.raises(ConfigError, match=r"h4_needs_module.*h4_nobody_has_this"):
         build(tmp_path, "type: external, module: h4_needs_module.Mine")
 
 
@@ -164,9 +176,8 @@ def test_readonly_lists_the_living_nodes_of_the_runtime_and_refuses_the_rest(tmp
     for call in (
         lambda: port.launch("r-1", {"cpu": 1}),
         lambda: port.terminate("t-1", ["c-2"]),
-        lambda: port.resize("z-1", "c-2", {}),
     ):
-        with pytest.raises(ProviderError, match="readonly"):
+        with pytest.raises(ProviderError):
             call()
         with pytest.raises(NotImplementedError):
             call()
@@ -177,7 +188,7 @@ def test_readonly_lists_the_living_nodes_of_the_runtime_and_refuses_the_rest(tmp
 def test_process_is_built_from_its_surroundings(tmp_path):
     port = build(tmp_path, "type: process")
     try:
-        assert (type(port.v1).__name__, port.v1.cluster_name) == ("ProcessNodeProvider", "mine")
+        assert type(port).__name__ == "ProcessProvider"
         assert port.list_instances() == {}
     finally:
         port.close()
@@ -204,3 +215,16 @@ def test_a_class_that_ends_the_program_is_a_mistake_in_the_file(tmp_path, monkey
     with pytest.raises(ConfigError, match=message):
         build(tmp_path, "type: external, module: broken_cloud.Cloud")
     sys.modules.pop("broken_cloud", None)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_a_kind_imports_later_exists(name):
+    kind = kind_named(name)
+    assert kind.name == name
+    for field in fields(kind):
+        given = (
+            inspect.getclosurevars(value).nonlocals if callable(value := getattr(kind, field.name)) else {}
+        )
+        if {"module", "name"} <= set(given):
+            module = importlib.import_module(given["module"], "muster.providers")
+            assert callable(getattr(module, given["name"]))

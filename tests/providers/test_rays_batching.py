@@ -6,12 +6,13 @@ import warnings
 from types import SimpleNamespace
 
 import pytest
-from tests.providers.test_registry import config_of, surroundings
+from tests.providers.test_kind import config_of, surroundings
 
-from muster.config.node_launch import NodeLaunch
+from muster.config.to_spec import NodeLaunch
+from muster.providers.background_calls import inline_pools
 from muster.providers.batching import REQUIRED_FLAGS, SubmittingProvider, submitting
-from muster.providers.registry import build_provider
-from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.providers.kind import build_provider
+from muster.providers.v1.adapter import V1Adapter
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -154,7 +155,6 @@ def test_our_own_class_does_not_request_a_replacement_twice_either():
 
     ours = Ours(w1=worker(), w2=worker())
     port = V1Adapter(submitting(ours), lambda: LAUNCHES, cluster_name="c", pools=inline_pools())
-    assert port.v1 is ours
     port.launch("r-1", {"cpu": 1})
     port.launch("r-1~2.t-9", {"cpu": 1})
     ours.there["w3"] = worker()

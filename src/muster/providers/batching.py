@@ -1,8 +1,7 @@
 """BatchingNodeProvider serves machines that another system manages, and that are requested by number.
 
-Ray's class of this name collects requests until its autoscaler's step is over and `post_process` is called.
-Ours runs under an adapter that has no such moment, so each create or terminate call is submitted at once, as
-the complete state requested; a class that waits for `post_process` is wrapped (`submitting`) to the same end.
+As Ray's class of this name, it collects requests until `post_process` is called. Our adapter has no such
+moment: a class that waits for it is wrapped (`submitting`), and each create or terminate call is submitted.
 """
 
 from __future__ import annotations
@@ -52,9 +51,7 @@ class BatchingNodeProvider(NodeProvider):
                     path=f"provider.{flag}",
                 )
         self.node_data_dict: dict[str, NodeData] = {}
-        self.scale_request = ScaleRequest()
-        self._coming = ComingWorkers()
-        self._lock = threading.RLock()
+        self.scale_request, self._is_changed = ScaleRequest(), False
 
     def get_node_data(self) -> dict[str, NodeData]:
         """Returns every node that is not terminated, the head included."""
@@ -65,9 +62,10 @@ class BatchingNodeProvider(NodeProvider):
         raise self._missing("submit_scale_request")
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        with self._lock:
-            self._refresh()
-            return [n for n in self.node_data_dict if tag_filters.items() <= self.node_tags(n).items()]
+        self.node_data_dict = dict(self.get_node_data())
+        workers = (one for one in self.node_data_dict.values() if one.kind == t.NODE_KIND_WORKER)
+        self.scale_request, self._is_changed = ScaleRequest(Counter(one.type for one in workers)), False
+        return [n for n in self.node_data_dict if tag_filters.items() <= self.node_tags(n).items()]
 
     def is_running(self, node_id: str) -> bool:
         data = self.node_data_dict.get(node_id)
@@ -99,36 +97,12 @@ class BatchingNodeProvider(NodeProvider):
         return self.node_data_dict[node_id].ip
 
     def create_node(self, node_config: dict[str, Any], tags: dict[str, str], count: int) -> None:
-        node_type = tags[t.TAG_RAY_USER_NODE_TYPE]
-        with self._lock:
-            self._refresh()
-            already = self._coming.repeated(tags, count)
-            request = self._copy()
-            present = request.desired_num_workers.get(node_type, 0)
-            request.desired_num_workers[node_type] = present + count - already
-            self.submit_scale_request(request)
-            self.scale_request.desired_num_workers[node_type] = present + count - already
-            self._coming.counts[node_type] += count - already
+        node_type, desired = tags[t.TAG_RAY_USER_NODE_TYPE], self.scale_request.desired_num_workers
+        desired[node_type] = desired.get(node_type, 0) + count
+        self._is_changed = True
 
     def terminate_node(self, node_id: str) -> None:
-        self.terminate_nodes([node_id])
-
-    def terminate_nodes(self, node_ids: Sequence[str]) -> None:
-        with self._lock:
-            self._refresh()
-            before = self._copy()
-            for node_id in node_ids:
-                self._mark(node_id)
-            if self.scale_request == before:
-                return
-            try:
-                self.submit_scale_request(self._copy())
-            except BaseException:
-                self.scale_request = before
-                raise
-
-    def _mark(self, node_id: str) -> None:
-        """Marks a node for deletion; unknown nodes and those already marked change nothing."""
+        """Mark a node for deletion; unknown nodes and those already marked change nothing."""
         data, request = self.node_data_dict.get(node_id), self.scale_request
         if data is None or node_id in request.workers_to_delete:
             return
@@ -138,23 +112,12 @@ class BatchingNodeProvider(NodeProvider):
             )
         request.workers_to_delete.add(node_id)
         request.desired_num_workers[data.type] = max(0, request.desired_num_workers.get(data.type, 0) - 1)
+        self._is_changed = True
 
-    def _refresh(self) -> None:
-        """Lists the nodes again; what was requested stays so, although its nodes do not exist yet."""
-        self.node_data_dict = dict(self.get_node_data())
-        request = self.scale_request
-        request.workers_to_delete &= set(self.node_data_dict)
-        workers = {n: data.type for n, data in self.node_data_dict.items() if data.kind == t.NODE_KIND_WORKER}
-        self._coming.note(workers)
-        present = Counter(
-            node_type for node_id, node_type in workers.items() if node_id not in request.workers_to_delete
-        )
-        known = dict.fromkeys([*request.desired_num_workers, *present, *self._coming.counts])
-        request.desired_num_workers = {one: present[one] + self._coming.counts[one] for one in known}
-
-    def _copy(self) -> ScaleRequest:
-        request = self.scale_request
-        return ScaleRequest(dict(request.desired_num_workers), set(request.workers_to_delete))
+    def post_process(self) -> None:
+        """Submit what was requested since the newest list, if anything was."""
+        if self._is_changed:
+            self.submit_scale_request(self.scale_request)
 
 
 def submitting(node_provider: Any) -> Any:  # noqa: ANN401 - duck typed
@@ -171,10 +134,10 @@ _NOT_COLLECTING = ("ray.autoscaler.node_provider", NodeProvider.__module__)
 
 
 class SubmittingProvider:
-    """A SubmittingProvider calls `post_process` after each change, one change at a time.
+    """Call `post_process` after each change, one change at a time.
 
-    A class like Ray's BatchingNodeProvider counts from its newest list and forgets at every list what it was
-    asked before: machines that are still to come, and those that are still to go, are requested again here.
+    A BatchingNodeProvider, Ray's or ours, counts from its newest list and forgets at every list what was
+    requested before: machines that are still to come, and those that are still to go, are requested again.
     """
 
     def __init__(self, node_provider: Any) -> None:  # noqa: ANN401 - duck typed

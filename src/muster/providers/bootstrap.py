@@ -7,18 +7,16 @@ class may create things in its cloud. Edits of the file made later are completed
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
-from muster.base.foreign import error_text, shown
 from muster.base.resources import Resources
+from muster.base.untrusted import describe, error_text
 from muster.config.schema import ClusterConfig, NodeTypeConfig
 from muster.errors import ConfigError
-from muster.providers.compat.clouds import CLOUDS
-from muster.providers.registry import class_of
 from muster.providers.v1.failures import provider_call
 
 # In the order of `ray up`.
@@ -26,7 +24,6 @@ METHODS = ("fillout_available_node_types_resources", "bootstrap_config")
 _OURS = ("muster", "min_workers", "head_node", "worker_nodes")  # and what older files had
 _MODULE = "provider.module"
 BOOTSTRAPPED = "muster_bootstrapped"  # a key of `provider`, in the file that `muster up` leaves on the head
-AskSizes = Callable[[ClusterConfig], dict[str, NodeTypeConfig]]
 
 
 class CompletedConfig(Struct, frozen=True, kw_only=True):
@@ -49,43 +46,33 @@ class CompletedConfig(Struct, frozen=True, kw_only=True):
         )
 
 
-def completed(config: ClusterConfig, ask: AskSizes | None = None) -> CompletedConfig:
-    """Calls what the class has of METHODS; ConfigError says which of them failed, and how.
+def filled_in(config: ClusterConfig, found: type[Any]) -> ClusterConfig:
+    """Call what a user's class has of METHODS; ConfigError names the one that failed, and why.
 
-    `ask` returns the node types of provider `local` with the sizes of their hosts. A file that `muster up`
-    has completed already is used as it is.
+    A file that `muster up` has completed already is used as it is.
     """
-    if config.provider.type == "local" and ask is not None:
-        return CompletedConfig(asked=config, answer=replace(config, available_node_types=ask(config)))
-    is_foreign = config.provider.type in (*CLOUDS, "external")
-    if not is_foreign or config.provider.settings().get(BOOTSTRAPPED):
-        return CompletedConfig(asked=config, answer=config)
-    found = class_of(config)
+    if config.provider.settings().get(BOOTSTRAPPED):
+        return config
     data = plain_config(config)
     for method in METHODS:
         if callable(getattr(found, method, None)):
             data = _called(found, method, data)
-    return CompletedConfig(asked=config, answer=_merged(config, data, found.__name__))
+    return _merged(config, data, found.__name__)
 
 
 def plain_config(config: ClusterConfig) -> dict[str, Any]:
     """Returns the cluster file as plain data with Ray's keys; the caller may change it."""
-    data = {key: value for key, value in to_builtins(config).items() if value is not None}
+    data = {key: value for key, value in config.plain().items() if value is not None}
     for key in _OURS:
         data.pop(key, None)
-    types = {
-        name: {**{k: v for k, v in entry.items() if v is not None}, "resources": _whole(entry["resources"])}
-        for name, entry in data["available_node_types"].items()
-    }
-    for entry in types.values():
-        entry.setdefault("node_config", {})
+    types = {}
+    for name, entry in data["available_node_types"].items():
+        # Whole numbers are of type int in Ray's schema.
+        resources = {one: int(n) if float(n).is_integer() else n for one, n in entry["resources"].items()}
+        given = {key: value for key, value in entry.items() if value is not None}
+        types[name] = {"node_config": {}, **given, "resources": resources}
     sections = {"provider": config.provider.settings(), "auth": config.auth.settings()}
     return copy.deepcopy({**data, **sections, "available_node_types": types})
-
-
-def _whole(resources: Mapping[str, float]) -> dict[str, float]:
-    """Returns the quantities as Ray's schema has them: whole numbers are of type int."""
-    return {name: int(n) if float(n).is_integer() else n for name, n in resources.items()}
 
 
 def _called(found: type[Any], method: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +83,7 @@ def _called(found: type[Any], method: str, data: dict[str, Any]) -> dict[str, An
         raise ConfigError(f"{name}(cluster_config) failed: {error_text(error)}", path=_MODULE) from error
     if not isinstance(answer, dict) or not isinstance(answer.get("available_node_types"), dict):
         raise ConfigError(
-            f"{name} must return the cluster file with its node types, it returned {shown(answer)}",
+            f"{name} must return the cluster file with its node types, it returned {describe(answer)}",
             path=_MODULE,
         )
     return answer
@@ -123,7 +110,7 @@ def _typed(entry: NodeTypeConfig, answer: object, where: str) -> NodeTypeConfig:
     try:
         quantities = Resources.of(resources).to_floats()
     except (ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{where}: resources {shown(resources)}: {error}", path=_MODULE) from error
+        raise ConfigError(f"{where}: resources {describe(resources)}: {error}", path=_MODULE) from error
     return replace(entry, node_config=config, resources=quantities)
 
 

@@ -7,12 +7,8 @@ several threads; nothing else does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any
-
-from muster.cluster.model import Offer
-from muster.errors import ProviderError
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
@@ -26,25 +22,6 @@ class NodeLaunchException(Exception):
     def __init__(self, category: str, description: str, src_exc_info: ExcInfo | None = None) -> None:
         self.category, self.description, self.src_exc_info = category, description, src_exc_info
         super().__init__(f"{category}: {description}")
-
-
-class BatchRefused(Exception):
-    """A BatchRefused is raised by `create_node_batch`: what was made, and a reason for each that was not."""
-
-    def __init__(self, made: Sequence[str], units: Sequence[ProviderError]) -> None:
-        self.made, self.units = tuple(made), tuple(units)
-        super().__init__(str(units[0]) if units else "some machines were refused")
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeBatch:
-    """A NodeBatch is one create call of muster's own interface, which can be repeated: see `NodeProvider`."""
-
-    node_config: dict[str, Any]
-    tags: dict[str, str]
-    count: int
-    offers: tuple[Offer, ...] = ()  # where to buy, in this order; (): the provider chooses
-    part: int = 0  # of its request: one with many machines is several calls
 
 
 class NodeProvider:
@@ -62,9 +39,6 @@ class NodeProvider:
 
     A provider has at least: `non_terminated_nodes`, `is_running`, `is_terminated`, `node_tags`,
     `set_node_tags`, `internal_ip`, `external_ip`, `create_node`, `terminate_node`.
-
-    One whose cloud keeps tokens of calls may have `create_node_batch(batch: NodeBatch)`, which returns the
-    ids of the new nodes or raises BatchRefused: repeated for one request and part, it makes nothing more.
     """
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:

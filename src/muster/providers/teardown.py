@@ -5,14 +5,15 @@ For `muster down`: every worker, known or not; the head is left to the caller. F
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from muster.base.clock import Clock
-from muster.base.foreign import error_text
 from muster.base.ids import CloudId, IdSource, RequestId
 from muster.base.text import counted
-from muster.cluster.model import CloudInstance, NodeKind
+from muster.base.untrusted import error_text
+from muster.cluster.model import NodeKind
 from muster.cluster.ports import CloudProvider
 
 QUIET_S = 2.0  # an empty list is looked at again: a machine may have been on its way
@@ -42,22 +43,24 @@ class WorkerTeardown:
         ids: IdSource,
         *,
         known: Collection[CloudId],
-        patience_s: float,
         only: Collection[CloudId] | None = None,
+        keep: Mapping[str, int] = {},
     ) -> None:
         """Takes the ids of the ledger's live records as `known`: theirs are ended whatever their tags are.
 
-        With `only` these are ended, heads among them, and no others.
+        With `only` these are ended, heads among them, and no others. Of each type, `keep` workers are left.
         """
         self._provider, self._clock, self._ids, self._known = provider, clock, ids, known
-        self._patience_s, self._only = patience_s, only
+        self._only, self._keep = only, keep
         self._due: dict[CloudId, float] = {}  # id -> when it is terminated (again)
         self._reasons: dict[CloudId, str] = {}
         self._list_problem = ""
 
-    def run(self, report: Callable[[str], None], quiet_s: float = QUIET_S) -> EndedMachines:
+    def run(
+        self, report: Callable[[str], None], patience_s: float, quiet_s: float = QUIET_S
+    ) -> EndedMachines:
         """Returns when no worker has been listed for `quiet_s`, or when time is up; reports what changes."""
-        give_up = self._clock.monotonic() + self._patience_s
+        give_up = self._clock.monotonic() + patience_s
         workers: list[CloudId] | None = None
         empty_since, reported = float("inf"), 0
         while (now := self._clock.monotonic()) < give_up:
@@ -89,13 +92,17 @@ class WorkerTeardown:
         except Exception as error:  # noqa: BLE001 - listed again in a moment
             self._list_problem = error_text(error)
             return None
-        return [cloud_id for cloud_id, machine in found.items() if self._is_ours(machine)]
-
-    def _is_ours(self, machine: CloudInstance) -> bool:
         if self._only is not None:
-            return machine.cloud_id in self._only
-        known = machine.kind is NodeKind.UNMANAGED and machine.cloud_id in self._known
-        return known or machine.kind is NodeKind.WORKER
+            return [cloud_id for cloud_id in found if cloud_id in self._only]
+        left = Counter(self._keep)
+        workers = []
+        for cloud_id, machine in sorted(found.items()):
+            is_known = machine.kind is NodeKind.UNMANAGED and cloud_id in self._known
+            if machine.kind is NodeKind.WORKER and left[machine.node_type] > 0:
+                left[machine.node_type] -= 1
+            elif machine.kind is NodeKind.WORKER or is_known:
+                workers.append(cloud_id)
+        return workers
 
     def _terminate(self, cloud_ids: list[CloudId], now: float) -> None:
         if not cloud_ids:

@@ -17,11 +17,10 @@ from muster.cluster.controller import ClusterController
 from muster.cluster.model import Demand, NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.ports import NoticeReport, Ports
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.node_launch import node_launches
-from muster.config.to_spec import to_spec
-from muster.providers.aws.provider import AwsNodeProvider
-from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.config.to_spec import node_launches, to_spec
+from muster.providers.aws.provider import AwsParts, AwsProvider
+from muster.providers.background_calls import inline_pools
+from muster.providers.kind import parse_config
 from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
 from muster.stores.ledger.memory import MemoryInstanceStore
 
@@ -73,7 +72,7 @@ class _Runtime:
 
     def _nodes(self):
         spec = self.cluster.spec
-        for node_id, machine in self.cluster.provider.machines.living().items():
+        for node_id, machine in self.cluster.provider.listing.living().items():
             if machine.state != "running" or f"n-{node_id}" in self.cluster.drainer.drained:
                 continue
             name = machine.tags[TAG_RAY_USER_NODE_TYPE]
@@ -142,13 +141,11 @@ class ClusterOnEc2:
         self.restart()
 
     def restart(self) -> None:
-        self.provider = AwsNodeProvider(self.settings, self.name, clock=self.clock)
         launches = node_launches(self.config)
-        self.port = V1Adapter(
-            self.provider, lambda: launches, cluster_name=self.name, pools=inline_pools(), clock=self.clock
-        )
+        parts = AwsParts(clock=self.clock, pools=inline_pools())
+        self.provider = AwsProvider(self.settings, self.name, lambda: launches, parts, installs_runtime=True)
         ports = Ports(
-            provider=self.port,
+            provider=self.provider,
             nodes=self.runtime,
             drainer=self.drainer,
             installer=None,
@@ -160,8 +157,7 @@ class ClusterOnEc2:
 
     def start_head(self) -> str:
         tags = {TAG_RAY_NODE_KIND: NODE_KIND_HEAD, TAG_RAY_USER_NODE_TYPE: "head"}
-        config = node_launches(self.config)["head"].node_config
-        return next(iter(self.provider.create_node(dict(config), tags, 1)))
+        return next(iter(self.provider.create("head", node_launches(self.config)["head"], tags)))
 
     def ask(self, count: int) -> None:
         self.runtime.wanted = count
@@ -174,7 +170,7 @@ class ClusterOnEc2:
 
     def workers(self) -> list[tuple[str, str, str]]:
         """Returns type, zone and market of every worker that EC2 has, in order."""
-        found = self.provider.machines.refresh().values()
+        found = self.provider.listing.refresh().values()
         return sorted(
             (one.tags[TAG_RAY_USER_NODE_TYPE], one.zone, "spot" if one.is_spot else "on-demand")
             for one in found

@@ -9,7 +9,7 @@ from muster.providers.aws.calls import RateLimit, RequestRate
 from muster.providers.aws.fleet import token_of
 from muster.providers.aws.listing import Ec2Machine, MachineList
 from muster.providers.aws.names import key_name, with_access
-from muster.providers.aws.places import SOLD_OUT_S, Place, SoldOut, Subnet
+from muster.providers.aws.places import SOLD_OUT_S, PurchaseTarget, SoldOut, Subnet
 from muster.providers.aws.policy import head_policy, launcher_policy, policy_text
 from muster.providers.aws.tags import from_aws, to_aws
 
@@ -41,9 +41,9 @@ def subnet(name="s-1", zone="z-a", free=10):
 def test_a_stock_that_is_sold_out_is_left_alone_for_minutes_and_a_full_subnet_alone_for_itself():
     clock = ManualClock()
     sold_out = SoldOut(clock)
-    here = Place(machine_type="m", subnet=subnet(), market="spot")
-    beside = Place(machine_type="m", subnet=subnet("s-2"), market="spot")
-    other = Place(machine_type="m", subnet=subnet("s-3", "z-b"), market="spot")
+    here = PurchaseTarget(machine_type="m", subnet=subnet(), market="spot")
+    beside = PurchaseTarget(machine_type="m", subnet=subnet("s-2"), market="spot")
+    other = PurchaseTarget(machine_type="m", subnet=subnet("s-3", "z-b"), market="spot")
     sold_out.note(here, "InsufficientFreeAddressesInSubnet")
     assert sold_out.usable([here, beside, other]) == [beside, other]
     sold_out.note(here, "InsufficientInstanceCapacity")

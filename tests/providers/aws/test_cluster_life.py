@@ -6,7 +6,7 @@ import pytest
 from tests.providers.aws.cluster_on_ec2 import FILE, ClusterOnEc2
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.launch.unowned import MachineEnder, unowned, without_record
+from muster.autoscaler.lifecycle.gc import MachineEnder, unowned, without_record
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.cluster.model import Notice, NoticeKind
@@ -49,7 +49,7 @@ def test_machines_come_for_demand_and_go_when_they_are_idle(cluster, faults):
     assert len(cluster.drainer.drained) == 3
     cluster.tick(4, seconds=120.0)
     assert cluster.workers() == []
-    assert len(cluster.provider.non_terminated_nodes({})) == 1  # the head
+    assert len(cluster.provider.listing.newest()) == 1  # the head
 
 
 def test_a_launch_whose_answer_was_lost_is_repeated_and_buys_nothing_more(cluster, faults):
@@ -146,9 +146,9 @@ def test_throttling_slows_the_calls_down_and_they_recover(cluster, faults):
     cluster.tick()
     assert cluster.workers() == [SPOT_A] * 2
     assert rate.per_s < full / 4
-    node = cluster.provider.non_terminated_nodes({})[0]
+    node = next(iter(cluster.provider.listing.newest()))
     for number in range(20):
-        cluster.provider.set_node_tags(node, {"n": str(number)})
+        cluster.provider.set_tags(node, {"n": str(number)})
     assert rate.per_s == full
 
 
@@ -184,8 +184,8 @@ def test_a_spot_machine_that_is_taken_without_a_notice_is_replaced_elsewhere(clu
     cluster.ask(1)
     cluster.tick(3)
     assert cluster.workers() == [SPOT_A]
-    taken = next(n for n, one in cluster.provider.machines.living().items() if one.is_spot)
-    cluster.provider.calls.client("ec2").terminate_instances(InstanceIds=[taken])
+    taken = next(n for n, one in cluster.provider.listing.living().items() if one.is_spot)
+    cluster.provider.calls.wire.client("ec2").terminate_instances(InstanceIds=[taken])
     faults.stock = {"m5.xlarge us-east-1a spot": 0}
     cluster.tick(3)
     assert cluster.workers() == [SPOT_B]
@@ -194,13 +194,13 @@ def test_a_spot_machine_that_is_taken_without_a_notice_is_replaced_elsewhere(clu
 def test_a_spot_machine_with_a_notice_is_drained_and_replaced_elsewhere_in_the_same_tick(cluster, faults):
     cluster.ask(1)
     cluster.tick(3)
-    taken = next(n for n, one in cluster.provider.machines.living().items() if one.is_spot)
+    taken = next(n for n, one in cluster.provider.listing.living().items() if one.is_spot)
     now, kind = cluster.clock.now(), NoticeKind.INTERRUPTION
     cluster.notices.given = (Notice(cloud_id=taken, kind=kind, at=now, deadline=now + 120.0),)
     cluster.tick()
     assert cluster.drainer.drained == {f"n-{taken}"}
     assert cluster.workers() == [SPOT_A, SPOT_B]  # the pool that gave the notice is left alone
-    cluster.provider.calls.client("ec2").terminate_instances(InstanceIds=[taken])
+    cluster.provider.calls.wire.client("ec2").terminate_instances(InstanceIds=[taken])
     cluster.tick(4)
     assert cluster.workers() == [SPOT_B]
 
@@ -209,7 +209,7 @@ def test_a_machine_that_stays_pending_is_not_running_and_not_bought_again(cluste
     faults.is_pending = True
     cluster.ask(1)
     cluster.tick(5)
-    assert [one.is_running for one in cluster.port.list_instances().values()] == [False, False]
+    assert [one.is_running for one in cluster.provider.list_instances().values()] == [False, False]
     faults.is_pending = False
     cluster.tick(2)
     assert cluster.workers() == [SPOT_A]
@@ -218,13 +218,13 @@ def test_a_machine_that_stays_pending_is_not_running_and_not_bought_again(cluste
 def test_a_leaked_machine_is_found_by_its_tags_and_ended(cluster, tmp_path):
     cluster.ask(2)
     cluster.tick(2)
-    listed = cluster.port.list_instances()
+    listed = cluster.provider.list_instances()
     head = next(n for n, one in listed.items() if one.node_type == "head")
-    cluster.provider.terminate_node(head)
-    left = cluster.port.list_instances()
+    cluster.provider.terminate_machines([head])
+    left = cluster.provider.list_instances()
     found = unowned(cluster.config, left, without_record(left))
     assert sorted(one.node_type for one in found.machines) == ["small", "small"]
-    ender = MachineEnder(cluster.port, ClusterHome(tmp_path), SystemClock(), RandomIds(), is_forced=False)
+    ender = MachineEnder(cluster.provider, ClusterHome(tmp_path), SystemClock(), RandomIds(), is_forced=False)
     ended = ender.run(found.machines, lambda text: None)
     assert (len(ended.ended), dict(ended.left), cluster.workers()) == (2, {}, [])
 
@@ -241,17 +241,18 @@ def test_an_on_demand_machine_is_stopped_and_started_again_and_a_spot_machine_is
     cluster.ask(2)
     cluster.tick(4)
     assert cluster.workers() == [ON_DEMAND, SPOT_A]
-    living = cluster.provider.machines.living().items()
+    living = cluster.provider.listing.living().items()
     before = {one.is_spot: n for n, one in living if one.tags["ray-user-node-type"] == "small"}
-    cluster.port.terminate("t-9", list(before.values()))
+    cluster.provider.terminate("t-9", list(before.values()))
     assert cluster.workers() == []
-    assert [one.node_id for one in cluster.provider.machines.stopped()] == [before[False]]
+    assert [one.node_id for one in cluster.provider.listing.stopped()] == [before[False]]
     ec2.faults.stock = {"m5.xlarge * spot": 0}
     bought = ec2.faults.calls["CreateFleet"]
+    cluster.clock.advance(61.0)  # in its first minute a process does not know what an earlier one launched
     cluster.ask(1)
     cluster.tick(5)
-    assert (cluster.workers(), before[False] in cluster.provider.machines.living()) == ([ON_DEMAND], True)
+    assert (cluster.workers(), before[False] in cluster.provider.listing.living()) == ([ON_DEMAND], True)
     assert (ec2.faults.calls["CreateFleet"], ec2.faults.calls["StartInstances"]) == (bought, 1)
-    cluster.provider.terminate_nodes(list(cluster.provider.machines.living()))
-    cluster.provider.cleanup_cluster_resources()
-    assert (cluster.provider.machines.refresh(), cluster.provider.machines.kept()) == ({}, [])
+    cluster.provider.terminate_machines(list(cluster.provider.listing.living()))
+    cluster.provider.clean_up()
+    assert (cluster.provider.listing.refresh(), cluster.provider.listing.kept()) == ({}, [])

@@ -7,10 +7,10 @@ import itertools
 import pytest
 from tests.providers.aws.ec2_server import REGION
 
-from muster.cluster.model import Offer
-from muster.errors import CapacityExhausted, ProviderMisconfigured
-from muster.providers.aws.provider import AwsNodeProvider
-from muster.providers.node_provider import BatchRefused, NodeBatch
+from muster.cluster.model import FailureKind, Offer
+from muster.config.to_spec import NodeLaunch
+from muster.providers.aws.provider import AwsParts, AwsProvider
+from muster.providers.background_calls import inline_pools
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 IMAGE = "ami-03cf127a"
@@ -18,14 +18,27 @@ PLAIN = {"InstanceType": "m5.large", "ImageId": IMAGE}
 _numbers = itertools.count(1)
 
 
+class Launches:
+    """A provider whose node type `w` is what a test says."""
+
+    def __init__(self) -> None:
+        parts = AwsParts(pools=inline_pools())
+        self.config = PLAIN
+        self.provider = AwsProvider({"region": REGION}, f"launch-{next(_numbers)}", self._types, parts)
+
+    def _types(self):
+        return {"w": NodeLaunch(node_type="w", node_config=self.config)}
+
+    def __call__(self, config=PLAIN, count=1, *offers, request="r-1"):
+        """Launches machines, and returns a failure for each that did not come."""
+        self.config = config
+        self.provider.launch(request, {"w": count}, offers)
+        return self.provider.poll_launch_failures()
+
+
 @pytest.fixture
-def provider(ec2):
-    return AwsNodeProvider({"region": REGION}, f"launch-{next(_numbers)}")
-
-
-def batch(config=PLAIN, count=1, *offers, request="r-1"):
-    tags = {"ray-launch-request": request, "ray-user-node-type": "w", "ray-node-type": "worker"}
-    return NodeBatch(node_config=dict(config), tags=tags, count=count, offers=offers)
+def launch(ec2):
+    return Launches()
 
 
 def sent(ec2, *ends: str) -> dict[str, str]:
@@ -33,33 +46,30 @@ def sent(ec2, *ends: str) -> dict[str, str]:
     return {end: next((v for k, v in body.items() if k.endswith(end)), "") for end in ends}
 
 
-def test_a_reserved_offer_is_bought_from_the_reservation_of_its_type(ec2, provider):
+def test_a_reserved_offer_is_bought_from_the_reservation_of_its_type(ec2, launch):
     target = {"CapacityReservationTarget": {"CapacityReservationId": "cr-1"}}
     config = {**PLAIN, "CapacityReservationSpecification": target}
-    provider.create_node_batch(batch(config, 1, Offer(zone="us-east-1a", market="reserved")))
+    assert launch(config, 1, Offer(zone="us-east-1a", market="reserved")) == ()
     assert sent(ec2, "Action", "CapacityReservationId") == {
         "Action": "RunInstances",
         "CapacityReservationId": "cr-1",
     }
-    on_demand = batch(config, 1, Offer(zone="us-east-1a"), request="r-2")
-    provider.create_node_batch(on_demand)
+    launch(config, 1, Offer(zone="us-east-1a"), request="r-2")
     assert sent(ec2, "Action")["Action"] == "CreateFleet"
-    with pytest.raises(ProviderMisconfigured, match="CapacityReservationSpecification"):
-        provider.create_node_batch(
-            batch(PLAIN, 1, Offer(zone="us-east-1a", market="reserved"), request="r-3")
-        )
+    (failure,) = launch(PLAIN, 1, Offer(zone="us-east-1a", market="reserved"), request="r-3")
+    assert failure.kind is FailureKind.CONFIG
 
 
-def test_a_config_with_interfaces_is_bought_by_run_instances_with_the_subnet_in_them(ec2, provider):
-    provider.create_node_batch(batch({**PLAIN, "NetworkInterfaces": [{"DeviceIndex": 0}]}))
+def test_a_config_with_interfaces_is_bought_by_run_instances_with_the_subnet_in_them(ec2, launch):
+    launch({**PLAIN, "NetworkInterfaces": [{"DeviceIndex": 0}]})
     found = sent(ec2, "Action", "NetworkInterface.1.SubnetId", "InstanceMarketOptions.MarketType")
     assert found["Action"] == "RunInstances"
     assert found["NetworkInterface.1.SubnetId"].startswith("subnet-")
 
 
-def test_several_machine_types_are_places_of_one_fleet(ec2, provider):
+def test_several_machine_types_are_places_of_one_fleet(ec2, launch):
     config = {"InstanceTypes": ["m5.large", "m6i.large"], "ImageId": IMAGE}
-    provider.create_node_batch(batch(config, 2, Offer(zone="us-east-1a"), Offer(zone="us-east-1b")))
+    launch(config, 2, Offer(zone="us-east-1a"), Offer(zone="us-east-1b"))
     body = ec2.faults.bodies[-1]
     numbers = {key.split(".")[3] for key in body if ".Overrides." in key}
     assert len(numbers) == 4
@@ -71,9 +81,9 @@ def test_several_machine_types_are_places_of_one_fleet(ec2, provider):
     ]
 
 
-def test_without_offers_ec2_chooses_among_all_subnets(ec2, provider):
+def test_without_offers_ec2_chooses_among_all_subnets(ec2, launch):
     spot = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.05"}}
-    provider.create_node_batch(batch({**PLAIN, "InstanceMarketOptions": spot}))
+    launch({**PLAIN, "InstanceMarketOptions": spot})
     found = sent(ec2, "SpotOptions.AllocationStrategy", "DefaultTargetCapacityType", "MaxPrice", "Priority")
     assert found == {
         "SpotOptions.AllocationStrategy": "price-capacity-optimized",
@@ -83,37 +93,33 @@ def test_without_offers_ec2_chooses_among_all_subnets(ec2, provider):
     }
 
 
-def test_a_place_that_was_sold_out_a_moment_ago_is_not_asked_again(ec2, provider):
+def test_a_place_that_was_sold_out_a_moment_ago_is_not_asked_again(ec2, launch):
     ec2.faults.stock = {"* us-east-1a *": 0}
     for number in range(2):
-        with pytest.raises(BatchRefused) as refused:
-            provider.create_node_batch(batch(PLAIN, 2, Offer(zone="us-east-1a"), request=f"r-{number}"))
+        failures = launch(PLAIN, 2, Offer(zone="us-east-1a"), request=f"r-{number}")
     assert ec2.faults.calls["CreateFleet"] == 1
-    assert [type(one) for one in refused.value.units] == [CapacityExhausted] * 2
-    assert "sold out a moment ago" in str(refused.value)
-    assert refused.value.units[0].offers == ("us-east-1a/on-demand",)
+    assert [one.kind for one in failures] == [FailureKind.CAPACITY] * 2
+    assert (failures[0].offer, failures[0].also) == ("us-east-1a/on-demand", ())
 
 
-def test_a_zone_without_a_subnet_is_said(ec2, provider):
-    with pytest.raises(
-        ProviderMisconfigured, match="there is no subnet in us-east-9z: give SubnetIds with one"
-    ):
-        provider.create_node_batch(batch(PLAIN, 1, Offer(zone="us-east-9z")))
+def test_a_zone_without_a_subnet_is_a_mistake_in_the_file(ec2, launch):
+    (failure,) = launch(PLAIN, 1, Offer(zone="us-east-9z"))
+    assert failure.kind is FailureKind.CONFIG
 
 
-def test_a_template_that_was_removed_is_made_again(ec2, provider):
-    provider.create_node_batch(batch())
-    provider.cleanup_cluster_resources()
-    assert len(provider.create_node_batch(batch(request="r-2"))) == 1
+def test_a_template_that_was_removed_is_made_again(ec2, launch):
+    launch()
+    launch.provider.clean_up()
+    assert launch(request="r-2") == ()
 
 
-def test_tags_of_the_file_are_on_the_machine_beside_ours(ec2, provider):
+def test_tags_of_the_file_are_on_the_machine_beside_ours(ec2, launch):
     own = [{"ResourceType": "instance", "Tags": [{"Key": "team", "Value": "a"}]}]
-    (node,) = provider.create_node_batch(batch({**PLAIN, "TagSpecifications": own}))
-    provider.machines.refresh()
-    tags = provider.node_tags(node)
+    launch({**PLAIN, "TagSpecifications": own})
+    (node,) = launch.provider.listing.refresh()
+    tags = launch.provider.tags(node)
     assert (tags["team"], tags["ray-launch-request"], tags["muster-cluster"]) == (
         "a",
         "r-1",
-        provider.cluster_name,
+        launch.provider.cluster_name,
     )

@@ -8,9 +8,9 @@ import pytest
 
 from muster.base.clock import ManualClock
 from muster.config.document import Document
-from muster.config.load import parse_config
 from muster.config.prices import parse_prices
 from muster.providers.aws.prices import price_csv, read_products, to_csv
+from muster.providers.kind import parse_config
 
 
 def product(price, unit="Hrs"):

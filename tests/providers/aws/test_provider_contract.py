@@ -6,7 +6,7 @@ import pytest
 from tests.providers.aws.ec2_server import REGION
 
 from muster.cluster.model import FailureKind
-from muster.providers.aws.provider import AwsNodeProvider
+from muster.providers.aws.v1_view import AwsNodeProvider
 from muster.providers.contract.subject import RefusedOrder
 from muster.testing.provider_contract import ProviderContract
 

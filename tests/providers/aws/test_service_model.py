@@ -11,13 +11,14 @@ import shlex
 import pytest
 
 from muster.base.clock import ManualClock
+from muster.cluster.model import FailureKind
 from muster.providers.aws import prices
 from muster.providers.aws.calls import AwsCalls
 from muster.providers.aws.defaults import ClusterDefaults
-from muster.providers.aws.fleet import MachineBuyer, Order
+from muster.providers.aws.fleet import FleetBuyer, FleetRequest
 from muster.providers.aws.machine_config import LaunchKeys, read_config
 from muster.providers.aws.names import SSM_PROXY
-from muster.providers.aws.places import Place, SoldOut, Subnet
+from muster.providers.aws.places import PurchaseTarget, SoldOut, Subnet
 from muster.providers.aws.preflight import AccountCheck, CheckedType
 from muster.providers.aws.sizes import InstanceSizes, read_size
 
@@ -58,7 +59,7 @@ def stubbed(calls):
 
     def expect(service, operation, answer, parameters):
         if service not in made:
-            made[service] = stub.Stubber(calls.client(service))
+            made[service] = stub.Stubber(calls.wire.client(service))
             made[service].activate()
         made[service].add_response(operation, answer, parameters)
 
@@ -69,21 +70,24 @@ def stubbed(calls):
 
 
 def keys(calls):
-    return LaunchKeys(calls.members_of("RunInstancesRequest"), calls.members_of("RequestLaunchTemplateData"))
+    return LaunchKeys(
+        calls.wire.members_of("RunInstancesRequest"), calls.wire.members_of("RequestLaunchTemplateData")
+    )
 
 
 def order(calls, node_config, market, count=2):
     config = read_config(node_config, keys(calls))
-    place = Place(machine_type=config.machine_types[0], subnet=SUBNET, market=market, offer="o")
-    settings = dict(config.settings)
-    return Order(
+    place = PurchaseTarget(machine_type=config.machine_types[0], subnet=SUBNET, market=market, offer="o")
+    return FleetRequest(
+        request_id="r-1",
+        node_type="w",
         config=config,
-        settings=settings,
-        places=(place,),
+        settings=dict(config.settings),
+        targets=(place,),
         tags={"ray-node-name": "n"},
         count=count,
         token=TOKEN,
-        is_ranked=False,
+        is_fleet=market != "reserved",
     )
 
 
@@ -104,9 +108,9 @@ def test_machines_of_a_reservation_and_of_a_capacity_block_are_asked_for_as_ec2_
     }
     machines = [{"InstanceId": f"i-{n}", "CapacityReservationId": "cr-1"} for n in (1, 2)]
     stubbed("ec2", "run_instances", {"Instances": machines}, asked)
-    buyer = MachineBuyer(calls, "c1", SoldOut(calls.clock), calls.clock)
-    done = buyer.buy(order(calls, node_config, "reserved"))
-    assert (sorted(done.made), done.refusals) == (["i-1", "i-2"], [])
+    buyer = FleetBuyer(calls, "c1", SoldOut(calls.clock), calls.clock)
+    made, failures = buyer.buy(order(calls, node_config, "reserved"))
+    assert (sorted(made), failures) == (["i-1", "i-2"], [])
 
 
 def test_a_spot_fleet_is_asked_for_as_ec2_describes_it(calls, stubbed):
@@ -117,10 +121,10 @@ def test_a_spot_fleet_is_asked_for_as_ec2_describes_it(calls, stubbed):
     made = {"LaunchTemplateAndOverrides": overrides, "InstanceIds": ["i-1"], "InstanceType": "m5.large"}
     answer = {"FleetId": "fleet-1", "Instances": [made], "Errors": [refused]}
     stubbed("ec2", "create_fleet", answer, None)
-    buyer = MachineBuyer(calls, "c1", SoldOut(calls.clock), calls.clock)
-    done = buyer.buy(order(calls, {"InstanceType": "m5.large", "ImageId": "ami-1"}, "spot"))
-    assert list(done.made) == ["i-1"]
-    assert [code for _, code, _ in done.refusals] == ["InsufficientInstanceCapacity"]
+    buyer = FleetBuyer(calls, "c1", SoldOut(calls.clock), calls.clock)
+    launched, failures = buyer.buy(order(calls, {"InstanceType": "m5.large", "ImageId": "ami-1"}, "spot"))
+    assert list(launched) == ["i-1"]
+    assert [one.kind for one in failures] == [FailureKind.CAPACITY]
 
 
 def reservation(**changes):
@@ -203,7 +207,7 @@ def test_a_session_of_systems_manager_names_a_document_and_a_parameter_that_ther
         "Parameters": {name: [value]},
     }
     assert options == {}
-    client = calls.client("ssm")
+    client = calls.wire.client("ssm")
     with stub.Stubber(client) as one:
         one.add_response("start_session", {"SessionId": "s"}, parameters)
         client.start_session(**parameters)

@@ -9,17 +9,17 @@ import pytest
 from click.testing import CliRunner
 from tests.providers.aws.ec2_server import REGION
 
-from muster.autoscaler.launch.session import ClusterSession, LaunchContext
+from muster.autoscaler.lifecycle.open import LaunchContext, OpenCluster
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.cli.main import cli
+from muster.config.check import MachineSize
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.node_launch import MachineSize, any_size, size_of
-from muster.config.source import FileSpecSource
+from muster.config.load import any_size
 from muster.errors import ConfigError
 from muster.providers.aws import sizes
 from muster.providers.aws.sizes import InstanceSizes, read_size
+from muster.providers.kind import asked_sizes, known_size, parse_config, watch_file
 
 AWS = {"type": "aws", "region": REGION}
 NEW = "m99.large"  # that no table has
@@ -86,7 +86,8 @@ def told_of(answers, said=None):
 
 
 def config_of(machine, source):
-    return parse_config(Document(FILE.replace("MACHINE", machine), "c.yaml"), {}, source)
+    document = Document(FILE.replace("MACHINE", machine), "c.yaml")
+    return parse_config(document, {}, lambda rules, provider, names: source(provider, names))
 
 
 def test_a_type_that_the_table_lacks_has_what_ec2_says():
@@ -126,9 +127,9 @@ def test_a_plan_asks_nobody_and_names_what_is_missing(tmp_path):
 
 
 def test_a_command_that_plans_nothing_reads_such_a_file(tmp_path):
-    config = config_of(NEW, any_size)
+    config = parse_config(Document(FILE.replace("MACHINE", NEW), "c.yaml"), {}, any_size)
     assert config.available_node_types["worker"].resources == {"CPU": 0, "memory": 0}
-    with pytest.raises(ConfigError, match="'resources' is missing"):
+    with pytest.raises(ConfigError, match="resources"):
         parse_config(
             Document(
                 "provider: {type: gcp}\navailable_node_types: {w: {node_config: {machineType: x}}}", "c"
@@ -163,7 +164,7 @@ class TestOnTheServer:
         ]
         said = []
         found = InstanceSizes(SystemClock(), said.append)(AWS, names)
-        assert found == {name: size_of("aws", name) for name in names if name != "no.such"}
+        assert found == {name: known_size("aws", name) for name in names if name != "no.such"}
         assert said == [] and ec2.faults.calls["DescribeInstanceTypes"] == 1
 
     def test_each_type_is_asked_for_once(self, ec2):
@@ -189,7 +190,7 @@ class TestOnTheServer:
         monkeypatch.setattr(sizes, "read_size", lambda answer, table: MachineSize(40, 1024))
         file = tmp_path / "c.yaml"
         file.write_text(FILE.replace("MACHINE", "m5.xlarge"))
-        source = FileSpecSource(file, {}, InstanceSizes(SystemClock()))
+        source = watch_file(file, {}, asked_sizes(SystemClock()))
         assert source.current()[0].node_type("worker").resources.to_floats()["CPU"] == 40
         file.write_text(FILE.replace("MACHINE", "c5.4xlarge"))
         source.current()
@@ -199,15 +200,15 @@ class TestOnTheServer:
     def test_up_gives_the_head_what_only_ec2_knows_and_other_commands_ask_nothing(
         self, ec2, tmp_path, monkeypatch
     ):
-        monkeypatch.setattr(sizes, "size_of", lambda provider, name: None)
-        monkeypatch.setattr("muster.autoscaler.launch.session.size_of", lambda provider, name: None)
+        monkeypatch.setattr(sizes, "known_size", lambda cloud, name: None)
+        monkeypatch.setattr("muster.providers.aws.kind.known_size", lambda cloud, name: None)
         file = tmp_path / "c.yaml"
         file.write_text(FILE.replace("MACHINE", "m5.xlarge"))
         context = LaunchContext(tmp_path / "home", {}, SystemClock(), RandomIds())
-        with ClusterSession(context, file) as session:
+        with OpenCluster(context, file) as session:
             assert "resources" not in session.data["available_node_types"]["worker"]
         assert ec2.faults.calls["DescribeInstanceTypes"] == 0
-        with ClusterSession(context, file, sizes=InstanceSizes(SystemClock())) as session:
+        with OpenCluster(context, file, sizes=asked_sizes(SystemClock())) as session:
             types = session.data["available_node_types"]
         assert types["worker"]["resources"]["CPU"] == 4
         assert types["head"]["resources"] == {"CPU": 2}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from muster.autoscaler.launch.session import ClusterSession, LaunchContext
+from muster.autoscaler.lifecycle.open import LaunchContext, OpenCluster
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.cli.main import cli
@@ -60,7 +60,7 @@ def test_a_dry_run_names_what_is_missing(ec2, muster, example):
 
 def test_what_up_prepares_is_removed_by_down_with_purge(empty_ec2, muster, example, tmp_path):
     context = LaunchContext(tmp_path / "home" / "clusters", {}, SystemClock(), RandomIds())
-    with ClusterSession(context, example) as session:
+    with OpenCluster(context, example) as session:
         session.bootstrap()
         assert session.config.auth.ssh_private_key == "~/.ssh/muster-aws-us-east-1.pem"
         assert session.filled is None  # the file goes to the head as it is

@@ -5,10 +5,10 @@ from __future__ import annotations
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.config.document import Document
-from muster.config.load import parse_config
 from muster.providers.contract.live import RefusalFile, live_provider, run_name
 from muster.providers.contract.run import CHECKS, ContractRun
 from muster.providers.contract.subject import CheckSizes
+from muster.providers.kind import parse_config
 
 FILE = """
 cluster_name: mine

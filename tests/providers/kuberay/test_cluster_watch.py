@@ -8,9 +8,9 @@ from tests.kube.world import until
 
 from muster.base.clock import ManualClock
 from muster.base.ids import RequestId
-from muster.providers.kuberay import cluster_object
+from muster.providers.kuberay import watch
 from muster.providers.kuberay.client import KubePaths
-from muster.providers.kuberay.cluster_object import ClusterObject
+from muster.providers.kuberay.watch import ClusterObject
 
 
 def reads(api, token):
@@ -29,7 +29,7 @@ def listed(provider, times=20):
     """Ticks as a loop does: each asks for a look at the RayCluster."""
     for _ in range(times):
         provider.list_instances()
-        until(lambda: not provider.scaler._wake.is_set())
+        until(lambda: not provider.scaler.routine.woken.is_set())
 
 
 def replicas(provider):
@@ -52,7 +52,7 @@ def test_a_watched_cluster_is_read_before_a_patch_only(world, api):
     token = api.token("with-extra-role")
     provider = world.provider(token=token, threads=True)
     until(provider.scaler.watch.is_current)
-    until(lambda: not provider.scaler._wake.is_set())
+    until(lambda: not provider.scaler.routine.woken.is_set())
     before = reads(api, token)
     listed(provider)
     assert reads(api, token) <= before + 1  # the first round may be under way
@@ -71,7 +71,7 @@ def test_with_the_stock_roles_it_is_asked_once_whether_it_may_watch_and_then_rea
     before = reads(api, token)
     for _ in range(3):
         provider.list_instances()
-        until(lambda: not provider.scaler._wake.is_set())
+        until(lambda: not provider.scaler.routine.woken.is_set())
         before += 1
         until(lambda most=before: reads(api, token) >= most)
     assert not provider.scaler.watch.is_current()
@@ -79,7 +79,7 @@ def test_with_the_stock_roles_it_is_asked_once_whether_it_may_watch_and_then_rea
 
 
 def test_a_watch_that_breaks_is_resumed_and_one_that_is_too_old_begins_anew(world, api, monkeypatch):
-    monkeypatch.setattr(cluster_object, "RETRY_S", (0.01, 0.05))
+    monkeypatch.setattr(watch, "RETRY_S", (0.01, 0.05))
     world.create(worker_group("small", 0))
     provider = world.provider("with-extra-role", threads=True)
     until(provider.scaler.watch.is_current)

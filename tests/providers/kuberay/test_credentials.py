@@ -107,22 +107,24 @@ def test_the_sidecars_variables_bring_a_certificate_and_another_ca(secure, accou
     assert set(secure.client_names) == {"client-of-test"}
 
 
+def bearer(token):
+    return {"Authorization": f"Bearer {token}"}
+
+
 def test_a_token_is_read_again_after_a_minute_and_after_a_refusal(tmp_path):
     clock, file = ManualClock(), tmp_path / "token"
     file.write_text("one\n")
     access = KubeAccess(url="https://here", token_file=file, clock=clock)
-    assert access.headers() == {"Authorization": "Bearer one"}
+    assert access.headers() == bearer("one")
     file.write_text("two\n")
-    assert access.headers() == {"Authorization": "Bearer one"}
-    assert access.headers(fresh=True) == {"Authorization": "Bearer two"}
+    assert access.headers() == bearer("one")
+    assert access.headers(fresh=True) == bearer("two")
     file.write_text("three\n")
     clock.advance(61)
-    assert access.headers() == {"Authorization": "Bearer three"}
+    assert access.headers() == bearer("three")
     file.unlink()
     clock.advance(61)
-    assert access.headers() == {
-        "Authorization": "Bearer three"
-    }  # one that cannot be read now was good before
+    assert access.headers() == bearer("three")  # one that cannot be read now was good before
     assert "three" not in repr(access)
 
 
@@ -216,7 +218,7 @@ def test_a_program_of_the_kubeconfig_brings_a_token_and_is_asked_again_when_it_i
 def test_a_program_that_is_not_there_is_named(api, tmp_path):
     user = {"exec": {"command": "/no/such/program"}}
     client = KubeClient(from_kubeconfig(kubeconfig(tmp_path, {"server": api.url}, user), {})[0])
-    with pytest.raises(ProviderDenied, match=r"'/no/such/program', which the kubeconfig names to log in"):
+    with pytest.raises(ProviderDenied, match="/no/such/program"):
         lists(client)
 
 
@@ -235,5 +237,5 @@ def test_a_kubeconfig_that_cannot_be_used_is_said(tmp_path, text, context, said)
 
 
 def test_a_context_without_its_cluster_is_said(api, tmp_path):
-    with pytest.raises(ProviderMisconfigured, match="has no cluster 'gone'; there are c"):
+    with pytest.raises(ProviderMisconfigured, match="gone"):
         from_kubeconfig(kubeconfig(tmp_path, {"server": api.url}, {}), {}, "lost")

@@ -10,8 +10,8 @@ from tests.kube.world import until
 
 from muster.base.ids import CloudId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
 from muster.cluster.model import FailureKind, IdleCluster, IdlePolicy
+from muster.cluster.states import ResizeLimits, ResizeStatus
 from muster.providers.kuberay.idle_cluster import EXPIRED, FINALIZER
 from muster.providers.kuberay.source import RayClusterSource
 

@@ -11,6 +11,7 @@ import threading
 import pytest
 from tests.kube.operator import OperatorDouble, worker_group
 from tests.ray_clusters import clear, wait_for
+from tests.support.ray_cluster import AUTH
 
 from muster.autoscaler.build import MonitorOptions, build_monitor
 from muster.autoscaler.connect import HeadAddress
@@ -19,7 +20,6 @@ from muster.cluster.model import NodeStatus
 from muster.providers.kuberay.source import RayClusterSource
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.testing.ray_cluster import AUTH
 
 pytestmark = [pytest.mark.ray, pytest.mark.in_memory_server]
 STEPS = 24

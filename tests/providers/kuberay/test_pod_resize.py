@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from muster.base.resources import Resources
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
+from muster.cluster.states import ResizeLimits, ResizeStatus
 from muster.providers.kuberay.pod_resize import (
     ContainerSizes,
     SizedContainer,

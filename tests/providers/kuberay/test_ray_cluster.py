@@ -123,7 +123,7 @@ def test_a_group_without_cpus_is_named_with_the_fix():
         (group(limits={"cpu": 1}, maxReplicas="many"), "'many' is not a whole number"),
         (group(limits={"cpu": 1}, labels={"a b": "c"}), "is not a label of Kubernetes"),
         (group(name="headgroup", limits={"cpu": 1}), "cannot be the name of a group"),
-        (group(limits=["cpu"]), "not a mapping; mend it"),
+        (group(limits=["cpu"]), "not a mapping; fix it"),
     ],
 )
 def test_mistakes_name_the_field(made, text):

@@ -9,16 +9,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.ids import RandomIds
+from muster.base.ids import RandomIds, RequestId
+from muster.config.to_spec import NodeLaunch
+from muster.providers.kind import ProviderContext
 from muster.providers.process.program import NodeProgram
-from muster.providers.process.provider import ProcessNodeProvider
+from muster.providers.process.provider import ProcessProvider
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.process.records import NodeRecord
-from muster.providers.registry import ProviderContext
-from muster.providers.v1.tags import worker_tags
 
 CLOCK = SystemClock()
 AT_A_TIME = 2
+LAUNCHES = {
+    name: NodeLaunch(node_type=name, resources={"CPU": 1.0, **resources}, launch_hash="hash")
+    for name, resources in {"small": {}, "huge": {"memory": 1e15}, "wide": {"CPU": 4096.0}}.items()
+}
 
 
 def until(holds: Callable[[], Any], seconds: float = 30.0, pause_s: float = 0.01) -> bool:
@@ -37,7 +41,7 @@ def shell(script: str, **more: Any) -> NodeProgram:
 
 def make_provider(
     home: Path, program: NodeProgram, clock: Clock = CLOCK, grace_s: float = 0.5, **inherited: str
-) -> ProcessNodeProvider:
+) -> ProcessProvider:
     surroundings = ProviderContext(
         cluster_name="c",
         home=home,
@@ -46,13 +50,18 @@ def make_provider(
         ids=RandomIds(),
         environment={"PATH": "/usr/bin:/bin", **inherited},
     )
-    return ProcessNodeProvider({}, "c", surroundings, program=program, grace_s=grace_s, at_a_time=AT_A_TIME)
+    return ProcessProvider(
+        surroundings, lambda: LAUNCHES, program=program, grace_s=grace_s, at_a_time=AT_A_TIME
+    )
 
 
-def create(provider: ProcessNodeProvider, count: int = 1, **resources: float) -> list[str]:
-    tags = worker_tags("c", "small", "hash", "r-1")
-    made = provider.create_node_with_resources_and_labels({}, tags, count, {"CPU": 1, **resources}, {})
-    return list(made or {})
+def create(
+    provider: ProcessProvider, count: int = 1, *, node_type: str = "small", request: str = ""
+) -> list[str]:
+    """Launch nodes, and return those that are new."""
+    before = provider.list_instances()
+    provider.launch(RequestId(request or RandomIds().fresh("r")), {node_type: count})
+    return [one for one in provider.list_instances() if one not in before]
 
 
 def record(cloud_id: str = "node-1", **changes: object) -> NodeRecord:

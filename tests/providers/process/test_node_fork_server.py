@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.providers.process.stand_in import until
 
-from muster.host.processes import find, lives, mark_of
+from muster.host.processes import find, identify, is_alive
 from muster.providers.process.node_fork_server import ForkOrder, NodeForkServer
 
 WARM = """
@@ -111,10 +111,10 @@ def test_a_starter_that_was_killed_is_made_again_and_its_nodes_live_on(link, tmp
     pids: list[int] = []
     try:
         link.start(order(tmp_path, "sleep", "600"), lambda pid: not pids.append(pid))
-        mark = mark_of(pids[0])
-        os.kill(link._process.pid, signal.SIGKILL)
+        mark = identify(pids[0])
+        os.kill(link._child.pid, signal.SIGKILL)
         assert link.start(order(tmp_path, "sleep", "600"), lambda pid: not pids.append(pid))
-        assert (len(pids), lives(mark), lives(mark_of(pids[1]))) == (2, True, True)
+        assert (len(pids), is_alive(mark), is_alive(identify(pids[1]))) == (2, True, True)
     finally:
         for pid in pids:
             ended(pid)
@@ -129,7 +129,7 @@ def test_when_its_owner_is_killed_what_began_goes_on_and_what_did_not_never_does
     owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with owner:
         pid = int(owner.stdout.readline())
-        mark = mark_of(pid)
+        mark = identify(pid)
         parent = find(pid).parent  # the starter
         try:
             if begin == "once":
@@ -137,7 +137,7 @@ def test_when_its_owner_is_killed_what_began_goes_on_and_what_did_not_never_does
             owner.kill()
             owner.wait()
             assert until(lambda: find(parent) is None)
-            assert until(lambda: lives(mark) is (begin == "once"))
+            assert until(lambda: is_alive(mark) is (begin == "once"))
             assert begin == "never" or until(lambda: find(pid).name == "sleep")
         finally:
             ended(pid)

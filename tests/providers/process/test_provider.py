@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from tests.providers.process.stand_in import AT_A_TIME, CLOCK, create, make_provider, record, shell, until
 
 from muster.base.clock import ManualClock
-from muster.errors import ProviderMisconfigured
-from muster.host.processes import find, lives, mark_of, table, was_started_with
+from muster.base.ids import RequestId
+from muster.cluster.model import FailureKind
+from muster.host.processes import find, identify, is_alive, table, was_started_with
 from muster.providers.process import provider as health
 from muster.providers.process import stop
 from muster.providers.process.records import NodeDirectory
@@ -56,7 +57,7 @@ def directory(tmp_path):
 
 def of_node(cloud_id: str) -> list[int]:
     entry = f"RAY_CLOUD_INSTANCE_ID={cloud_id}"
-    return [one.pid for one in table() if one.lives and was_started_with(one.pid, entry)]
+    return [one.pid for one in table() if one.is_alive and was_started_with(one.pid, entry)]
 
 
 def began(directory: NodeDirectory, cloud_id: str) -> bool:
@@ -75,7 +76,7 @@ def test_a_node_knows_its_name_and_lives_in_its_own_directory(provide, directory
     assert until(lambda: directory.output(node))
     temp_dir = directory.find(node).temp_dir
     assert directory.output(node).decode() == f"{node} small {temp_dir}\n"
-    provider.terminate_node(node)
+    provider.terminate_machines([node])
     assert until(lambda: ended(directory, node))
     assert not Path(temp_dir).exists()
 
@@ -86,12 +87,12 @@ def test_at_most_so_many_start_at_a_time_and_the_next_when_one_has_joined(provid
         shell("while [ ! -e go ]; do sleep 0.02; done; echo joined; exec sleep 600", ready=b"joined")
     )
     nodes = create(provider, AT_A_TIME + 1)
-    assert until(lambda: sum(map(provider.is_running, nodes)) == AT_A_TIME)
+    assert until(lambda: sum(map(provider.answers, nodes)) == AT_A_TIME)
     CLOCK.sleep(0.3)
-    assert [provider.is_running(node) for node in nodes] == [True] * AT_A_TIME + [False]
-    assert sorted(provider.non_terminated_nodes({})) == sorted(nodes)  # waiting ones are listed
+    assert [provider.answers(node) for node in nodes] == [True] * AT_A_TIME + [False]
+    assert sorted(provider.list_instances()) == sorted(nodes)  # waiting ones are listed
     Path(directory.find(nodes[0]).temp_dir, "go").touch()
-    assert until(lambda: provider.is_running(nodes[-1]))
+    assert until(lambda: provider.answers(nodes[-1]))
 
 
 def test_a_node_that_is_terminated_while_it_waits_is_never_started(provide, directory, tmp_path) -> None:
@@ -99,9 +100,9 @@ def test_a_node_that_is_terminated_while_it_waits_is_never_started(provide, dire
         shell(f"echo $RAY_CLOUD_INSTANCE_ID >> {tmp_path}/started; exec sleep 600", ready=b"never")
     )
     *first, waiting, last = create(provider, AT_A_TIME + 2)
-    assert until(lambda: all(map(provider.is_running, first)))
-    provider.terminate_nodes([waiting, first[0]])
-    assert until(lambda: provider.is_running(last))
+    assert until(lambda: all(map(provider.answers, first)))
+    provider.terminate_machines([waiting, first[0]])
+    assert until(lambda: provider.answers(last))
     assert waiting not in (tmp_path / "started").read_text()
 
 
@@ -113,8 +114,8 @@ def test_one_that_does_not_listen_is_killed_with_all_it_started(provide, directo
     provider = provide(shell(stubborn), grace_s=0.3)
     (node,) = create(provider)
     assert until(lambda: len(of_node(node)) == 6)
-    provider.terminate_node(node)
-    assert provider.non_terminated_nodes({}) == []
+    provider.terminate_machines([node])
+    assert list(provider.list_instances()) == []
     assert until(lambda: ended(directory, node))
     assert of_node(node) == []
 
@@ -123,20 +124,20 @@ def test_one_that_does_not_listen_is_killed_with_all_it_started(provide, directo
 def test_a_slow_end_holds_up_no_start(provide, directory) -> None:
     provider = provide(shell("trap '' TERM; while :; do sleep 0.1; done"), grace_s=600.0)
     (slow,) = create(provider)
-    assert until(lambda: provider.is_running(slow))
+    assert until(lambda: provider.answers(slow))
     CLOCK.sleep(0.3)  # until it has set its trap
-    provider.terminate_node(slow)
+    provider.terminate_machines([slow])
     (next_one,) = create(provider)
-    assert until(lambda: provider.is_running(next_one))
-    assert (ended(directory, slow), provider.is_terminated(slow)) == (False, True)
+    assert until(lambda: provider.answers(next_one))
+    assert (ended(directory, slow), provider.is_gone(slow)) == (False, True)
     os.killpg(directory.find(slow).process.pid, signal.SIGKILL)
 
 
 def test_a_node_that_dies_by_itself_is_not_listed_and_its_words_are_kept(provide, directory, caplog) -> None:
     provider = provide(shell("echo no room; exit 1"))
     (node,) = create(provider)
-    assert until(lambda: provider.non_terminated_nodes({}) == [])
-    assert (provider.is_running(node), provider.is_terminated(node)) == (False, True)
+    assert until(lambda: list(provider.list_instances()) == [])
+    assert (provider.answers(node), provider.is_gone(node)) == (False, True)
     assert directory.find(node).reason == "its process has ended; its last output: no room"
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert told == [f"node {node} did not come up: its process has ended; its last output: no room"]
@@ -149,10 +150,10 @@ def test_a_node_whose_heart_stops_is_ended_though_its_command_stays(provide, dir
     provider = provide(shell("sh -c 'sleep 600; :' & sleep 601; sleep 602", main_process="sleep"))
     (node,) = create(provider)
     assert until(
-        lambda: provider.non_terminated_nodes({}) == [node] and directory.find(node).main_process is not None
+        lambda: list(provider.list_instances()) == [node] and directory.find(node).main_process is not None
     )
     os.kill(directory.find(node).main_process.pid, signal.SIGKILL)
-    assert until(lambda: provider.non_terminated_nodes({}) == [])
+    assert until(lambda: list(provider.list_instances()) == [])
     assert directory.find(node).reason == "its sleep has ended"
     assert until(lambda: ended(directory, node))
     assert of_node(node) == []
@@ -164,7 +165,7 @@ def test_a_node_without_a_heart_is_given_time_to_get_one_and_no_more(provide, di
     clock = ManualClock(1000.0)
     provider = provide(SLEEP)
     (node,) = create(provider)
-    assert until(lambda: provider.is_running(node))
+    assert until(lambda: provider.answers(node))
     young = replace(directory.find(node), started_at=1000.0)
     look = health.NodeHealth(directory, "raylet", clock)
     assert look.problem(young) == ""
@@ -185,34 +186,61 @@ def test_nodes_of_a_killed_owner_are_taken_over(provide, directory, tmp_path, be
         owner.kill()
         owner.wait()
     provider = provide()
-    assert sorted(provider.non_terminated_nodes({})) == sorted(nodes)
-    assert until(lambda: all(map(provider.is_running, nodes)))
+    assert sorted(provider.list_instances()) == sorted(nodes)
+    assert until(lambda: all(map(provider.answers, nodes)))
     after = {node: directory.find(node).process for node in nodes}
     assert begun == "never" or after == before
-    provider.terminate_nodes(nodes)
+    provider.terminate_machines(nodes)
     assert until(lambda: all(ended(directory, node) for node in nodes))
-    assert not any(lives(mark) for mark in after.values())
+    assert not any(is_alive(mark) for mark in after.values())
 
 
 def test_an_end_that_its_owner_did_not_finish_is_finished(provide, directory) -> None:
     provider = provide()
     (node,) = create(provider)
-    assert until(lambda: provider.is_running(node))
+    assert until(lambda: provider.answers(node))
     mark = directory.find(node).process
     directory.change(node, lambda now: replace(now, state="terminated", owner=replace(mark, started="0")))
-    assert provider.non_terminated_nodes({}) == []
+    assert list(provider.list_instances()) == []
     assert until(lambda: ended(directory, node))
-    assert not lives(mark)
+    assert not is_alive(mark)
 
 
 def test_what_a_closed_provider_has_not_started_is_left_to_the_next(provide, directory) -> None:
     provider = provide(shell("exec sleep 600", ready=b"never"))
     nodes = create(provider, AT_A_TIME + 1)
-    assert until(lambda: sum(map(provider.is_running, nodes)) == len(nodes) - 1)
+    assert until(lambda: sum(map(provider.answers, nodes)) == len(nodes) - 1)
     provider.close()
     second = provide()
-    assert sorted(second.non_terminated_nodes({})) == sorted(nodes)
-    assert until(lambda: all(map(second.is_running, nodes)))
+    assert sorted(second.list_instances()) == sorted(nodes)
+    assert until(lambda: all(map(second.answers, nodes)))
+
+
+def test_a_launch_is_under_way_until_its_nodes_are_listed(provide) -> None:
+    provider = provide()
+    for request, node_type in (("r-1", "small"), ("r-2", "huge")):
+        provider.launch(RequestId(request), {node_type: 1})
+        assert provider.under_way(RequestId(request))
+    provider.list_instances()
+    assert not any(provider.under_way(RequestId(one)) for one in ("r-1", "r-2"))
+
+
+def test_a_launch_whose_nodes_ended_unlisted_is_filled_by_the_next_provider(provide, directory) -> None:
+    """As when the head is lost with its nodes between two ticks: the next monitor repeats the launch."""
+    request = RequestId("r-1")
+    first = provide()
+    first.launch(request, {"small": 1})
+    (lost,) = [one.cloud_id for one in directory.records()]
+    assert until(lambda: first.answers(lost))
+    os.killpg(directory.find(lost).process.pid, signal.SIGKILL)
+    assert until(lambda: not first.answers(lost))
+    second = provide()
+    second.launch(request, {"small": 1})
+    (found,) = second.list_instances()
+    assert found != lost
+    second.terminate_machines([found])
+    second.launch(request, {"small": 1})  # by the same process: it was filled
+    assert list(second.list_instances()) == []
 
 
 def test_a_process_that_only_has_the_number_of_a_node_is_not_touched(provide, directory) -> None:
@@ -220,15 +248,15 @@ def test_a_process_that_only_has_the_number_of_a_node_is_not_touched(provide, di
     try:
         provider = provide()
         (node,) = create(provider)
-        assert until(lambda: provider.is_running(node))
+        assert until(lambda: provider.answers(node))
         real = directory.find(node).process
         # A node runs from the moment it is admitted; its name is in its environment only after exec.
         assert until(lambda: was_started_with(real.pid, f"RAY_CLOUD_INSTANCE_ID={node}"))
-        others = replace(mark_of(stranger.pid), started="0")
+        others = replace(identify(stranger.pid), started="0")
         directory.change(node, lambda now: replace(now, process=others))
-        assert (provider.is_running(node), provider.non_terminated_nodes({})) == (False, [])
+        assert (provider.answers(node), list(provider.list_instances())) == (False, [])
         assert until(lambda: ended(directory, node))
-        assert (stranger.poll(), lives(real)) == (None, False)  # found by its name, not by the number
+        assert (stranger.poll(), is_alive(real)) == (None, False)  # found by its name, not by the number
     finally:
         stranger.kill()
         stranger.wait()
@@ -242,34 +270,36 @@ def test_a_starter_that_cannot_be_had_fails_the_node_and_says_so(
     (node,) = create(provider)
     assert until(lambda: directory.find(node).state == "terminated")
     assert "/nowhere/python" in directory.find(node).reason
-    assert until(lambda: not provider.non_terminated_nodes({}) and ended(directory, node))
+    assert until(lambda: not list(provider.list_instances()) and ended(directory, node))
 
 
 def test_memory_that_is_not_there_is_refused_with_type_and_numbers(provide) -> None:
     provider = provide()
-    with pytest.raises(ProviderMisconfigured, match=r"'small' asks for 1000000\.0 GB.*this computer has"):
-        create(provider, memory=1e15)
-    assert provider.non_terminated_nodes({}) == []
+    for _ in range(2):  # a repeat is not another failure
+        assert create(provider, 2, node_type="huge", request="r-1") == []
+    failures = provider.poll_launch_failures()
+    assert [(one.node_type, one.kind) for one in failures] == [("huge", FailureKind.CONFIG)] * 2
+    assert (list(provider.list_instances()), provider.poll_launch_failures()) == ([], ())
 
 
 def test_more_processors_than_there_are_is_fine(provide) -> None:
     provider = provide()
-    (node,) = create(provider, CPU=4096)
-    assert provider.non_terminated_nodes({}) == [node]
+    (node,) = create(provider, node_type="wide")
+    assert list(provider.list_instances()) == [node]
 
 
 def test_records_of_ended_nodes_are_forgotten_after_a_while(provide, directory) -> None:
     provider = provide(SLEEP)
     old, young = create(provider, 2)
-    provider.terminate_nodes([old, young])
+    provider.terminate_machines([old, young])
     assert until(lambda: ended(directory, old) and ended(directory, young))
     directory.change(old, lambda now: replace(now, ended_at=CLOCK.now() - 3601))
     create(provider)
     assert (directory.find(old), directory.find(young) is None) == (None, False)
-    assert (directory.log_of(old).exists(), provider.is_terminated(old)) == (False, True)
+    assert (directory.log_of(old).exists(), provider.is_gone(old)) == (False, True)
 
 
 def test_the_session_of_a_gone_leader_may_be_anothers() -> None:
-    ours, theirs = mark_of(os.getpid()), find(os.getpid())
+    ours, theirs = identify(os.getpid()), find(os.getpid())
     gone = record(process=replace(ours, started="0"))
     assert stop.NodeProcesses(gone).living([theirs], with_environments=True) == []

@@ -16,19 +16,21 @@ from typing import Any
 import pytest
 from tests.host.metadata_server import SPOT, MetadataService, metadata_service
 from tests.providers.process.stand_in import CLOCK, until
+from tests.support.ray_cluster import AUTH
 
-from muster.base.ids import RandomIds
+from muster.base.ids import RandomIds, RequestId
+from muster.cluster.model import NodeKind
 from muster.config.schema import ClusterConfig, MusterConfig, NoticesConfig, ProviderConfig
+from muster.config.to_spec import NodeLaunch
 from muster.host.node_notices import ADDRESS_VARIABLE, PREFIX, SPACE
-from muster.host.processes import ProcessMark, find, lives, mark_of, table, was_started_with
+from muster.host.processes import ProcessIdentity, find, identify, is_alive, table, was_started_with
+from muster.providers.kind import ProviderContext
 from muster.providers.process.head import stop_everything, token_file
 from muster.providers.process.program import ray_worker
-from muster.providers.process.provider import ProcessNodeProvider
+from muster.providers.process.provider import ProcessProvider
 from muster.providers.process.records import NodeDirectory
-from muster.providers.registry import ProviderContext
 from muster.remote.notices import notices_line
 from muster.runtimes.ray.native import set_up
-from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
 JOINED_S = 100.0
@@ -37,9 +39,10 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tests.providers.process.test_ray_nodes import create_worker, provider_of
+from muster.cluster.model import NodeKind
 provider = provider_of(Path(sys.argv[2]), sys.argv[3])
 while True:  # as an autoscaler: on a busy computer Ray may give up on a start
-    for _ in range(2 - len(provider.non_terminated_nodes({"ray-node-type": "worker"}))):
+    for _ in range(2 - len(provider.machines(NodeKind.WORKER))):
         create_worker(provider)
     time.sleep(0.2)
 """
@@ -65,8 +68,8 @@ class Cluster:
     home: Path
     address: str
     nodes: tuple[str, ...]
-    before: dict[str, ProcessMark | None]  # their processes when their owner was killed
-    provider: ProcessNodeProvider
+    before: dict[str, ProcessIdentity | None]  # their processes when their owner was killed
+    provider: ProcessProvider
     metadata: MetadataService  # of all nodes, at the address that a variable gives
 
     @property
@@ -82,7 +85,7 @@ def auth_of(home: Path) -> dict[str, str]:
     return token_file(home / "auth_token")
 
 
-def provider_of(home: Path, address: str) -> ProcessNodeProvider:
+def provider_of(home: Path, address: str) -> ProcessProvider:
     surroundings = ProviderContext(
         cluster_name="c",
         home=home,
@@ -96,13 +99,18 @@ def provider_of(home: Path, address: str) -> ProcessNodeProvider:
         provider=ProviderConfig(type="process"), muster=MusterConfig(notices=NoticesConfig(source="aws"))
     )
     watcher = notices_line(config, address=address, ray=str(Path(sys.executable).with_name("ray")))
-    return ProcessNodeProvider({}, "c", surroundings, program=ray_worker(address, lambda: watcher))
+    return ProcessProvider(surroundings, lambda: LAUNCHES, program=ray_worker(address, lambda: watcher))
 
 
-def create_worker(provider: ProcessNodeProvider) -> None:
-    tags = {"ray-node-type": "worker", "ray-user-node-type": "small"}
-    resources = {"CPU": 1, "memory": 3e8, "mark": 2}
-    provider.create_node_with_resources_and_labels({}, tags, 1, resources, {"tier": "blue"})
+LAUNCHES = {
+    "small": NodeLaunch(
+        node_type="small", resources={"CPU": 1, "memory": 3e8, "mark": 2}, labels={"tier": "blue"}
+    )
+}
+
+
+def create_worker(provider: ProcessProvider) -> None:
+    provider.launch(RequestId(RandomIds().fresh("r")), {"small": 1})
 
 
 @cache
@@ -156,7 +164,7 @@ def joined_and_abandoned(home: Path, address: str) -> tuple[str, ...]:
 
 def left_of(cloud_id: str) -> list[str]:
     entry = f"RAY_CLOUD_INSTANCE_ID={cloud_id}"
-    return [one.name for one in table() if one.lives and was_started_with(one.pid, entry)]
+    return [one.name for one in table() if one.is_alive and was_started_with(one.pid, entry)]
 
 
 def test_workers_join_with_their_name_type_labels_and_resources(cluster) -> None:
@@ -172,10 +180,10 @@ def test_workers_join_with_their_name_type_labels_and_resources(cluster) -> None
 
 
 def test_workers_outlive_a_killed_owner_and_are_taken_over(cluster) -> None:
-    listed = set(cluster.provider.non_terminated_nodes({"ray-node-type": "worker"}))
+    listed = {one.node_id for one in cluster.provider.machines(NodeKind.WORKER)}
     now = {node: cluster.directory.find(node).process for node in cluster.nodes}
     assert (set(cluster.nodes) <= listed, now) == (True, cluster.before)
-    assert all(cluster.provider.is_running(node) for node in cluster.nodes)
+    assert all(cluster.provider.answers(node) for node in cluster.nodes)
     assert {find(mark.pid).parent for mark in now.values()} != {os.getpid()}
 
 
@@ -196,11 +204,9 @@ def test_what_the_cloud_announces_about_a_node_reaches_the_head_also_after_its_o
 
 def test_a_node_whose_raylet_is_killed_is_missed_and_cleaned_up(cluster) -> None:
     node = cluster.nodes[0]
-    assert until(
-        lambda: cluster.provider.non_terminated_nodes({}) and cluster.directory.find(node).main_process
-    )
+    assert until(lambda: cluster.provider.list_instances() and cluster.directory.find(node).main_process)
     os.kill(cluster.directory.find(node).main_process.pid, signal.SIGKILL)
-    assert until(lambda: node not in cluster.provider.non_terminated_nodes({}))
+    assert until(lambda: node not in cluster.provider.list_instances())
     assert until(lambda: cluster.directory.find(node).ended_at is not None)
     assert (left_of(node), Path(cluster.directory.find(node).temp_dir).exists()) == ([], False)
 
@@ -215,14 +221,14 @@ def test_a_terminated_node_leaves_no_process_not_even_rays_workers(cluster) -> N
             actor, group = (int(word) for word in said.split()[1:])
             worker, leader = find(actor), cluster.directory.find(node).process.pid
             assert (worker.session, group != leader) == (leader, True)
-            mark = mark_of(actor)
-            cluster.provider.terminate_node(node)
-            assert node not in cluster.provider.non_terminated_nodes({})
+            mark = identify(actor)
+            cluster.provider.terminate_machines([node])
+            assert node not in cluster.provider.list_instances()
             assert until(lambda: cluster.directory.find(node).ended_at is not None)
             assert until(lambda: node not in cluster.registered(), pause_s=0.2)
         finally:
             driver.kill()
-    assert (lives(mark), left_of(node)) == (False, [])  # init may not have reaped it yet
+    assert (is_alive(mark), left_of(node)) == (False, [])  # init may not have reaped it yet
 
 
 def test_in_the_end_nothing_is_left(cluster) -> None:
@@ -231,5 +237,5 @@ def test_in_the_end_nothing_is_left(cluster) -> None:
     stopped = stop_everything(cluster.home / "nodes", CLOCK)
     assert dict(stopped.left) == {}
     assert [left_of(one.cloud_id) for one in records] == [[] for _ in records]
-    assert not any(lives(one.process) for one in records)
+    assert not any(is_alive(one.process) for one in records)
     assert not Path(stopped.temp_dir).exists()

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from tests.providers.process.stand_in import record
 
-from muster.host.processes import ProcessMark
+from muster.host.processes import ProcessIdentity
 from muster.providers.process.ray_command import NodePorts
 from muster.providers.process.records import NodeDirectory
 
@@ -31,7 +31,7 @@ def directory(tmp_path):
 
 
 def test_a_record_reads_back_as_it_was_written(directory) -> None:
-    mark = ProcessMark(pid=7, started="99", boot="b")
+    mark = ProcessIdentity(pid=7, started="99", boot="b")
     ports = NodePorts(agent_http=1, agent_grpc=2, metrics=3, gcs=4, client=5)
     written = record(
         state="running", ports=ports, owner=mark, process=mark, main_process=mark, started_at=2.0

@@ -58,7 +58,7 @@ def watchers(node: str) -> list[int]:
     return [
         one.pid
         for one in table()
-        if one.lives and one.name.startswith("python") and was_started_with(one.pid, entry)
+        if one.is_alive and one.name.startswith("python") and was_started_with(one.pid, entry)
     ]
 
 
@@ -79,7 +79,7 @@ def test_what_the_cloud_announces_about_one_node_reaches_the_head_and_its_watche
             assert notice["source"].startswith(f"{cloud}: ")
             assert until(lambda: any(f"/{other}/" in path for path in service.asked), 60.0)
             assert f"head:1 notice/{other}" not in told()
-            provider.terminate_node(taken)
+            provider.terminate_machines([taken])
             directory = NodeDirectory(tmp_path / "nodes")
             assert until(lambda: directory.find(taken).ended_at is not None)
             assert (watchers(taken), len(watchers(other))) == ([], 1)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.ids import RandomIds
-from muster.config.rack import RackHost
+from muster.config.to_spec import NodeLaunch
 from muster.errors import CommandFailed, Unreachable
-from muster.providers.onprem.provider import OnPremProvider
-from muster.providers.onprem.rack import Rack
+from muster.providers.rack.connections import HostMemory, Rack
+from muster.providers.rack.host_list import RackHost
+from muster.providers.rack.provider import RackProvider
 from muster.remote.process import CommandOutput, execute
 
 LOCKS = "~/locks"
@@ -37,6 +38,9 @@ class BashRunner:
             raise CommandFailed("\n".join(output.last_lines()), exit_code=code)
         return output.text()
 
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
+
 
 class Racks:
     """Racks make providers of several clusters over the same hosts."""
@@ -44,20 +48,25 @@ class Racks:
     def __init__(self, root: Path, hosts: dict[str, RackHost], clock: Clock | None = None) -> None:
         self.root, self.hosts, self.clock = root, hosts, clock or SystemClock()
         self.off: set[str] = set()
-        self.made: list[OnPremProvider] = []
+        self.made: list[RackProvider] = []
 
-    def provider(self, cluster_name: str = "c", head: str = "") -> OnPremProvider:
+    def provider(self, cluster_name: str = "c", head: str = "") -> RackProvider:
         rack = Rack(
             hosts=lambda: dict(self.hosts),
             make_runner=lambda host: BashRunner(self.root / host.ip, lambda: host.ip in self.off),
             lock_dir=LOCKS,
             clock=self.clock,
-            memory=self.root / f"{cluster_name}.json",
+            memory=HostMemory(self.root / f"{cluster_name}.json"),
             head=head,
+            launcher="me@here",
         )
-        made = OnPremProvider({"type": "local"}, cluster_name, rack, RandomIds(), launcher="me@here")
+        made = RackProvider(cluster_name, rack, self.launches, RandomIds())
         self.made.append(made)
         return made
+
+    def launches(self) -> dict[str, NodeLaunch]:
+        types = {host.node_type for host in self.hosts.values()}
+        return {name: NodeLaunch(node_type=name, launch_hash="hash") for name in types}
 
     def lock(self, ip: str) -> Path:
         return self.root / ip / "locks" / "muster-host.lock"

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.rack import RackHost, rack_hosts
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
+from muster.providers.kind import parse_config
+from muster.providers.rack.host_list import RackHost, rack_hosts
 
 TYPES = (
     "available_node_types: {small: {resources: {CPU: 2}}, big: {resources: {CPU: 64}}}\n"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.providers.compat.cloud_styles import GcpLike
+from tests.providers.ray_classes.cloud_styles import GcpLike
 
 from muster.base.clock import SystemClock
-from muster.providers.compat.guard import GuardedObject
-from muster.providers.compat.provider import CompatProvider
+from muster.providers.ray_classes.provider import CompatProvider, GuardedObject
 from muster.testing import ProviderContract
 
 

@@ -7,8 +7,9 @@ import threading
 
 from tests.providers.v1.dict_provider import DictNodeProvider
 
-from muster.config.node_launch import NodeLaunch
-from muster.providers.v1.adapter import AdapterLimits, V1Adapter, inline_pools
+from muster.config.to_spec import NodeLaunch
+from muster.providers.background_calls import inline_pools
+from muster.providers.v1.adapter import AdapterLimits, V1Adapter
 
 LAUNCHES = {
     "cpu": NodeLaunch(

@@ -257,7 +257,7 @@ class Choosing(Scripted):
 def test_an_offer_is_passed_as_tags_and_in_the_node_config_and_comes_back_in_the_list():
     v1 = Choosing()
     port = adapted(v1)
-    port.launch_offer("r-1", {"cpu": 1}, Offer(zone="a", market="spot", price_per_hour=0.5))
+    port.launch("r-1", {"cpu": 1}, (Offer(zone="a", market="spot", price_per_hour=0.5),))
     config, tags, *_ = v1.last_create
     assert config["offer"] == {"zone": "a", "market": "spot", "price_per_hour": 0.5}
     assert (tags["muster-zone"], tags["muster-market"]) == ("a", "spot")
@@ -271,3 +271,10 @@ def test_only_a_provider_that_says_so_is_given_offers(v1):
     port.launch("r-1", {"cpu": 1})
     assert "offer" not in v1.last_create[0]
     assert not [tag for tag in v1.last_create[1] if tag.startswith("muster-")]
+
+
+def test_a_provider_gets_the_first_offer_only():
+    v1 = Choosing()
+    port = adapted(v1)
+    port.launch("r-1", {"cpu": 1}, (Offer(zone="a"), Offer(zone="b")))
+    assert (v1.last_create[0]["offer"]["zone"], port.traits().takes_next_offer) == ("a", False)

@@ -8,7 +8,7 @@ import pytest
 from tests.providers.v1.scripted import Scripted, adapted, counted
 
 from muster.base.clock import SystemClock
-from muster.providers.v1.adapter import ListingLate
+from muster.providers.background_calls import ListingLate
 
 LONG_S = 30.0
 

@@ -6,11 +6,11 @@ import pytest
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import BUSY, HEAD_NODE, spec
 from tests.providers.v1.scripted import Scripted, adapted
+from tests.support.builders import demand, node_report, node_type
 
 from muster.base.clock import SystemClock
 from muster.cluster.controller import ClusterController
 from muster.providers.v1 import tags as t
-from muster.testing.builders import demand, node_report, node_type
 
 WANTED = 10
 

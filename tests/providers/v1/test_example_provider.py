@@ -10,10 +10,10 @@ import pytest
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.cluster.model import FailureKind
-from muster.config.load import load_config
-from muster.config.node_launch import NodeLaunch, node_launches
-from muster.providers.registry import ProviderContext, build_provider
-from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.config.to_spec import NodeLaunch, node_launches
+from muster.providers.background_calls import inline_pools
+from muster.providers.kind import ProviderContext, build_provider, load_config
+from muster.providers.v1.adapter import V1Adapter
 from muster.testing import ProviderContract
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "providers"

@@ -10,9 +10,9 @@ from tests.cluster.fakes import Stage
 from tests.cluster.worlds import spec
 from tests.providers.v1.scripted import Scripted, adapted
 from tests.providers.v1.test_adapter_threads import LONG_S, soon
+from tests.support.builders import demand, node_type
 
 from muster.cluster.controller import ClusterController
-from muster.testing.builders import demand, node_type
 
 
 @pytest.fixture

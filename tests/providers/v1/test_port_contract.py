@@ -8,18 +8,19 @@ import pytest
 from tests.providers.v1.dict_provider import DictNodeProvider
 from tests.providers.v1.file_provider import FileNodeProvider
 from tests.providers.v1.scripted import LAUNCHES
+from tests.simulation.v1_cloud import SimNodeProvider, V1SimCloud
+from tests.support.builders import cluster_spec
 
 from muster.base.clock import ManualClock
 from muster.base.rng import Seed
-from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.providers.background_calls import inline_pools
+from muster.providers.v1.adapter import V1Adapter
 from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.crash_points import CrashPoints
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import catalogue_for
-from muster.sim.cluster.v1_cloud import SimNodeProvider, V1SimCloud
 from muster.sim.cluster.world import World
 from muster.testing import CloudProviderContract, ProviderContract
-from muster.testing.builders import cluster_spec
 
 names = (f"port-{number}" for number in itertools.count())
 

@@ -9,6 +9,7 @@ from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, after, machine, record, spec, world
 from tests.providers.v1.dict_provider import DictNodeProvider
 from tests.providers.v1.scripted import Scripted, adapted
+from tests.support.builders import demand, node_report, node_type
 
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import NodeStatus
@@ -16,7 +17,6 @@ from muster.cluster.plan import Terminate
 from muster.cluster.ports import Ports
 from muster.cluster.reconcile import reconcile
 from muster.testing import ProviderContract
-from muster.testing.builders import demand, node_report, node_type
 
 _creating = threading.Lock()
 

@@ -8,13 +8,13 @@ from tests.autoscaler.scenes import Scene
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, machine, record, spec
 from tests.providers.v1.scripted import Scripted, adapted, counted
+from tests.support.builders import node_type
 
 from muster.autoscaler.metrics import Metrics
 from muster.cluster.controller import Executor
 from muster.cluster.model import StopCause
 from muster.cluster.observe import FailureInbox
 from muster.cluster.plan import Drain, Launch, Terminate
-from muster.testing.builders import node_type
 
 
 class Outbox:

@@ -10,14 +10,15 @@ from tests.cluster.fakes import Stage
 from tests.cluster.worlds import spec
 from tests.providers.v1.scripted import LAUNCHES, Scripted, adapted, counted
 from tests.providers.v1.test_adapter_threads import soon
+from tests.support.builders import demand, node_type
 
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import Backoff, FailureKind
 from muster.cluster.ports import Ports
-from muster.providers.v1.adapter import AdapterPools, V1Adapter, inline_pools
+from muster.host.call_threads import InlinePool
+from muster.providers.background_calls import CallPools, inline_pools
+from muster.providers.v1.adapter import V1Adapter
 from muster.providers.v1.launches import SECOND_LOOK_S
-from muster.providers.v1.thread_pools import InlinePool
-from muster.testing.builders import demand, node_type
 
 
 class Silent(Scripted):
@@ -67,7 +68,7 @@ def test_a_list_that_is_late_is_looked_at_again_and_fails_nothing():
     pauses = []
     v1 = Silent(late=2)
     inline = inline_pools()
-    pools = AdapterPools(inline.launch, inline.terminate, InlinePool, pause=pauses.append)
+    pools = CallPools(inline.launch, inline.terminate, InlinePool, pause=pauses.append)
     port = V1Adapter(v1, lambda: LAUNCHES, cluster_name=v1.cluster_name, pools=pools)
     port.launch("r-1", {"cpu": 2})
     assert (pauses, told(port), counted(port)) == ([SECOND_LOOK_S], [], {"cpu": 2})
@@ -188,7 +189,7 @@ def test_a_list_that_breaks_while_it_is_walked_is_an_error_of_the_list():
 
     v1.non_terminated_nodes = half
     v1.node_tags = lambda node_id: {}
-    with pytest.raises(Exception, match="SystemExit: no more"):
+    with pytest.raises(Exception, match="SystemExit"):
         adapted(v1).list_instances()
 
 

@@ -7,38 +7,41 @@ from collections.abc import Callable
 from muster.config.schema import ClusterConfig, NodeTypeConfig
 from muster.errors import ConfigError
 from muster.providers.aws.bootstrap import AwsBootstrap, names_groups
-from muster.providers.aws.calls import check_region
 from muster.providers.aws.names import group_name, key_file, key_name, resource_name
 from muster.providers.aws.policy import launcher_policy, policy_text
 from muster.providers.aws.preflight import AccountCheck, AccountFinding, CheckedType
-from muster.providers.aws.provider import AwsNodeProvider
+from muster.providers.aws.provider import AwsProvider
+from muster.providers.aws.wire import check_region
 
 Report = Callable[[str], None]
 
 
 def check_account(
-    provider: AwsNodeProvider, config: ClusterConfig, report: Report = lambda step: None
+    provider: AwsProvider, config: ClusterConfig, report: Report = lambda step: None
 ) -> list[AccountFinding]:
     """Returns what would go wrong, asked of AWS; nothing is made."""
     try:
         check_region(config.provider.region)
-        keys = provider.launch_keys()
+        keys = provider.launcher.launch_keys()
     except ConfigError as error:
-        return [AccountFinding(problem=f"{error.path}: {error.message}", fix="then try again")]
+        return [AccountFinding(problem=f"{error.path}: {error.message}", fix=error.fix or "then try again")]
     report("checking the AWS account: rights, images, zones, addresses and quotas")
-    check = AccountCheck(provider.calls, provider.subnets, provider.defaults, keys)
+    check = AccountCheck(provider.calls, provider.launcher.subnets, provider.launcher.defaults, keys)
     return check.run([_checked(config, name, entry) for name, entry in config.available_node_types.items()])
 
 
-def prepare(provider: AwsNodeProvider, config: ClusterConfig, report: Report) -> None:
-    """Makes the security group, the key and the instance profile that the file leaves out."""
+def prepare(config: ClusterConfig, provider: Callable[[], AwsProvider], report: Report) -> ClusterConfig:
+    """Make the security group, the key and the instance profile that the file leaves out."""
     check_region(config.provider.region)
     types = {name: entry.node_config or {} for name, entry in config.available_node_types.items()}
-    _bootstrap(provider, config, report).ensure(types, config.head_type, _key(config), provider.subnets)
+    made = provider()
+    _bootstrap(made, config, report).ensure(types, config.head_type, _key(config), made.launcher.subnets)
+    return config
 
 
-def purge(provider: AwsNodeProvider, config: ClusterConfig, report: Report) -> list[str]:
-    """Removes what `prepare` has made; returns a line for each that is left."""
+def purge(provider: AwsProvider, config: ClusterConfig, report: Report) -> list[str]:
+    """Remove what `prepare` has made; return a line for each that is left."""
+    report("removing the security group, the key and the instance profile")
     return _bootstrap(provider, config, report).purge(_key(config))
 
 
@@ -62,7 +65,7 @@ def made_beside(config: ClusterConfig) -> list[str]:
     return [f"makes, unless it is there: {line}" for line in found]
 
 
-def _bootstrap(provider: AwsNodeProvider, config: ClusterConfig, report: Report) -> AwsBootstrap:
+def _bootstrap(provider: AwsProvider, config: ClusterConfig, report: Report) -> AwsBootstrap:
     return AwsBootstrap(
         provider.calls, config.provider.settings(), config.cluster_name, provider.clock, report
     )

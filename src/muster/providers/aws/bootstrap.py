@@ -92,16 +92,20 @@ class AwsBootstrap:
         exists = bool(self._calls.ec2("describe_key_pairs", Filters=filters).get("KeyPairs"))
         if exists and not file.is_file():
             raise ConfigError(
-                f"the key pair {name} is on AWS, but its key {file} is not on this computer; copy it here, or"
-                " give KeyName in node_config and auth.ssh_private_key",
+                f"the key pair {name} is on AWS, but its key {file} is not on this computer",
                 path="auth.ssh_private_key",
+                fix=("copy it here, or give KeyName in node_config and auth.ssh_private_key"),
             )
         if exists:
             return
         is_made = not file.is_file()
         if is_made:
             self._report(f"making the key {file}")
-            _make_key(file)
+            _keygen_is_here()
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", file.stem, "-f", str(file)]
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+            os.chmod(file, 0o600)
         self._calls.ec2(
             "import_key_pair",
             KeyName=name,
@@ -210,14 +214,6 @@ def names_groups(node_config: Mapping[str, Any]) -> bool:
     return bool(own) or any(one.get("Groups") or one.get("NetworkInterfaceId") for one in interfaces)
 
 
-def _make_key(file: Path) -> None:
-    _keygen_is_here()
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", file.stem, "-f", str(file)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
-    os.chmod(file, 0o600)
-
-
 def _public_half(file: Path) -> bytes:
     """Returns the public half of a key; it is computed, as the file beside it may be another's."""
     _keygen_is_here()
@@ -229,8 +225,8 @@ def _public_half(file: Path) -> bytes:
     )
     if done.returncode:
         raise ProviderMisconfigured(
-            f"the key {file} cannot be read ({done.stderr.decode(errors='replace').strip()}); give one"
-            " without a passphrase, or KeyName in node_config"
+            f"the key {file} cannot be read ({done.stderr.decode(errors='replace').strip()})",
+            fix=("give one without a passphrase, or KeyName in node_config"),
         )
     return done.stdout
 

@@ -45,7 +45,7 @@ class ClusterDefaults:
             if (
                 not given.get("SecurityGroupIds")
                 and not given.get("SecurityGroups")
-                and not _has_groups(given)
+                and not any(one.get("Groups") for one in given.get("NetworkInterfaces") or ())
             ):
                 group = self._once(f"group {vpc}", lambda: self.group_id(vpc))
                 given |= {"SecurityGroupIds": [group]} if group else {}
@@ -170,7 +170,3 @@ class ClusterDefaults:
             else:
                 self._missing[key] = now, found
             return found
-
-
-def _has_groups(settings: Mapping[str, Any]) -> bool:
-    return any(one.get("Groups") for one in settings.get("NetworkInterfaces") or ())

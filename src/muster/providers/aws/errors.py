@@ -21,6 +21,9 @@ from muster.errors import (
 from muster.providers.v1.failures import kind_of_text
 
 _K = FailureKind
+_FRESH_PROFILE = re.compile(
+    r"(InvalidParameterValue|InvalidLaunchTemplate): .*iam ?instance ?profile", re.IGNORECASE | re.DOTALL
+)
 MAX_TEXT = 300
 
 KINDS: dict[str, FailureKind] = {
@@ -121,7 +124,7 @@ CLASSES: dict[FailureKind, type[ProviderError]] = {
 
 def kind_of_code(code: str, message: str = "") -> FailureKind:
     """Returns what a code means for the planner."""
-    if is_fresh_profile(code, message):
+    if is_fresh_profile(f"{code}: {message}"):
         return _K.UNKNOWN
     if code in KINDS:
         return KINDS[code]
@@ -130,10 +133,9 @@ def kind_of_code(code: str, message: str = "") -> FailureKind:
     return kind_of_text(f"{code} {message}")
 
 
-def is_fresh_profile(code: str, message: str) -> bool:
-    """Returns whether an instance profile was made a moment ago, and is not known everywhere yet."""
-    named = re.search(r"iam ?instance ?profile", message, re.IGNORECASE)
-    return code in ("InvalidParameterValue", "InvalidLaunchTemplate") and named is not None
+def is_fresh_profile(text: str) -> bool:
+    """Return whether a refusal is about an instance profile that EC2 does not know everywhere yet."""
+    return _FRESH_PROFILE.match(text) is not None
 
 
 def refusal(code: str, message: str, operation: str, service: str = "ec2") -> ProviderError:
@@ -145,7 +147,8 @@ def refusal(code: str, message: str, operation: str, service: str = "ec2") -> Pr
 def refusal_text(code: str, message: str, action: str) -> str:
     """Returns the sentence; `action` is as a policy names it, like `ec2:CreateFleet`."""
     said = " ".join(message.split())[:MAX_TEXT]
-    fix = _fix(code, message, action)
+    found = next((fix for codes, fix in _FIXES if code in codes), None)
+    fix = "" if found is None else found(message, action)
     return f"{code}: {said}; {fix}" if fix else f"{code}: {said}"
 
 
@@ -202,8 +205,3 @@ _FIXES: tuple[tuple[frozenset[str], _Fix], ...] = (
         ),
     ),
 )
-
-
-def _fix(code: str, message: str, action: str) -> str:
-    found = next((fix for codes, fix in _FIXES if code in codes), None)
-    return "" if found is None else found(message, action)

@@ -1,7 +1,7 @@
-"""MachineBuyer buys machines: one fleet of type `instant` per call, or RunInstances where that cannot do it.
+"""FleetBuyer launches machines: one fleet of type `instant` per call, or RunInstances where it must.
 
 Every call carries a token made from the request, so that a repeated call returns the machines of the first.
-A fleet is offered all places of the request at once; what none of them has is refused with its reason.
+A fleet gets all targets of the request at once; what none of them has is refused with its reason.
 """
 
 from __future__ import annotations
@@ -9,103 +9,153 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
-from muster.cluster.model import FailureKind
-from muster.errors import CapacityExhausted, ProviderDenied, ProviderError, ProviderMisconfigured
+from muster.base.ids import RequestId
+from muster.cluster.model import FailureKind, LaunchFailure, Offer
+from muster.errors import ProviderDenied, ProviderError, ProviderMisconfigured
 from muster.providers.aws.calls import AwsCalls, code_of
-from muster.providers.aws.errors import CLASSES, MISMATCH, is_fresh_profile, kind_of_code, refusal_text
-from muster.providers.aws.machine_config import TAGGED, MachineConfig, encoded, template_data
-from muster.providers.aws.places import SOLD_OUT_S, Place, SoldOut
+from muster.providers.aws.errors import is_fresh_profile, kind_of_code, refusal_text
+from muster.providers.aws.listing import Ec2Machine
+from muster.providers.aws.machine_config import NO_CONFIG, TAGGED, MachineConfig, encoded, template_data
+from muster.providers.aws.places import SOLD_OUT_S, PurchaseTarget, SoldOut
 from muster.providers.aws.tags import TAG_MADE_BY, tagged
+from muster.providers.aws.wire import OutcomeUnknown
+from muster.providers.v1.failures import message_of
 
 logger = logging.getLogger(__name__)
 
 FRESH_PROFILE_S, FRESH_PROFILE_TRIES = 3.0, 10  # until a new instance profile is known everywhere
+_FLEET_RIGHTS = ("CreateFleet", "CreateLaunchTemplate")
 GONE_TEMPLATE = ("InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateName.NotFoundException")
+# What the user must fix is reported before what passes by itself.
+_GRAVEST_FIRST = (
+    FailureKind.CONFIG,
+    FailureKind.PERMISSION,
+    FailureKind.QUOTA,
+    FailureKind.UNKNOWN,
+    FailureKind.THROTTLED,
+    FailureKind.CAPACITY,
+)
 
 
-class Order(Struct, frozen=True, kw_only=True):
-    """An Order is one call to buy: all that a token stands for."""
+class FleetRequest(Struct, frozen=True, kw_only=True):
+    """One call that launches machines of one node type: all that its token stands for."""
 
-    config: MachineConfig
-    settings: Mapping[str, Any]  # of RunInstances, defaults included
-    places: tuple[Place, ...]  # of one market, in the order of their rank
-    tags: Mapping[str, str]  # of the machines
+    request_id: RequestId
+    node_type: str
     count: int
-    token: str
-    is_ranked: bool  # the planner has ranked the places; otherwise EC2 chooses
+    tags: Mapping[str, str] = {}  # of the machines
+    config: MachineConfig = NO_CONFIG
+    offers: tuple[Offer, ...] = ()  # in the order of the planner; (): EC2 chooses
+    part: int = 0  # of a launch with more machines than one call may have
+    is_new: bool = False  # no earlier process can have made it
+    is_fleet: bool = True  # False: by RunInstances
+    settings: Mapping[str, Any] = {}  # of RunInstances, defaults included
+    targets: tuple[PurchaseTarget, ...] = ()  # of one market, in the order of their rank
+    token: str = ""
+    pause_s: float = SOLD_OUT_S  # after a refusal for lack of capacity
+
+    @property
+    def market(self) -> str:
+        return self.targets[0].market
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether the planner has ranked the targets; otherwise EC2 chooses."""
+        return len({one.rank for one in self.targets}) > 1
+
+    def failure(
+        self, kind: FailureKind, message: str, targets: Sequence[PurchaseTarget | None] = ()
+    ) -> LaunchFailure:
+        """Return one machine of the request that does not come, and the offers that the reason is about."""
+        offers = tuple(dict.fromkeys(one.offer for one in targets if one is not None and one.offer))
+        return LaunchFailure(
+            request_id=self.request_id,
+            node_type=self.node_type,
+            kind=kind,
+            message=message,
+            offer=next(iter(offers), ""),
+            also=offers[1:],
+            pause_s=self.pause_s if kind is FailureKind.CAPACITY else None,
+        )
+
+    def failure_of(self, error: Exception) -> LaunchFailure:
+        """Return the failure of one machine by an error that is about the whole call."""
+        kind = FailureKind(error.kind) if isinstance(error, ProviderError) else FailureKind.UNKNOWN
+        return replace(self.failure(kind, message_of(error)), pause_s=None)
 
 
-@dataclass
-class Bought:
-    """A Bought is what became of an order."""
-
-    made: dict[str, Place | None] = field(default_factory=dict)
-    refusals: list[tuple[Place | None, str, str]] = field(default_factory=list)  # place, code, message
+# Machines by id, and a failure for each that is missing.
+Launched = tuple[dict[str, Ec2Machine], list[LaunchFailure]]
 
 
 def token_of(*parts: object) -> str:
-    """Returns a token for a call: at most 64 characters of ASCII."""
+    """Return a token for a call: at most 64 characters of ASCII."""
     text = json.dumps([str(part) for part in parts])
     return f"muster-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
 
 
-class MachineBuyer:
-    """A MachineBuyer makes the calls of orders; launch templates are made when first needed."""
+class FleetBuyer:
+    """Makes the calls of requests; launch templates are made when first needed."""
 
     def __init__(self, calls: AwsCalls, cluster_name: str, sold_out: SoldOut, clock: Clock) -> None:
         self._calls, self._cluster_name, self._sold_out, self._clock = calls, cluster_name, sold_out, clock
         self._templates: set[str] = set()
-        self._no_fleets = ""  # why fleets cannot be used; "": they can
+        self.has_fleets = True  # False once EC2 has denied the right to create them
 
-    def buy(self, order: Order) -> Bought:
-        """Makes the call; raises what refuses the order as a whole."""
-        uses_fleet = (
-            not order.config.needs_run and not self._no_fleets and order.places[0].market != "reserved"
-        )
-        if uses_fleet:
-            try:
-                return self._with_profile(order, self._fleet)
-            except ProviderDenied as denied:
-                if not _is_about(denied, ("ec2:CreateFleet", "ec2:CreateLaunchTemplate")):
-                    raise
-                self._no_fleets = str(denied)
-                logger.warning("fleets cannot be used, so machines are bought zone by zone: %s", denied)
-        return self._with_profile(order, self._run)
+    def buy(self, request: FleetRequest) -> Launched:
+        """Make the call; one whose instance profile EC2 does not know yet is repeated.
 
-    def _with_profile(self, order: Order, buy: Any) -> Bought:  # noqa: ANN401 - one of the two ways
-        """Repeats an order whose instance profile was made a moment ago; EC2 gets to know it late."""
+        Raises what refuses the request as a whole.
+        """
         for attempt in range(FRESH_PROFILE_TRIES):
-            token = order.token if not attempt else token_of(order.token, attempt)
-            done: Bought = buy(replace(order, token=token))
-            is_fresh = any(is_fresh_profile(code, text) for _, code, text in done.refusals)
-            if done.made or not is_fresh or attempt == FRESH_PROFILE_TRIES - 1:
-                return done
+            call = replace(request, token=token_of(request.token, attempt)) if attempt else request
+            made, refusals = self._create_fleet(call) if call.is_fleet else self._run(call)
+            if made or not any(is_fresh_profile(one.message) for one in refusals):
+                break
             self._clock.sleep(FRESH_PROFILE_S)
-        raise AssertionError("a loop that returns")
+        return made, units_refused(request, len(made), refusals)
 
     # -- fleets -----------------------------------------------------------------------------------
 
-    def _fleet(self, order: Order) -> Bought:
-        template = self._template(order)
+    def _create_fleet(self, request: FleetRequest, *, is_again: bool = False) -> Launched:
+        """Return a refusal for each target that had too few, not for each machine."""
+        parameters = _fleet_parameters(request, self._template(request), self._cluster_name)
         try:
-            return self._create_fleet(order, template)
+            answer = self._calls.call("ec2", "create_fleet", parameters)
         except ProviderError as error:
-            if code_of(error) not in GONE_TEMPLATE:
-                raise
-        self._templates.discard(template)
-        return self._create_fleet(order, self._template(order))
+            if code_of(error) in GONE_TEMPLATE and not is_again:
+                self._templates.clear()
+                return self._create_fleet(request, is_again=True)
+            if isinstance(error, ProviderDenied) and any(f'"ec2:{n}"' in str(error) for n in _FLEET_RIGHTS):
+                self.has_fleets = False
+                logger.warning("cannot use fleets, so machines are launched zone by zone: %s", error)
+            raise
+        by_place = {(one.machine_type, one.subnet.subnet_id): one for one in request.targets}
+        made: dict[str, Ec2Machine] = {}
+        for entry in answer.get("Instances") or ():
+            target = by_place.get(_place_key(entry, entry.get("InstanceType", "")))
+            made |= {n: _new_machine(n, request, target) for n in entry.get("InstanceIds", ())}
+        refusals = [
+            self._refused(
+                request,
+                by_place.get(_place_key(entry, "")),
+                entry.get("ErrorCode", ""),
+                entry.get("ErrorMessage", ""),
+            )
+            for entry in answer.get("Errors") or ()
+        ]
+        return made, refusals
 
-    def _template(self, order: Order) -> str:
-        """Returns the name of the template with these settings, made when it is not there."""
-        data = template_data(order.config, order.settings, {TAG_MADE_BY: self._cluster_name})
+    def _template(self, request: FleetRequest) -> str:
+        """Return the name of the template with these settings, made when it is not there."""
+        data = template_data(request.config, request.settings, {TAG_MADE_BY: self._cluster_name})
         digest = hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:16]
         name = f"muster-{self._cluster_name[:80]}-{digest}"
         if name not in self._templates:
@@ -122,173 +172,109 @@ class MachineBuyer:
             self._templates.add(name)
         return name
 
-    def _create_fleet(self, order: Order, template: str) -> Bought:
-        market = order.places[0].market
-        by_place = {(one.machine_type, one.subnet.subnet_id): one for one in order.places}
-        answer = self._calls.ec2(
-            "create_fleet",
-            Type="instant",
-            ClientToken=order.token,
-            LaunchTemplateConfigs=[
-                {
-                    "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
-                    "Overrides": [_override(one, order) for one in order.places],
-                }
-            ],
-            TargetCapacitySpecification={
-                "TotalTargetCapacity": order.count,
-                "DefaultTargetCapacityType": "spot" if market == "spot" else "on-demand",
-            },
-            TagSpecifications=[
-                tagged("fleet", {TAG_MADE_BY: self._cluster_name}),
-                tagged("instance", order.tags),
-            ],
-            **_options(order, market),
-        )
-        done = Bought()
-        for entry in answer.get("Instances") or ():
-            place = by_place.get(_place_key(entry, entry.get("InstanceType", "")))
-            done.made.update(dict.fromkeys(entry.get("InstanceIds", ()), place))
-        for entry in answer.get("Errors") or ():
-            place = by_place.get(_place_key(entry, ""))
-            self._note(done, place, entry.get("ErrorCode", ""), entry.get("ErrorMessage", ""))
-        return done
-
-    def _note(self, done: Bought, place: Place | None, code: str, message: str) -> None:
-        done.refusals.append((place, code, message))
-        if place is not None and kind_of_code(code, message) is FailureKind.CAPACITY:
-            self._sold_out.note(place, code)
+    def _refused(
+        self, request: FleetRequest, target: PurchaseTarget | None, code: str, message: str
+    ) -> LaunchFailure:
+        kind = kind_of_code(code, message)
+        if target is not None and kind is FailureKind.CAPACITY:
+            self._sold_out.note(target, code)
+        return request.failure(kind, refusal_text(code, message, "ec2:CreateFleet"), [target])
 
     # -- RunInstances -----------------------------------------------------------------------------
 
-    def _run(self, order: Order) -> Bought:
-        """Buys place by place, in their order, until there is enough."""
-        done = Bought()
-        for place in order.places:
-            wanted = order.count - len(done.made)
-            if wanted <= 0:
+    def _run(self, request: FleetRequest) -> Launched:
+        """Launch target by target, in their order, until there is enough."""
+        made: dict[str, Ec2Machine] = {}
+        refusals: list[LaunchFailure] = []
+        for number, target in enumerate(request.targets):
+            missing = request.count - len(made)
+            if missing <= 0:
                 break
             try:
-                self._run_in(order, place, wanted, done)
+                answer = self._calls.call("ec2", "run_instances", _run_parameters(request, target, missing))
+            except OutcomeUnknown as unclear:
+                unclear.rest = replace(request, targets=request.targets[number:], count=missing)
+                raise
             except ProviderError as error:
-                code = code_of(error)
-                kind = kind_of_code(code, str(error))
-                if (
-                    not done.made
-                    and kind is not FailureKind.CAPACITY
-                    and not is_fresh_profile(code, str(error))
-                ):
+                code, text = code_of(error), str(error)
+                is_passing = kind_of_code(code, text) is FailureKind.CAPACITY or is_fresh_profile(text)
+                if not made and not is_passing:
                     raise
-                self._note(done, place, code, str(error).partition(": ")[2] or str(error))
-        return done
-
-    def _run_in(self, order: Order, place: Place, count: int, done: Bought) -> None:
-        settings = dict(order.settings)
-        interfaces = settings.get("NetworkInterfaces")
-        if interfaces:
-            groups = settings.pop("SecurityGroupIds", None)
-            settings["NetworkInterfaces"] = [_interface(one, place, groups) for one in interfaces]
-        else:
-            settings["SubnetId"] = place.subnet.subnet_id
-        if place.machine_type:
-            settings["InstanceType"] = place.machine_type
-        if isinstance(settings.get("UserData"), bytes):
-            settings["UserData"] = encoded(settings["UserData"])
-        tags = {kind: order.config.tags.get(kind, {}) for kind in TAGGED}
-        kinds = [kind for kind in TAGGED if kind != "spot-instances-request" or place.market == "spot"]
-        answer = self._calls.ec2(
-            "run_instances",
-            **settings,
-            **_market(order, place),
-            MinCount=1,
-            MaxCount=count,
-            ClientToken=token_of(order.token, place.machine_type, place.subnet.subnet_id, count),
-            TagSpecifications=[tagged(kind, {**order.tags, **tags[kind]}) for kind in kinds],
-        )
-        made = [one["InstanceId"] for one in answer["Instances"]]
-        done.made.update(dict.fromkeys(made, place))
-        if len(made) < count:
-            text = f"{len(made)} of {count} machines were left"
-            self._note(done, place, "InsufficientInstanceCapacity", text)
+                refusals.append(self._refused(request, target, code, text.partition(": ")[2] or text))
+                continue
+            ids = [one["InstanceId"] for one in answer["Instances"]]
+            made |= {n: _new_machine(n, request, target) for n in ids}
+            if len(ids) < missing:
+                text = f"{len(ids)} of {missing} machines were left"
+                refusals.append(self._refused(request, target, "InsufficientInstanceCapacity", text))
+        return made, refusals
 
 
-def units_refused(order: Order, done: Bought) -> list[ProviderError]:
-    """Returns an error for each machine that did not come: the gravest reason, and all offers it is about."""
-    missing = order.count - len(done.made)
+def units_refused(request: FleetRequest, made: int, refusals: Sequence[LaunchFailure]) -> list[LaunchFailure]:
+    """Return a failure for each machine that did not come: the gravest reason, and all offers it is about."""
+    missing = request.count - made
     if missing <= 0:
         return []
-    if not done.refusals:
-        text = f"EC2 made {len(done.made)} of {order.count} machines and gave no reason"
-        offers = tuple(dict.fromkeys(one.offer for one in order.places if one.offer))
-        return [_unit(FailureKind.CAPACITY, text, offers)] * missing
-    kinds = [kind_of_code(code, message) for _, code, message in done.refusals]
-    # What the user must mend is said before what mends itself.
-    order_of = (
-        FailureKind.CONFIG,
-        FailureKind.PERMISSION,
-        FailureKind.QUOTA,
-        FailureKind.UNKNOWN,
-        FailureKind.THROTTLED,
-        FailureKind.CAPACITY,
-    )
-    kind = min(kinds, key=order_of.index)
-    _, code, message = done.refusals[kinds.index(kind)]
-    offers = tuple(
-        dict.fromkeys(
-            place.offer
-            for (place, _, _), each in zip(done.refusals, kinds, strict=True)
-            if each is kind and place is not None and place.offer
-        )
-    )
-    return [_unit(kind, refusal_text(code, message, "ec2:CreateFleet"), offers)] * missing
+    if not refusals:
+        text = f"EC2 made {made} of {request.count} machines and gave no reason"
+        return [request.failure(FailureKind.CAPACITY, text, request.targets)] * missing
+    gravest = min(refusals, key=lambda one: _GRAVEST_FIRST.index(one.kind))
+    offers = tuple(dict.fromkeys(one.offer for one in refusals if one.kind is gravest.kind and one.offer))
+    return [replace(gravest, offer=next(iter(offers), ""), also=offers[1:])] * missing
 
 
-def _unit(kind: FailureKind, text: str, offers: Sequence[str]) -> ProviderError:
-    made = CLASSES[kind](text)
-    made.offers = tuple(offers)
-    made.pause_s = SOLD_OUT_S if kind is FailureKind.CAPACITY else None
+def _new_machine(node_id: str, request: FleetRequest, target: PurchaseTarget | None) -> Ec2Machine:
+    """Return a machine as EC2 will list it."""
+    return Ec2Machine(
+        node_id=node_id,
+        tags={**request.config.tags.get("instance", {}), **request.tags},
+        zone="" if target is None else target.subnet.zone,
+        is_spot=target is not None and target.market == "spot",
+        machine_type="" if target is None else target.machine_type,
+    )
+
+
+def _fleet_parameters(request: FleetRequest, template: str, cluster_name: str) -> dict[str, Any]:
+    return {
+        "Type": "instant",
+        "ClientToken": request.token,
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
+                "Overrides": [_override(one, request) for one in request.targets],
+            }
+        ],
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": request.count,
+            "DefaultTargetCapacityType": "spot" if request.market == "spot" else "on-demand",
+        },
+        "TagSpecifications": [
+            tagged("fleet", {TAG_MADE_BY: cluster_name}),
+            tagged("instance", request.tags),
+        ],
+        **_options(request),
+    }
+
+
+def _override(target: PurchaseTarget, request: FleetRequest) -> dict[str, Any]:
+    made: dict[str, Any] = {"SubnetId": target.subnet.subnet_id}
+    if target.machine_type:
+        made["InstanceType"] = target.machine_type
+    if request.is_ranked:
+        made["Priority"] = float(target.rank)
+    if target.market == "spot" and request.config.spot.get("MaxPrice"):
+        made["MaxPrice"] = str(request.config.spot["MaxPrice"])
     return made
 
 
-def all_sold_out(places: Iterable[Place], sold_out: SoldOut) -> ProviderError:
-    """Returns the refusal of an order that is not made, because EC2 had nothing a moment ago."""
-    listed = list(places)
-    wait_s = min((sold_out.left_s(one) for one in listed), default=0.0)
-    names = ", ".join(dict.fromkeys(one.stock for one in listed))
-    error = CapacityExhausted(f"sold out a moment ago, tried again in {wait_s:.0f} s: {names}")
-    error.offers = tuple(dict.fromkeys(one.offer for one in listed if one.offer))
-    error.pause_s = SOLD_OUT_S
-    return error
-
-
-def is_mismatch(error: BaseException) -> bool:
-    """Returns whether the token of a call was used before, with other parameters."""
-    return code_of(error) in MISMATCH
-
-
-def _is_about(denied: ProviderDenied, actions: Sequence[str]) -> bool:
-    return any(f'"{action}"' in str(denied) for action in actions)
-
-
-def _override(place: Place, order: Order) -> dict[str, Any]:
-    made: dict[str, Any] = {"SubnetId": place.subnet.subnet_id}
-    if place.machine_type:
-        made["InstanceType"] = place.machine_type
-    if order.is_ranked:
-        made["Priority"] = float(place.rank)
-    if place.market == "spot" and order.config.spot.get("MaxPrice"):
-        made["MaxPrice"] = str(order.config.spot["MaxPrice"])
-    return made
-
-
-def _options(order: Order, market: str) -> dict[str, Any]:
-    """Returns how EC2 chooses among the places: by our ranks where there are any."""
-    if market == "spot":
-        strategy = "capacity-optimized-prioritized" if order.is_ranked else "price-capacity-optimized"
-        behavior = order.config.spot.get("InstanceInterruptionBehavior")
+def _options(request: FleetRequest) -> dict[str, Any]:
+    """Return how EC2 chooses among the targets: by our ranks where there are any."""
+    if request.market == "spot":
+        strategy = "capacity-optimized-prioritized" if request.is_ranked else "price-capacity-optimized"
+        behavior = request.config.spot.get("InstanceInterruptionBehavior")
         more = {"InstanceInterruptionBehavior": behavior} if behavior else {}
         return {"SpotOptions": {"AllocationStrategy": strategy, **more}}
-    return {"OnDemandOptions": {"AllocationStrategy": "prioritized" if order.is_ranked else "lowest-price"}}
+    return {"OnDemandOptions": {"AllocationStrategy": "prioritized" if request.is_ranked else "lowest-price"}}
 
 
 def _place_key(entry: Mapping[str, Any], machine_type: str) -> tuple[str, str]:
@@ -296,24 +282,50 @@ def _place_key(entry: Mapping[str, Any], machine_type: str) -> tuple[str, str]:
     return override.get("InstanceType") or machine_type, override.get("SubnetId", "")
 
 
-def _interface(given: Mapping[str, Any], place: Place, groups: Sequence[str] | None) -> dict[str, Any]:
+def _run_parameters(request: FleetRequest, target: PurchaseTarget, count: int) -> dict[str, Any]:
+    settings = dict(request.settings)
+    interfaces = settings.get("NetworkInterfaces")
+    if interfaces:
+        groups = settings.pop("SecurityGroupIds", None)
+        settings["NetworkInterfaces"] = [_interface(one, target, groups) for one in interfaces]
+    else:
+        settings["SubnetId"] = target.subnet.subnet_id
+    if target.machine_type:
+        settings["InstanceType"] = target.machine_type
+    if isinstance(settings.get("UserData"), bytes):
+        settings["UserData"] = encoded(settings["UserData"])
+    kinds = [kind for kind in TAGGED if kind != "spot-instances-request" or target.market == "spot"]
+    own_tags = request.config.tags
+    return {
+        **settings,
+        **_market(request, target),
+        "MinCount": 1,
+        "MaxCount": count,
+        "ClientToken": token_of(request.token, target.machine_type, target.subnet.subnet_id, count),
+        "TagSpecifications": [tagged(kind, {**request.tags, **own_tags.get(kind, {})}) for kind in kinds],
+    }
+
+
+def _interface(
+    given: Mapping[str, Any], target: PurchaseTarget, groups: Sequence[str] | None
+) -> dict[str, Any]:
     """Interfaces have the subnet and the groups that a call with interfaces may not have itself."""
     more = {"Groups": list(groups)} if groups and "NetworkInterfaceId" not in given else {}
-    subnet = {} if "NetworkInterfaceId" in given else {"SubnetId": place.subnet.subnet_id}
+    subnet = {} if "NetworkInterfaceId" in given else {"SubnetId": target.subnet.subnet_id}
     return {**more, **subnet, **given}
 
 
-def _market(order: Order, place: Place) -> dict[str, Any]:
-    if place.market == "spot":
-        options = {"SpotOptions": dict(order.config.spot)} if order.config.spot else {}
+def _market(request: FleetRequest, target: PurchaseTarget) -> dict[str, Any]:
+    if target.market == "spot":
+        options = {"SpotOptions": dict(request.config.spot)} if request.config.spot else {}
         return {"InstanceMarketOptions": {"MarketType": "spot", **options}}
-    if order.config.market == "capacity-block":
+    if request.config.market == "capacity-block":
         return {"InstanceMarketOptions": {"MarketType": "capacity-block"}}
     return {}
 
 
 def check_reserved(config: MachineConfig) -> None:
-    """Raises ProviderMisconfigured for an offer of market `reserved` without a reservation."""
+    """Raise ProviderMisconfigured for an offer of market `reserved` without a reservation."""
     if not config.reservation:
         raise ProviderMisconfigured(
             "an offer of market 'reserved' needs node_config.CapacityReservationSpecification with the id of"

@@ -14,13 +14,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
+from muster.base.ids import CloudId, RequestId
+from muster.cluster.model import CloudInstance, NodeKind
 from muster.providers.aws.calls import AwsCalls
 from muster.providers.aws.tags import TAG_CLUSTER, TAG_PART, from_aws, to_aws
 from muster.providers.v1.tags import (
+    NODE_KIND_HEAD,
+    NODE_KIND_UNMANAGED,
+    NODE_KIND_WORKER,
     TAG_MUSTER_MARKET,
     TAG_MUSTER_ZONE,
+    TAG_RAY_LAUNCH_CONFIG,
     TAG_RAY_LAUNCH_REQUEST,
+    TAG_RAY_NODE_KIND,
     TAG_RAY_USER_NODE_TYPE,
+    request_of,
 )
 
 PAGE = 1000
@@ -30,11 +38,12 @@ QUIET_LIST_S = 60.0  # how old a list may be then
 _SETTLED = ("running", "stopped")
 LIVING = ("pending", "running")
 KEPT = ("stopping", "stopped")
-_OF_REQUEST = (TAG_RAY_LAUNCH_REQUEST, TAG_RAY_USER_NODE_TYPE, TAG_PART)
+_KINDS = {NODE_KIND_HEAD: NodeKind.HEAD, NODE_KIND_WORKER: NodeKind.WORKER}
+_NOT_OURS = frozenset({"", NODE_KIND_UNMANAGED})
 
 
 class Ec2Machine(Struct, frozen=True, kw_only=True):
-    """An Ec2Machine is one instance as EC2 describes it."""
+    """One instance as EC2 describes it."""
 
     node_id: str
     state: str = "pending"
@@ -49,6 +58,39 @@ class Ec2Machine(Struct, frozen=True, kw_only=True):
     @property
     def lives(self) -> bool:
         return self.state in LIVING
+
+    @property
+    def node_type(self) -> str:
+        return self.tags.get(TAG_RAY_USER_NODE_TYPE, "")
+
+    @property
+    def kind(self) -> NodeKind | None:
+        """None for a machine that muster does not manage."""
+        kind = self.tags.get(TAG_RAY_NODE_KIND, "")
+        return None if kind in _NOT_OURS else _KINDS.get(kind, NodeKind.UNMANAGED)
+
+    @property
+    def request_id(self) -> RequestId | None:
+        return request_of(self.tags.get(TAG_RAY_LAUNCH_REQUEST))
+
+    def to_instance(self, kind: NodeKind) -> CloudInstance:
+        """Return the machine as the loop knows it; one of an unknown kind exists, and has no details."""
+        node_id = CloudId(self.node_id)
+        if kind is NodeKind.UNMANAGED:
+            return CloudInstance(cloud_id=node_id, node_type=self.node_type, kind=kind, is_running=False)
+        tags = self.shown_tags()
+        return CloudInstance(
+            cloud_id=node_id,
+            node_type=self.node_type,
+            kind=kind,
+            is_running=self.state == "running",
+            request_id=self.request_id,
+            launch_hash=tags.get(TAG_RAY_LAUNCH_CONFIG, ""),
+            internal_ip=self.internal_ip,
+            external_ip=self.external_ip,
+            zone=tags.get(TAG_MUSTER_ZONE, ""),
+            market=tags.get(TAG_MUSTER_MARKET, ""),
+        )
 
     def shown_tags(self) -> dict[str, str]:
         """Returns its tags; zone and market of a machine bought from an offer are those it really has."""
@@ -159,15 +201,13 @@ class MachineList:
         items = self._calls.pages("describe_instances", "Reservations", Filters=filters)
         return next(iter(_instances(items)), None)
 
-    def of_request(self, tags: Mapping[str, str]) -> dict[str, Ec2Machine]:
-        """Returns living machines of the same part of the same request, asked now."""
-        wanted = {name: tags.get(name) for name in _OF_REQUEST}
-        if not wanted[TAG_RAY_LAUNCH_REQUEST]:
-            return {}
+    def of_request(self, request_id: RequestId, node_type: str, part: int) -> dict[str, Ec2Machine]:
+        """Return the living machines of one part of a request, as EC2 lists them now."""
+        wanted = request_id, node_type, str(part or "")
         return {
             n: one
             for n, one in self.refresh().items()
-            if all(one.tags.get(name) == value for name, value in wanted.items())
+            if (one.request_id, one.node_type, one.tags.get(TAG_PART, "")) == wanted
         }
 
     def note_made(self, machines: Iterable[Ec2Machine]) -> None:
@@ -180,6 +220,11 @@ class MachineList:
                     self._machines[one.node_id] = one
                     self._new[one.node_id] = now
                 self._ended.pop(one.node_id, None)
+
+    def is_new(self, node_id: str) -> bool:
+        """Return whether this process launched a machine a moment ago, and no list has shown it yet."""
+        with self._lock:
+            return self._clock.monotonic() - self._new.get(node_id, float("-inf")) <= LATE_S
 
     def note_ended(self, node_ids: Iterable[str]) -> None:
         """Hides machines that were ended now."""

@@ -43,12 +43,12 @@ class LaunchKeys(Struct, frozen=True):
 class MachineConfig(Struct, frozen=True, kw_only=True):
     """A MachineConfig is a `node_config`, sorted."""
 
-    settings: Mapping[str, Any]  # of RunInstances, without type, subnet, market, counts and tags
-    machine_types: tuple[str, ...]
-    subnets: tuple[str, ...]
-    market: str  # "on-demand", "spot" or "capacity-block"
-    spot: Mapping[str, Any]  # SpotOptions
-    tags: Mapping[str, Mapping[str, str]]  # the user's own, by kind of resource
+    settings: Mapping[str, Any] = {}  # of RunInstances, without type, subnet, market, counts and tags
+    machine_types: tuple[str, ...] = ()
+    subnets: tuple[str, ...] = ()
+    market: str = "on-demand"  # or "spot" or "capacity-block"
+    spot: Mapping[str, Any] = {}  # SpotOptions
+    tags: Mapping[str, Mapping[str, str]] = {}  # the user's own, by kind of resource
     needs_run: str = ""  # the key that only RunInstances takes; "": a fleet can be used
 
     @property
@@ -58,29 +58,39 @@ class MachineConfig(Struct, frozen=True, kw_only=True):
         return bool(found.get("CapacityReservationTarget")) or self.market == "capacity-block"
 
 
+NO_CONFIG = MachineConfig()
+
+
 def read_config(node_config: Mapping[str, Any], keys: LaunchKeys) -> MachineConfig:
     """Returns the config, sorted. Raises ProviderMisconfigured for a key that can go nowhere."""
     for key in node_config:
         if key in _COUNTS:
-            raise ProviderMisconfigured(f"node_config.{key} cannot be used: {_COUNTS[key]}; remove it")
+            raise ProviderMisconfigured(f"node_config.{key} cannot be used: {_COUNTS[key]}", fix="remove it")
         if key not in keys.run and key not in _OWN:
             close = difflib.get_close_matches(key, [*keys.run, *_OWN], n=1)
             hint = f"did you mean {close[0]!r}?" if close else "see RunInstances of EC2"
-            raise ProviderMisconfigured(f"node_config.{key} is not a parameter of RunInstances; {hint}")
+            raise ProviderMisconfigured(
+                f"node_config.{key} is not a parameter of RunInstances", fix=f"{hint}"
+            )
     settings = copy.deepcopy({k: v for k, v in node_config.items() if k not in _OF_THE_CALL})
     types = tuple(node_config.get(TYPES) or filter(None, [settings.pop("InstanceType", "")]))
     settings.pop("InstanceType", None)
     if not types and "LaunchTemplate" not in settings:
-        raise ProviderMisconfigured("node_config.InstanceType is missing; write for example m5.large")
+        raise ProviderMisconfigured("node_config.InstanceType is missing", fix="write for example m5.large")
     market = node_config.get("InstanceMarketOptions") or {}
     spot = dict(market.get("SpotOptions") or {})
+    given = node_config.get("TagSpecifications") or ()
+    found: dict[str, dict[str, str]] = {}
+    for entry in given:
+        tags = {one["Key"]: one["Value"] for one in entry.get("Tags", ())}
+        found.setdefault(entry.get("ResourceType", "instance"), {}).update(tags)
     return MachineConfig(
         settings={k: v for k, v in settings.items() if k != "TagSpecifications"},
         machine_types=types,
         subnets=tuple(node_config.get(SUBNETS) or filter(None, [node_config.get("SubnetId", "")])),
         market=market.get("MarketType") or "on-demand",
         spot=spot,
-        tags=_own_tags(node_config.get("TagSpecifications") or ()),
+        tags=found,
         needs_run=_run_only(settings, keys, market.get("MarketType", ""), spot),
     )
 
@@ -93,14 +103,6 @@ def _run_only(settings: Mapping[str, Any], keys: LaunchKeys, market: str, spot: 
     if market == "capacity-block" or spot.get("SpotInstanceType") == "persistent":
         return "InstanceMarketOptions"
     return ""
-
-
-def _own_tags(given: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401 - as the user wrote it
-    found: dict[str, dict[str, str]] = {}
-    for entry in given:
-        tags = {one["Key"]: one["Value"] for one in entry.get("Tags", ())}
-        found.setdefault(entry.get("ResourceType", "instance"), {}).update(tags)
-    return found
 
 
 class MachineDefaults(Struct, frozen=True, kw_only=True):

@@ -99,8 +99,8 @@ def _subnet(item: Mapping[str, Any]) -> Subnet:
     )
 
 
-class Place(Struct, frozen=True, kw_only=True):
-    """A Place is where and how one machine can be bought: an override of a fleet."""
+class PurchaseTarget(Struct, frozen=True, kw_only=True):
+    """Where and how one machine can be launched: an override of a fleet."""
 
     machine_type: str
     subnet: Subnet
@@ -117,23 +117,23 @@ class Place(Struct, frozen=True, kw_only=True):
 class SoldOut:
     """A SoldOut remembers stocks and subnets that had nothing, for a few minutes."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, pause_s: float = SOLD_OUT_S) -> None:
+        self.clock, self.pause_s = clock, pause_s
         self._until: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def note(self, place: Place, code: str) -> None:
+    def note(self, target: PurchaseTarget, code: str) -> None:
         """A subnet without addresses says nothing about the machines of its zone."""
-        key = place.subnet.subnet_id if code == "InsufficientFreeAddressesInSubnet" else place.stock
+        key = target.subnet.subnet_id if code == "InsufficientFreeAddressesInSubnet" else target.stock
         with self._lock:
-            self._until[key] = self._clock.monotonic() + SOLD_OUT_S
+            self._until[key] = self.clock.monotonic() + self.pause_s
 
-    def left_s(self, place: Place) -> float:
-        """Returns for how long a place is left alone; 0: it can be tried."""
-        now = self._clock.monotonic()
+    def left_s(self, target: PurchaseTarget) -> float:
+        """Return for how long a target is left alone; 0: it can be tried."""
+        now = self.clock.monotonic()
         with self._lock:
-            until = max(self._until.get(place.stock, 0.0), self._until.get(place.subnet.subnet_id, 0.0))
+            until = max(self._until.get(target.stock, 0.0), self._until.get(target.subnet.subnet_id, 0.0))
         return max(0.0, until - now) if until else 0.0
 
-    def usable(self, places: Iterable[Place]) -> list[Place]:
-        return [place for place in places if not self.left_s(place)]
+    def usable(self, targets: Iterable[PurchaseTarget]) -> list[PurchaseTarget]:
+        return [target for target in targets if not self.left_s(target)]

@@ -10,13 +10,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from muster.config.node_launch import size_of
 from muster.errors import ConfigError, ProviderDenied, ProviderError
-from muster.providers.aws.calls import AwsCalls, CallBroken, check_region, code_of
+from muster.providers.aws.calls import AwsCalls, code_of
 from muster.providers.aws.defaults import ClusterDefaults
 from muster.providers.aws.errors import DENIED
 from muster.providers.aws.machine_config import LaunchKeys, MachineConfig, read_config
 from muster.providers.aws.places import Subnet, SubnetTable
+from muster.providers.aws.wire import CallBroken, check_region
+from muster.providers.kind import Finding, known_size
 
 # Of Service Quotas: the vCPUs that may run at once, by the first letter of the family.
 _STANDARD = ("L-1216C47A", "L-34B43A08")  # on-demand, spot
@@ -27,12 +28,10 @@ _QUOTAS = {
 }
 
 
-class AccountFinding(Struct, frozen=True, kw_only=True):
-    """An AccountFinding is one thing that is wrong with the account, the region or the file."""
+class AccountFinding(Finding, frozen=True, kw_only=True):
+    """One thing that is wrong with the account, the region or the file."""
 
-    problem: str
-    fix: str
-    is_fatal: bool = True
+    place: str = "AWS"
 
 
 class CheckedType(Struct, frozen=True, kw_only=True):
@@ -61,7 +60,11 @@ class AccountCheck:
             check_region(self._calls.region)
             self._calls.call("sts", "get_caller_identity", {})
         except ConfigError as error:
-            return [AccountFinding(problem=f"{error.path}: {error.message}", fix="edit the cluster file")]
+            return [
+                AccountFinding(
+                    problem=f"{error.path}: {error.message}", fix=error.fix or "edit the cluster file"
+                )
+            ]
         except ProviderError as error:
             return [_finding(error)]
         except CallBroken as error:
@@ -248,7 +251,7 @@ class AccountCheck:
         wanted: dict[str, tuple[int, int]] = {}  # quota -> vCPUs at first, and at most
         for planned in types:
             machine = str(planned.node_config.get("InstanceType") or "")
-            size = size_of("aws", machine)
+            size = known_size("aws", machine)
             if size is None:
                 continue
             for market in planned.markets or ("on-demand",):

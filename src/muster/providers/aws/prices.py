@@ -15,11 +15,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from muster.base.clock import Clock
-from muster.config.node_launch import machine_type
 from muster.config.schema import ClusterConfig
 from muster.errors import ConfigError, ProviderError
-from muster.providers.aws.calls import AwsCalls, check_region
-from muster.providers.aws.provider import zones_of
+from muster.providers.aws.calls import AwsCalls
+from muster.providers.aws.launcher import zones_of
+from muster.providers.aws.wire import check_region
 
 logger = logging.getLogger(__name__)
 
@@ -36,15 +36,18 @@ def price_csv(config: ClusterConfig, clock: Clock) -> str:
     """Returns the price file of a cluster. Raises ConfigError for a file without machine types."""
     settings = config.provider.settings()
     region = check_region(config.provider.region)
-    types = [machine_type("aws", entry.node_config or {}) for entry in config.available_node_types.values()]
-    names = sorted({name for name in types if name})
+    entries = config.available_node_types.values()
+    names = sorted({config.rules.machine_type(entry.node_config or {}) for entry in entries} - {""})
     if not names:
         raise ConfigError("no node type names an InstanceType", path="available_node_types")
     profile = settings.get("profile")
     calls = AwsCalls(region, clock, profile)
     on_demand = _asked("on-demand", lambda: _on_demand(AwsCalls(PRICE_REGION, clock, profile), names, region))
     spot = _asked("spot", lambda: _spot(calls, names, clock))
-    zones = zones_of(settings) or sorted({zone for _, zone in spot}) or _zones(calls)
+    zones = zones_of(settings) or sorted({zone for _, zone in spot})
+    if not zones:
+        known = calls.ec2("describe_availability_zones").get("AvailabilityZones", ())
+        zones = sorted(one["ZoneName"] for one in known)
     return to_csv(region, zones, names, on_demand, spot)
 
 
@@ -115,8 +118,3 @@ def _spot(calls: AwsCalls, names: Sequence[str], clock: Clock) -> dict[tuple[str
         if key not in found or one["Timestamp"] > found[key][0]:
             found[key] = one["Timestamp"], float(one["SpotPrice"])
     return {key: price for key, (_, price) in found.items()}
-
-
-def _zones(calls: AwsCalls) -> list[str]:
-    found = calls.ec2("describe_availability_zones").get("AvailabilityZones", ())
-    return sorted(one["ZoneName"] for one in found)

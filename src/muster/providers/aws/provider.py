@@ -1,123 +1,245 @@
-"""AwsNodeProvider is the provider of type `aws`: machines are EC2 instances with the tags of their cluster.
+"""AwsProvider is the provider of type `aws`: machines are EC2 instances with the tags of their cluster.
 
-A v1 provider with muster's own create call: `create_node_batch` tries all offers of a launch in one fleet,
-and can be repeated. The registry makes it; so does `muster provider check`.
+The loop's thread never waits for EC2: launches, terminations and listings have separate threads. A launch is
+idempotent by its request id: in this process by memory, across restarts by EC2's tokens and by tags.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.ids import IdSource, RandomIds
-from muster.cluster.model import Offer
+from muster.base.ids import CloudId, RequestId
+from muster.cluster.model import CloudInstance, LaunchFailure, NodeKind, Offer, TerminateFailure
+from muster.cluster.snapshot import ProviderTraits
+from muster.config.to_spec import NodeLaunch
 from muster.errors import ConfigError, ProviderError, ProviderMisconfigured
 from muster.providers.aws.bootstrap import AwsBootstrap
-from muster.providers.aws.calls import AwsCalls, check_region, code_of
-from muster.providers.aws.defaults import ClusterDefaults
-from muster.providers.aws.fleet import (
-    MachineBuyer,
-    Order,
-    all_sold_out,
-    check_reserved,
-    is_mismatch,
-    token_of,
-    units_refused,
-)
+from muster.providers.aws.calls import AwsCalls, code_of
+from muster.providers.aws.errors import CLASSES
+from muster.providers.aws.fleet import FleetRequest
+from muster.providers.aws.launcher import MachineLauncher
 from muster.providers.aws.listing import Ec2Machine, MachineList
-from muster.providers.aws.machine_config import LaunchKeys, MachineConfig, read_config
-from muster.providers.aws.places import Place, SoldOut, SubnetTable
-from muster.providers.aws.stopped import StoppedMachines
+from muster.providers.aws.machine_config import read_config
+from muster.providers.aws.places import SOLD_OUT_S, SoldOut
 from muster.providers.aws.tags import TAG_CLUSTER, TAG_PART, TagWriter
-from muster.providers.node_provider import BatchRefused, NodeBatch, NodeProvider
-from muster.providers.v1.tags import (
-    NODE_KIND_HEAD,
-    TAG_RAY_LAUNCH_REQUEST,
-    TAG_RAY_NODE_KIND,
-    TAG_RAY_USER_NODE_TYPE,
+from muster.providers.aws.wire import OutcomeUnknown
+from muster.providers.background_calls import (
+    CallPools,
+    InstanceLister,
+    Requests,
+    TerminationQueue,
+    thread_pools,
 )
+from muster.providers.machines import Machine, ManagedProvider
+from muster.providers.v1.tags import TAG_RAY_LAUNCH_REQUEST, offer_tags, worker_tags
 
 logger = logging.getLogger(__name__)
 
-SECOND_LOOK_S = 2.0  # a list may be late: what it lacks is looked for once more
+MAX_FLEET = 250  # machines of one call that launches
+MAX_TERMINATE = 500  # machines of one call that terminates
+LAUNCH_THREADS = 4  # fleets at a time: one is requested for each offer
+CLOSE_S = 5.0
 _ID = re.compile(r"i-[0-9a-f]+")
 
 
-class AwsNodeProvider(NodeProvider):
-    """An AwsNodeProvider manages the EC2 instances of one cluster in one region."""
+@dataclass(frozen=True)
+class AwsParts:
+    """What tests and the simulator replace."""
 
-    buys_offers = True
-    max_launch_batch = 250  # machines of one fleet
-    launch_threads = 4  # fleets at a time: one is asked for each offer
+    clock: Clock = field(default_factory=SystemClock)
+    pools: CallPools | None = None  # None: threads
+    calls: AwsCalls | None = None  # None: through boto3
+    sold_out_s: float = SOLD_OUT_S
+
+
+NO_PARTS = AwsParts()
+
+
+class AwsProvider(ManagedProvider):
+    """The EC2 instances of one cluster in one region."""
 
     def __init__(
         self,
-        provider_config: dict[str, Any],
+        settings: Mapping[str, Any],
         cluster_name: str,
+        launches: Callable[[], Mapping[str, NodeLaunch]] = dict,
+        parts: AwsParts = NO_PARTS,
         *,
-        clock: Clock | None = None,
-        ids: IdSource | None = None,
+        installs_runtime: bool = False,
         uses_docker: bool = False,
     ) -> None:
-        """Makes no call, and needs no boto3 yet. Raises ConfigError for credentials in the file."""
-        super().__init__(provider_config, cluster_name)
-        if provider_config.get("aws_credentials"):
+        """Make no call, and need no boto3 yet. Raises ConfigError for credentials in the file."""
+        if settings.get("aws_credentials"):
             raise ConfigError(
-                "is not used: secrets do not belong into a file that is copied to the head; use the"
-                " environment, a profile (provider.profile) or an instance profile",
+                "is not used: secrets do not belong into a file that is copied to the head",
                 path="provider.aws_credentials",
+                fix=("use the environment, a profile (provider.profile) or an instance profile"),
             )
-        self.clock, self._ids = clock or SystemClock(), ids or RandomIds()
-        region = str(provider_config.get("region") or "")
-        self.calls = AwsCalls(region, self.clock, provider_config.get("profile"))
-        self._keeps_stopped = provider_config.get("cache_stopped_nodes") is True
-        self.machines = MachineList(self.calls, cluster_name, self.clock, keeps_stopped=self._keeps_stopped)
-        self.subnets = SubnetTable(
-            self.calls,
-            self.clock,
-            zones=zones_of(provider_config),
-            use_internal_ips=bool(provider_config.get("use_internal_ips") or provider_config.get("use_ssm")),
+        self.settings, self.cluster_name, self.clock = settings, cluster_name, parts.clock
+        self._node_launches, self._installs_runtime = launches, installs_runtime
+        region, profile = str(settings.get("region") or ""), settings.get("profile")
+        self.calls = parts.calls or AwsCalls(region, self.clock, profile)
+        keeps_stopped = settings.get("cache_stopped_nodes") is True
+        self.listing = MachineList(self.calls, cluster_name, self.clock, keeps_stopped=keeps_stopped)
+        sold_out = SoldOut(self.clock, parts.sold_out_s)
+        self.launcher = MachineLauncher(
+            self.calls, settings, cluster_name, self.listing, sold_out, uses_docker=uses_docker
         )
-        self.defaults = ClusterDefaults(self.calls, provider_config, cluster_name, uses_docker=uses_docker)
-        self._sold_out = SoldOut(self.clock)
-        self._buyer = MachineBuyer(self.calls, cluster_name, self._sold_out, self.clock)
-        self._stopped = StoppedMachines(self.calls, self.machines)
         self._tag_writer = TagWriter(self._write_tags, self.clock.sleep)
-        self._launch_keys: LaunchKeys | None = None
+        self._pools = parts.pools or thread_pools(LAUNCH_THREADS, self.clock)
+        self._launches: Requests[LaunchFailure] = Requests()
+        self._terminations = TerminationQueue(
+            self.terminate_machines, self.listing.newest, self._pools.terminate, self.clock
+        )
+        self._lister = InstanceLister(self._list, self._pools.new_listing, self.clock)
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- the port of the loop ---------------------------------------------------------------------
 
-    def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        wanted = tag_filters.items()
-        return [n for n, one in self.machines.newest().items() if wanted <= one.shown_tags().items()]
+    def traits(self) -> ProviderTraits:
+        return ProviderTraits(
+            installs_runtime=self._installs_runtime, buys_offers=True, takes_next_offer=True
+        )
 
-    def is_running(self, node_id: str) -> bool:
-        found = self._find(node_id)
-        return found is not None and found.state == "running"
+    def list_instances(self) -> Mapping[CloudId, CloudInstance]:
+        return self._lister.read()
 
-    def is_terminated(self, node_id: str) -> bool:
-        found = self._find(node_id)
-        return found is None or not found.lives
+    def _list(self) -> dict[CloudId, CloudInstance]:
+        listed = self.listing.newest().values()
+        instances = [one.to_instance(one.kind) for one in listed if one.kind is not None]
+        return {instance.cloud_id: instance for instance in instances}
 
-    def node_tags(self, node_id: str) -> dict[str, str]:
-        return self._known(node_id).shown_tags()
+    def launch(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
+        parts = [
+            FleetRequest(
+                request_id=request_id,
+                node_type=node_type,
+                count=min(MAX_FLEET, count - start),
+                offers=tuple(offers),
+                part=start // MAX_FLEET,
+            )
+            for node_type, count in shape.items()
+            for start in range(0, count, MAX_FLEET)
+        ]
+        self._launches.start(request_id, [partial(self._launch, one) for one in parts], self._pools.launch)
 
-    def internal_ip(self, node_id: str) -> str | None:
-        return self._known(node_id).internal_ip or None
+    def _launch(self, request: FleetRequest) -> None:
+        """Launch one part of a request, and note a failure for each machine that does not come."""
+        try:
+            _, failures = self.launcher.launch(self._with_config(request))
+        except OutcomeUnknown as error:
+            logger.warning("launch %s has no answer, and is repeated: %s", request.request_id, error)
+            self._launches.repeat_later(request.request_id, partial(self._launch, request))
+            return
+        except Exception as error:  # noqa: BLE001 - comes back as failures
+            failures = [request.failure_of(error)] * request.count
+        self._launches.job_done(request.request_id, failures)
 
-    def external_ip(self, node_id: str) -> str | None:
-        return self._known(node_id).external_ip or None
+    def _with_config(self, request: FleetRequest) -> FleetRequest:
+        launch = self._node_launches().get(request.node_type)
+        if launch is None:
+            raise ProviderMisconfigured(f"node type {request.node_type!r} is not in available_node_types")
+        tags = worker_tags(self.cluster_name, launch.node_type, launch.launch_hash, request.request_id)
+        if request.offers:
+            tags |= offer_tags(request.offers[0].zone, request.offers[0].market)
+        if request.part:
+            tags[TAG_PART] = str(request.part)
+        return self._tagged(request, tags, launch)
+
+    def _tagged(self, request: FleetRequest, tags: Mapping[str, str], launch: NodeLaunch) -> FleetRequest:
+        config = read_config(launch.node_config, self.launcher.launch_keys())
+        return replace(request, tags={**tags, TAG_CLUSTER: self.cluster_name}, config=config)
+
+    def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
+        self._terminations.take(request_id, cloud_ids, MAX_TERMINATE)
+
+    def poll_launch_failures(self) -> Sequence[LaunchFailure]:
+        return self._launches.poll()
+
+    def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
+        return self._terminations.requests.poll()
+
+    def under_way(self, request_id: RequestId) -> bool:
+        """Return whether the request is still being worked on, or has failures that were not polled."""
+        return self._launches.is_open(request_id) or self._terminations.requests.is_open(request_id)
+
+    def close(self, wait_s: float = CLOSE_S) -> None:
+        """Take nothing more, and give calls under way a moment."""
+        self._pools.launch.close(wait_s)
+        self._pools.terminate.close(wait_s)
+        self._lister.close()
+
+    # -- the machines of the cluster, for commands ------------------------------------------------
+
+    def machines(self, kind: NodeKind) -> list[Machine]:
+        found = [one for one in self.listing.newest().values() if one.kind is kind]
+        return [
+            Machine(node_id=m.node_id, node_type=m.node_type, ip=self._address(m), tags=m.shown_tags())
+            for m in found
+        ]
+
+    def create_head(self, request_id: str, launch: NodeLaunch, tags: Mapping[str, str]) -> None:
+        self.create(request_id, launch, {**tags, TAG_RAY_LAUNCH_REQUEST: request_id})
+
+    def create(
+        self, request_id: str, launch: NodeLaunch, tags: Mapping[str, str], count: int = 1
+    ) -> dict[str, Ec2Machine]:
+        """Launch machines with these tags and wait. Raises ProviderError with EC2's reason if none comes."""
+        request = FleetRequest(
+            request_id=RequestId(request_id), node_type=launch.node_type, count=count, is_new=True
+        )
+        made, failures = self.launcher.launch(self._tagged(request, tags, launch))
+        if not made:
+            raise CLASSES[failures[0].kind](failures[0].message)
+        return made
+
+    def terminate_machines(self, node_ids: Sequence[str]) -> None:
+        """Terminate machines; with the cache, stop on-demand ones. One that is gone is not an error.
+
+        Raises ProviderError for a machine that is so new that EC2 does not know it yet: it will exist.
+        """
+        ids = [one for one in node_ids if _ID.fullmatch(one)]
+        unknown = self._end(self.launcher.stopped.keep(ids) if self.launcher.stopped else ids)
+        too_new = [one for one in unknown if self.listing.is_new(one)]
+        self.listing.note_ended(one for one in ids if one not in too_new)
+        if too_new:
+            raise ProviderError(f"EC2 does not know {', '.join(too_new)} yet")
+
+    def _end(self, node_ids: Sequence[str]) -> set[str]:
+        """Return those that EC2 does not know."""
+        left, unknown = list(node_ids), set[str]()
+        while left:
+            try:
+                self.calls.ec2("terminate_instances", InstanceIds=left)
+                break
+            except ProviderError as error:
+                is_gone = code_of(error) == "InvalidInstanceID.NotFound"
+                gone = set(_ID.findall(str(error))) & set(left) if is_gone else set()
+                if not gone:
+                    raise
+                unknown |= gone
+                left = [one for one in left if one not in gone]
+        return unknown
+
+    def set_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
+        self._tag_writer.put(node_id, tags)
+        self.listing.note_tags(node_id, tags)
+
+    def _write_tags(self, node_ids: Sequence[str], tags: list[dict[str, str]]) -> None:
+        self.calls.ec2("create_tags", Resources=list(node_ids), Tags=tags)
 
     def _find(self, node_id: str) -> Ec2Machine | None:
-        return self.machines.get(node_id) if _ID.fullmatch(node_id) else None
+        return self.listing.get(node_id) if _ID.fullmatch(node_id) else None
 
-    def _known(self, node_id: str) -> Ec2Machine:
+    def machine(self, node_id: str) -> Ec2Machine:
+        """Return a machine of the cluster, dead or alive. Raises ValueError for an unknown one."""
         found = self._find(node_id)
         if found is None:
             raise ValueError(
@@ -125,203 +247,30 @@ class AwsNodeProvider(NodeProvider):
             )
         return found
 
-    # -- buying -----------------------------------------------------------------------------------
+    def tags(self, node_id: str) -> Mapping[str, str]:
+        return self.machine(node_id).shown_tags()
 
-    def create_node(self, node_config: dict[str, Any], tags: dict[str, str], count: int) -> dict[str, Any]:
-        """Buys machines; each call buys anew. Fewer than requested is no error, none at all is."""
-        batch = NodeBatch(node_config=node_config, tags=tags, count=count)
-        try:
-            return self._bought(batch, self._ids.fresh("c"))
-        except BatchRefused as refused:
-            if not refused.made:
-                raise refused.units[0] from None
-            return {node_id: {} for node_id in refused.made}
+    def internal_ip(self, node_id: str) -> str:
+        return self.machine(node_id).internal_ip
 
-    def create_node_batch(self, batch: NodeBatch) -> dict[str, Any]:
-        """Buys machines for one part of a request; repeated for the same one, it buys nothing more.
+    def address(self, node_id: str, *, is_inside: bool) -> str:
+        return self.internal_ip(node_id) if is_inside else self._address(self.machine(node_id))
 
-        Raises BatchRefused with what was made and a reason for each that was not.
-        """
-        return self._bought(batch, "")
+    def _address(self, machine: Ec2Machine) -> str:
+        is_inside = self.settings.get("use_internal_ips")
+        return machine.internal_ip if is_inside else machine.external_ip or machine.internal_ip
 
-    def _bought(self, batch: NodeBatch, salt: str) -> dict[str, Any]:
-        check_region(self.calls.region)
-        own = {TAG_CLUSTER: self.cluster_name, **({TAG_PART: str(batch.part)} if batch.part else {})}
-        tags = {**batch.tags, **own}
-        config = read_config(batch.node_config, self.launch_keys())
-        made: dict[str, Ec2Machine] = {}
-        if self._keeps_stopped:
-            first = batch.offers[0] if batch.offers else None
-            made |= self._stopped.take(tags, batch.count, first)
-        groups = self._groups(config, batch.offers)
-        refused: list[ProviderError] = []
-        for index, places in enumerate(groups):
-            wanted = batch.count - len(made)
-            if wanted <= 0:
-                break
-            request = tags.get(TAG_RAY_LAUNCH_REQUEST, ""), tags.get(TAG_RAY_USER_NODE_TYPE, "")
-            token = token_of(self.cluster_name, *request, batch.part, salt, index)
-            order = self._order(config, places, tags, wanted, token)
-            try:
-                found, refused = self._buy(order)
-            except ProviderError as error:
-                if not made:
-                    raise
-                found, refused = {}, [error] * wanted
-            made |= found
-        self.machines.note_made(made.values())
-        if refused:
-            raise BatchRefused(tuple(made), refused)
-        return {node_id: {} for node_id in made}
+    def is_gone(self, node_id: str) -> bool:
+        found = self._find(node_id)
+        return found is None or not found.lives
 
-    def _buy(self, order: Order) -> tuple[dict[str, Ec2Machine], list[ProviderError]]:
-        """Returns what was made, and an error for each that was not."""
-        usable = self._sold_out.usable(order.places)
-        if not usable:
-            return {}, [all_sold_out(order.places, self._sold_out)] * order.count
-        order = replace(order, places=tuple(usable))
-        try:
-            done = self._buyer.buy(order)
-        except ProviderError as error:
-            if not is_mismatch(error):
-                raise
-            return self._buy_rest(order)
-        return {n: _new_machine(n, order, place) for n, place in done.made.items()}, units_refused(
-            order, done
-        )
+    def answers(self, node_id: str) -> bool:
+        found = self._find(node_id)
+        return found is not None and found.state == "running"
 
-    def _buy_rest(self, order: Order) -> tuple[dict[str, Ec2Machine], list[ProviderError]]:
-        """Buys what is missing of a request that was made before with other parameters: of another size, or
-        with places that are sold out by now.
-        """
-        made = self.machines.of_request(order.tags)
-        if len(made) < order.count:
-            self.clock.sleep(SECOND_LOOK_S)
-            made = self.machines.of_request(order.tags)
-        missing = order.count - len(made)
-        if missing <= 0:
-            return made, []
-        rest = replace(order, count=missing, token=token_of(order.token, *sorted(made)))
-        try:
-            done = self._buyer.buy(rest)
-        except ProviderError as error:
-            return made, [error] * missing
-        more = {n: _new_machine(n, order, place) for n, place in done.made.items()}
-        return {**made, **more}, units_refused(rest, done)
-
-    def _groups(self, config: MachineConfig, offers: Sequence[Offer]) -> list[list[Place]]:
-        """Returns the places of each market, in the order of the offers."""
-        subnets = self.subnets.of(config.subnets)
-        types = config.machine_types or ("",)
-        if not offers:
-            market = "reserved" if config.reservation else config.market
-            return [[Place(machine_type=one, subnet=s, market=market) for s in subnets for one in types]]
-        places = [
-            Place(
-                machine_type=one,
-                subnet=subnet,
-                market=offer.market,
-                offer=offer.name,
-                rank=number * len(types) + rank,
-            )
-            for number, offer in enumerate(offers)
-            for rank, one in enumerate(types)
-            for subnet in subnets
-            if offer.zone in ("", subnet.zone)
-        ]
-        if not places:
-            zones = ", ".join(dict.fromkeys(offer.zone for offer in offers))
-            raise ProviderMisconfigured(
-                f"there is no subnet in {zones}: give SubnetIds with one, or other offers"
-            )
-        return [list(group) for _, group in groupby(places, key=lambda one: one.market)]
-
-    def _order(
-        self, config: MachineConfig, places: Sequence[Place], tags: Mapping[str, str], count: int, token: str
-    ) -> Order:
-        settings = dict(config.settings)
-        if places[0].market == "reserved":
-            check_reserved(config)
-        elif places[0].offer:  # bought as what it is, beside a reservation of the same type
-            settings.pop("CapacityReservationSpecification", None)
-        is_head = tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD
-        complete = self.defaults.settings(
-            replace(config, settings=settings), places[0].subnet.vpc, is_head=is_head
-        )
-        return Order(
-            config=config,
-            settings=complete,
-            places=tuple(places),
-            tags=tags,
-            count=count,
-            token=token,
-            is_ranked=len({one.rank for one in places}) > 1,
-        )
-
-    def launch_keys(self) -> LaunchKeys:
-        """Returns the keys of machines that this boto3 knows."""
-        if self._launch_keys is None:
-            template = self.calls.members_of("RequestLaunchTemplateData")
-            self._launch_keys = LaunchKeys(self.calls.members_of("RunInstancesRequest"), template)
-        return self._launch_keys
-
-    # -- changing and ending ----------------------------------------------------------------------
-
-    def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:
-        self._tag_writer.put(node_id, tags)
-        self.machines.note_tags(node_id, tags)
-
-    def _write_tags(self, node_ids: Sequence[str], tags: list[dict[str, str]]) -> None:
-        self.calls.ec2("create_tags", Resources=list(node_ids), Tags=tags)
-
-    @property
-    def max_terminate_nodes(self) -> int | None:
-        return 500
-
-    def terminate_node(self, node_id: str) -> dict[str, Any] | None:
-        return self.terminate_nodes([node_id])
-
-    def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
-        """Ends machines; with the cache, on-demand ones are stopped. One that is gone is no error."""
-        ids = [one for one in node_ids if _ID.fullmatch(one)]
-        self._end(self._stopped.keep(ids) if self._keeps_stopped else ids)
-        self.machines.note_ended(ids)
-        return None
-
-    def _end(self, node_ids: Sequence[str]) -> None:
-        left = list(node_ids)
-        while left:
-            try:
-                self.calls.ec2("terminate_instances", InstanceIds=left)
-                return
-            except ProviderError as error:
-                gone = (
-                    set(_ID.findall(str(error))) if code_of(error) == "InvalidInstanceID.NotFound" else set()
-                )
-                if not gone & set(left):
-                    raise
-                left = [one for one in left if one not in gone]
-
-    def cleanup_cluster_resources(self) -> None:
-        """Ends machines that are kept stopped, and removes launch templates: a cluster is down."""
-        if self._keeps_stopped:
-            self.machines.refresh()
-            self._end([one.node_id for one in self.machines.kept()])
-        AwsBootstrap(self.calls, self.provider_config, self.cluster_name, self.clock).remove_templates()
-
-
-def zones_of(provider_config: Mapping[str, Any]) -> list[str]:
-    """Returns the zones of `provider.availability_zone`, which is a list with commas."""
-    given = str(provider_config.get("availability_zone") or "")
-    return [zone.strip() for zone in given.split(",") if zone.strip()]
-
-
-def _new_machine(node_id: str, order: Order, place: Place | None) -> Ec2Machine:
-    """Returns a machine as it will be listed."""
-    return Ec2Machine(
-        node_id=node_id,
-        tags={**order.config.tags.get("instance", {}), **order.tags},
-        zone="" if place is None else place.subnet.zone,
-        is_spot=place is not None and place.market == "spot",
-        machine_type="" if place is None else place.machine_type,
-    )
+    def clean_up(self) -> None:
+        """Terminate machines that are kept stopped, and remove launch templates: the cluster is down."""
+        if self.launcher.stopped:
+            self.listing.refresh()
+            self._end([one.node_id for one in self.listing.kept()])
+        AwsBootstrap(self.calls, self.settings, self.cluster_name, self.clock).remove_templates()

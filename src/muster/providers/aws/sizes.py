@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.base.clock import Clock
-from muster.base.foreign import message_text
-from muster.config.node_launch import MachineSize, size_of
+from muster.base.untrusted import message_text
+from muster.config.check import MachineSize
 from muster.errors import MusterError, ProviderDenied
-from muster.providers.aws.calls import AwsCalls, check_region
+from muster.providers.aws.calls import AwsCalls
+from muster.providers.kind import known_size
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,7 @@ class InstanceSizes:
         self._said: set[str] = set()
 
     def __call__(self, provider: Mapping[str, Any], machine_types: Sequence[str]) -> dict[str, MachineSize]:
-        """Returns what EC2 describes of these types; {} for a provider that is not EC2."""
-        if provider.get("type") != "aws":
-            return {}
+        """Return what EC2 describes of these types."""
         region = str(provider.get("region") or "")
         fresh = [name for name in machine_types if (region, name) not in self._asked]
         if fresh:
@@ -54,13 +53,13 @@ class InstanceSizes:
             return
         self._asked.update((region, name) for name in names)
         for name, described in found.items():
-            told = read_size(described, size_of("aws", name))
+            told = read_size(described, known_size("aws", name))
             if told is not None:
                 self._known[region, name] = told
                 self._compare(name, told)
 
     def _described(self, region: str, profile: str | None, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        calls = AwsCalls(check_region(region), self._clock, profile)
+        calls = AwsCalls(region, self._clock, profile)
         found: dict[str, dict[str, Any]] = {}
         for start in range(0, len(names), AT_ONCE):
             # By filter: one name that EC2 does not know would refuse the whole call.
@@ -87,12 +86,12 @@ class InstanceSizes:
             raise errors[0]
         if not answers:
             raise MusterError(
-                f"EC2 has not described them within {self._limit_s:g} s; is it reached from here?"
+                f"EC2 has not described them within {self._limit_s:g} s", fix="is it reached from here?"
             )
         return answers[0]
 
     def _compare(self, name: str, told: MachineSize) -> None:
-        table = size_of("aws", name)
+        table = known_size("aws", name)
         if table is not None and table != told:
             self._say(
                 f"{name} has {shown(told)}, as EC2 says, and not {shown(table)} as in muster's own table"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from muster.base.foreign import error_text
 from muster.base.text import counted
+from muster.base.untrusted import error_text
 from muster.cluster.model import FailureKind
 from muster.providers.contract.subject import ProviderSubject
 from muster.providers.contract.watch import PromiseBroken, WatchedProvider
@@ -73,27 +73,22 @@ class ClusterEnd:
         pause_s = 0.0  # after the first time
         while True:
             listed = self._look()
-            unlisted = self._unlisted(listed)
+            # What create calls returned and no list shows: a list may be late, or an id wrong.
+            made = self._watch.made.get(self._name, {})
+            unlisted = [one for one in list(made) if one not in (listed or ()) and one not in self._given_up]
             if not listed and not unlisted and listed is not None:
                 return None
             if self._clock.monotonic() >= end_at:
                 return LeftMachines(tuple(listed or unlisted), self._why or "still listed")
-            self._report_count(len(listed or ()) + len(unlisted))
+            count = len(listed or ()) + len(unlisted)
+            if count != self._reported:
+                self._report(f"ending {counted(count, 'machine')} of {self._name}")
+            self._reported = count
             for node_id in [*(listed or ()), *unlisted]:
                 if self._due.get(node_id, 0.0) <= self._clock.monotonic() < end_at:
                     self._terminate(node_id, is_listed=node_id not in unlisted)
             self._clock.sleep(pause_s)
             pause_s = max(FIRST_LOOK_S, min(LAST_LOOK_S, pause_s * 2))
-
-    def _report_count(self, count: int) -> None:
-        if count != self._reported:
-            self._report(f"ending {counted(count, 'machine')} of {self._name}")
-        self._reported = count
-
-    def _unlisted(self, listed: list[str] | None) -> list[str]:
-        """Returns what create calls returned and no list shows: a list may be late, or an id wrong."""
-        made = self._watch.made.get(self._name, {})
-        return [one for one in list(made) if one not in (listed or ()) and one not in self._given_up]
 
     def _look(self) -> list[str] | None:
         """Returns what any object lists of ours; None when no new object can list either."""

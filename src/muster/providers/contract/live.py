@@ -15,25 +15,25 @@ from msgspec import field
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
-from muster.base.foreign import shown
 from muster.base.ids import IdSource
+from muster.base.untrusted import describe
 from muster.cluster.model import FailureKind
 from muster.config.check import Section, checked, nearest
 from muster.config.document import Document
-from muster.config.node_launch import node_launches
 from muster.config.schema import ClusterConfig
+from muster.config.to_spec import node_launches
 from muster.errors import ConfigError
-from muster.providers.bootstrap import completed
+from muster.providers.bootstrap import filled_in
 from muster.providers.contract.subject import CheckSizes, MachineOrder, ProviderSubject, RefusedOrder
 from muster.providers.contract.watch import CallWatch, PromiseBroken
-from muster.providers.registry import make_external, usable_class
 from muster.providers.v1.calls import V1Calls
+from muster.providers.v1.kind import make_external, usable_class
 
 RUN_PREFIX = "muster-check"
 _RUN = re.compile(rf"{RUN_PREFIX}-[0-9a-f]+")
 _CLUSTER = re.compile(rf"{RUN_PREFIX}-[0-9a-f]+-\d+")
 _MODULE = "provider.module"
-_OWN_CLASSES = {"aws": "muster.providers.aws.provider.AwsNodeProvider"}
+_OWN_CLASSES = {"aws": "muster.providers.aws.v1_view.AwsNodeProvider"}
 _NOTHING_KEPT = {"cache_stopped_nodes": False}  # or Ray's providers stop machines whose disks cost on
 MOST_CLUSTERS = 60  # of one run
 
@@ -90,10 +90,11 @@ class LiveProvider:
         watch = CallWatch(clock, sizes.call_limit_s)
         try:
             text = "bootstrap_config(...)"
-            config = watch.limited("bootstrap_config", text, lambda: completed(self.config)).answer
+            found = usable_class(self.config.provider.settings())
+            config = watch.limited(text, lambda: filled_in(self.config, found))
             settings = config.provider.settings()
-            made = watch.limited("__init__", "the constructor", lambda: make_external(settings, run))
-            if watch.limited("is_readonly", "is_readonly()", V1Calls(made, run).read_only):
+            made = watch.limited("the constructor", lambda: make_external(settings, run))
+            if watch.limited("is_readonly()", V1Calls(made, run).read_only):
                 raise ConfigError(f"{self.class_name} is read-only: it makes no machines", path=_MODULE)
         except PromiseBroken as late:
             raise ConfigError(late.did, path=_MODULE) from None
@@ -131,7 +132,9 @@ def live_provider(config: ClusterConfig, module: str | None, node_type: str | No
     named = module or config.provider.module or _OWN_CLASSES.get(config.provider.type)
     if named is None:
         raise ConfigError(
-            "names no class; give MODULE.CLASS on the command line, or write module: there", path="provider"
+            "names no class",
+            path="provider",
+            fix="give MODULE.CLASS on the command line, or write module: there",
         )
     settings = {**config.provider.settings(), "type": "external", "module": named, **_NOTHING_KEPT}
     usable_class(settings)
@@ -146,7 +149,9 @@ def _chosen_type(config: ClusterConfig, node_type: str | None) -> str:
         return next((name for name in types if name != config.head_type), config.head_type)
     if node_type not in types:
         raise ConfigError(
-            f"has no type {shown(node_type)}; {nearest(node_type, types)}", path="available_node_types"
+            f"has no type {describe(node_type)}",
+            path="available_node_types",
+            fix=f"{nearest(node_type, types)}",
         )
     return node_type
 
@@ -163,6 +168,9 @@ def clusters_of(name: str) -> list[str]:
     if _RUN.fullmatch(name):
         return [f"{name}-{number}" for number in range(1, MOST_CLUSTERS + 1)]
     raise ConfigError(
-        f"{shown(name)} is no run of `muster provider check`; its report names the run, for example"
-        f" {RUN_PREFIX}-0a1b2c3d4e5f (for a cluster of your own: muster down)"
+        f"{describe(name)} is no run of `muster provider check`",
+        fix=(
+            f"its report names the run, for example"
+            f" {RUN_PREFIX}-0a1b2c3d4e5f (for a cluster of your own: muster down)"
+        ),
     )

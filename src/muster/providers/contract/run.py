@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from muster.base.foreign import error_text
+from muster.base.untrusted import error_text
 from muster.providers.contract import launches, nodes, tags
 from muster.providers.contract.check import Check, DoesNotApply
 from muster.providers.contract.end import END_CALLS, LeftMachines, end_machines

@@ -13,10 +13,11 @@ from typing import Any
 from muster.base.clock import Clock, SystemClock
 from muster.base.ids import RequestId
 from muster.cluster.model import CloudInstance, FailureKind
-from muster.config.node_launch import NodeLaunch
-from muster.providers.batching import BatchingNodeProvider, SubmittingProvider, submitting
+from muster.config.to_spec import NodeLaunch
+from muster.providers.background_calls import inline_pools
+from muster.providers.batching import SubmittingProvider, submitting
 from muster.providers.contract.watch import CALL_S, CallWatch, WatchedProvider
-from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.providers.v1.adapter import V1Adapter
 from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_NODE_NAME, worker_tags
 
 
@@ -88,16 +89,14 @@ class ProviderSubject:
         """Returns a new object: of a cluster, or of a new one, whose nodes from before are left alone."""
         name = self.cluster() if cluster_name is None else cluster_name
         text = f"the constructor, for cluster {name!r},"
-        made = self.watch.watched(
-            self.watch.call("__init__", text, lambda: submitting(self._make(name))), name
-        )
+        made = self.watch.watched(self.watch.call(text, lambda: submitting(self._make(name))), name)
         if cluster_name is None:
             self.watch.leave_alone(name, made.non_terminated_nodes({}))
         return made
 
     def object_for_ending(self, cluster_name: str) -> WatchedProvider:
         """Returns a new object although the check has ended."""
-        made = self.watch.limited("__init__", "the constructor", lambda: submitting(self._make(cluster_name)))
+        made = self.watch.limited("the constructor", lambda: submitting(self._make(cluster_name)))
         return WatchedProvider(made, cluster_name, self.watch)
 
     def is_strange(self, provider: WatchedProvider, node_id: str) -> bool:
@@ -130,7 +129,7 @@ class ProviderSubject:
         """Returns a provider that refuses with this kind, and the order; None where nothing provokes it."""
         name = self.cluster()
         order: RefusedOrder | None = self.watch.call(
-            "__init__", "the constructor", lambda: self._make_refused(kind, name)
+            "the constructor", lambda: self._make_refused(kind, name)
         )
         if order is None:
             self.clusters.pop()
@@ -195,4 +194,4 @@ class ProviderSubject:
 
 def keeps_tags(provider: WatchedProvider) -> bool:
     """Returns whether nodes have tags of their own; those that are requested by number have none."""
-    return not isinstance(provider.bare, SubmittingProvider | BatchingNodeProvider)
+    return not isinstance(provider.bare, SubmittingProvider)

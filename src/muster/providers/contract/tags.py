@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from muster.base.foreign import error_text
+from muster.base.untrusted import error_text
 from muster.providers.contract.check import DoesNotApply, check, checks_in, crowd, one, two
 from muster.providers.contract.subject import ProviderSubject, keeps_tags
 from muster.providers.contract.watch import PromiseBroken, WatchedProvider, promised

@@ -7,15 +7,14 @@ be ended whatever happens later.
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future, wait
 from typing import Any
 
 from muster.base.clock import Clock
-from muster.base.foreign import shown
+from muster.base.untrusted import describe
+from muster.host.call_threads import ThreadPool
 from muster.providers.v1.failures import provider_call
 
 CALL_S = 120.0
@@ -43,71 +42,28 @@ class NoMoreCalls(Exception):
     """A NoMoreCalls ends a check that was interrupted, or that has taken too long."""
 
 
-Job = Callable[[], Any]
-
-
-class CallThreads:
-    """A CallThreads runs each call on a thread that is idle or new; a hung call costs its thread.
-
-    Threads are used again rather than ended: a process that a provider starts may die with its thread.
-    """
-
-    def __init__(self) -> None:
-        self._idle: list[queue.SimpleQueue[tuple[Job, Future[Any]] | None]] = []
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def submit(self, job: Job) -> Future[Any]:
-        future: Future[Any] = Future()
-        with self._lock:
-            inbox = self._idle.pop() if self._idle else None
-        if inbox is None:
-            inbox = queue.SimpleQueue()
-            threading.Thread(target=self._serve, args=(inbox,), name="provider-call", daemon=True).start()
-        inbox.put((job, future))
-        return future
-
-    def _serve(self, inbox: queue.SimpleQueue[tuple[Job, Future[Any]] | None]) -> None:
-        while (item := inbox.get()) is not None:
-            job, future = item
-            result, error = None, None
-            try:
-                result = job()
-            except BaseException as raised:  # noqa: BLE001 - raised again where the call was made
-                error = raised
-            with self._lock:
-                is_done = self._closed
-                if not is_done:
-                    self._idle.append(inbox)
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-            if is_done:
-                return
-
-    def close(self) -> None:
-        """Ends the idle threads, and each other one after its call."""
-        with self._lock:
-            self._closed, idle, self._idle = True, self._idle, []
-        for inbox in idle:
-            inbox.put(None)
-
-
 class CallWatch:
-    """A CallWatch makes the calls of one run."""
+    """Makes the calls of one run, each on a thread that it may keep forever.
+
+    A check calls a WatchedProvider. `call` refuses when the check is over; `limited` runs the provider's
+    method on a thread and waits. That thread notes the ids of new and ended nodes, also after the wait.
+    """
 
     def __init__(self, clock: Clock, call_limit_s: float = CALL_S) -> None:
         self.clock, self.call_limit_s = clock, call_limit_s
         self.objects: dict[str, list[WatchedProvider]] = {}  # cluster -> every object made for it
         self.made: dict[str, dict[str, None]] = {}  # cluster -> ids that create calls returned, not ended yet
-        self.made_any = False  # whether a create call was made at all
         self.before: dict[str, frozenset[str]] = {}  # cluster -> what was listed before anything was made
-        self._threads = CallThreads()
-        self._under_way: list[Future[Any]] = []  # calls that may still make a machine
+        self._threads = ThreadPool("provider-call")
+        self._creates: list[Future[Any]] = []  # every call that may have made a machine
         self._lock = threading.Lock()
         self._end_at = float("inf")
         self._why = ""
+
+    @property
+    def made_any(self) -> bool:
+        """Returns whether a create call was made at all."""
+        return bool(self._creates)
 
     def watched(self, provider: Any, cluster_name: str) -> WatchedProvider:  # noqa: ANN401 - duck typed
         """Returns the provider with every call watched."""
@@ -119,27 +75,23 @@ class CallWatch:
         """Refuses calls after a moment of `clock.monotonic()`; those of `limited` are made at any time."""
         self._end_at, self._why = end_at, why
 
-    def call(self, name: str, text: str, job: Job) -> Any:  # noqa: ANN401 - what the provider returns
+    def call(self, text: str, job: Callable[[], Any], *, is_create: bool = False) -> Any:  # noqa: ANN401
         """Makes a call of a check; raises what it raises, or PromiseBroken when it takes too long."""
         if self.clock.monotonic() >= self._end_at:
             raise NoMoreCalls(self._why)
-        return self.limited(name, text, job)
+        return self.limited(text, job, is_create=is_create)
 
-    def limited(self, name: str, text: str, job: Job) -> Any:  # noqa: ANN401
+    def limited(self, text: str, job: Callable[[], Any], *, is_create: bool = False) -> Any:  # noqa: ANN401
+        """Makes a call although the check may have ended."""
         future = self._threads.submit(lambda: provider_call(job))
-        if name.startswith("create_node"):
-            with self._lock:
-                self.made_any = True
-                self._under_way = [*(one for one in self._under_way if not one.done()), future]
-        try:
-            return future.result(self.call_limit_s)
-        except FutureTimeout:
-            if future.done():
-                return future.result()  # which raises the provider's own TimeoutError, if it is one
+        if is_create:
+            self._creates.append(future)
+        if not wait((future,), self.call_limit_s).done:
             raise PromiseBroken(
                 f"{text} has not returned after {self.call_limit_s:g} s",
                 "every call returns; one that waits for a slow cloud gives up and raises",
-            ) from None
+            )
+        return future.result()
 
     def note_made(self, cluster_name: str, answer: object) -> None:
         """Remembers the ids that a create call returned."""
@@ -162,12 +114,7 @@ class CallWatch:
 
     def wait_for_creates(self) -> bool:
         """Waits for create calls under way, as long as one may take; returns whether all have ended."""
-        end = self.clock.monotonic() + self.call_limit_s
-        while any(not one.done() for one in self._under_way):
-            if self.clock.monotonic() >= end:
-                return False
-            self.clock.sleep(0.02)
-        return True
+        return not wait(self._creates, self.call_limit_s).not_done
 
     def close(self) -> None:
         self._threads.close()
@@ -184,34 +131,24 @@ class WatchedProvider:
         found = provider_call(lambda: getattr(self.bare, name))
         if not callable(found):
             return found
-
-        def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - those of the provider
-            text = call_text(name, arguments, named)
-            answer = self._watch.call(name, text, lambda: self._noted(name, found, arguments, named))
-            return checked_answer(name, text, answer)
-
-        return call
+        return lambda *arguments, **named: self._make(self._watch.call, name, *arguments, **named)
 
     def ending(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401 - those of the provider
         """Makes a call although the check has ended: to look for its nodes, and to end them."""
-        text, found = call_text(name, arguments, {}), getattr(self.bare, name)
-        answer = self._watch.limited(name, text, lambda: self._noted(name, found, arguments, {}))
-        return checked_answer(name, text, answer)
+        return self._make(self._watch.limited, name, *arguments)
 
-    def _noted(
-        self,
-        name: str,
-        found: Callable[..., object],
-        arguments: Sequence[Any],
-        named: Mapping[str, Any],
-    ) -> object:
-        """Makes a call and notes its effect, on its own thread: it may end after it was given up."""
-        answer = found(*arguments, **named)
-        if name.startswith("create_node"):
-            self._watch.note_made(self.cluster_name, answer)
-        elif name.startswith("terminate_node") and arguments:
-            self._watch.note_ended(self.cluster_name, arguments[0])
-        return answer
+    def _make(self, make: Callable[..., Any], name: str, /, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+        text, is_create = call_text(name, arguments, named), name.startswith("create_node")
+
+        def noted() -> object:
+            answer = getattr(self.bare, name)(*arguments, **named)
+            if is_create:
+                self._watch.note_made(self.cluster_name, answer)
+            elif name.startswith("terminate_node") and arguments:
+                self._watch.note_ended(self.cluster_name, arguments[0])
+            return answer
+
+        return checked_answer(name, text, make(text, noted, is_create=is_create))
 
 
 def call_text(name: str, arguments: Sequence[object], named: Mapping[str, object]) -> str:
@@ -221,7 +158,7 @@ def call_text(name: str, arguments: Sequence[object], named: Mapping[str, object
 
 
 def _brief(value: object) -> str:
-    return "{...}" if isinstance(value, dict) and len(value) > 2 else shown(value)
+    return "{...}" if isinstance(value, dict) and len(value) > 2 else describe(value)
 
 
 def _is_ids(value: object) -> bool:
@@ -265,5 +202,5 @@ def checked_answer(name: str, text: str, answer: Any) -> Any:  # noqa: ANN401 - 
     """Returns the answer; raises PromiseBroken for one of a wrong shape."""
     fits, promise = _SHAPES.get(name, (None, ""))
     if fits is not None and not fits(answer):
-        raise PromiseBroken(f"{text} returned {shown(answer)}", f"{name} {promise}")
+        raise PromiseBroken(f"{text} returned {describe(answer)}", f"{name} {promise}")
     return answer

@@ -13,6 +13,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -92,48 +93,90 @@ class KubeClient:
     def raw(self, method: str, path: str, body: object = None, kind: str = "") -> bytes:
         """Returns the body of a good answer. Raises KubeError, KubeUnreachable when there was none."""
         data = None if body is None else msgspec.json.encode(body)
-        try:
-            return self._once(method, path, data, kind)
-        except KubeError as error:
-            if error.code != http.client.UNAUTHORIZED:
-                raise
-        self.drop_connection()  # a renewed certificate counts with a new connection
-        return self._once(method, path, data, kind, fresh=True)
+        return self._accepted(method, path, data, kind if data is not None else "").content
 
-    def _once(self, method: str, path: str, data: bytes | None, kind: str, fresh: bool = False) -> bytes:
-        headers = self._headers(kind if data is not None else "", fresh)
-        is_reused = getattr(self._own, "connection", None) is not None
+    @contextmanager
+    def stream(self, path: str, query: Mapping[str, object], idle_s: float) -> Iterator[EventStream]:
+        """Opens a watch; one that is silent for `idle_s` counts as broken, and raises KubeUnreachable."""
+        events = self._accepted("GET", with_query(path, query), idle_s=idle_s).events
         try:
-            answer = self._send(method, path, data, headers)
+            yield events
         except _BROKEN as error:
-            self.drop_connection()
-            # A server closes connections that were quiet; only what changes nothing is simply sent again.
-            if not is_reused or method != "GET":
-                raise self._unreachable(error) from None
+            raise self._unreachable(error) from None
+        finally:
+            events.close()
+
+    def _accepted(
+        self, method: str, path: str, data: bytes | None = None, kind: str = "", idle_s: float | None = None
+    ) -> Answer:
+        """Returns a good answer; one that refuses the token is tried again with a fresh one."""
+        for fresh in (False, True):
+            headers = {"Accept": "application/json", "User-Agent": "muster"}
+            headers |= self.access.headers(fresh=fresh) | ({"Content-Type": kind} if kind else {})
             try:
-                answer = self._send(method, path, data, headers)
-            except _BROKEN as again:
+                answer = self.request(method, path, data, headers, idle_s)
+            except _BROKEN as error:
                 self.drop_connection()
-                raise self._unreachable(again) from None
-        code, retry_after, content = answer
-        if code >= http.client.BAD_REQUEST:
-            raise refusal(code, content, method, path, retry_after)
-        return content
+                raise self._unreachable(error) from None
+            if answer.code != http.client.UNAUTHORIZED:
+                break
+            self.drop_connection()  # a renewed certificate takes effect with a new connection
+        if answer.code >= http.client.BAD_REQUEST:
+            raise refusal(answer.code, answer.content, method, path, answer.retry_after)
+        return answer
+
+    # -- the wire -----------------------------------------------------------------------------
+
+    def request(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str], idle_s: float | None = None
+    ) -> Answer:
+        """Sends one request: all that muster asks of an API server. With `idle_s` the answer is a stream."""
+        if idle_s is not None:
+            return self._send(self._connect(idle_s), method, path, data, headers, is_stream=True)
+        connection = getattr(self._own, "connection", None)
+        try:
+            return self._send(connection or self._keep(), method, path, data, headers)
+        except _BROKEN:
+            # A server closes connections that were quiet; only what changes nothing is simply sent again.
+            if connection is None or method != "GET":
+                raise
+            self.drop_connection()
+            return self._send(self._keep(), method, path, data, headers)
 
     def _send(
-        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
-    ) -> tuple[int, str | None, bytes]:
-        connection = getattr(self._own, "connection", None)
-        if connection is None:
-            connection = self._own.connection = self._connect(self._timeout_s)
-            with self._lock:
-                self._open.add(connection)
-        connection.request(method, self._prefix + path, body=data, headers=headers)
-        answer = connection.getresponse()
-        content = answer.read(_MAX_ANSWER)
-        if answer.will_close:
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        data: bytes | None,
+        headers: dict[str, str],
+        *,
+        is_stream: bool = False,
+    ) -> Answer:
+        try:
+            connection.request(method, self._prefix + path, body=data, headers=headers)
+            found = connection.getresponse()
+        except _BROKEN:
+            connection.close()
+            raise
+        answer = Answer(found.status, found.getheader("Retry-After"))
+        if is_stream and answer.code < http.client.BAD_REQUEST:
+            answer.events = EventStream(found, connection)
+            return answer
+        answer.content = found.read(_MAX_ANSWER)
+        if is_stream:
+            connection.close()
+        elif found.will_close:
             self.drop_connection()
-        return answer.status, answer.getheader("Retry-After"), content
+        return answer
+
+    def _keep(self) -> http.client.HTTPConnection:
+        """Opens the connection that this thread uses from now on."""
+        connection: http.client.HTTPConnection = self._connect(self._timeout_s)
+        self._own.connection = connection
+        with self._lock:
+            self._open.add(connection)
+        return connection
 
     def drop_connection(self) -> None:
         """Closes this thread's connection; the next request opens another."""
@@ -150,42 +193,6 @@ class KubeClient:
             connections, self._open = self._open, set()
         for connection in connections:
             connection.close()
-
-    # -- streams ------------------------------------------------------------------------------
-
-    @contextmanager
-    def stream(self, path: str, query: Mapping[str, object], idle_s: float) -> Iterator[EventStream]:
-        """Opens a watch; one that is silent for `idle_s` counts as broken, and raises KubeUnreachable."""
-        connection = self._connect(idle_s)
-        try:
-            whole = self._prefix + with_query(path, query)
-            answer = None
-            for fresh in (False, True):
-                connection.request("GET", whole, headers=self._headers("", fresh))
-                answer = connection.getresponse()
-                if answer.status != http.client.UNAUTHORIZED or fresh:
-                    break
-                answer.read()
-            assert answer is not None
-            if answer.status >= http.client.BAD_REQUEST:
-                raise refusal(
-                    answer.status,
-                    answer.read(),
-                    "GET",
-                    with_query(path, query),
-                    answer.getheader("Retry-After"),
-                )
-            yield EventStream(answer, connection)
-        except _BROKEN as error:
-            raise self._unreachable(error) from None
-        finally:
-            connection.close()
-
-    # -- how ----------------------------------------------------------------------------------
-
-    def _headers(self, kind: str, fresh: bool) -> dict[str, str]:
-        headers = {"Accept": "application/json", "User-Agent": "muster", **self.access.headers(fresh=fresh)}
-        return {**headers, "Content-Type": kind} if kind else headers
 
     def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
         if self.access.url.startswith("https://"):
@@ -204,10 +211,10 @@ class KubeClient:
 
 
 class EventStream:
-    """An EventStream yields the lines of a watch; `stop` may be called from another thread."""
+    """The lines of a watch; `stop` may be called from another thread."""
 
     def __init__(self, answer: http.client.HTTPResponse, connection: http.client.HTTPConnection) -> None:
-        self._answer, self._socket = answer, connection.sock
+        self._answer, self._connection, self._socket = answer, connection, connection.sock
 
     def __iter__(self) -> Iterator[bytes]:
         while line := self._answer.readline():
@@ -220,6 +227,19 @@ class EventStream:
                 self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # it has ended by itself
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@dataclass
+class Answer:
+    """The answer to one request: its content, or the events of a stream."""
+
+    code: int
+    retry_after: str | None = None
+    content: bytes = b""
+    events: EventStream = field(init=False)
 
 
 def with_query(path: str, query: Mapping[str, object] | None) -> str:
@@ -249,7 +269,11 @@ def refusal(code: int, content: bytes, method: str, path: str, retry_after: str 
         )
     else:
         text = f"the API server answers {code} to {verb} {resource}: {message or reason or 'no reason given'}"
-    return KubeError(text, code=code, reason=reason, retry_after_s=_seconds(retry_after))
+    try:
+        seconds = None if retry_after is None else min(max(0.0, float(retry_after)), 600.0)
+    except ValueError:
+        seconds = None
+    return KubeError(text, code=code, reason=reason, retry_after_s=seconds)
 
 
 def _asked(method: str, path: str) -> tuple[str, str]:
@@ -265,10 +289,3 @@ def _asked(method: str, path: str) -> tuple[str, str]:
     if method == "GET":
         return ("watch" if "watch=" in query else "get" if rest else "list"), resource
     return {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(method, method.lower()), resource
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        return None if text is None else min(max(0.0, float(text)), 600.0)
-    except ValueError:
-        return None

@@ -158,7 +158,7 @@ def from_kubeconfig(
     user = _named(data, "users", "user", chosen["user"], path) if chosen.get("user") else {}
     if not isinstance(cluster.get("server"), str):
         raise ProviderMisconfigured(
-            f"{path}: cluster {chosen.get('cluster')!r} has no server; add its address"
+            f"{path}: cluster {chosen.get('cluster')!r} has no server", fix="add its address"
         )
     plugin = ExecPlugin(user["exec"], path.parent, environment, clock) if user.get("exec") else None
     return _access(cluster, user, path.parent, plugin), chosen.get("namespace") or ""
@@ -204,7 +204,7 @@ def _named(data: Plain, plural: str, singular: str, name: str, path: Path) -> Pl
             found: Plain = entry[singular]
             return found
     known = ", ".join(str(entry.get("name")) for entry in entries) or "none"
-    raise ProviderMisconfigured(f"{path} has no {singular} {name!r}; there are {known}")
+    raise ProviderMisconfigured(f"{path} has no {singular} {name!r}", fix=f"there are {known}")
 
 
 def _decoded(section: Plain, key: str) -> str:

@@ -1,4 +1,4 @@
-"""KubeEffects resizes pods and ends the idle cluster, on a thread of its own: no caller waits.
+"""KubeEffects resizes pods and ends the idle cluster in the background: no caller waits.
 
 A verb that the service account lacks is named once, and what needs it stays off.
 """
@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 
-from muster.base.foreign import error_text
 from muster.base.ids import CloudId
 from muster.base.log import OnChange
+from muster.base.untrusted import error_text
 from muster.cluster.model import FailureKind, IdlePolicy, ResizeFailure
 from muster.providers.kuberay.client import MERGE_PATCH, KubeClient, KubeError, KubePaths
 from muster.providers.kuberay.idle_cluster import finalizer_patch, suspend_patch
 from muster.providers.kuberay.pod_resize import SizedPod, resize_patch
+from muster.providers.kuberay.watch import Routine, Steps
 
 logger = logging.getLogger(__name__)
 
 _FORBIDDEN, _NOT_FOUND = 403, 404
+_QUIET_S = 3600.0  # until it is woken
 _LATER = frozenset({0, 409, 429, 500, 502, 503, 504})  # what may succeed at another time
 
 
@@ -31,7 +34,8 @@ class KubeEffects:
 
     def __init__(self, client: KubeClient, paths: KubePaths) -> None:
         self._client, self._paths = client, paths
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kuberay-effects")
+        self._calls: deque[Callable[[], None]] = deque()
+        self.routine = Routine("kuberay-effects", self._work())
         self._lock = threading.Lock()
         self._changes = OnChange(logger)
         self._sizes: dict[CloudId, Mapping[str, float]] = {}  # that wait to be sent
@@ -46,7 +50,7 @@ class KubeEffects:
             is_waiting = cloud_id in self._sizes
             self._sizes[cloud_id] = dict(desired)
         if not is_waiting:
-            self._thread.submit(self._resize, cloud_id)
+            self._submit(partial(self._resize, cloud_id))
 
     def end_cluster(self, policy: IdlePolicy) -> None:
         """Starts to suspend or delete the cluster; one call at a time."""
@@ -54,16 +58,23 @@ class KubeEffects:
             if self._is_ending or policy not in self.idle_policies:
                 return
             self._is_ending = True
-        self._thread.submit(self._end, policy)
+        self._submit(partial(self._end, policy))
 
     def poll_resize_failures(self) -> Sequence[ResizeFailure]:
         with self._lock:
             polled, self._failures = self._failures, []
         return polled
 
-    def close(self) -> None:
-        """Waits for the call that is under way; what was not sent is asked for again by the next process."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+    def _submit(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        self.routine.wake()
+
+    def _work(self) -> Steps:
+        while True:
+            while self._calls:
+                self._calls.popleft()()
+                yield 0.0
+            yield _QUIET_S
 
     def _resize(self, cloud_id: CloudId) -> None:
         with self._lock:

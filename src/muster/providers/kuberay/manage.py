@@ -107,8 +107,8 @@ class RayClusterManager:
         cluster = self.find()
         if cluster is None:
             raise ClusterError(
-                f"there is no RayCluster {self._paths.cluster} in namespace {self._paths.namespace};"
-                " `muster up FILE` makes it"
+                f"there is no RayCluster {self._paths.cluster} in namespace {self._paths.namespace}",
+                fix="`muster up FILE` makes it",
             )
         listed = self._client.get(
             self._paths.pods, {"labelSelector": f"{CLUSTER_LABEL}={self._paths.cluster}"}

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from muster.base.resources import Resources
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
+from muster.cluster.states import ResizeLimits, ResizeStatus
 from muster.providers.kuberay.ray_cluster import quantity
 
 ANNOTATION = "ray.io/ippr"

@@ -1,4 +1,4 @@
-"""A PodWatch keeps the pods of one RayCluster up to date in a thread: one list, and then a watch.
+"""A PodWatch keeps the pods of one RayCluster up to date: one list, and then a watch.
 
 A watch that breaks is resumed where it was; one that the server no longer knows begins with a new list. The
 list that a tick reads is never older than what was shown before.
@@ -14,20 +14,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from muster.base.clock import Clock, SystemClock
-from muster.base.foreign import error_text
+from muster.base.clock import Clock
 from muster.base.log import OnChange
+from muster.base.untrusted import error_text
 from muster.errors import MusterError, ProviderError
-from muster.providers.kuberay.client import EventStream, KubeClient, KubeError, KubePaths, with_query
+from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths, with_query
 from muster.providers.kuberay.pods import CLUSTER_LABEL, Pod, PodObject, read_pod
+from muster.providers.kuberay.watch import EXPIRED, ResourceWatch
 
 logger = logging.getLogger(__name__)
 
-WATCH_S = 240  # a watch is begun anew after this: the server ends it
-SILENT_S = 90.0  # bookmarks come every minute: a connection that brings nothing for longer is broken
 TOO_OLD_S = 180.0  # a list that nothing has confirmed for so long is not used
-RETRY_S = (0.2, 30.0)  # first and longest pause after a failure
-_EXPIRED = 410
 _MAX_OUTDATED = 20  # then the server has begun to count anew, and its lists are taken as they are
 
 
@@ -77,27 +74,20 @@ _BOOKMARK = msgspec.json.Decoder(VersionOnly)
 _STATUS = msgspec.json.Decoder(WatchStatus)
 
 
-class PodWatch:
-    """A PodWatch is started once, and closed."""
+class PodWatch(ResourceWatch):
+    """Knows the pods once `routine` has listed them."""
 
-    def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock | None = None) -> None:
-        self._client, self._paths, self._clock = client, paths, clock or SystemClock()
+    def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock) -> None:
+        super().__init__(client, paths.pods, "kuberay-pods")
+        self._paths, self._clock = paths, clock
         self._selector = f"{CLUSTER_LABEL}={paths.cluster}"
         self._lock = threading.Lock()
-        self._ended = threading.Event()
         self._pods: dict[str, Pod] = {}
-        self._version = ""
         self._newest = 0  # version that was ever shown
         self._outdated = 0  # lists in a row that were older
         self._confirmed_at: float | None = None  # None: never listed
         self._problem: Exception | None = None
-        self._stream: EventStream | None = None
         self._changes = OnChange(logger)
-        self._thread = threading.Thread(target=self._run, name="kuberay-pods", daemon=True)
-        self.changed = threading.Event()  # set after every change, for whoever waits
-
-    def start(self) -> None:
-        self._thread.start()
 
     def pods(self) -> Mapping[str, Pod]:
         """Returns the pods by name. Raises PodsNotKnown, or ProviderDenied, when they are not known."""
@@ -116,43 +106,29 @@ class PodWatch:
             known = self._confirmed_at
         return float("inf") if known is None else self._clock.monotonic() - known
 
-    def close(self) -> None:
-        self._ended.set()
-        stream = self._stream
-        if stream is not None:
-            stream.stop()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
+    # -- the routine --------------------------------------------------------------------------
 
-    # -- the thread ---------------------------------------------------------------------------
+    def _begin(self) -> dict[str, object]:
+        if not self._version:
+            self.relist()
+        return {"labelSelector": self._selector, "resourceVersion": self._version}
 
-    def _run(self) -> None:
-        pause_s, longest_s = RETRY_S
-        while not self._ended.is_set():
-            try:
-                if not self._version:
-                    self.relist()
-                self._follow()
-                pause_s = RETRY_S[0]
-            except Exception as error:  # noqa: BLE001 - whatever went wrong, the pods must be watched
-                if self._ended.is_set():
-                    return
-                self._note(error)
-                wait_s = getattr(error, "retry_after_s", None) or pause_s
-                pause_s = min(2 * pause_s, longest_s)
-                self._ended.wait(wait_s)
+    def _opened(self) -> None:
+        self._confirm()
 
-    def _note(self, error: Exception) -> None:
-        if isinstance(error, KubeError) and error.code == _EXPIRED:
-            self._version = ""  # what was missed is only known from a new list
-            return
-        with self._lock:
-            self._problem = error
-        self._changes.log(logging.WARNING, "watch", f"the pods cannot be watched: {error_text(error)}")
+    def _failed(self, error: Exception) -> float | None:
+        if not isinstance(error, KubeError) or error.code != EXPIRED:
+            with self._lock:
+                self._problem = error
+            self._changes.log(logging.WARNING, "watch", f"the pods cannot be watched: {error_text(error)}")
+        return None
 
     def relist(self) -> None:
         """Replaces what is known by a list, unless that is older than what was shown before."""
-        found = _LIST.decode(self._client.raw("GET", with_query(self._paths.pods, self._list_query())))
+        query: dict[str, object] = {"labelSelector": self._selector}
+        if self._newest:
+            query |= {"resourceVersion": self._newest, "resourceVersionMatch": "NotOlderThan"}
+        found = _LIST.decode(self._client.raw("GET", with_query(self._paths.pods, query)))
         version = _number(found.metadata.version)
         if version < self._newest and self._outdated < _MAX_OUTDATED:
             self._outdated += 1
@@ -167,40 +143,14 @@ class PodWatch:
         self._version, self._newest, self._outdated = found.metadata.version, version, 0
         self._confirm()
 
-    def _list_query(self) -> dict[str, object]:
-        query: dict[str, object] = {"labelSelector": self._selector}
-        if self._newest:
-            query |= {"resourceVersion": self._newest, "resourceVersionMatch": "NotOlderThan"}
-        return query
-
-    def _follow(self) -> None:
-        """Reads a watch to its end."""
-        query = {
-            "labelSelector": self._selector,
-            "watch": "1",
-            "resourceVersion": self._version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": WATCH_S,
-        }
-        with self._client.stream(self._paths.pods, query, SILENT_S) as stream:
-            self._stream = stream
-            self._confirm()
-            try:
-                for line in stream:
-                    if self._ended.is_set():
-                        return
-                    self._take(_EVENT.decode(line))
-            finally:
-                self._stream = None
-
     def _confirm(self) -> None:
         with self._lock:
             self._confirmed_at = self._clock.monotonic()
             self._problem = None
         self._changes.forget("watch")
-        self.changed.set()
 
-    def _take(self, event: WatchEvent) -> None:
+    def _take(self, line: bytes) -> None:
+        event = _EVENT.decode(line)
         if event.type == "ERROR":
             status = _STATUS.decode(event.object)
             raise KubeError(f"the watch of pods ended: {status.message}", code=status.code)

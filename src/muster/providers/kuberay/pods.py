@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct, field
 
 from muster.base.ids import CloudId
-from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import CloudInstance, FailureKind, MachineProblem, NodeKind
+from muster.cluster.states import ResizeStatus
 from muster.providers.kuberay.pod_resize import SizedContainer, SizedSpec, resize_status
 
 CLUSTER_LABEL = "ray.io/cluster"
@@ -153,15 +153,18 @@ def read_pod(found: PodObject, now: float) -> Pod | None:
     if kind is None or not group:
         return None
     leaves_at, leaving = _leaving(found, now)
-    ended = _ended(found.status)
+    status = found.status
+    ended = _text(status.reason or status.phase, status.message) if status.phase in _ENDED else ""
+    # As in Ray: the first container decides, which is the one of Ray.
+    is_running = any(c.state.running is not None for c in (status.containers or ())[:1])
     machine = CloudInstance(
         cloud_id=CloudId(found.metadata.name),
         node_type=group,
         kind=kind,
-        is_running=_is_running(found.status) and not ended,
+        is_running=is_running and not ended,
         internal_ip=found.status.pod_ip,
         problem=None if ended or leaves_at is not None else problem_of(found),
-        slice_id=_replica(labels),
+        slice_id=next((labels[key] for key in REPLICA_LABELS if labels.get(key)), ""),
         resize=_resize(found),
     )
     return Pod(machine=machine, replica=machine.slice_id, leaves_at=leaves_at, leaving=leaving, ended=ended)
@@ -180,38 +183,20 @@ def read_plain(found: Mapping[str, Any], now: float) -> Pod | None:
     return read_pod(msgspec.convert(found, PodObject, strict=False), now)
 
 
-def _replica(labels: Mapping[str, str]) -> str:
-    return next((labels[key] for key in REPLICA_LABELS if labels.get(key)), "")
-
-
-def _is_running(status: PodStatus) -> bool:
-    """As in Ray: the first container decides; it is the one of Ray."""
-    return status.containers is not None and any(c.state.running is not None for c in status.containers[:1])
-
-
-def _ended(status: PodStatus) -> str:
-    if status.phase not in _ENDED:
-        return ""
-    return _text(status.reason or status.phase, status.message)
-
-
 def _leaving(found: PodObject, now: float) -> tuple[float | None, str]:
     """Returns when the pod is taken and why: its deletion, or the announcement of one."""
     disruption = _condition(found.status, "DisruptionTarget", "True")
     why = _text(disruption.reason, disruption.message) if disruption is not None else ""
     if found.metadata.deleted is not None:
-        return _seconds(found.metadata.deleted, now), why or "the pod was deleted"
+        try:
+            seconds = datetime.fromisoformat(found.metadata.deleted.replace("Z", "+00:00")).timestamp()
+        except ValueError:
+            seconds = now + _GRACE_S
+        return seconds, why or "the pod was deleted"
     if disruption is not None and found.status.phase not in _ENDED:
         grace_s = _GRACE_S if found.spec.grace_s is None else found.spec.grace_s
         return now + grace_s, why
     return None, ""
-
-
-def _seconds(text: str, now: float) -> float:
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return now + _GRACE_S
 
 
 def problem_of(found: PodObject) -> MachineProblem | None:

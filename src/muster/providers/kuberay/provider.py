@@ -16,9 +16,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.foreign import error_text
 from muster.base.ids import CloudId, RequestId
 from muster.base.log import OnChange
+from muster.base.untrusted import error_text
 from muster.cluster.model import (
     CloudInstance,
     FailureKind,
@@ -26,13 +26,13 @@ from muster.cluster.model import (
     LaunchFailure,
     Notice,
     NoticeKind,
+    Offer,
     ResizeFailure,
     TerminateFailure,
 )
-from muster.cluster.ports import NoticeReport
+from muster.cluster.ports import CloudProvider, NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
-from muster.providers.kuberay.cluster_object import ClusterObject, ClusterWatch
 from muster.providers.kuberay.effects import KubeEffects
 from muster.providers.kuberay.pod_resize import resize_limits
 from muster.providers.kuberay.pod_watch import PodsNotKnown, PodWatch
@@ -44,13 +44,14 @@ from muster.providers.kuberay.scaling import (
     scale_patch,
     worker_groups,
 )
+from muster.providers.kuberay.watch import RETRY_S, ClusterObject, ClusterWatch, Routine, Steps
+from muster.providers.machines import ClusterMachines
 
 logger = logging.getLogger(__name__)
 
 OURS = "ray.io/kuberay-operator"  # `managedBy` of a cluster that this operator runs
 TRIES = 8  # of one patch, in a row: each conflict is answered with a newer read
 BY_VERSION = 4  # of them behind the object's version, the others behind the values that are written
-RETRY_S = (0.5, 30.0)
 GATHER_S = 0.03  # a tick hands over several requests one after the other: they become one patch
 QUIET_S = 30.0  # without ticks the object is still read so often
 _CONFLICTS = frozenset({409, 422})
@@ -75,7 +76,7 @@ class ScaleQueue:
         self._launch_failures: list[LaunchFailure] = []
         self._terminate_failures: list[TerminateFailure] = []
 
-    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
+    def launch(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
         with self.lock:
             if request_id not in self._done:
                 wanted = {name: count for name, count in shape.items() if count > 0}
@@ -194,55 +195,42 @@ class Scaler:
         client: KubeClient,
         paths: KubePaths,
         pods: Callable[[], Mapping[str, Pod]],
-        clock: Clock | None = None,
+        clock: Clock,
     ) -> None:
-        self._client, self._paths, self._pods = client, paths, pods
-        self._clock = clock or SystemClock()
-        self.cluster = ClusterObject(client, paths, self._clock)
+        self._client, self._paths, self._pods, self._clock = client, paths, pods, clock
+        self.cluster = ClusterObject(client, paths, clock)
         self.watch = ClusterWatch(client, paths, self.cluster)
         self.queue = ScaleQueue()
         self._spare = SparePods()
         self._ended_names: dict[str, None] = {}  # pods that a patch has named, newest last
-        self._wake = threading.Event()
-        self._closed = threading.Event()
         self._changes = OnChange(logger)
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="kuberay-scale", daemon=True)
-        self._thread.start()
-        self.watch.start()
+        self.routine = Routine("kuberay-scale", self._work())
 
     def wake(self) -> None:
         """Asks for a read of the cluster, and for a patch when something waits."""
-        self._wake.set()
+        self.routine.wake()
 
-    def close(self) -> None:
-        self._closed.set()
-        self._wake.set()
-        self.watch.close()
-        if self._thread is not None:
-            self._thread.join(5.0)
-
-    def _run(self) -> None:
+    def _work(self) -> Steps:
         pause_s = RETRY_S[0]
-        while not self._closed.is_set():
-            self._wake.wait(QUIET_S)
-            self._wake.clear()
-            if self._closed.is_set():
-                return
+        while True:
+            yield QUIET_S
             if self.queue.waiting() is not None:
-                self._closed.wait(GATHER_S)
+                yield from self._hold(GATHER_S)
             try:
                 self.step()
                 pause_s = RETRY_S[0]
                 self._changes.forget("scale")
             except Exception as error:  # noqa: BLE001 - reported, and tried again
                 self._changes.log(logging.WARNING, "scale", f"the RayCluster: {error_text(error)}")
-                wait_s = getattr(error, "retry_after_s", None) or pause_s
+                yield from self._hold(getattr(error, "retry_after_s", None) or pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
-                self._closed.wait(wait_s)
-                self._wake.set()
+                self.wake()
+
+    def _hold(self, seconds: float) -> Steps:
+        """Rests for the whole time, also when it is woken."""
+        until = self._clock.monotonic() + seconds
+        while (left_s := until - self._clock.monotonic()) > 0:
+            yield left_s
 
     def step(self) -> None:
         """Reads the cluster, and patches it when something waits. Raises KubeError to be called again.
@@ -338,27 +326,29 @@ def why_untouched(cluster: Mapping[str, Any]) -> str:
     return "the RayCluster is suspended" if spec.get("suspend") is True else ""
 
 
-class KubeRayProvider:
+class KubeRayProvider(ClusterMachines, CloudProvider):
     """A KubeRayProvider is the port; `start` begins to watch."""
 
     def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock | None = None) -> None:
-        self.client, self.paths = client, paths
+        self.client, self.paths, clock = client, paths, clock or SystemClock()
         self._watch = PodWatch(client, paths, clock)
         self.scaler = Scaler(client, paths, self._watch.pods, clock)
         self.effects = KubeEffects(client, paths)
+        self.routines = tuple(
+            each.routine for each in (self._watch, self.scaler.watch, self.scaler, self.effects)
+        )
         self._changes = OnChange(logger)
         self._shown: set[str] = set()  # pods that were listed before they began to leave
 
     def start(self) -> None:
-        self._watch.start()
-        self.scaler.start()
+        for routine in self.routines:
+            routine.start()
         self.scaler.wake()
 
     def close(self) -> None:
         """Leaves the pods as they are; what was not patched yet is repeated by the next process."""
-        self.scaler.close()
-        self.effects.close()
-        self._watch.close()
+        for each in (self.scaler.routine, self.effects.routine, self.scaler.watch, self._watch):
+            each.close()
         self.client.close()
 
     def pods(self) -> Mapping[str, Pod]:
@@ -410,7 +400,7 @@ class KubeRayProvider:
             )
         )
 
-    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
+    def launch(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
         self.scaler.queue.launch(request_id, shape)
         self.scaler.wake()
 

@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from muster.config.document import Document
-from muster.config.load import parse_config
 from muster.config.schema import MANY, ClusterConfig
 from muster.errors import ConfigError
+from muster.providers.kind import parse_config
 
 HEAD_GROUP = "headgroup"
 SETTINGS = "muster/config"  # annotation: YAML with `muster`, and prices of groups as `available_node_types`
@@ -101,7 +101,7 @@ class GroupReader:
         if found is None:
             return {}
         if not isinstance(found, Mapping):
-            raise ConfigError(f"is {found!r}, not a mapping; mend it", path=f"{self._where}.{key}")
+            raise ConfigError(f"is {found!r}, not a mapping", path=f"{self._where}.{key}", fix="fix it")
         return found
 
     def resources(self) -> dict[str, int]:
@@ -143,7 +143,7 @@ class GroupReader:
         except ValueError as error:
             raise ConfigError(str(error), path=f"{self._where}.{place}") from None
         if found < 0:
-            raise ConfigError(f"{value!r} is negative; write at least 0", path=f"{self._where}.{place}")
+            raise ConfigError(f"{value!r} is negative", path=f"{self._where}.{place}", fix="write at least 0")
         return found
 
     def _gpus(self) -> int | None:
@@ -168,8 +168,9 @@ class GroupReader:
         sides = topology.lower().split("x")
         if not all(side.isdecimal() for side in sides):
             raise ConfigError(
-                f"{topology!r} is not a topology; write it like 2x2x1",
+                f"{topology!r} is not a topology",
                 path=f"{self._where}.nodeSelector.{_TPU_TOPOLOGY}",
+                fix="write it like 2x2x1",
             )
         cores = math.prod(map(int, sides)) * (1 if generation in _ONE_CORE_PER_CHIP else 2)
         return {f"TPU-{generation}-{cores}-head": 1}
@@ -188,8 +189,9 @@ class GroupReader:
             items = {str(key): int(value) for key, value in found.items() if key not in (*_NAMED, _NEVER)}
         except (ValueError, TypeError, AttributeError):
             raise ConfigError(
-                f'{given!r} is not JSON of whole numbers; write it like "{{\\"accelerator\\": 1}}"',
+                f"{given!r} is not JSON of whole numbers",
                 path=place,
+                fix='write it like "{\\"accelerator\\": 1}"',
             ) from None
         return items
 
@@ -231,7 +233,7 @@ def cluster_config(
     file = f"RayCluster {namespace}/{name}"
     try:
         if not isinstance(spec, Mapping):
-            raise ConfigError("has no spec; is it a RayCluster?")
+            raise ConfigError("has no spec", fix="is it a RayCluster?")
         data = {**_settings(metadata), "cluster_name": name}
         prices = data.pop("available_node_types", {})
         types = dict(_types(spec, warn))
@@ -242,10 +244,12 @@ def cluster_config(
         unknown = [key for key in prices if key not in types]
         if unknown:
             known = ", ".join(types)
-            raise ConfigError(f"has {unknown[0]!r}, which is no group; there are {known}", path=SETTINGS)
+            raise ConfigError(
+                f"has {unknown[0]!r}, which is no group", path=SETTINGS, fix=f"there are {known}"
+            )
         return parse_config(Document(json.dumps(data), file), environment or {})
     except ConfigError as error:
-        raise ConfigError(error.message, path=error.path, file=file) from None
+        raise ConfigError(error.message, path=error.path, file=file, fix=error.fix) from None
 
 
 def head_port(cluster: Plain) -> int:
@@ -266,7 +270,7 @@ def _settings(metadata: Plain) -> dict[str, Any]:
     try:
         found = yaml.safe_load(text) or {}
     except (yaml.YAMLError, AttributeError):
-        raise ConfigError("is not YAML; mend it or remove it", path=f"annotation {SETTINGS}") from None
+        raise ConfigError("is not YAML", path=f"annotation {SETTINGS}", fix="fix it or remove it") from None
     allowed = ("muster", "available_node_types")
     wrong = next((key for key in found if key not in allowed), None) if isinstance(found, dict) else found
     types = found.get("available_node_types") or {} if isinstance(found, dict) else None
@@ -276,8 +280,9 @@ def _settings(metadata: Plain) -> dict[str, Any]:
         or not all(isinstance(v, dict) for v in types.values())
     ):
         raise ConfigError(
-            f"has {wrong!r}; it may have `muster`, and prices of groups under `available_node_types`",
+            f"has {wrong!r}",
             path=f"annotation {SETTINGS}",
+            fix="it may have `muster`, and prices of groups under `available_node_types`",
         )
     muster = dict(found.get("muster") or {})
     muster["limits"] = {"max_concurrent": MANY, **(muster.get("limits") or {})}
@@ -290,13 +295,15 @@ def _types(spec: Plain, warn: Warn) -> Iterator[tuple[str, dict[str, Any]]]:
     yield HEAD_GROUP, {"resources": reader.resources(), "labels": reader.labels(), "max_workers": 0}
     listed = spec.get("workerGroupSpecs")
     if listed is not None and not isinstance(listed, list):
-        raise ConfigError("is not a list; mend it", path="workerGroupSpecs")
+        raise ConfigError("is not a list", path="workerGroupSpecs", fix="fix it")
     seen: set[str] = set()
     for index, group in enumerate(listed or ()):
         name = group.get("groupName") if isinstance(group, Mapping) else None
         where = f"workerGroupSpecs[{index}]"
         if not isinstance(name, str) or not name or name in seen or name == HEAD_GROUP:
-            raise ConfigError(f"{name!r} cannot be the name of a group; give it one of its own", path=where)
+            raise ConfigError(
+                f"{name!r} cannot be the name of a group", path=where, fix="give it another name"
+            )
         seen.add(name)
         yield name, _type(group, f"{where} ({name})", warn)
 
@@ -308,7 +315,9 @@ def _type(group: Plain, where: str, warn: Warn) -> dict[str, Any]:
     if group.get("suspend") is True:  # of a RayJob: the operator removes its pods
         least = most = 0
     if least > most:
-        raise ConfigError(f"minReplicas {least} is above maxReplicas {most}; mend one of them", path=where)
+        raise ConfigError(
+            f"minReplicas {least} is above maxReplicas {most}", path=where, fix="fix one of them"
+        )
     found: dict[str, Any] = {
         "resources": reader.resources(),
         "labels": reader.labels(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -161,7 +161,9 @@ class _Builder:
                 self._refused.setdefault(request_id, {})[group.name] = count
             return
         going = self._going(group)
-        replicas = self._replicas(group, asked, _slices(going))
+        # How many replicas the pods are; a pod without a slice is one.
+        counted = Counter(pod.replica or pod.name for pod in going)
+        replicas = self._replicas(group, asked, len(counted))
         pending = [name for name in group.to_delete if name in self._pods]
         names = [*pending, *(pod.name for pod in going)]
         self._set(group, "replicas", replicas, group.replicas, changed=replicas != group.current)
@@ -245,12 +247,6 @@ class _Builder:
             held=frozenset(self._held),
             spare={name: count for name, count in self._spare.items() if count > 0},
         )
-
-
-def _slices(pods: Iterable[Pod]) -> int:
-    """Returns how many replicas the pods are; a pod without a slice is one."""
-    counted = Counter(pod.replica or pod.name for pod in pods)
-    return len(counted)
 
 
 def _op(op: str, path: str, value: object) -> Operation:

@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
 from muster.errors import ProviderError, ProviderMisconfigured
 from muster.host.ports import free_ports, is_listening, new_ray_node_id, session_name, write_agent_port
-from muster.host.processes import lives, mark_of
-from muster.providers.process.node_fork_server import ForkOrder, NodeForkServer
+from muster.host.processes import identify, is_alive
+from muster.providers.process.launch_queue import LaunchSettings
+from muster.providers.process.node_fork_server import NodeForkServer
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.provider import fits_this_computer
 from muster.providers.process.ray_command import NodePorts, NodeSize
@@ -115,7 +114,7 @@ def start_head(
 def running_head(nodes: Path) -> Head | None:
     """Returns the head whose process lives, though it may not answer yet."""
     for record in NodeDirectory(nodes).records():
-        if record.is_head and record.state == "running" and lives(record.process):
+        if record.is_head and record.state == "running" and is_alive(record.process):
             return _head(record, already=True)
     return None
 
@@ -146,7 +145,7 @@ class _HeadStart:
         self._forget_earlier()
         self.directory.add([record])
         self.progress(f"starting the head on port {ports.gcs}")
-        self._begin(record, ports)
+        self._begin(record)
         return self._wait(record.cloud_id)
 
     def _record(self, ports: NodePorts) -> NodeRecord:
@@ -167,7 +166,7 @@ class _HeadStart:
             temp_dir=f"{self.directory.temp_root()}/{cloud_id}",
             ray_node_id=new_ray_node_id(),
             created_at=self.clock.now(),
-            owner=mark_of(os.getpid()),
+            owner=identify(os.getpid()),
         )
 
     def _forget_earlier(self) -> None:
@@ -177,24 +176,13 @@ class _HeadStart:
         for record in earlier:
             self.directory.forget(record.cloud_id)
 
-    def _begin(self, record: NodeRecord, ports: NodePorts) -> None:
-        directory, clock = self.directory, self.clock
-        env = self.program.environment_of(record, self.request.environment, self.request.auth)
-        Path(record.temp_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        order = ForkOrder(
-            argv=self.program.command(record, ports),
-            env=env,
-            log=str(directory.log_of(record.cloud_id).resolve()),
-            cwd=record.temp_dir,
-        )
-        fork_server = NodeForkServer(self.program.preload, env, directory.path / "fork_server.log")
-
-        def admit(pid: int) -> bool:
-            running = replace(record, state="running", process=mark_of(pid), started_at=clock.now())
-            return directory.change(record.cloud_id, lambda now: running) is not None
-
+    def _begin(self, record: NodeRecord) -> None:
+        launching = LaunchSettings(self.program, self.request.environment, self.request.auth)
+        env = self.program.environment_of(record, launching.environment, launching.auth)
+        log = self.directory.path / "fork_server.log"
+        fork_server = NodeForkServer(self.program.preload, env, log)
         try:
-            fork_server.start(order, admit)
+            launching.fork(record, self.directory, fork_server, self.clock)
         finally:
             fork_server.close()
 
@@ -202,10 +190,17 @@ class _HeadStart:
         began = reported_at = self.clock.monotonic()
         while (now := self.clock.monotonic()) - began < self.request.timeout_s:
             record = self.directory.find(cloud_id)
-            if record is None or not lives(record.process):
+            if record is None or not is_alive(record.process):
                 raise self._failed(cloud_id)
-            self._write_agent_port(record)
-            if self._joined(record):
+            # Writes the agent's port as soon as the session has its name, which is before the raylet asks.
+            session = session_name(Path(record.temp_dir))
+            if session is not None and record.ports is not None:
+                session_dir = Path(record.temp_dir) / session
+                write_agent_port(session_dir, record.ray_node_id, record.ports.agent_http)
+            # The GCS answers first, the head's own node joins seconds later.
+            gcs = None if record.ports is None else record.ports.gcs
+            is_up = gcs is not None and is_listening(gcs)
+            if is_up and self.program.ready in self.directory.output(record.cloud_id):
                 return _head(record, already=False)
             if now - reported_at >= 1.0:
                 reported_at = now
@@ -214,22 +209,9 @@ class _HeadStart:
         output = self.directory.last_output(cloud_id, OUTPUT_LINES)
         stop_everything(self.request.nodes, self.clock)
         raise ProviderError(
-            f"the head did not answer within {self.request.timeout_s:.0f} s and was ended; the end of"
-            f" its output:\n{output}"
+            f"the head did not answer within {self.request.timeout_s:.0f} s and was ended",
+            fix=(f"the end of its output:\n{output}"),
         )
-
-    def _write_agent_port(self, record: NodeRecord) -> None:
-        """Writes the agent's port as soon as the session has its name, which is before the raylet asks."""
-        session = session_name(Path(record.temp_dir))
-        if session is not None and record.ports is not None:
-            session_dir = Path(record.temp_dir) / session
-            write_agent_port(session_dir, record.ray_node_id, record.ports.agent_http)
-
-    def _joined(self, record: NodeRecord) -> bool:
-        """Returns whether the head has joined: its GCS answers first, its own node seconds later."""
-        if record.ports is None or record.ports.gcs is None or not is_listening(record.ports.gcs):
-            return False
-        return self.program.ready in self.directory.output(record.cloud_id)
 
     def _failed(self, cloud_id: str) -> ProviderError:
         output = self.directory.last_output(cloud_id, OUTPUT_LINES)

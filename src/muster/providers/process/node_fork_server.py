@@ -6,20 +6,17 @@ process.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import select
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
+from muster.base.framing import pack, unpack
 from muster.errors import ProviderError
-from muster.providers.process.node_fork_server_main import GO
+from muster.host.framed_child import ChildGoneError, FramedChild
+from muster.providers.process.node_fork_server_main import GO, ORDER, VOID
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +46,7 @@ class NodeForkServer:
         # Numerical libraries would start threads with the import, and only one thread survives a fork.
         self._environment = {**environment, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         self._preload, self._log = preload, log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: FramedChild | None = None
         self._lock = threading.Lock()
 
     def warm(self) -> None:
@@ -72,58 +69,33 @@ class NodeForkServer:
             self._end()
 
     def _ordered(self, order: ForkOrder, admit: Callable[[int], bool]) -> bool:
-        process = self._living()
-        self._send(process, msgspec.json.encode(order) + b"\n")
-        pid = int(self._reply(process)["pid"])
-        admitted = False
+        child = self._living()
         try:
-            admitted = admit(pid)
-        finally:
-            self._send(process, GO if admitted else b"no\n")
-            self._reply(process)
+            child.send(ORDER, pack((list(order.argv), dict(order.env), order.log, order.cwd)))
+            ((_, pid),) = child.receive(REPLY_TIMEOUT_S)
+            admitted = False
+            try:
+                admitted = admit(unpack(pid))
+            finally:
+                child.send(GO if admitted else VOID)
+                child.receive(REPLY_TIMEOUT_S)
+        except ChildGoneError as error:
+            raise NodeForkServerBroken(f"the process that starts nodes: {error}; see {self._log}") from error
         return admitted
 
-    def _send(self, process: subprocess.Popen[bytes], line: bytes) -> None:
-        assert process.stdin is not None
-        try:
-            process.stdin.write(line)
-            process.stdin.flush()
-        except OSError as error:
-            raise NodeForkServerBroken(
-                f"the process that starts nodes is gone ({error}); see {self._log}"
-            ) from error
-
-    def _reply(self, process: subprocess.Popen[bytes]) -> dict[str, int]:
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], REPLY_TIMEOUT_S)
-        line = process.stdout.readline() if ready else b""
-        if not line:
-            raise NodeForkServerBroken(f"the process that starts nodes did not answer; see {self._log}")
-        return msgspec.json.decode(line, type=dict[str, int])
-
-    def _living(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+    def _living(self) -> FramedChild:
+        if self._child is not None and self._child.process.poll() is None:
+            return self._child
         self._end()
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(_SCRIPT), self._preload],
-                env=self._environment,
-                cwd=self._log.parent,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C on the monitor's terminal must not reach it
+            self._child = FramedChild(
+                [str(_SCRIPT)], self._preload, env=self._environment, output=log, cwd=self._log.parent
             )
-        return self._process
+        return self._child
 
     def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
-        process.kill()  # a node that has not begun ends with it
-        process.wait()
+        child, self._child = self._child, None
+        if child is not None:
+            child.process.kill()  # a node that has not begun ends with it
+            child.end(REPLY_TIMEOUT_S)

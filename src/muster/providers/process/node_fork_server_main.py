@@ -1,53 +1,58 @@
 """Runs in another process: imports Ray's command line once and forks for every node.
 
-NodeForkServer runs this file as a script; standard library only, because threads would be lost in the fork.
-For each node it reads a line with the order and answers with the process id; the child begins only after a
-line `go`, so the id is on disk before anything happens. When the other side ends, so does this process; its
-nodes do not.
+NodeForkServer runs this file as a script; it imports little, because threads would be lost in the fork.
+It answers an ORDER with the process id; the child begins only after GO, so the id is on disk before anything
+happens. When the other side ends, so does this process; its nodes do not.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO, NoReturn
+from pathlib import Path
+from socket import socket
+from typing import Any, NoReturn
 
-GO = b"go\n"
+ORDER, GO, VOID = 1, 2, 3  # frames to this process: argv, environment, log, directory; begin; do not begin
+PID, DONE = 10, 11  # frames from it
 
 
-def main(preload: str) -> None:
-    """Serves until the input ends; in a child: becomes the node."""
-    orders, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
-    _attach_output(None)  # what an import prints must not be taken for a reply
+def main(control: socket, preload: str) -> None:
+    """Serves until the other side is gone; in a child: becomes the node."""
+    os.set_inheritable(control.fileno(), False)
     entry = _imported(preload)
     sys.stdout.flush()  # otherwise every node would print again what the import printed
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the nodes, and no zombies stay
-    order = _serve(orders, replies)
+    order = _serve(control)
     if order is not None:
         _become(order, preload, entry)
 
 
-def _serve(orders: BinaryIO, replies: BinaryIO) -> dict[str, Any] | None:
-    while line := orders.readline():
-        gate, opener = os.pipe()
-        _advance_random_ids()
-        pid = os.fork()
-        if pid == 0:
+def _serve(control: socket) -> tuple[Any, ...] | None:
+    from muster.base.framing import FrameReader, frame, pack, unpack
+
+    frames, opener = FrameReader(), -1
+    while data := control.recv(1 << 16):
+        for kind, payload in frames.feed(data):
+            if kind == ORDER:
+                gate, opener = os.pipe()
+                _advance_random_ids()
+                pid = os.fork()
+                if pid == 0:
+                    os.close(opener)
+                    os.setsid()
+                    control.close()
+                    return _admitted(gate, unpack(payload))
+                os.close(gate)
+                control.sendall(frame(PID, pack(pid)))
+                continue
+            if kind == GO:
+                os.write(opener, b"g")
             os.close(opener)
-            os.setsid()
-            orders.close()
-            replies.close()
-            return _admitted(gate, json.loads(line))
-        os.close(gate)
-        replies.write(json.dumps({"pid": pid}).encode() + b"\n")
-        if orders.readline() == GO:
-            os.write(opener, b"g")
-        os.close(opener)
-        replies.write(b"{}\n")  # a signal that ends this process now does not end the node
+            control.sendall(frame(DONE))  # a signal that ends this process now does not end the node
     return None
 
 
@@ -58,7 +63,7 @@ def _advance_random_ids() -> None:
         ray.NodeID.from_random()
 
 
-def _admitted(gate: int, order: dict[str, Any]) -> dict[str, Any]:
+def _admitted(gate: int, order: tuple[Any, ...]) -> tuple[Any, ...]:
     """Waits for `go`; ends the process when the order is void or the other side has died."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if os.read(gate, 1) != b"g":
@@ -67,15 +72,18 @@ def _admitted(gate: int, order: dict[str, Any]) -> dict[str, Any]:
     return order
 
 
-def _become(order: dict[str, Any], preload: str, entry: Callable[[], None] | None) -> None:
-    """Runs the command of the order in this process: forked if it is the imported one, otherwise executed."""
-    _attach_output(order["log"])
-    os.chdir(order["cwd"])
-    argv: list[str] = order["argv"]
+def _become(order: tuple[Any, ...], preload: str, entry: Callable[[], None] | None) -> None:
+    """Runs the command of an order in this process: forked if it is the imported one, otherwise executed."""
+    argv, env, log, cwd = order
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    os.close(file)
+    os.chdir(cwd)
     if entry is None or argv[1:3] != ["-m", preload]:
-        _execute(argv, order["env"])
+        _execute(argv, env)
     os.environ.clear()  # noqa: TID251 - this is the environment of the node
-    os.environ.update(order["env"])  # noqa: TID251
+    os.environ.update(env)  # noqa: TID251
     sys.argv = [preload, *argv[3:]]
     entry()
 
@@ -101,18 +109,8 @@ def _imported(preload: str) -> Callable[[], None] | None:
     return found
 
 
-def _attach_output(log: str | None) -> None:
-    """Gives the process no input, and sends its output to `log`, or to the error stream."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    if log is not None:
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(file, 2)
-        os.close(file)
-    os.dup2(2, 1)
-
-
 if __name__ == "__main__":
-    sys.path.pop(0)  # the directory of this file: its modules are not top-level ones
-    main(sys.argv[1] if len(sys.argv) > 1 else "")
+    sys.path[0] = str(Path(__file__).resolve().parents[3])  # of this package, in place of this directory
+    importlib.import_module("muster.base.framing")
+    del sys.path[0]  # nodes need neither
+    main(socket(fileno=int(sys.argv[1])), sys.argv[3])

@@ -50,6 +50,8 @@ class NodePorts(Struct, frozen=True, kw_only=True):
 
 def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
     """Returns the command of a head without Ray's own autoscaler (`--no-monitor`) and without a dashboard."""
+    # The flag for Ray Client, where its grpcio is installed: otherwise it would end `ray start`.
+    has_grpc = importlib.util.find_spec("grpc") is not None
     return [
         *_ray_start(size, ports),
         "--head",
@@ -57,15 +59,9 @@ def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
         "--include-dashboard=false",
         "--node-ip-address=127.0.0.1",
         f"--port={ports.gcs}",
-        *_client_port(ports),
+        *([f"--ray-client-server-port={ports.client}"] if has_grpc and ports.client else []),
         f"--temp-dir={temp_dir}",
     ]
-
-
-def _client_port(ports: NodePorts) -> list[str]:
-    """Returns the flag for Ray Client, where its grpcio is installed: otherwise it would end `ray start`."""
-    has_grpc = importlib.util.find_spec("grpc") is not None
-    return [f"--ray-client-server-port={ports.client}"] if has_grpc and ports.client else []
 
 
 def worker_command(size: NodeSize, ports: NodePorts, address: str, temp_dir: Path | None = None) -> list[str]:

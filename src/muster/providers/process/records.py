@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from muster.base.codec import decode, encode
 from muster.host.atomic_write import atomic_write
-from muster.host.processes import ProcessMark
+from muster.host.processes import ProcessIdentity
 from muster.providers.process.ray_command import NodePorts, NodeSize
 from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND
 
@@ -44,11 +44,11 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     created_at: float
     state: NodeState = "pending"
     ports: NodePorts | None = None
-    owner: ProcessMark | None = (
+    owner: ProcessIdentity | None = (
         None  # the process that starts or ends it; None or dead: the next provider that finds it
     )
-    process: ProcessMark | None = None  # the leader of the node's session
-    main_process: ProcessMark | None = None  # when this process ends, the node is of no use any more
+    process: ProcessIdentity | None = None  # the leader of the node's session
+    main_process: ProcessIdentity | None = None  # when this process ends, the node is of no use any more
     started_at: float | None = None
     ended_at: float | None = None  # terminated, and since then nothing of it runs any more
     reason: str = ""  # why it is terminated, when that was not requested

@@ -40,7 +40,7 @@ class NodeProcesses:
         found = [
             process
             for process in processes
-            if process.lives
+            if process.is_alive
             and (
                 process.pid in family
                 or (process.pid, process.started) in self._seen

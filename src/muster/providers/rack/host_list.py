@@ -50,19 +50,16 @@ def rack_hosts(config: ClusterConfig) -> dict[str, RackHost]:
 
 def _host(config: ClusterConfig, entry: HostConfig, worker_type: str) -> RackHost:
     auth = config.auth
+    path = entry.ssh_private_key or auth.ssh_private_key
     return RackHost(
         ip=entry.ip,
         node_type=config.head_type if entry.head else entry.type or worker_type,
         is_head=entry.head,
         port=entry.ssh_port,
         user=entry.user or auth.ssh_user,
-        private_key=_expanded(entry.ssh_private_key or auth.ssh_private_key),
+        private_key=str(Path(path).expanduser()) if path else "",
         proxy_command=entry.ssh_proxy_command or auth.ssh_proxy_command or "",
     )
-
-
-def _expanded(path: str | None) -> str:
-    return str(Path(path).expanduser()) if path else ""
 
 
 def with_local_type(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from muster.base.foreign import shown
 from muster.base.text import short_duration
+from muster.base.untrusted import describe
 
 LOCK = "muster-host.lock"
 STOP_S = 5  # processes have so long to end before they are killed
@@ -30,7 +31,11 @@ class LockHolder(Struct, frozen=True, kw_only=True):
     launcher: str  # user@computer, for whoever wonders
     taken_at: float
     boot: str = _BOOT  # of the host; in another one nothing of the holder can run any more
-    tags: Mapping[str, str] = {}
+    is_head: bool = False
+    node_type: str = ""
+    request_id: str = ""  # of the launch; a restarted monitor recognizes its hosts by it
+    launch_hash: str = ""
+    tags: Mapping[str, str] = {}  # written later, about how far the node is set up
     container: str = ""  # that is removed with the node
     container_program: str = ""
 
@@ -46,6 +51,7 @@ class HostReport(Struct, frozen=True, kw_only=True):
     boot: str = ""
     rays: int = 0  # running raylets that do not belong to the lock's holder
     lock: str = ""  # as it is written; "": nobody has the host
+    is_complete: bool = True  # the whole answer has arrived
 
     @property
     def holder(self) -> LockHolder | None:
@@ -64,7 +70,7 @@ class HostReport(Struct, frozen=True, kw_only=True):
         """Returns why a cluster cannot have the host now; "" when it can."""
         holder = self.holder
         if self.lock and holder is None:
-            return f"its lock has contents that muster has not written: {shown(self.lock)}"
+            return f"its lock has contents that muster has not written: {describe(self.lock)}"
         if holder is not None and not self.is_stale:
             who = "this cluster" if holder.cluster == cluster else f"cluster {holder.cluster!r}"
             age = short_duration(max(0.0, self.now - holder.taken_at))
@@ -80,8 +86,16 @@ class HostReport(Struct, frozen=True, kw_only=True):
 _FUNCTIONS = r"""
 mark="RAY_CLOUD_INSTANCE_ID=$ID"
 ours() { [ -n "$ID" ] && grep -lzxF -e "$mark" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3; }
-exclusive() { exec 9<"$D" && flock -w 20 9; }
 fail() { echo "$1" >&2; exit 3; }
+exclusive() {
+  exec 9<"$D" && flock -w 20 9 ||
+    fail "the lock of the host is unavailable: flock is missing, or another process holds it"
+}
+replace_lock() {
+  umask 022
+  printf '%s\n' "$1" > "$F.new" && mv -f "$F.new" "$F" && return
+  rm -f "$F.new"; fail "$F cannot be written"
+}
 case "$D" in "~"*) D=$HOME${D#"~"};; esac
 [ -d "$D" ] || mkdir -p "$D" || fail "the directory $D of the host's lock cannot be made"
 F=$D/muster-host.lock
@@ -110,32 +124,27 @@ echo "lock=$held"
 """
 
 _TAKE = r"""
-exclusive || fail "the lock of the host cannot be had: flock is missing, or another process holds it"
+exclusive
 B=$(cat /proc/sys/kernel/random/boot_id)
-if [ -e "$F" ] && grep -q "\"boot\":\"$B\"" "$F"; then echo "held=$(cat "$F")"; exit 0; fi
-umask 022
-{ printf '%s\n' "${HOLDER/@BOOT@/$B}" > "$F.new" && mv -f "$F.new" "$F"; } || {
-  rm -f "$F.new"; fail "$F cannot be written"; }
-echo taken
-"""
-
-_RETAKE = (
-    r"""
-B=$(cat /proc/sys/kernel/random/boot_id)
-if [ -e "$F" ] && grep -q "\"boot\":\"$B\"" "$F"; then
-  grep -qF "\"cloud_id\":\"$ID\"" "$F" || fail "the host is taken by now: $(cat "$F")"
+if [ -s "$F" ]; then  # a lock of an earlier start is stale; one without a start is not muster's
+  case "$(cat "$F")" in *"\"boot\":\"$B\""*) is_held=1;; *'"boot":"'*) is_held=;; *) is_held=1;; esac
+  if [ -n "$is_held" ]; then
+    [ -z "$ID" ] || grep -qF "\"cloud_id\":\"$ID\"" "$F" || fail "the host is taken by now: $(cat "$F")"
+    echo "held=$(cat "$F")"; exit 0
+  fi
 fi
+replace_lock "${HOLDER/@BOOT@/$B}"
+echo "taken=$B"
 """
-    + _TAKE
-)
 
+# A worker ends with its host: after a reboot its lock is not written any more. A head has its host again.
 _WRITE = r"""
-exclusive || fail "the lock of the host cannot be had: flock is missing, or another process holds it"
+exclusive
 grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
-umask 022
-{ printf '%s\n' "$HOLDER" > "$F.new" && mv -f "$F.new" "$F"; } || {
-  rm -f "$F.new"; fail "$F cannot be written"; }
-echo written
+B=$(cat /proc/sys/kernel/random/boot_id)
+case "$(cat "$F")" in *"\"boot\":\"$B\""*|*'"is_head":true'*) ;; *) echo gone; exit 0;; esac
+replace_lock "${HOLDER/@BOOT@/$B}"
+echo "written=$B"
 """
 
 # Processes that change their title lose their environment in /proc, as Ray's agents do: so whatever a process
@@ -184,7 +193,8 @@ grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
 [ -z "$CLEAN" ] || bash -c "$CLEAN"
 rm -rf -- "$HOME"/.muster/node_lease.py "$HOME"/.muster/node_lease.log "$HOME"/.muster/mounts
 rmdir "$HOME"/.muster 2>/dev/null
-exclusive && grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null && rm -f "$F"
+exclusive
+grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null && rm -f "$F"
 echo released
 """
 )
@@ -201,16 +211,30 @@ def take_line(lock_dir: str, holder: LockHolder) -> str:
 
 
 def retake_line(lock_dir: str, holder: LockHolder) -> str:
-    """Returns the line by which a head has its host again after a reboot; it fails when somebody else has it.
+    """Return the line by which a head has its host again after a reboot; it fails when somebody else has it.
 
     Many hosts empty the lock's directory when they start.
     """
-    return _line(_RETAKE, D=lock_dir, ID=holder.cloud_id, HOLDER=msgspec.json.encode(holder).decode())
+    return _line(_TAKE, D=lock_dir, ID=holder.cloud_id, HOLDER=msgspec.json.encode(holder).decode())
 
 
 def write_line(lock_dir: str, holder: LockHolder) -> str:
     """Returns the line that replaces the holder's own contents of the lock."""
+    holder = replace(holder, boot=_BOOT)
     return _line(_WRITE, D=lock_dir, ID=holder.cloud_id, HOLDER=msgspec.json.encode(holder).decode())
+
+
+def guard_line(lock_dir: str, cloud_id: str) -> str:
+    """Return the line that ends a command for a worker on a host that is not the worker's any more.
+
+    A host may start again, or be taken over, while it is set up: Ray must not be started there then.
+    """
+    folder = f"~/{shlex.quote(lock_dir[2:])}" if lock_dir.startswith("~/") else shlex.quote(lock_dir)
+    return (
+        f"muster_lock=$(cat {folder}/{LOCK} 2>/dev/null); case $muster_lock in"
+        f' *\'"cloud_id":"{cloud_id}"\'*"$(cat /proc/sys/kernel/random/boot_id)"*) ;;'
+        ' *) echo "this host is not the node\'s any more" >&2; exit 3;; esac'
+    )
 
 
 def release_line(lock_dir: str, holder: LockHolder, clean: str = "") -> str:
@@ -255,6 +279,7 @@ def read_report(printed: str) -> HostReport:
         boot=found.get("boot", ""),
         rays=int(number("rays")),
         lock=found.get("lock", ""),
+        is_complete="lock" in found,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from muster.base.foreign import error_text
+from muster.base.untrusted import error_text
 from muster.cluster.model import Offer
 from muster.config.schema import ClusterConfig
 from muster.errors import ConfigError, ProviderMisconfigured
@@ -73,9 +73,9 @@ def class_of_ray(kind: str) -> type[Any]:
         if error.name != "ray":
             raise ConfigError(_too_old(kind), path="provider.type") from error
         raise ConfigError(
-            f"{kind!r} uses the provider of your own Ray, which is not installed here; pip install"
-            " 'ray[default]' where the monitor runs",
+            f"{kind!r} uses the provider of your own Ray, which is not installed here",
             path="provider.type",
+            fix=("pip install 'ray[default]' where the monitor runs"),
         ) from error
     except Exception as error:
         raise ConfigError(_too_old(kind), path="provider.type") from error
@@ -84,9 +84,9 @@ def class_of_ray(kind: str) -> type[Any]:
     except Exception as error:
         line = " ".join(error_text(error).split())
         raise ConfigError(
-            f"Ray's provider {kind!r} cannot be loaded ({line}); pip install {CLOUDS[kind].packages}"
-            " where the monitor runs",
+            f"Ray's provider {kind!r} cannot be loaded ({line})",
             path="provider.type",
+            fix=(f"pip install {CLOUDS[kind].packages} where the monitor runs"),
         ) from error
     if not isinstance(found, type):
         raise ConfigError(_too_old(kind), path="provider.type")
@@ -112,9 +112,9 @@ def zones_of(config: ClusterConfig) -> tuple[str, ...]:
     for zone in (*named, *offered) if region else ():
         if not zone.startswith(f"{region}-"):
             raise ConfigError(
-                f"zone {zone!r} is not in provider.region {region!r}; a cluster is in one region, whose"
-                " network its machines share",
+                f"zone {zone!r} is not in provider.region {region!r}",
                 path="available_node_types",
+                fix=("a cluster is in one region, whose network its machines share"),
             )
     return tuple(dict.fromkeys([*named, *offered])) or ("",)
 
@@ -134,7 +134,8 @@ def node_config_for(
         return made, zones[0]
     if cloud.write_terms is None or offer.market == "reserved":
         raise ProviderMisconfigured(
-            f"provider {kind!r} cannot be told to buy {offer.name}; remove this offer from the cluster file"
+            f"provider {kind!r} cannot be told to buy {offer.name}",
+            fix="remove this offer from the cluster file",
         )
     zone = offer.zone if cloud.has_zone_objects and offer.zone else zones[0]
     if zone not in zones:

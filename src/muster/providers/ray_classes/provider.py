@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
 from muster.base.clock import Clock
-from muster.base.foreign import error_text
 from muster.base.log import OnChange
+from muster.base.untrusted import error_text
 from muster.cluster.model import Offer
 from muster.config.schema import ClusterConfig
-from muster.errors import ConfigError
+from muster.errors import ConfigError, MusterError
 from muster.host.atomic_write import atomic_write
-from muster.providers.compat.clouds import CLOUDS, class_of_ray, node_config_for, settings_in, zones_of
-from muster.providers.compat.guard import CHANGE_S, LOOK_S, GuardedObject, is_not_found
+from muster.host.call_threads import ThreadPool
 from muster.providers.node_provider import NodeProvider
+from muster.providers.ray_classes.clouds import CLOUDS, node_config_for, settings_in, zones_of
+from muster.providers.v1.failures import provider_call
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +32,11 @@ ZONES_FILE = "zones.json"
 LIST_TRIES = 3  # a machine that goes while a class lists can make the whole list "not found"
 STALE_S = 600.0  # how long the last list of a zone counts, while the zone cannot be listed
 TIMEOUT_KEY = "call_timeout_s"  # ours, of `provider`
-
-
-def compat_class(config: ClusterConfig, usable: Callable[[Mapping[str, Any]], type[Any]]) -> type[Any]:
-    """Returns the class of the file's type: Ray's own, or the one that `provider.module` names."""
-    settings = config.provider.settings()
-    return usable(settings) if settings.get("module") else class_of_ray(config.provider.type)
+LOOK_S = 60.0
+CHANGE_S = 900.0  # classes of Ray's wait in create calls until the cloud has done all of it
+_LOOKS = frozenset(
+    {"external_ip", "internal_ip", "is_running", "is_terminated", "node_tags", "non_terminated_nodes"}
+)
 
 
 def make_compat(config: ClusterConfig, home: Path, clock: Clock, found: type[Any]) -> CompatProvider:
@@ -194,7 +196,7 @@ class CompatProvider(NodeProvider):
 
     def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
         """Ends machines one by one: of a class that ends many in one call, one that is gone fails all."""
-        for node_id in _unique(node_ids):
+        for node_id in dict.fromkeys(node_ids):
             self.terminate_node(node_id)
         return None
 
@@ -210,5 +212,77 @@ class CompatProvider(NodeProvider):
             one.close()
 
 
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+class CallTimedOut(MusterError):
+    """A CallTimedOut means that a provider did not return in time; what it did is not known."""
+
+    retryable = True
+
+
+class GuardedObject:
+    """A GuardedObject is one object of a provider's class, whose calls come back in time."""
+
+    def __init__(self, make: Callable[[], Any], look_s: float = LOOK_S, change_s: float = CHANGE_S) -> None:
+        self._make, self._look_s, self._change_s = make, look_s, change_s
+        self._object: Any = None
+        self._threads = ThreadPool("muster-compat")
+        self._lock = threading.Lock()
+
+    def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - duck typed
+        """Returns what the method returns; raises CallTimedOut, or what it raised."""
+        limit_s = self._look_s if method in _LOOKS else self._change_s
+        return self._timed(method, limit_s, lambda made: getattr(made, method)(*arguments))
+
+    def has(self, method: str) -> bool:
+        """Returns whether the class has the method; the object is made for it."""
+        return bool(self._timed(method, self._look_s, lambda made: callable(getattr(made, method, None))))
+
+    def _timed(self, name: str, limit_s: float, work: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+        future = self._threads.submit(lambda: provider_call(lambda: work(self._made())))
+        if not wait((future,), limit_s).done:
+            with self._lock:
+                self._object = None
+            raise CallTimedOut(f"the provider's {name} did not return within {limit_s:g} s")
+        return future.result()
+
+    def close(self) -> None:
+        self._threads.close()
+
+    def _made(self) -> Any:  # noqa: ANN401 - duck typed
+        made = self._object
+        if made is None:
+            made = provider_call(self._make)
+            with self._lock:
+                self._object = made = self._object or made
+        return made
+
+
+def is_not_found(error: BaseException) -> bool:
+    """Returns whether a cloud said that something is not there (any more)."""
+    current: BaseException | None = error
+    for _ in range(5):
+        if current is None:
+            return False
+        if _status_of(current) in (404, 410) or _has_code(current):
+            return True
+        current = current.__cause__ or current.__context__
+    return False
+
+
+def _status_of(error: BaseException) -> int:
+    """Returns the HTTP status, wherever the libraries of the clouds keep it; 0 without one."""
+    response = getattr(error, "resp", None) or getattr(error, "response", None)
+    for owner in (error, response):
+        for name in ("status", "status_code", "code", "http_status"):
+            value = getattr(owner, name, None)
+            if isinstance(value, int | str) and str(value).isdecimal():
+                return int(value)
+    return 0
+
+
+def _has_code(error: BaseException) -> bool:
+    words = [
+        type(error).__name__,
+        *(str(getattr(error, name, "")) for name in ("error_code", "reason", "code")),
+    ]
+    plain = {"".join(letter for letter in word.lower() if letter.isalpha()) for word in words}
+    return any("notfound" in word or "doesnotexist" in word for word in plain)

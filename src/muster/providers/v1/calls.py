@@ -7,21 +7,27 @@ also one that lacks the newer methods. Calls may block; the adapter's threads ma
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from muster.base.foreign import error_text
+from msgspec import to_builtins
+
 from muster.base.ids import CloudId, RequestId
+from muster.base.untrusted import error_text
 from muster.cluster.model import CloudInstance, NodeKind, Offer
-from muster.config.node_launch import NodeLaunch
-from muster.providers.node_provider import NodeBatch
+from muster.config.schema import ClusterConfig
+from muster.config.to_spec import NodeLaunch
+from muster.errors import RemoteError
+from muster.providers.machines import ClusterMachines, Machine, SshAccess
 from muster.providers.v1 import tags as t
 from muster.providers.v1.failures import ShieldedProvider, provider_call
-from muster.providers.v1.thread_pools import Job, Pool
+from muster.remote.own_runner import OwnRunner
+from muster.remote.runner import CommandRunner
 
 _KINDS = {t.NODE_KIND_HEAD: NodeKind.HEAD, t.NODE_KIND_WORKER: NodeKind.WORKER}
+_TAGS = {kind: tag for tag, kind in _KINDS.items()}
 _NOT_OURS = frozenset({None, "", t.NODE_KIND_UNMANAGED})
 
 
@@ -40,23 +46,14 @@ class V1Calls:
         launch: NodeLaunch,
         request_id: RequestId,
         count: int,
-        offers: Sequence[Offer] = (),
-        part: int = 0,
+        offer: Offer | None = None,
     ) -> set[str] | None:
         """Makes one create call; returns the new ids, or None where the provider does not report them.
 
-        An offer is passed as tags, so that the list shows it later, and under `offer` in the node config. A
-        provider with `create_node_batch` gets all of the offers, and which part of the request this is.
+        An offer is passed as tags, so that the list shows it later, and under `offer` in the node config.
         """
         tags = t.worker_tags(self._cluster_name, launch.node_type, launch.launch_hash, request_id)
         config = copy.deepcopy(dict(launch.node_config))  # providers write into it
-        offer = offers[0] if offers else None
-        if self.repeats_safely():
-            own = {} if offer is None else t.offer_tags(offer.zone, offer.market)
-            batch = NodeBatch(
-                node_config=config, tags={**tags, **own}, count=count, offers=tuple(offers), part=part
-            )
-            return set(self._v1.create_node_batch(batch))
         if offer is not None:
             tags |= t.offer_tags(offer.zone, offer.market)
             price = offer.price_per_hour
@@ -105,9 +102,8 @@ class V1Calls:
         for node_id in node_ids:
             self._v1.terminate_node(node_id)
 
-    def living(self, node_ids: Iterable[str]) -> set[str]:
-        """Returns those that are still listed."""
-        return set(node_ids) & set(self._ids({}))
+    def living(self) -> set[str]:
+        return set(self._ids({}))
 
     def _ids(self, filters: Mapping[str, str]) -> list[str]:
         return provider_call(lambda: list(self._v1.non_terminated_nodes(dict(filters))))
@@ -123,10 +119,6 @@ class V1Calls:
         config = getattr(self._v1, "provider_config", None)
         disabled = isinstance(config, Mapping) and bool(config.get("disable_node_updaters"))
         return disabled or bool(getattr(self._v1, "installs_runtime", False))
-
-    def repeats_safely(self) -> bool:
-        """Returns whether a repeated create call buys nothing more, by a token that the cloud keeps."""
-        return callable(getattr(self._v1, "create_node_batch", None))
 
     def buys_offers(self) -> bool:
         """Returns whether the class says that it buys in the zone and the market that it is given."""
@@ -190,55 +182,117 @@ def _strange(node_id: str, node_type: str) -> CloudInstance:
     )
 
 
-F = TypeVar("F")
+class V1Machines(ClusterMachines):
+    """The machines of one v1 provider object; whatever its methods raise is an Exception."""
 
-REMEMBERED = 10_000  # ids; what an earlier process took on is found by its effects
+    def __init__(self, node_provider: Any, *, use_internal_ips: bool = False) -> None:  # noqa: ANN401 - duck typed
+        self.v1 = node_provider
+        self._shielded = ShieldedProvider(node_provider)
+        self._use_internal_ips = use_internal_ips
+
+    def machines(self, kind: NodeKind) -> list[Machine]:
+        found = []
+        for node_id in self._shielded.non_terminated_nodes({t.TAG_RAY_NODE_KIND: _TAGS[kind]}):
+            tags, ip = self.tags(node_id), self.address(node_id, is_inside=False)
+            node_type = tags.get(t.TAG_RAY_USER_NODE_TYPE, "")
+            found.append(Machine(node_id=node_id, node_type=node_type, ip=ip, tags=tags))
+        return found
+
+    def create_head(self, request_id: str, launch: NodeLaunch, tags: Mapping[str, str]) -> None:
+        config = copy.deepcopy(dict(launch.node_config))  # providers write into it
+        self._shielded.create_node(config, {**tags, t.TAG_RAY_LAUNCH_REQUEST: request_id}, 1)
+
+    def terminate_machines(self, node_ids: Sequence[str]) -> None:
+        for node_id in node_ids:
+            self._shielded.terminate_node(node_id)
+
+    def set_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
+        self._shielded.set_node_tags(node_id, dict(tags))
+
+    def internal_ip(self, node_id: str) -> str:
+        return str(self._shielded.internal_ip(node_id) or "")
+
+    def address(self, node_id: str, *, is_inside: bool) -> str:
+        if is_inside or self._use_internal_ips:
+            return self.internal_ip(node_id)
+        return str(self._shielded.external_ip(node_id) or "") or self.internal_ip(node_id)
+
+    def tags(self, node_id: str) -> Mapping[str, str]:
+        return dict(self._shielded.node_tags(node_id))
+
+    def is_gone(self, node_id: str) -> bool:
+        return bool(self._shielded.is_terminated(node_id))
+
+    def answers(self, node_id: str) -> bool:
+        return bool(self._shielded.is_running(node_id))
+
+    def clean_up(self) -> None:
+        clean_up = getattr(self._shielded, "cleanup_cluster_resources", None)
+        if clean_up is not None:
+            clean_up()
+
+    def prepare_for_head(self, config: dict[str, object]) -> Mapping[str, object] | None:
+        prepare = getattr(self._shielded, "prepare_for_head_node", None)
+        if prepare is None:
+            return None
+        prepared = prepare(config)
+        return prepared if isinstance(prepared, dict) else config
+
+    def has_own_runner(self) -> bool:
+        return has_own_runner(self.v1)
+
+    def runner(
+        self, config: ClusterConfig, node_id: str, access: SshAccess, *, is_head: bool = False
+    ) -> CommandRunner:
+        if not self.has_own_runner():
+            return super().runner(config, node_id, access, is_head=is_head)
+        return own_runner(
+            self.v1,
+            node_id,
+            auth=config.auth.settings(),
+            cluster_name=config.cluster_name,
+            use_internal_ip=access.is_inside or self._use_internal_ips,
+            docker=to_builtins(config.docker) if config.docker.container_name else None,
+        )
 
 
-class Requests(Generic[F]):
-    """A Requests counts the open jobs of requests, and keeps their failures of type `F`."""
+# Whose classes have a `get_command_runner` that ours replaces; those of Ray's single clouds are their own.
+_DEFAULTS = ("ray.autoscaler.node_provider.", "muster.")
 
-    def __init__(self) -> None:
-        self._jobs: dict[RequestId, int] = {}  # still to do per request, oldest request first
-        self._failures: list[tuple[RequestId, F]] = []
-        self._lock = threading.Lock()
 
-    def start(self, request_id: RequestId, jobs: Sequence[Job], pool: Pool) -> None:
-        """Submits the jobs of a request; an id that was seen before changes nothing.
+def has_own_runner(provider: object) -> bool:
+    """Returns whether a v1 provider brings its own command runner, and not Ray's or none."""
+    method = getattr(type(provider), "get_command_runner", None) or getattr(
+        provider, "get_command_runner", None
+    )
+    module = str(getattr(method, "__module__", ""))
+    return callable(method) and not f"{module}.".startswith(_DEFAULTS)
 
-        A request that a closed pool refuses is forgotten: if it comes again, it is new.
-        """
-        with self._lock:
-            if request_id in self._jobs:
-                return
-            self._jobs[request_id] = len(jobs)
-            if len(self._jobs) > REMEMBERED:
-                oldest_done = next((known for known, left in self._jobs.items() if left <= 0), None)
-                self._jobs.pop(oldest_done or request_id)
-        for job in jobs:
-            try:
-                pool.submit(job)
-            except RuntimeError:
-                with self._lock:
-                    self._jobs.pop(request_id, None)
-                raise
 
-    def job_done(self, request_id: RequestId) -> None:
-        with self._lock:
-            if request_id in self._jobs:
-                self._jobs[request_id] -= 1
-
-    def fail(self, request_id: RequestId, failure: F) -> None:
-        with self._lock:
-            self._failures.append((request_id, failure))
-
-    def poll(self) -> tuple[F, ...]:
-        """Returns every failure since the last poll."""
-        with self._lock:
-            polled, self._failures = self._failures, []
-        return tuple(failure for _, failure in polled)
-
-    def is_open(self, request_id: RequestId) -> bool:
-        """Returns whether something is still to come of the request: work, or a failure to poll."""
-        with self._lock:
-            return self._jobs.get(request_id, 0) > 0 or any(r == request_id for r, _ in self._failures)
+def own_runner(
+    provider: Any,  # noqa: ANN401 - duck typed
+    node_id: str,
+    *,
+    auth: Mapping[str, Any],
+    cluster_name: str,
+    use_internal_ip: bool = True,
+    docker: Mapping[str, Any] | None = None,
+) -> CommandRunner:
+    """Returns a v1 provider's own runner of a machine; blocks as long as the provider does."""
+    try:
+        theirs = provider.get_command_runner(
+            log_prefix=f"{node_id}: ",
+            node_id=node_id,
+            auth_config=dict(auth),
+            cluster_name=cluster_name,
+            process_runner=subprocess,
+            use_internal_ip=use_internal_ip,
+            docker_config=dict(docker or {}),
+        )
+    except Exception as error:
+        raise RemoteError(
+            f"get_command_runner of the provider failed for {node_id} ({error_text(error)}): fix the provider"
+        ) from error
+    if theirs is None:
+        raise RemoteError(f"get_command_runner of the provider returned None for {node_id}: fix the provider")
+    return OwnRunner(theirs, node_id)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from muster.base.foreign import ForeignExit, error_text, message_text, shielded
+from muster.base.untrusted import ForeignExit, call_safely, error_text, message_text
 from muster.cluster.model import FailureKind
 from muster.errors import ProviderError
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 def provider_call(call: Callable[[], T]) -> T:
     """Calls a provider: whatever it raises is an Exception, but for Ctrl-C in the main thread."""
     try:
-        return shielded(call)
+        return call_safely(call)
     except KeyboardInterrupt as error:
         if threading.current_thread() is threading.main_thread():
             raise
@@ -164,6 +164,6 @@ def _status(error: BaseException) -> int:
 def _attribute(error: BaseException, name: str) -> object:
     """Returns what an error carries; None where it carries nothing, or nothing that can be read."""
     try:
-        return shielded(lambda: getattr(error, name, None))
+        return call_safely(lambda: getattr(error, name, None))
     except Exception:  # noqa: BLE001 - an error that is itself broken is still an error of the provider
         return None

@@ -8,18 +8,18 @@ neither ids nor an error is believed by its list: what two looks at the tags do 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from muster.base.ids import RequestId
 from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, Offer
-from muster.config.node_launch import NodeLaunch
+from muster.config.to_spec import NodeLaunch
 from muster.errors import ProviderError, ProviderMisconfigured
-from muster.providers.node_provider import BatchRefused
-from muster.providers.v1.calls import Requests, V1Calls
+from muster.host.call_threads import Pool, log_failure
+from muster.providers.background_calls import Requests
+from muster.providers.v1.calls import V1Calls
 from muster.providers.v1.failures import kind_of, message_of
-from muster.providers.v1.thread_pools import Pool
 
 SECOND_LOOK_S = 2.0  # a list may be late: what it lacks right after a create call is looked for again
 
@@ -41,7 +41,7 @@ class _Order:
     request_id: RequestId
     node_type: str
     count: int
-    offers: tuple[Offer, ...] = ()  # the first is wanted; the others where it has too few
+    offer: Offer | None = None
     made: set[str] = field(default_factory=set)  # ids known to exist
     unfilled: list[BaseException] = field(default_factory=list)  # one entry per unit that may be missing
     open_batches: int = 0
@@ -74,30 +74,28 @@ class V1LaunchQueue:
         self._short: dict[tuple[RequestId | None, str], set[str]] = {}
         self._lists_late = False
 
-    def take(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
+    def take(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer | None = None) -> None:
         """Takes a request; an id that was taken before changes nothing."""
         wanted = ((node_type, count) for node_type, count in shape.items() if count > 0)
-        orders = [_Order(request_id, node_type, count, tuple(offers)) for node_type, count in wanted]
+        orders = [_Order(request_id, node_type, count, offer) for node_type, count in wanted]
         self.requests.start(request_id, [partial(self._open, order) for order in orders], self._pool)
 
     def _open(self, order: _Order) -> None:
-        """Lists first: a request repeated after a restart may have been filled, in part or as a whole.
-
-        A provider whose calls can be repeated is asked at once, for the same again.
-        """
+        """Lists first: a request repeated after a restart may have been filled, in part or as a whole."""
         try:
             launch = self._launch_of(order)
-            if not self._calls.repeats_safely():
-                order.made = self._calls.made_for(order.request_id, order.node_type)
+            order.made = self._calls.made_for(order.request_id, order.node_type)
         except Exception as error:  # noqa: BLE001 - comes back as failures
             self._close(order, [error] * order.count)
             return
-        sizes = _split(order.count - len(order.made), self._max_batch)
+        # Batch sizes: 7 by 5 is [5, 2]; nothing for a count of 0 or less.
+        count = order.count - len(order.made)
+        sizes = [min(self._max_batch, count - start) for start in range(0, max(count, 0), self._max_batch)]
         order.open_batches = len(sizes)
-        for part, size in enumerate(sizes[1:], start=1):
-            self._submit(order, launch, size, part)
+        for size in sizes[1:]:
+            self._submit(order, launch, size)
         if sizes:
-            self._fill(order, launch, sizes[0], 0)
+            self._fill(order, launch, sizes[0])
         else:
             self._close(order, [])
 
@@ -107,18 +105,16 @@ class V1LaunchQueue:
             raise ProviderMisconfigured(f"node type {order.node_type!r} is not in available_node_types")
         return launch
 
-    def _submit(self, order: _Order, launch: NodeLaunch, size: int, part: int) -> None:
+    def _submit(self, order: _Order, launch: NodeLaunch, size: int) -> None:
         try:
-            self._pool.submit(lambda: self._fill(order, launch, size, part))
+            future = self._pool.submit(lambda: self._fill(order, launch, size))
+            future.add_done_callback(log_failure)
         except RuntimeError as closed:
             self._done(order, set(), [closed] * size)
 
-    def _fill(self, order: _Order, launch: NodeLaunch, size: int, part: int) -> None:
+    def _fill(self, order: _Order, launch: NodeLaunch, size: int) -> None:
         try:
-            made = self._calls.create(launch, order.request_id, size, order.offers, part)
-        except BatchRefused as refused:
-            self._done(order, set(refused.made), list(refused.units))
-            return
+            made = self._calls.create(launch, order.request_id, size, order.offer)
         except Exception as error:  # noqa: BLE001 - comes back as failures
             self._done(order, set(), [error] * size)
             return
@@ -134,9 +130,6 @@ class V1LaunchQueue:
     def _failed_units(self, order: _Order) -> list[BaseException]:
         """Returns an error for each machine that does not exist; errors with a reason come first."""
         told = [error for error in order.unfilled if not isinstance(error, UnreportedBatch)]
-        is_certain = all(kind_of(error) is not FailureKind.UNKNOWN for error in order.unfilled)
-        if self._calls.repeats_safely() and is_certain:
-            return told
         silent = len(order.unfilled) - len(told)
         missing, is_known = self._missing(order)
         if missing and (silent or any(kind_of(error) is FailureKind.UNKNOWN for error in told)):
@@ -170,28 +163,17 @@ class V1LaunchQueue:
             )
 
     def _close(self, order: _Order, failed_units: list[BaseException]) -> None:
-        for error in failed_units:
-            failure = LaunchFailure(
+        failures = [
+            LaunchFailure(
                 request_id=order.request_id,
                 node_type=order.node_type,
                 kind=kind_of(error),
                 message=message_of(error),
-                offer=next(iter(_offers_of(error)), ""),
-                also=_offers_of(error)[1:],
-                pause_s=error.pause_s if isinstance(error, ProviderError) else None,
             )
-            self.requests.fail(order.request_id, failure)
-        self.requests.job_done(order.request_id)
-
-
-def _offers_of(error: BaseException) -> tuple[str, ...]:
-    return error.offers if isinstance(error, ProviderError) else ()
+            for error in failed_units
+        ]
+        self.requests.job_done(order.request_id, failures)
 
 
 def _text(order: _Order, made: int, asked: int) -> str:
     return f"the provider made {made} of {asked} {order.node_type} and gave no reason"
-
-
-def _split(count: int, largest: int) -> list[int]:
-    """Returns batch sizes: 7 by 5 is [5, 2]; nothing for a count of 0 or less."""
-    return [min(largest, count - start) for start in range(0, max(count, 0), largest)]

@@ -1,0 +1,1 @@
+"""Shows the nodes of a cluster that another tool runs."""
