@@ -13,10 +13,10 @@ from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.plan import Install
 from muster.config.node_launch import RuntimeHashes
 from muster.remote.installer import NodeInstaller
+from muster.remote.node_setup import Timing
 from muster.remote.runner import Host
 from muster.remote.ssh import SshRunner
 from muster.remote.steps import NodeSetup
-from muster.remote.updater import Timing
 
 pytestmark = pytest.mark.slow
 HOSTS = 3
@@ -124,7 +124,7 @@ def test_a_closed_installer_leaves_no_process_here_and_there(hosts, rack):
 
 
 def _log(installer, ip: str) -> str:
-    path = installer._updater._logs / ip / "setup.log"
+    path = installer._logs / ip / "setup.log"
     return path.read_text() if path.exists() else ""
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from tests.remote.local_runner import LocalRunner
+from tests.support.builders import plan, record
 
 from muster.autoscaler.backup import restore_if_lost
 from muster.autoscaler.home import ClusterHome
@@ -16,7 +17,6 @@ from muster.config.schema import BackupConfig, ClusterConfig, MusterConfig, Prov
 from muster.errors import StoreError
 from muster.remote.ledger_copy import pull_ledger, push_ledger
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.builders import plan, record
 
 
 def config(**backup):

@@ -1,4 +1,4 @@
-"""The updater and the installer on machines that answer from a script."""
+"""MachineSetup and the installer on machines that answer from a script."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 from msgspec.structs import replace
 from tests.remote.scripted import ScriptedRunner, Tags
 
+from muster.base.clock import ManualClock
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.plan import Install
 from muster.config.node_launch import RuntimeHashes
 from muster.errors import CommandFailed, HostKeyChanged, KeyRefused, RemoteError, Unreachable
 from muster.remote.installer import NodeInstaller
+from muster.remote.node_setup import MachineSetup, Surroundings, Timing
 from muster.remote.steps import NodeSetup, final_tags
-from muster.remote.updater import Timing, Updater
 
 QUICK = Timing(interval_s=0.01, ready_s=60.0, command_tries=2, connection_tries=3)
 SETUP = NodeSetup(
@@ -37,18 +38,17 @@ def failed(code: int = 1) -> CommandFailed:
 def update(runner, tmp_path, *, tags=None, setup=SETUP):
     access = Tags(setup, lambda cloud_id: runner)
     access.now["n"].update(tags or {})
-    seen = []
-    updater = Updater(
-        access, tmp_path, timing=QUICK, on_progress=lambda one: seen.append((one.step.value, one.state))
-    )
-    asyncio.run(updater.update("n", setup, runner))
-    return access, seen
+    machine = MachineSetup("n", runner, access, tmp_path, timing=QUICK)
+    begun = []
+    machine.on_work = lambda kind, work: begun.append(kind.value)
+    asyncio.run(machine.run(setup))
+    return access, begun
 
 
 @pytest.mark.conformance("IN-4")
 def test_a_machine_is_set_up_and_tagged_at_every_step(tmp_path):
     runner = ScriptedRunner()
-    access, seen = update(runner, tmp_path)
+    access, begun = update(runner, tmp_path)
     assert runner.calls == EVERYTHING
     assert access.statuses["n"] == [
         "waiting-for-ssh",
@@ -58,8 +58,7 @@ def test_a_machine_is_set_up_and_tagged_at_every_step(tmp_path):
         "up-to-date",
     ]
     assert access.now["n"] == final_tags(SETUP.hashes)
-    steps = ("wait", "sync", "initialize", "setup", "start")
-    assert seen == [(step, state) for step in steps for state in ("started", "done")]
+    assert list(dict.fromkeys(begun)) == ["wait", "sync", "initialize", "setup", "start"]
 
 
 def test_every_step_has_a_log_without_secrets(tmp_path):
@@ -72,7 +71,7 @@ def test_every_step_has_a_log_without_secrets(tmp_path):
 
 
 def test_a_log_does_not_grow_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("muster.remote.updater.LOG_BYTES", 60)
+    monkeypatch.setattr("muster.remote.node_setup.LOG_BYTES", 60)
     for _ in range(2):
         update(ScriptedRunner(), tmp_path)
     kept = sorted(path.name for path in (tmp_path / "n").glob("start*"))
@@ -80,7 +79,7 @@ def test_a_log_does_not_grow_without_end(tmp_path, monkeypatch):
     assert kept == ["start.log"] and text.endswith("output of start\n") and text.count("$ start") == 2
     update(ScriptedRunner(), tmp_path)
     assert (tmp_path / "n" / "start.old.log").read_text() == text
-    monkeypatch.setattr("muster.remote.updater.LOG_BYTES", 40)
+    monkeypatch.setattr("muster.remote.node_setup.LOG_BYTES", 40)
     update(ScriptedRunner(), tmp_path)
     assert (tmp_path / "n" / "start.log").read_text().endswith("(the rest is left out)\n")
 
@@ -109,10 +108,10 @@ def test_a_broken_connection_is_tried_again_where_it_broke(tmp_path):
     runner = ScriptedRunner(
         {"auto: setup": [Unreachable("cut"), Unreachable("cut")], "auto: start": [failed()]}
     )
-    access, seen = update(runner, tmp_path)
+    access, begun = update(runner, tmp_path)
     again = ["host: uptime", "auto: setup"]
     assert runner.calls == [*EVERYTHING[:3], "auto: setup", *again, *again, *["auto: start"] * 2]
-    assert seen.count(("setup", "retried")) == 2 and access.statuses["n"][-1] == "up-to-date"
+    assert begun.count("setup") == 1 and access.statuses["n"][-1] == "up-to-date"
 
 
 @pytest.mark.parametrize(
@@ -132,8 +131,27 @@ def test_a_step_that_cannot_be_done_fails_the_machine_with_its_log(tmp_path, cal
     access = Tags(SETUP, lambda cloud_id: runner)
     timing = replace(QUICK, ready_s=0.05, refused_s=0.02)
     with pytest.raises(kind, match=r"\(log: .*\.log\)") as raised:
-        asyncio.run(Updater(access, tmp_path, timing=timing).update("n", SETUP, runner))
+        asyncio.run(MachineSetup("n", runner, access, tmp_path, timing=timing).run(SETUP))
     assert says in str(raised.value) and access.now["n"]["ray-node-status"] == "update-failed"
+
+
+def test_a_set_up_takes_time_and_threads_from_its_surroundings(tmp_path):
+    paused = []
+
+    async def pause(seconds):
+        paused.append(seconds)
+        clock.advance(seconds)
+
+    async def call(work):
+        return work()
+
+    clock = ManualClock()
+    runner = ScriptedRunner({"host: uptime": [Unreachable("off")] * 999})
+    io = Surroundings(clock=clock, pause=pause, call=call)
+    machine = MachineSetup("n", runner, Tags(SETUP, None), tmp_path, timing=Timing(), surroundings=io)
+    with pytest.raises(Unreachable):
+        asyncio.run(machine.run(SETUP))
+    assert paused[:3] == [0.25, 0.5, 1.0] and 900.0 < sum(paused) < 910.0
 
 
 def test_a_machine_that_was_terminated_is_not_waited_for(tmp_path):
@@ -141,14 +159,14 @@ def test_a_machine_that_was_terminated_is_not_waited_for(tmp_path):
     access = Tags(SETUP, lambda cloud_id: runner)
     access.gone.add("n")
     with pytest.raises(RemoteError, match="was terminated"):
-        asyncio.run(Updater(access, tmp_path, timing=QUICK).update("n", SETUP, runner))
+        asyncio.run(MachineSetup("n", runner, access, tmp_path, timing=QUICK).run(SETUP))
 
 
 def test_a_provider_that_cannot_write_tags_does_not_stop_the_machine(tmp_path, caplog):
     runner = ScriptedRunner()
     access = Tags(SETUP, lambda cloud_id: runner)
     access.set_tags = None  # calling it raises
-    asyncio.run(Updater(access, tmp_path, timing=QUICK).update("n", SETUP, runner))
+    asyncio.run(MachineSetup("n", runner, access, tmp_path, timing=QUICK).run(SETUP))
     assert runner.calls == EVERYTHING and "could not be written" in caplog.text
 
 
@@ -156,7 +174,7 @@ def test_a_provider_that_cannot_read_tags_has_the_machine_set_up(tmp_path):
     runner = ScriptedRunner({"host: uptime": [Unreachable("off")]})
     access = Tags(SETUP, lambda cloud_id: runner)
     access.tags = access.is_gone = None  # calling them raises
-    asyncio.run(Updater(access, tmp_path, timing=QUICK).update("n", SETUP, runner))
+    asyncio.run(MachineSetup("n", runner, access, tmp_path, timing=QUICK).run(SETUP))
     assert runner.calls == ["host: uptime", *EVERYTHING]
 
 
@@ -164,7 +182,7 @@ def test_a_disk_that_is_full_here_does_not_stop_the_machine(tmp_path):
     (tmp_path / "file").write_text("")
     runner = ScriptedRunner()
     access = Tags(SETUP, lambda cloud_id: runner)
-    asyncio.run(Updater(access, tmp_path / "file" / "logs", timing=QUICK).update("n", SETUP, runner))
+    asyncio.run(MachineSetup("n", runner, access, tmp_path / "file" / "logs", timing=QUICK).run(SETUP))
     assert runner.calls == EVERYTHING
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from muster.config.schema import ClusterConfig, MusterConfig, NoticesConfig, ProviderConfig
+from muster.providers.kind import rules_named
 from muster.remote.notices import notices_line
 from muster.remote.steps import NodeSetup, RunCommand, update_steps
 
 
 def line(kind, *, ray="ray", **notices):
     muster = MusterConfig(notices=NoticesConfig(**notices))
-    return notices_line(ClusterConfig(provider=ProviderConfig(type=kind), muster=muster), port=1234, ray=ray)
+    config = ClusterConfig(provider=ProviderConfig(type=kind), muster=muster, rules=rules_named(kind))
+    return notices_line(config, port=1234, ray=ray)
 
 
 @pytest.mark.parametrize("cloud", ["aws", "azure", "gcp"])

@@ -16,7 +16,6 @@ from muster.remote.ssh_command import (
     explain_ssh,
     fill_proxy_command,
     home_relative,
-    making_directory,
     remote_line,
     remote_path,
     rsync_arguments,
@@ -25,6 +24,7 @@ from muster.remote.ssh_command import (
     ssh_arguments,
     ssh_options,
     terminal_arguments,
+    upload_paths,
 )
 
 HOST = Host(ip="10.0.0.9", user="ubuntu", private_key="/keys/a", known_hosts="/pins", instance_id="i-1")
@@ -120,7 +120,6 @@ def test_paths_for_rsync_need_no_shell():
     assert remote_path(HOST, "~/a b") == "10.0.0.9:./a b"
     assert remote_path(Host(ip="fe80::1"), ":x") == "[fe80::1]:./:x"
     assert home_relative("/abs/$(id)") == "/abs/$(id)"
-    assert making_directory("~/$(id) x") == "mkdir -p -- './$(id) x' && rsync"
     assert selection(["*.pyc"], [".gitignore"]) == ["--exclude=*.pyc", "--filter=dir-merge,- .gitignore"]
 
 
@@ -180,3 +179,19 @@ def test_a_command_that_fails_says_what_the_host_lacks(code, output, says):
     error = explain_command("h1", "do it", code, output.splitlines())
     assert says in str(error)
     assert (error.exit_code, error.last_lines) == (code, tuple(output.splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("target", "goes_to", "directory"),
+    [("/a/b", "/a/b", "/a"), ("~/b", "~/b", ""), ("/b", "/b", ""), ("d/", "d/", "d"), ("b", "b", "")],
+)
+def test_a_file_goes_into_a_directory_that_is_made(tmp_path, target, goes_to, directory):
+    (tmp_path / "file").touch()
+    found = upload_paths(str(tmp_path / "file"), target, "h")
+    assert found == (str(tmp_path / "file"), goes_to, directory)
+
+
+def test_the_contents_of_a_directory_go_into_the_target(tmp_path):
+    assert upload_paths(str(tmp_path), "~/x", "h") == (f"{tmp_path}/", "~/x/", "~/x")
+    with pytest.raises(RemoteError):
+        upload_paths(str(tmp_path / "none"), "~/x", "h")

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from muster.config.document import Document
-from muster.config.load import parse_config
 from muster.config.node_launch import RuntimeHashes
+from muster.providers.kind import parse_config
 from muster.remote.runner import RunWhere
 from muster.remote.steps import (
     CopyFiles,
@@ -95,16 +95,10 @@ def test_a_new_container_on_a_known_machine_is_set_up_again():
         ({"has_container": True}, final_tags(SETUP.hashes), True),
         ({"has_container": True}, {}, False),
         ({"has_container": False}, final_tags(SETUP.hashes), False),
-        ({"has_container": True, "sets_up": False}, {}, True),
     ],
 )
 def test_the_container_of_a_known_machine_is_looked_at_first(changes, tags, expected):
     assert must_look_first(replace(SETUP, **changes), tags) is expected
-
-
-def test_the_launcher_may_leave_out_the_set_up_or_the_start():
-    assert kinds(replace(SETUP, sets_up=False), {}) == ["wait", "sync", "start"]
-    assert kinds(replace(SETUP, starts=False), {}) == ["wait", "sync", "initialize", "setup"]
 
 
 def test_machines_without_hashes_are_always_set_up():

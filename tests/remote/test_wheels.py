@@ -34,7 +34,7 @@ def test_a_wheel_of_the_source_tree_has_every_module_and_the_entry_points(tmp_pa
         names = archive.namelist()
         record = archive.read(f"muster_ml-{muster.__version__}.dist-info/RECORD").decode()
     assert made.path.name == f"muster_ml-{muster.__version__}-py3-none-any.whl"
-    assert {"muster/__init__.py", "muster/py.typed", "muster/config/machine_sizes.txt"} <= set(names)
+    assert {"muster/__init__.py", "muster/py.typed", "muster/providers/machine_sizes.txt"} <= set(names)
     assert not [name for name in names if name.endswith(".pyc") or "__editable__" in name]
     assert [line.split(",")[0] for line in record.splitlines()] == names
     assert f"muster_ml-{muster.__version__}.dist-info/entry_points.txt" in names

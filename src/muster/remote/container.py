@@ -16,7 +16,7 @@ from typing import Any
 
 from muster.config.node_launch import Container
 from muster.errors import CommandFailed, RemoteError
-from muster.remote.runner import COMMAND_S, SYNC_S, CommandRunner, OnOutput, RunWhere
+from muster.remote.runner import COMMAND_S, SYNC_S, CommandRunner, RunWhere
 from muster.remote.ssh_command import COMMAND_ID, END_TRAP, checked_names
 
 PULL_S = 3600.0
@@ -45,7 +45,7 @@ _PROBLEMS = (
 )
 
 
-class ContainerRunner:
+class ContainerRunner(CommandRunner):
     """A ContainerRunner implements CommandRunner in a container of the machine that `inner` reaches."""
 
     def __init__(self, inner: CommandRunner, container: Container, *, login_shell: bool = False) -> None:
@@ -59,23 +59,17 @@ class ContainerRunner:
         self,
         command: str,
         *,
-        timeout_s: float = COMMAND_S,
         environment: Mapping[str, str] = {},
         secrets: Mapping[str, str] = {},
         where: RunWhere = RunWhere.AUTO,
-        on_output: OnOutput | None = None,
+        **options: Any,  # noqa: ANN401 - passed on
     ) -> str:
         """Runs a line of bash; `AUTO` is in the container, except for docker's own commands."""
         if goes_to_container(command, where):
             names = (COMMAND_ID, *checked_names(environment), *checked_names(secrets))
             command = exec_line(self._program, self._container.name, command, names, self._login_shell)
         return await self._inner.run(
-            command,
-            timeout_s=timeout_s,
-            environment=environment,
-            secrets=secrets,
-            where=RunWhere.HOST,
-            on_output=on_output,
+            command, environment=environment, secrets=secrets, where=RunWhere.HOST, **options
         )
 
     async def prepare(self, *, as_head: bool, file_mounts: Mapping[str, str], is_synced: bool) -> bool:
@@ -85,20 +79,10 @@ class ContainerRunner:
         except CommandFailed as error:
             raise explained(error, self._program, self._container.image) from error
 
-    async def sync_up(
-        self,
-        source: str,
-        target: str,
-        *,
-        exclude: Sequence[str] = (),
-        filters: Sequence[str] = (),
-        timeout_s: float = SYNC_S,
-    ) -> None:
+    async def sync_up(self, source: str, target: str, *, timeout_s: float = SYNC_S, **options: Any) -> None:  # noqa: ANN401 - passed on
         """Copies a file or a directory into the container, or to where it will be mounted or copied from."""
         is_directory = os.path.isdir(os.path.expanduser(source))
-        await self._inner.sync_up(
-            source, await self._staged(target), exclude=exclude, filters=filters, timeout_s=timeout_s
-        )
+        await self._inner.sync_up(source, await self._staged(target), timeout_s=timeout_s, **options)
         running = await self._running()
         if running is None:
             self._to_copy[target] = is_directory
@@ -149,18 +133,15 @@ class ContainerRunner:
         await self._on_host(
             f"{{ {self._program} kill {name}; {self._program} rm -f {name}; }} >/dev/null 2>&1; true"
         )
-        await self._on_host(await self._run_line(mounts, is_kept=is_kept))
+        made = " ".join(shlex.quote(path) for path in mounts.values())
+        options = await self._detected_options()
+        argv = run_arguments(self._program, self._container, mounts, options, is_kept=is_kept)
+        await self._on_host((f"mkdir -p -- {made} && " if made else "") + shlex.join(argv))
         running = await self._running() or {}
         for target, is_directory in self._to_copy.items() if is_synced else ():
             await self._copy_in(target, is_directory, running, SYNC_S)
         self._to_copy = {} if is_synced else self._to_copy
         return True
-
-    async def _run_line(self, mounts: Mapping[str, str], *, is_kept: bool) -> str:
-        made = " ".join(shlex.quote(path) for path in mounts.values())
-        options = list(await self._detected_options())
-        argv = run_arguments(self._program, self._container, mounts, options, is_kept=is_kept)
-        return (f"mkdir -p -- {made} && " if made else "") + shlex.join(argv)
 
     async def _detected_options(self) -> Sequence[str]:
         """Returns what the machine allows: a GPU runtime, and shared memory for the object store."""

@@ -157,7 +157,8 @@ class MusterInstaller:
     async def run(self) -> InstalledMuster:
         """Returns the Python that runs our version. Raises RemoteError with what the host lacks."""
         digest, is_release = running_digest(), source_tree() is None
-        for candidate in dict.fromkeys((self._venv_python(), self._request.python)):
+        own = (f"{self._request.directory}/venv/bin/python",) if self._request.is_own_venv else ()
+        for candidate in dict.fromkeys((*own, self._request.python)):
             found = await self._probe(candidate)
             if found is None or not has_ours(found, digest=digest, is_release=is_release):
                 continue
@@ -175,10 +176,6 @@ class MusterInstaller:
                 f"remove {self._request.directory}/venv there and try again"
             )
         return InstalledMuster(python=python, source=source)
-
-    def _venv_python(self) -> str:
-        own = f"{self._request.directory}/venv/bin/python"
-        return own if self._request.is_own_venv else self._request.python
 
     async def _probe(self, python: str) -> HostPython | None:
         return parse_probe(await self._runner.run(probe_command(python)))

@@ -1,7 +1,7 @@
-"""Makes machines into nodes: does the steps of `update_steps` on many of them at once, and logs each.
+"""Turns a machine into a node, head or worker: does the steps of `update_steps` and logs each.
 
-`NodeInstaller` is the monitor's port; the launcher uses `Updater` itself, for the head. All of it runs in one
-event loop. What a provider does runs on threads of its own, so that one machine never waits for another.
+`NodeInstaller` runs it for workers on the head, the lifecycle for the head. It uses a CommandRunner only;
+`Surroundings` has the clock, the pauses and the threads, so that the simulator can replace them.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import contextlib
 import datetime
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.foreign import message_text
+from muster.base.untrusted import message_text
+from muster.config.node_launch import RuntimeHashes
 from muster.config.schema import ClusterConfig
 from muster.errors import CommandFailed, KeyRefused, MusterError, RemoteError, Unreachable
+from muster.host.call_threads import in_thread
 from muster.remote.runner import CommandRunner, OnOutput, RunWhere
 from muster.remote.steps import (
     STATUS,
@@ -40,16 +43,14 @@ from muster.remote.steps import (
     prepare_container,
     update_steps,
 )
-from muster.remote.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
 LOG_BYTES = 16 * 2**20  # of one step of one machine; a host may be set up for years
-STARTED, RETRIED, DONE, FAILED = "started", "retried", "done", "failed"
 
 
 class Timing(Struct, frozen=True, kw_only=True):
-    """A Timing says how long the updater waits, and how often it tries."""
+    """How long a set-up waits, and how often it tries."""
 
     ready_s: float = 900.0  # until a machine answers
     interval_s: float = 5.0  # between two tries
@@ -73,18 +74,8 @@ def timing_of(config: ClusterConfig) -> Timing:
     )
 
 
-class StepProgress(Struct, frozen=True, kw_only=True):
-    """A StepProgress is what happened to one node: a step started, is tried again, is done or has failed."""
-
-    node: str
-    step: StepKind
-    state: str
-    seconds: float = 0.0  # since the step started
-    detail: str = ""
-
-
 class NodeAccess(Protocol):
-    """A NodeAccess is what the updater needs of a provider; all methods may block, and may raise."""
+    """What a set-up needs of a provider; all methods may block, and may raise. ClusterMachines has it."""
 
     def tags(self, node: str) -> Mapping[str, str]: ...
 
@@ -97,107 +88,112 @@ class NodeAccess(Protocol):
         ...
 
 
-OnProgress = Callable[[StepProgress], None]
+@dataclass(frozen=True)
+class Surroundings:
+    """Time, pauses and threads; the simulator passes its own."""
+
+    clock: Clock = SystemClock()  # noqa: RUF009 - has no state
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep
+    call: Callable[[Callable[[], Any]], Awaitable[Any]] = in_thread  # for what a provider may block
 
 
-class Updater:
-    """An Updater sets machines up, each by a call of `update`; calls run side by side.
-
-    The output of every step is in `logs`/<node>/<step>.log.
-    """
+class MachineSetup:
+    """Sets one machine up. The output of every step is in `logs`/<node>/<step>.log."""
 
     def __init__(
         self,
+        node: str,
+        runner: CommandRunner,
         access: NodeAccess,
         logs: Path,
         *,
         timing: Timing = Timing(),  # noqa: B008 - frozen
-        on_progress: OnProgress = lambda progress: None,
-        clock: Clock = SystemClock(),  # noqa: B008 - has no state
+        surroundings: Surroundings = Surroundings(),
     ) -> None:
-        self._access, self._logs, self._timing = access, logs, timing
-        self._on_progress, self._clock = on_progress, clock
+        self.node, self.runner = node, runner
+        self.on_work: Callable[[StepKind, Work], None] = lambda kind, work: None  # called as each begins
+        self.on_output: OnOutput = lambda chunk: None
+        self._access, self._logs, self._timing, self._io = access, logs, timing, surroundings
 
-    async def update(self, node: str, setup: NodeSetup, runner: CommandRunner) -> None:
-        """Returns when the machine is a node; raises a RemoteError with what failed and its log."""
-        steps = update_steps(setup, {})[:1]
+    async def run(self, setup: NodeSetup) -> None:
+        """Return when the machine is a node. Raises a RemoteError with what failed and its log."""
+        async with self.tagging(setup.hashes):
+            tags = await self._tags()
+            await self._steps(update_steps(setup, {})[:1], setup)
+            await self.prepare(setup, tags)
+            await self.start(setup)
+
+    async def prepare(self, setup: NodeSetup, tags: Mapping[str, str]) -> None:
+        """Copy files and run the commands that a machine with these tags needs before the start."""
+        is_new = False
+        if must_look_first(setup, tags):
+            with self._log(StepKind.INITIALIZE) as write:
+                is_new = await self._do(prepare_container(setup, is_synced=False), setup, write)
+        steps = update_steps(setup, tags, is_new_container=is_new)
+        await self._steps([step for step in steps if step.kind not in (StepKind.WAIT, StepKind.START)], setup)
+
+    async def start(self, setup: NodeSetup) -> None:
+        """Run the start commands."""
+        await self._steps([step for step in update_steps(setup, {}) if step.kind is StepKind.START], setup)
+
+    @contextlib.asynccontextmanager
+    async def tagging(self, hashes: RuntimeHashes) -> AsyncIterator[None]:
+        """Tag the machine as up to date after the block, or as failed when the block raises."""
         try:
-            tags = await self._tags(node)
-            await self._step(node, steps[0], setup, runner)
-            is_new = must_look_first(setup, tags) and await self._look(node, setup, runner)
-            for step in update_steps(setup, tags, is_new_container=is_new)[1:]:
-                await self._step(node, step, setup, runner)
+            yield
         except Exception as error:
-            await self._tag(node, {TAG_STATUS: UPDATE_FAILED})
+            await self._tag({TAG_STATUS: UPDATE_FAILED})
             if isinstance(error, MusterError):
                 raise
             raise RemoteError(
-                f"{node} could not be set up ({message_text(error)}): see {self._logs}"
+                f"{self.node} could not be set up ({message_text(error)}): see {self._logs}"
             ) from error
-        await self._tag(node, final_tags(setup.hashes))
+        await self._tag(final_tags(hashes))
 
-    async def _look(self, node: str, setup: NodeSetup, runner: CommandRunner) -> bool:
-        """Returns whether the container had to be made anew."""
-        with self._log(node, StepKind.INITIALIZE) as write:
-            return await self._do(prepare_container(setup, is_synced=False), setup, runner, write)
+    async def _steps(self, steps: Iterable[UpdateStep], setup: NodeSetup) -> None:
+        for step in steps:
+            if step.kind in STATUS:
+                await self._tag({TAG_STATUS: STATUS[step.kind]})
+            with self._log(step.kind) as write:
+                try:
+                    for work in step.work:
+                        self.on_work(step.kind, work)
+                        await self._try(work, setup, write)
+                except Exception as error:
+                    write(f"failed: {message_text(error)}\n".encode())
+                    log = self._logs / log_name(self.node, step.kind)
+                    raise _with_place(error, self.node, step.kind, log) from error
 
-    async def _step(self, node: str, step: UpdateStep, setup: NodeSetup, runner: CommandRunner) -> None:
-        began = self._clock.monotonic()
-
-        def report(state: str, detail: str = "") -> None:
-            seconds = self._clock.monotonic() - began
-            progress = StepProgress(node=node, step=step.kind, state=state, seconds=seconds, detail=detail)
-            with contextlib.suppress(Exception):  # whoever shows it must not end it
-                self._on_progress(progress)
-
-        report(STARTED)
-        if step.kind in STATUS:
-            await self._tag(node, {TAG_STATUS: STATUS[step.kind]})
-        with self._log(node, step.kind) as write:
-            try:
-                for work in step.work:
-                    await self._try(node, work, setup, runner, _Report(write, report))
-            except Exception as error:
-                write(f"failed: {message_text(error)}\n".encode())
-                report(FAILED, message_text(error))
-                raise _with_place(error, node, step.kind, self._log_path(node, step.kind)) from error
-        report(DONE)
-
-    async def _try(
-        self, node: str, work: Work, setup: NodeSetup, runner: CommandRunner, report: _Report
-    ) -> None:
-        """Does one part of a step, more than once where that may help."""
-        if isinstance(work, WaitReady):
-            await self._wait_ready(node, runner, report)
-            return
+    async def _try(self, work: Work, setup: NodeSetup, write: OnOutput) -> None:
+        """Do one part of a step, more than once where that may help."""
         attempt = 1
         while True:
             try:
-                await self._do(work, setup, runner, report.write)
+                if isinstance(work, WaitReady):
+                    await self.wait_ready(write)
+                else:
+                    await self._do(work, setup, write)
                 return
             except (RemoteError, TimeoutError) as error:
-                if attempt >= tries(error, self._timing):
+                if isinstance(work, WaitReady) or attempt >= tries(error, self._timing):
                     raise
                 attempt += 1
-                report.write(
-                    f"{message_text(error)}\ntrying again in {self._timing.interval_s:g} s\n".encode()
-                )
-                report.tell(RETRIED, message_text(error))
-                await asyncio.sleep(self._timing.interval_s)
+                write(f"{message_text(error)}\ntrying again in {self._timing.interval_s:g} s\n".encode())
+                await self._io.pause(self._timing.interval_s)
                 if isinstance(error, Unreachable):  # it may be starting again, which takes minutes
-                    await self._wait_ready(node, runner, report)
+                    await self.wait_ready(write)
 
-    async def _do(self, work: Work, setup: NodeSetup, runner: CommandRunner, write: OnOutput) -> bool:
-        write(f"[{self._now()}] {_title(work)}\n".encode("utf-8", "replace"))
+    async def _do(self, work: Work, setup: NodeSetup, write: OnOutput) -> bool:
+        write(f"[{self._now()}] {_line(work)}\n".encode("utf-8", "replace"))
         if isinstance(work, PrepareContainer):
-            return await runner.prepare(
+            return await self.runner.prepare(
                 as_head=work.as_head, file_mounts=work.file_mounts, is_synced=work.is_synced
             )
         if isinstance(work, CopyFiles):
             if work.may_be_missing and not os.path.exists(os.path.expanduser(work.source)):
                 write(b"it is not on this computer: left out\n")
                 return False
-            await runner.sync_up(
+            await self.runner.sync_up(
                 work.source,
                 work.target,
                 exclude=work.exclude,
@@ -205,23 +201,23 @@ class Updater:
                 timeout_s=self._timing.sync_s,
             )
         elif isinstance(work, RunCommand):
-            await runner.run(
+            await self.runner.run(
                 work.command,
                 where=work.where,
                 environment=work.environment,
                 secrets=setup.secrets if work.takes_secrets else {},
                 on_output=write,
-                timeout_s=self._timing.command_s,
+                timeout_s=work.timeout_s or self._timing.command_s,
             )
         return False
 
-    async def _wait_ready(self, node: str, runner: CommandRunner, report: _Report) -> None:
-        write, tell = report.write, report.tell
-        began, pause_s = self._clock.monotonic(), 0.25
+    async def wait_ready(self, write: OnOutput = lambda chunk: None) -> None:
+        """Wait until the machine runs commands. Raises Unreachable or KeyRefused when it takes too long."""
+        began, pause_s = self._io.clock.monotonic(), 0.25
         while True:
             try:
                 write(f"[{self._now()}] $ uptime\n".encode())
-                await runner.run(
+                await self.runner.run(
                     "uptime", timeout_s=self._timing.probe_s, where=RunWhere.HOST, on_output=write
                 )
                 return
@@ -231,48 +227,46 @@ class Updater:
                 if isinstance(error, RemoteError) and not error.retryable:
                     raise
                 write(f"{message_text(error)}\n".encode())
-                if await self._is_gone(node):
-                    raise RemoteError(
-                        f"{node} was terminated before it answered: no need to do anything"
-                    ) from None
-                refused = isinstance(error, KeyRefused)
-                limit_s = self._timing.refused_s if refused else self._timing.ready_s
-                if self._clock.monotonic() > began + limit_s:
-                    raise (KeyRefused if refused else Unreachable)(
-                        f"{node} did not answer within {limit_s:g} s: {message_text(error)}"
-                    ) from error
-                tell(RETRIED, message_text(error))
-            await asyncio.sleep(min(pause_s, self._timing.interval_s))
+                await self._give_up(error, self._io.clock.monotonic() - began)
+            await self._io.pause(min(pause_s, self._timing.interval_s))
             pause_s *= 2
 
-    async def _tags(self, node: str) -> Mapping[str, str]:
-        """Returns the tags of a machine; where they cannot be read, it is set up as if it had none."""
+    async def _give_up(self, error: Exception, waited_s: float) -> None:
+        """Raise when it is no use to wait longer for a machine that has not answered."""
+        if await self._is_gone():
+            raise RemoteError(f"{self.node} was terminated before it answered: no need to do anything")
+        refused, ready_s = isinstance(error, KeyRefused), self._timing.ready_s
+        limit_s = min(self._timing.refused_s, ready_s) if refused else ready_s
+        if waited_s > limit_s:
+            raise (KeyRefused if refused else Unreachable)(
+                f"{self.node} did not answer within {limit_s:g} s: {message_text(error)}"
+            ) from error
+
+    async def _tags(self) -> Mapping[str, str]:
+        """Return the machine's tags; a machine whose tags cannot be read is set up as if it had none."""
         try:
-            return await in_thread(lambda: dict(self._access.tags(node)))
+            return dict(await self._io.call(lambda: self._access.tags(self.node)))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything
-            logger.warning("the tags of %s could not be read: %s", node, message_text(error))
+            logger.warning("the tags of %s could not be read: %s", self.node, message_text(error))
             return {}
 
-    async def _is_gone(self, node: str) -> bool:
+    async def _is_gone(self) -> bool:
         try:
-            return await in_thread(lambda: self._access.is_gone(node))
-        except Exception:  # noqa: BLE001 - a provider may raise anything; nobody knows, so it is waited for
+            return bool(await self._io.call(lambda: self._access.is_gone(self.node)))
+        except Exception:  # noqa: BLE001 - a provider may raise anything; keep waiting
             return False
 
-    async def _tag(self, node: str, tags: Mapping[str, str]) -> None:
-        """Writes tags; they tell users how far a machine is, and are no reason to give it up."""
+    async def _tag(self, tags: Mapping[str, str]) -> None:
+        """Write tags; they show users how far a machine is, and are not a reason to give it up."""
         try:
-            await in_thread(lambda: self._access.set_tags(node, tags))
+            await self._io.call(lambda: self._access.set_tags(self.node, tags))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything
-            logger.warning("the tags of %s could not be written: %s", node, message_text(error))
-
-    def _log_path(self, node: str, kind: StepKind) -> Path:
-        return self._logs / log_name(node, kind)
+            logger.warning("the tags of %s could not be written: %s", self.node, message_text(error))
 
     @contextlib.contextmanager
-    def _log(self, node: str, kind: StepKind) -> Iterator[OnOutput]:
-        """Yields what appends to the log of a step; a full disk here does not stop it."""
-        path = self._log_path(node, kind)
+    def _log(self, kind: StepKind) -> Iterator[OnOutput]:
+        """Yield what appends to the log of a step; a full disk here does not stop it."""
+        path = self._logs / log_name(self.node, kind)
         with contextlib.ExitStack() as stack:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -280,14 +274,15 @@ class Updater:
                     path.replace(path.with_suffix(".old.log"))
                 file = stack.enter_context(path.open("ab", buffering=0))
             except OSError as error:
-                logger.warning("no log of %s: %s", node, error)
-                yield lambda chunk: None
+                logger.warning("no log of %s: %s", self.node, error)
+                yield self.on_output
                 return
 
             room = LOG_BYTES
 
             def write(chunk: bytes) -> None:
                 nonlocal room
+                self.on_output(chunk)
                 with contextlib.suppress(OSError):
                     if room > 0:
                         file.write(
@@ -298,14 +293,7 @@ class Updater:
             yield write
 
     def _now(self) -> str:
-        return datetime.datetime.fromtimestamp(self._clock.now()).isoformat(sep=" ", timespec="seconds")
-
-
-class _Report(Struct, frozen=True):
-    """A _Report is to whom a part of a step says how it goes: its log, and whoever watches."""
-
-    write: OnOutput
-    tell: Callable[[str, str], None]
+        return datetime.datetime.fromtimestamp(self._io.clock.now()).isoformat(sep=" ", timespec="seconds")
 
 
 def tries(error: Exception, timing: Timing) -> int:
@@ -315,16 +303,29 @@ def tries(error: Exception, timing: Timing) -> int:
     return timing.connection_tries if isinstance(error, RemoteError) and error.retryable else 1
 
 
-def _title(work: Work) -> str:
+_TITLES = {
+    StepKind.INITIALIZE: "initializing",
+    StepKind.SET_UP: "setting up",
+    StepKind.START: "starting Ray",
+}
+
+
+def title_of(kind: StepKind, work: Work) -> str:
+    """Return a line for users about what begins."""
+    step = f"{_TITLES[kind]}: " if kind in _TITLES and isinstance(work, RunCommand) else ""
+    return step + _line(work).removeprefix("$ ")
+
+
+def _line(work: Work) -> str:
     match work:
         case CopyFiles():
-            return f"copy {work.source} to {work.target}"
+            return f"copying {work.source} to {work.target}"
         case RunCommand():
             return f"$ {work.command}"
         case PrepareContainer():
-            return "start the container"
+            return "starting the container"
         case _:
-            return "wait"
+            return "waiting"
 
 
 def _with_place(error: Exception, node: str, kind: StepKind, log: Path) -> Exception:

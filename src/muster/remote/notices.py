@@ -27,6 +27,4 @@ def notices_line(config: ClusterConfig, *, port: int = GCS_PORT, ray: str = "ray
 def source_of(config: ClusterConfig) -> str:
     """Returns whose metadata service is asked: that of the file, else that of its provider; "": none."""
     given = config.muster.notices.source
-    if given is not None:
-        return "" if given == "none" else given
-    return config.provider.type if config.provider.type in node_notices.CLOUDS else ""
+    return config.rules.notices if given is None else given.removesuffix("none")

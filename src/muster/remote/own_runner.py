@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import posixpath
 import shlex
 import subprocess
 import tempfile
@@ -17,16 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from muster.base.foreign import error_text
+from muster.base.untrusted import error_text
 from muster.errors import MusterError, RemoteError
-from muster.remote.runner import COMMAND_S, SYNC_S, OnOutput, RunWhere
-from muster.remote.ssh_command import checked_names, explain_command, secrets_input
-from muster.remote.threads import in_thread
+from muster.host.call_threads import in_thread
+from muster.remote.runner import COMMAND_S, SYNC_S, CommandRunner, OnOutput, RunWhere
+from muster.remote.ssh_command import checked_names, explain_command, secrets_input, upload_paths
 
 T = TypeVar("T")
 
 
-class OwnRunner:
+class OwnRunner(CommandRunner):
     """An OwnRunner implements CommandRunner over a provider's own runner of one machine.
 
     A command that takes too long is left to itself: there is no way to end it. Secrets go to the machine as a
@@ -75,16 +74,11 @@ class OwnRunner:
         timeout_s: float = SYNC_S,
     ) -> None:
         """Copies a file or a directory to the machine; a directory's contents go into `target`."""
-        local = os.path.abspath(os.path.expanduser(source))
-        if not os.path.exists(local):
-            raise RemoteError(f"{source} is not on this computer, so it cannot go to {self._name}: make it")
-        folder = target
-        if os.path.isdir(local):
-            local, target = local + "/", target.rstrip("/") + "/"
-        elif not target.endswith("/"):
-            folder = posixpath.dirname(target)
-        if folder not in ("", "/", "~"):
-            await self.run(f"mkdir -p {_quoted(folder)}")
+        local, target, directory = upload_paths(source, target, self._name)
+        if directory:
+            is_home = directory.startswith("~/")  # which the shell over there puts in its place
+            quoted = "~/" + shlex.quote(directory[2:]) if is_home else shlex.quote(directory)
+            await self.run(f"mkdir -p {quoted}")
         options = {"rsync_exclude": list(exclude), "rsync_filter": list(filters)}
         wanted = {name: value for name, value in options.items() if value}
         await self._copy("run_rsync_up", timeout_s, local, target, **({"options": wanted} if wanted else {}))
@@ -109,9 +103,6 @@ class OwnRunner:
                 f"the provider's own terminal on {self._name} forwards no ports: do without them"
             )
         return [*argv[:1], *ports, *argv[1:], *([command] if command else [])]
-
-    async def close(self) -> None:
-        """Has nothing to end: their runner has no such method."""
 
     async def _with_secrets(self, command: str, given: bytes) -> str:
         """Puts the secrets into a file over there, and returns the command that reads and removes it."""
@@ -182,8 +173,3 @@ def _hidden(text: str, secrets: Mapping[str, str]) -> str:
 def _pass_on(text: str, secrets: Mapping[str, str], on_output: OnOutput | None) -> None:
     if on_output is not None and text:
         on_output(_hidden(text, secrets).encode("utf-8", "replace"))
-
-
-def _quoted(path: str) -> str:
-    """Returns a path for a shell, which may still put HOME in the place of `~`."""
-    return "~/" + shlex.quote(path[2:]) if path.startswith("~/") and path[2:] else shlex.quote(path)

@@ -84,12 +84,12 @@ class CommandRunner(Protocol):
 
     async def prepare(self, *, as_head: bool, file_mounts: Mapping[str, str], is_synced: bool) -> bool:
         """Starts the container, where there is one; returns whether set-up must be done again in it."""
-        ...
+        return False
 
     def shell(self, command: str = "", *, forward: Sequence[tuple[int, int]] = ()) -> list[str]:
         """Returns the arguments of a process that is the user's terminal there; `forward`: (here, there)."""
         ...
 
     async def close(self) -> None:
-        """Ends the connection; the next command makes a new one."""
-        ...
+        """Ends the connection, where there is one; the next command makes a new one."""
+        return

@@ -181,7 +181,9 @@ def install_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceS
     if service.container and started_by is not StartedBy.NOBODY:
         script = _write(f'"$HOME"/{service.machine_file}', machine_script(service), is_private=False)
         written += (_on_machine('umask 077; mkdir -p "$HOME"/.muster'), replace(script, where=RunWhere.HOST))
-    stop, start = ServiceStep(command=_stop(service)), ServiceStep(command=_start(service))
+    program, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
+    run = f"setsid nohup sh {program} >> {log} 2>&1 < /dev/null & {_wait(service)}"
+    stop, start = ServiceStep(command=_stop(service)), ServiceStep(command=run)
     if started_by in (StartedBy.SYSTEMD, StartedBy.USER_SYSTEMD):
         if service.container:  # no unit supervises what runs in there: the one on the machine starts it
             return (*written, stop, start, *_container_unit(service, started_by))
@@ -288,11 +290,6 @@ def _systemd(started_by: StartedBy) -> tuple[str, str]:
     if started_by is StartedBy.SYSTEMD:
         return "/etc/systemd/system", "systemctl"
     return '"$HOME"/.config/systemd/user', "systemctl --user"
-
-
-def _start(service: HeadService) -> str:
-    script, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
-    return f"setsid nohup sh {script} >> {log} 2>&1 < /dev/null & {_wait(service)}"
 
 
 def _wait(service: HeadService) -> str:

@@ -23,12 +23,12 @@ import msgspec
 
 from muster.errors import RemoteError
 from muster.remote.process import CommandOutput, execute
-from muster.remote.runner import COMMAND_S, SYNC_S, Host, OnOutput, RunWhere
+from muster.remote.runner import COMMAND_S, SYNC_S, CommandRunner, Host, OnOutput, RunWhere
 from muster.remote.ssh_command import (
     check_host,
     explain_command,
     explain_ssh,
-    making_directory,
+    home_relative,
     own_words,
     remote_line,
     remote_path,
@@ -40,6 +40,7 @@ from muster.remote.ssh_command import (
     ssh_arguments,
     ssh_options,
     terminal_arguments,
+    upload_paths,
 )
 from muster.remote.ssh_command import end_line as end_line_of
 
@@ -70,7 +71,7 @@ def _control_directory(owner: int) -> Path:
     return made
 
 
-class SshRunner:
+class SshRunner(CommandRunner):
     """An SshRunner implements CommandRunner over SSH.
 
     Runners of the same login share a connection. Host keys are pinned in `host.known_hosts` when they are
@@ -82,12 +83,13 @@ class SshRunner:
         ['10.0.0.12', 'bash --login -i -c htop']
     """
 
-    def __init__(self, host: Host, *, login_shell: bool = False) -> None:
+    def __init__(self, host: Host, *, login_shell: bool = False, guard: str = "") -> None:
+        """Take a line that every command runs first, and that may end it."""
         check_host(host)
         key = os.path.abspath(os.path.expanduser(host.private_key)) if host.private_key else ""
         pins = os.path.abspath(os.path.expanduser(host.known_hosts)) if host.known_hosts else ""
         self.host = msgspec.structs.replace(host, private_key=key, known_hosts=pins)
-        self._login_shell = login_shell
+        self.login_shell, self._guard = login_shell, guard
 
     async def run(
         self,
@@ -103,21 +105,22 @@ class SshRunner:
         self._check_files()
         name = f"{control_directory().name}-{next(_command_numbers)}"
         line = remote_line(
-            command,
+            f"{self._guard}\n{command}" if self._guard else command,
             environment=environment,
             has_secrets=bool(secrets),
-            login_shell=self._login_shell,
+            login_shell=self.login_shell,
             command_id=name,
         )
-        output = CommandOutput(on_output, secrets, is_interactive=self._login_shell, command_id=name)
+        output = CommandOutput(on_output, secrets, is_interactive=self.login_shell, command_id=name)
         with _log_file(name) as log:
             argv = ssh_arguments(self.host, line, socket=self._socket, log=str(log), connect_s=timeout_s)
             try:
                 code = await execute(argv, output, timeout_s=timeout_s, given=secrets_input(secrets))
             except asyncio.TimeoutError:
                 await self._end_there(name)
+                short = command if len(command) <= 80 else command[:77] + "..."
                 raise TimeoutError(
-                    f"`{_short(command)}` did not end within {timeout_s:g} s on {shown(self.host)}: "
+                    f"`{short}` did not end within {timeout_s:g} s on {shown(self.host)}: "
                     "look there what it waits for, or give it more time"
                 ) from None
             except asyncio.CancelledError:
@@ -136,18 +139,11 @@ class SshRunner:
         timeout_s: float = SYNC_S,
     ) -> None:
         """Copies a file or a directory to the machine; a directory's contents go into `target`."""
-        local = os.path.abspath(os.path.expanduser(source))
-        if not os.path.exists(local):
-            raise RemoteError(
-                f"{source} is not on this computer, so it cannot go to {shown(self.host)}: make it"
-            )
-        if os.path.isdir(local):
-            local, target, directory = local + "/", target.rstrip("/") + "/", target
-        else:
-            directory = target if target.endswith("/") else os.path.dirname(target)
+        local, target, directory = upload_paths(source, target, shown(self.host))
+        make = f"mkdir -p -- {shlex.quote(home_relative(directory))} && " if directory else ""
         await self._rsync(
             [*selection(exclude, filters), "--", local, remote_path(self.host, target)],
-            making_directory(directory) if directory not in ("", "/", "~") else "rsync",
+            f"{make}rsync",
             timeout_s,
         )
 
@@ -156,10 +152,6 @@ class SshRunner:
         local = os.path.abspath(os.path.expanduser(target)) + ("/" if target.endswith("/") else "")
         os.makedirs(os.path.dirname(local), exist_ok=True)
         await self._rsync(["--", remote_path(self.host, source), local], "rsync", timeout_s)
-
-    async def prepare(self, *, as_head: bool, file_mounts: Mapping[str, str], is_synced: bool) -> bool:
-        """Has nothing to do: there is no container."""
-        return False
 
     def shell(self, command: str = "", *, forward: Sequence[tuple[int, int]] = ()) -> list[str]:
         """Returns the arguments of a process that is the user's terminal there; `forward`: (here, there)."""
@@ -241,7 +233,3 @@ def _read(log: Path) -> str:
         return log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _short(command: str) -> str:
-    return command if len(command) <= 80 else command[:77] + "..."

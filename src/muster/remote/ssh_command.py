@@ -166,9 +166,18 @@ def home_relative(path: str) -> str:
     return path if path.startswith("/") else "./" + path
 
 
-def making_directory(path: str) -> str:
-    """Returns an rsync for `--rsync-path` that makes a directory first."""
-    return f"mkdir -p -- {shlex.quote(home_relative(path))} && rsync"
+def upload_paths(source: str, target: str, where: str) -> tuple[str, str, str]:
+    """Return what rsync copies here, where it goes there, and the directory to make there ("": none).
+
+    A directory's contents go into the target. Raises RemoteError for a source that is not here.
+    """
+    local = os.path.abspath(os.path.expanduser(source))
+    if not os.path.exists(local):
+        raise RemoteError(f"{source} is not on this computer, so it cannot go to {where}: make it")
+    if os.path.isdir(local):
+        local, target = local + "/", target.rstrip("/") + "/"
+    directory = os.path.dirname(target) if target != "~" else ""
+    return local, target, "" if directory in ("/", "~") else directory
 
 
 def selection(exclude: Sequence[str], filters: Sequence[str]) -> list[str]:
@@ -294,14 +303,12 @@ def explain_command(name: str, command: str, exit_code: int, last_lines: Sequenc
         found = re.search(pattern, text)
         if found:
             word = found[1] if found.lastindex else ""
-            return _failed(f"{message}: {sentence.format(name=name, found=word)}", exit_code, last_lines)
-    last = next((line.strip() for line in reversed(last_lines) if line.strip()), "")
-    fix = f": {last[:300]}" if last else " and said nothing: run it there by hand to see why"
-    return _failed(message + fix, exit_code, last_lines)
-
-
-def _failed(message: str, exit_code: int, last_lines: Sequence[str]) -> CommandFailed:
-    return CommandFailed(message, exit_code=exit_code, last_lines=last_lines)
+            fix = f": {sentence.format(name=name, found=word)}"
+            break
+    else:
+        last = next((line.strip() for line in reversed(last_lines) if line.strip()), "")
+        fix = f": {last[:300]}" if last else " and said nothing: run it there by hand to see why"
+    return CommandFailed(message + fix, exit_code=exit_code, last_lines=last_lines)
 
 
 def _quoted(path: str) -> str:

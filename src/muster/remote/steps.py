@@ -1,4 +1,4 @@
-"""Decides what is done on a machine to make it a node, as values; `Updater` does it. Pure.
+"""Decides what is done on a machine to make it a node, as values; `MachineSetup` does it. Pure.
 
 There are five steps: wait until it answers, copy files, initialise the machine, set it up, start the
 runtime. What a machine has already, by the hashes in its tags, is left out.
@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
@@ -18,7 +18,6 @@ from muster.config.node_launch import (
     RuntimeHashes,
     container_of,
     initialization_commands,
-    machine_type,
     worker_runtime_hashes,
     worker_setup_commands,
 )
@@ -29,6 +28,7 @@ TAG_STATUS = "ray-node-status"
 TAG_RUNTIME_HASH = "ray-runtime-config"
 TAG_CONTENTS_HASH = "ray-file-mounts-contents"
 UP_TO_DATE, UPDATE_FAILED = "up-to-date", "update-failed"
+HEAD_START_S = 300.0
 
 
 class StepKind(Enum):
@@ -71,6 +71,7 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     where: RunWhere = RunWhere.AUTO
     environment: Mapping[str, str] = field(default_factory=dict)
     takes_secrets: bool = False
+    timeout_s: float | None = None  # None: that of every command
 
 
 class PrepareContainer(Struct, frozen=True, kw_only=True):
@@ -94,8 +95,7 @@ class UpdateStep(Struct, frozen=True):
 class NodeSetup(Struct, frozen=True, kw_only=True):
     """A NodeSetup is everything that makes one machine a node, defaults applied.
 
-    `secrets` go to the start commands on standard input. `sets_up` and `starts` are for the launcher's
-    `--restart-only` and `--no-restart`.
+    `secrets` go to the start commands on standard input.
     """
 
     is_head: bool = False
@@ -113,8 +113,7 @@ class NodeSetup(Struct, frozen=True, kw_only=True):
     notices: str = ""  # the line that starts the watcher of the cloud's notices, beside Ray
     lease: str = ""  # the line that starts the node's lease, on the machine itself
     hashes: RuntimeHashes = RuntimeHashes("", None)
-    sets_up: bool = True
-    starts: bool = True
+    start_s: float | None = None  # the limit of a start command; None: that of every command
 
 
 def update_steps(
@@ -123,27 +122,24 @@ def update_steps(
     """Returns the steps that a machine with these tags needs; `is_new_container`: nothing is in it yet."""
     same_runtime = bool(setup.hashes.runtime) and tags.get(TAG_RUNTIME_HASH) == setup.hashes.runtime
     same_contents = setup.hashes.contents in (None, tags.get(TAG_CONTENTS_HASH))
-    sets_up = is_new_container or (setup.sets_up and not same_runtime)
     syncs = is_new_container or not (same_runtime and same_contents)
     steps = [UpdateStep(StepKind.WAIT, (WaitReady(),))]
     if syncs:
         steps.append(UpdateStep(StepKind.SYNC, copies(setup)))
-    if sets_up:
-        first = [_on_host(setup, line) for line in setup.initialization_commands]
+    if is_new_container or not same_runtime:
+        given = setup.setup_environment
+        first = [
+            RunCommand(command=line, where=RunWhere.HOST, environment=given)
+            for line in setup.initialization_commands
+        ]
         steps.append(UpdateStep(StepKind.INITIALIZE, (*first, prepare_container(setup, is_synced=True))))
-        steps.append(
-            UpdateStep(StepKind.SET_UP, tuple(_set_up(setup, line) for line in setup.setup_commands))
-        )
-    if setup.starts:
-        steps.append(
-            UpdateStep(
-                StepKind.START,
-                (
-                    *(_start(setup, one) for one in (*setup.start_commands, setup.notices) if one),
-                    *_lease(setup),
-                ),
-            )
-        )
+        set_up = tuple(RunCommand(command=line, environment=given) for line in setup.setup_commands)
+        steps.append(UpdateStep(StepKind.SET_UP, set_up))
+    starts = [_start(setup, one) for one in (*setup.start_commands, setup.notices) if one]
+    if setup.lease:  # after Ray: what it watches must be there; it knows the node by Ray's environment
+        environment = setup.start_environment
+        starts.append(RunCommand(command=setup.lease, where=RunWhere.HOST, environment=environment))
+    steps.append(UpdateStep(StepKind.START, tuple(starts)))
     return tuple(step for step in steps if step.work)
 
 
@@ -152,10 +148,8 @@ def must_look_first(setup: NodeSetup, tags: Mapping[str, str]) -> bool:
 
     A machine with our tags whose container is not there, or lacks a mount, is set up again in a new one.
     """
-    return setup.has_container and (
-        not setup.sets_up
-        or (bool(setup.hashes.runtime) and tags.get(TAG_RUNTIME_HASH) == setup.hashes.runtime)
-    )
+    runtime = setup.hashes.runtime
+    return setup.has_container and bool(runtime) and tags.get(TAG_RUNTIME_HASH) == runtime
 
 
 def prepare_container(setup: NodeSetup, *, is_synced: bool) -> PrepareContainer:
@@ -184,23 +178,13 @@ def copies(setup: NodeSetup) -> tuple[CopyFiles, ...]:
     )
 
 
-def _on_host(setup: NodeSetup, line: str) -> RunCommand:
-    return RunCommand(command=line, where=RunWhere.HOST, environment=setup.setup_environment)
-
-
-def _set_up(setup: NodeSetup, line: str) -> RunCommand:
-    return RunCommand(command=line, environment=setup.setup_environment)
-
-
 def _start(setup: NodeSetup, line: str) -> RunCommand:
-    return RunCommand(command=line, environment=setup.start_environment, takes_secrets=bool(setup.secrets))
-
-
-def _lease(setup: NodeSetup) -> tuple[RunCommand, ...]:
-    """After Ray: what it watches must be there. It knows the node by the environment that Ray has."""
-    if not setup.lease:
-        return ()
-    return (RunCommand(command=setup.lease, where=RunWhere.HOST, environment=setup.start_environment),)
+    return RunCommand(
+        command=line,
+        environment=setup.start_environment,
+        takes_secrets=bool(setup.secrets),
+        timeout_s=setup.start_s,
+    )
 
 
 def worker_setup(
@@ -210,38 +194,52 @@ def worker_setup(
     cloud_id: str,
     head_ip: str,
     secrets: Mapping[str, str] = {},
-    overrides_resources: bool | None = None,
 ) -> NodeSetup:
-    """Returns what makes a machine a worker, from the cluster file.
-
-    As in Ray, hosts of the provider `local` find out themselves what they have; `overrides_resources` is for
-    racks whose entries say it.
-    """
+    """Return what makes a machine a worker, from the cluster file."""
     entry = config.available_node_types[node_type]
-    overrides = config.provider.type != "local" if overrides_resources is None else overrides_resources
     head = {"RAY_HEAD_IP": head_ip}
     node = {
         "RAY_CLOUD_INSTANCE_ID": cloud_id,
         "RAY_NODE_TYPE_NAME": node_type,
-        "RAY_CLOUD_INSTANCE_TYPE_NAME": machine_type(config.provider.type, entry.node_config or {}),
+        "RAY_CLOUD_INSTANCE_TYPE_NAME": config.rules.machine_type(entry.node_config or {}),
     }
+    own = override_environment(entry.resources, entry.labels) if config.rules.overrides_resources else {}
     return NodeSetup(
-        is_head=False,
-        has_container=container_of(config, node_type, is_head=False) is not None,
-        file_mounts=config.file_mounts,
-        synced_files=config.cluster_synced_files,
-        rsync_exclude=config.rsync_exclude,
-        rsync_filter=config.rsync_filter,
-        initialization_commands=initialization_commands(config, node_type),
+        **_from_file(config, node_type, is_head=False),
         setup_commands=worker_setup_commands(config, node_type),
         start_commands=config.worker_start_ray_commands,
         setup_environment=head,
-        start_environment=head
-        | node
-        | (override_environment(entry.resources, entry.labels) if overrides else {}),
+        start_environment=head | node | own,
         secrets=secrets,
         hashes=worker_runtime_hashes(config, node_type),
     )
+
+
+def head_setup(
+    config: ClusterConfig, start_commands: tuple[str, ...], head_ip: str, hashes: RuntimeHashes
+) -> NodeSetup:
+    """Return what makes a machine the head; its start environment is known when it has a home there."""
+    return NodeSetup(
+        **_from_file(config, config.head_type, is_head=True),
+        setup_commands=config.head_setup_commands,
+        start_commands=start_commands,
+        setup_environment={"RAY_HEAD_IP": head_ip},
+        hashes=hashes,
+        start_s=HEAD_START_S,
+    )
+
+
+def _from_file(config: ClusterConfig, node_type: str, *, is_head: bool) -> dict[str, Any]:
+    """Return the fields of a NodeSetup that head and workers share."""
+    return {
+        "is_head": is_head,
+        "has_container": container_of(config, node_type, is_head=is_head) is not None,
+        "file_mounts": config.file_mounts,
+        "synced_files": config.cluster_synced_files,
+        "rsync_exclude": config.rsync_exclude,
+        "rsync_filter": config.rsync_filter,
+        "initialization_commands": initialization_commands(config, node_type),
+    }
 
 
 def override_environment(resources: Mapping[str, float], labels: Mapping[str, str]) -> dict[str, str]:

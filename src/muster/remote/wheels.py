@@ -87,7 +87,10 @@ def muster_wheel(target: Path) -> Wheel:
     about = _about(found)
     stem = f"{_escaped(DISTRIBUTION)}-{muster.__version__}"
     files.update({f"{stem}.dist-info/{name}": path for name, path in about.items()})
-    files[f"{stem}.dist-info/METADATA"] = _with_version(about["METADATA"].read_bytes(), muster.__version__)
+    # An editable install keeps the version that the tree had when it was made.
+    version = b"Version: " + muster.__version__.encode()
+    text = about["METADATA"].read_bytes()
+    files[f"{stem}.dist-info/METADATA"] = re.sub(rb"(?m)^Version: .*$", version, text, count=1)
     files[f"{stem}.dist-info/WHEEL"] = _PURE.encode()  # an editable install has a tag of its own
     return _written(target, f"{stem}-py3-none-any", files)
 
@@ -226,11 +229,6 @@ def _tags(text: str) -> str:
     return "-".join(".".join(dict.fromkeys(column)) for column in columns)
 
 
-def _with_version(about: bytes, version: str) -> bytes:
-    """An editable install keeps the version that the tree had when it was made."""
-    return re.sub(rb"(?m)^Version: .*$", b"Version: " + version.encode(), about, count=1)
-
-
 def _files_below(folder: Path) -> Iterator[tuple[str, Path]]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _NO_SOURCE)
@@ -250,7 +248,8 @@ def _written(target: Path, stem: str, files: Files) -> Wheel:
         for inner, content in sorted(files.items()):
             data = content if isinstance(content, bytes) else content.read_bytes()
             is_program = "/scripts/" in inner if isinstance(content, bytes) else os.access(content, os.X_OK)
-            lines.append(f"{inner},sha256={_hash(data)},{len(data)}\n")
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            lines.append(f"{inner},sha256={digest},{len(data)}\n")
             _add(archive, inner, data, is_program=is_program)
         _add(archive, record, "".join([*lines, f"{record},,\n"]).encode())
     return Wheel(path, name, version)
@@ -261,10 +260,6 @@ def _add(archive: zipfile.ZipFile, inner: str, data: bytes, *, is_program: bool 
     entry = zipfile.ZipInfo(inner, _FIRST_DAY)
     entry.external_attr = (stat.S_IFREG | (0o755 if is_program else 0o644)) << 16
     archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=1)
-
-
-def _hash(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def _escaped(name: str) -> str:
