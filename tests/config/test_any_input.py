@@ -13,7 +13,7 @@ from tests.config.conftest import GOOD
 
 from muster.cluster.model import ClusterSpec
 from muster.config.document import Document
-from muster.config.load import VARIABLES, parse_config
+from muster.config.environment import VARIABLES
 from muster.config.node_launch import head_runtime_hashes, worker_runtime_hashes
 from muster.config.schema import (
     AuthConfig,
@@ -29,6 +29,7 @@ from muster.config.schema import (
 )
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
+from muster.providers.kind import parse_config
 
 pytestmark = pytest.mark.slow
 

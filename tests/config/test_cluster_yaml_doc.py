@@ -10,8 +10,9 @@ from pathlib import Path
 from msgspec import NODEFAULT, inspect
 
 from muster.config.document import Document
-from muster.config.load import VARIABLES, parse_config
-from muster.config.schema import PROVIDERS, ClusterConfig
+from muster.config.environment import VARIABLES
+from muster.config.schema import ClusterConfig
+from muster.providers.kind import KINDS, NOT_BUILT, parse_config
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cluster-yaml.md").read_text(encoding="utf-8")
 ROW = re.compile(r"\| `([^`]+)` \| ([^|]+) \|")
@@ -35,9 +36,9 @@ def documented() -> Iterator[tuple[str, str]]:
 
 
 def of_schema(info: inspect.StructType, prefix: str = "") -> Iterator[tuple[str, str]]:
-    kept_in = getattr(info.cls, "kept_in", "")
+    left_out = {getattr(info.cls, "kept_in", ""), *getattr(info.cls, "not_keys", ())}
     for field in info.fields:
-        if field.name == kept_in:
+        if field.name in left_out:
             continue
         path = f"{prefix}{field.encode_name}"
         yield path, shown(field)
@@ -82,7 +83,7 @@ def test_every_variable_is_documented_with_the_key_it_sets():
 
 def test_every_provider_is_documented():
     table = TEXT.split("| provider | defaults")[1].split("\n\n")[0]
-    assert sorted(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == sorted(PROVIDERS)
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == sorted((*KINDS, *NOT_BUILT))
 
 
 def test_the_example_is_a_good_file():

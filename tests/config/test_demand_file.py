@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import cluster_spec, node_type, pack_node
 
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, Demand, Gang, LabelMatch, LabelOperator, Strategy
+from muster.cluster.planner.pack import PlannedDemand
 from muster.cluster.states import InstanceState
-from muster.cluster.what_if import PlannedDemand
 from muster.config.demand_file import load_demand
 from muster.errors import ConfigError
-from muster.testing.builders import cluster_spec, node_type, pack_node
 
 IN, NOT_IN = LabelOperator.IN, LabelOperator.NOT_IN
 CPU, GPU = node_type("cpu", {"CPU": 8}), node_type("gpu", {"CPU": 4, "GPU": 1})

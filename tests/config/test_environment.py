@@ -5,10 +5,10 @@ from tests.config.conftest import GOOD
 
 from muster.cluster.model import Timeouts
 from muster.config.document import Document
-from muster.config.load import VARIABLES, load_config, parse_config, with_environment
+from muster.config.environment import VARIABLES, with_environment
 from muster.config.schema import MusterConfig
-from muster.config.source import FileSpecSource
 from muster.errors import ConfigError
+from muster.providers.kind import load_config, parse_config, watch_file
 
 PREFIX = "RAY_AUTOSCALER_RECONCILE_"
 # variable, text, the setting within `muster`, its value
@@ -91,7 +91,7 @@ def test_files_and_sources_take_the_environment_too(write):
     path = write(GOOD)
     environment = {"AUTOSCALER_MAX_CONCURRENT_LAUNCHES": "3"}
     assert load_config(path, environment).muster.limits.max_concurrent == 3
-    source = FileSpecSource(path, environment)
+    source = watch_file(path, environment)
     write(GOOD + "# edited\n")
     source.current()
     assert source.current()[0].limits.max_concurrent == 3

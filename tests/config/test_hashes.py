@@ -6,16 +6,11 @@ from pathlib import Path
 import pytest
 
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.node_launch import (
-    canonical_json,
-    contents_hash,
-    head_runtime_hashes,
-    launch_hash,
-    worker_runtime_hashes,
-)
+from muster.config.node_launch import contents_hash, head_runtime_hashes, worker_runtime_hashes
 from muster.config.schema import ClusterConfig
+from muster.config.to_spec import canonical_json, launch_hash
 from muster.errors import ConfigError
+from muster.providers.kind import parse_config
 
 
 def parsed(more: str) -> ClusterConfig:

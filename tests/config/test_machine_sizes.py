@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import pytest
 
+from muster.config.check import MachineSize
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.node_launch import MachineSize, _known_sizes, machine_resources, size_of
+from muster.providers.kind import known_sizes, parse_config, rules_named
 
 GIB = 2**30
 
@@ -49,7 +49,7 @@ def share(gib: Fraction | int) -> int:
     ],
 )
 def test_the_size_of_a_machine_type(provider, machine, size):
-    assert size_of(provider, machine) == size
+    assert rules_named(provider).size_of(machine) == size
 
 
 def test_aws_completes_what_is_given_and_leaves_the_memory_of_the_head_to_the_head():
@@ -93,7 +93,7 @@ def test_the_gpus_that_gcp_adds_to_a_machine_count():
 
 @pytest.mark.parametrize("odd", [None, 1, "x", [1], [{}], [{"acceleratorType": 1, "acceleratorCount": "x"}]])
 def test_odd_accelerators_are_left_to_the_cloud_to_refuse(odd):
-    found = machine_resources("gcp", {"machineType": "n1-standard-4", "guestAccelerators": odd})
+    found = rules_named("gcp").machine_resources({"machineType": "n1-standard-4", "guestAccelerators": odd})
     assert found == {"CPU": 4, "memory": share(15)}
 
 
@@ -103,7 +103,7 @@ def test_a_type_of_unknown_size_has_what_the_file_gives():
 
 
 def test_every_line_of_the_table_is_a_size_that_a_machine_can_have():
-    sizes = _known_sizes()
+    sizes = known_sizes()
     assert len(sizes) > 2_500
     assert {provider for provider, _ in sizes} == {"aws", "azure", "gcp"}
     odd = [
@@ -120,7 +120,7 @@ def test_accelerators_have_the_names_that_rays_nodes_report():
     known = {value for name, value in vars(importlib.import_module(rays.__name__)).items() if name.isupper()}
     # Types that Ray has no constant for: its nodes report the maker's name.
     others = {"A10", "M60", "RTX-PRO-4500", "Radeon-MI25", "Radeon-Pro-V520", "T4g"}
-    named = {size.accelerator_type for size in _known_sizes().values()} - {""}
+    named = {size.accelerator_type for size in known_sizes().values()} - {""}
     assert named <= known | others
     assert named >= {"T4", "A100", "H100", "V100", "L4", "aws-neuron-core"}
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from muster.config.document import Document
-from muster.config.load import parse_config
 from muster.config.node_launch import (
     Container,
     container_of,
     initialization_commands,
     worker_setup_commands,
 )
+from muster.providers.kind import parse_config
 
 FULL = """\
 provider: {type: aws}

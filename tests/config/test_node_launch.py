@@ -4,9 +4,8 @@ import pytest
 from tests.config.conftest import GOOD
 
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.node_launch import NodeLaunch, launch_hash, node_launches
-from muster.config.to_spec import retention_of, to_spec
+from muster.config.to_spec import NodeLaunch, launch_hash, node_launches, retention_of, to_spec
+from muster.providers.kind import parse_config
 from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
 
 CONFIG = parse_config(Document(GOOD, "c.yaml"))

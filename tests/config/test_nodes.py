@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import cluster_spec, node_type, pack_node
 
 from muster.cluster.model import NodeKind
 from muster.cluster.states import InstanceState
 from muster.config.demand_file import load_nodes
 from muster.errors import ConfigError
-from muster.testing.builders import cluster_spec, node_type, pack_node
 
 CPU = node_type("cpu", {"CPU": 8}, labels={"zone": "a"})
 SPEC = cluster_spec([CPU])

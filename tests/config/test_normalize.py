@@ -5,11 +5,12 @@ import copy
 import pytest
 
 from muster.config.document import Document
-from muster.config.load import DEFAULTS, LEGACY_HEAD, LEGACY_WORKER, parse_config
-from muster.config.rack import LOCAL_TYPE
-from muster.config.schema import PROVIDERS, AuthConfig, ClusterConfig, NodeTypeConfig
+from muster.config.load import LEGACY_HEAD, LEGACY_WORKER
+from muster.config.schema import AuthConfig, ClusterConfig, NodeTypeConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
+from muster.providers.kind import parse_config, rules_named
+from muster.providers.rack.host_list import LOCAL_TYPE
 
 
 def parsed(text: str) -> ClusterConfig:
@@ -20,10 +21,6 @@ def refusal(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         parsed(text)
     return str(caught.value)
-
-
-def test_every_provider_has_defaults():
-    assert set(DEFAULTS) == set(PROVIDERS)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +57,11 @@ def test_the_users_top_level_keys_win_as_a_whole():
 
 
 def test_preparing_leaves_the_defaults_and_the_document_as_they_were():
-    before = copy.deepcopy(DEFAULTS)
+    before = copy.deepcopy(rules_named("aws").defaults)
     document = Document("provider: {type: aws}\nsetup_commands: [a]\nhead_node: {x: 1}\n", "c.yaml")
     data = copy.deepcopy(document.data)
     parse_config(document)
-    assert (DEFAULTS, document.data) == (before, data)
+    assert (rules_named("aws").defaults, document.data) == (before, data)
 
 
 @pytest.mark.conformance("CF-2")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from muster.cluster.budget_policy import Budget
 from muster.cluster.model import Offer
-from muster.cluster.spending import Budget
 from muster.config.document import Document
-from muster.config.load import load_config, parse_config
 from muster.config.prices import parse_prices
-from muster.config.source import FileSpecSource
-from muster.config.to_spec import load_spec, to_spec
+from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
+from muster.providers.kind import load_config, load_spec, parse_config, watch_file
 
 CLUSTER = """cluster_name: demo
 max_workers: 8
@@ -198,17 +197,13 @@ def test_empty_lines_a_mark_at_the_start_and_a_missing_last_newline_do_no_harm()
 
 def test_a_price_file_for_other_machines_is_a_mistake(files):
     path = files(prices=PRICES.replace("g5.xlarge", "g5.xlagre"))
-    with pytest.raises(
-        ConfigError, match=r"prices.csv: muster.prices: has no row for any node type \(m5.large, g5"
-    ):
+    with pytest.raises(ConfigError, match=r"prices\.csv.*muster\.prices.*m5\.large.*g5"):
         load_spec(path)
 
 
 def test_a_price_file_for_another_region_is_a_mistake(files):
     path = files(CLUSTER.replace("us-east-1", "us-east1"))
-    with pytest.raises(
-        ConfigError, match=r"none in the region and zones of `provider`; it knows az1, az2, az7, us-e"
-    ):
+    with pytest.raises(ConfigError, match=r"az1.*az2.*az7"):
         load_spec(path)
 
 
@@ -229,7 +224,7 @@ def test_a_budget_can_be_held_with_the_prices_of_a_price_file_and_not_where_one_
 def test_a_price_file_that_is_not_there_is_a_mistake_at_the_start(files):
     path = files(prices=None)
     with pytest.raises(ConfigError, match=r"prices\.csv: cannot be read: No such file"):
-        FileSpecSource(path)
+        watch_file(path)
     load_config(path)  # the cluster file itself is right
 
 
@@ -239,14 +234,14 @@ def prices_of(source):
 
 
 def test_an_edit_of_the_price_file_counts_at_the_next_read(files):
-    source = FileSpecSource(files())
+    source = watch_file(files())
     assert prices_of(source) == ([1.006, 0.31, 1.006], "")
     files(prices=PRICES.replace("0.31", "0.55"))
     assert prices_of(source) == ([1.006, 0.55, 1.006], "")
 
 
 def test_a_price_file_whose_last_line_is_cut_off_counts_when_it_stays_so(files):
-    source = FileSpecSource(files())
+    source = watch_file(files())
     files(prices=PRICES.replace("0.31", "0.55").rstrip())
     assert [prices_of(source)[0][1] for _ in range(2)] == [0.31, 0.55]
 
@@ -255,7 +250,7 @@ def test_a_price_file_whose_last_line_is_cut_off_counts_when_it_stays_so(files):
 def test_a_price_file_that_breaks_keeps_the_last_good_prices_and_is_reported_until_it_is_mended(
     files, broken
 ):
-    source = FileSpecSource(files())
+    source = watch_file(files())
     path = files(prices=broken)
     for _ in range(3):
         prices, problem = prices_of(source)
@@ -267,7 +262,7 @@ def test_a_price_file_that_breaks_keeps_the_last_good_prices_and_is_reported_unt
 
 
 def test_a_price_file_that_vanishes_keeps_the_last_good_prices(files, tmp_path):
-    source = FileSpecSource(files())
+    source = watch_file(files())
     (tmp_path / "prices.csv").unlink()
     prices, problem = prices_of(source)
     assert (prices, "cannot be read" in problem) == ([1.006, 0.31, 1.006], True)
@@ -276,7 +271,7 @@ def test_a_price_file_that_vanishes_keeps_the_last_good_prices(files, tmp_path):
 
 
 def test_a_bad_edit_of_the_cluster_file_does_not_stop_new_prices(files):
-    source = FileSpecSource(files())
+    source = watch_file(files())
     files(CLUSTER.replace("max_workers: 8", "max_workers: x"), PRICES.replace("0.31", "0.4"))
     prices_of(source)
     prices, problem = prices_of(source)

@@ -9,12 +9,12 @@ import pytest
 
 from muster.base.resources import Resources
 from muster.cluster.model import Demand
-from muster.cluster.what_if import PlannedDemand, what_if
+from muster.cluster.planner.pack import PlannedDemand, what_if
 from muster.config.document import Document
-from muster.config.load import parse_config
 from muster.config.schema import ClusterConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
+from muster.providers.kind import parse_config
 
 
 def wheel_files() -> list[Path]:

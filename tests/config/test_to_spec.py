@@ -6,9 +6,8 @@ from tests.config.conftest import GOOD
 from muster.base.resources import Resources
 from muster.cluster.model import Backoff, ClusterSpec, LaunchLimits, NodeType, Objective, Timeouts
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.node_launch import launch_hash, machine_type
-from muster.config.to_spec import to_spec
+from muster.config.to_spec import launch_hash, to_spec
+from muster.providers.kind import parse_config, rules_named
 
 
 def spec_of(text: str) -> ClusterSpec:
@@ -93,4 +92,4 @@ def test_provider_switches_reach_the_spec():
 )
 @pytest.mark.conformance("CF-3")
 def test_the_providers_name_of_a_machine_is_found_or_empty(provider, node_config, name):
-    assert machine_type(provider, node_config) == name
+    assert rules_named(provider).machine_type(node_config) == name

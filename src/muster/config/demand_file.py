@@ -12,7 +12,6 @@ from msgspec import Meta, field
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import PackNode
 from muster.cluster.model import (
     ClusterSpec,
     Constraint,
@@ -22,11 +21,11 @@ from muster.cluster.model import (
     LabelOperator,
     NodeKind,
     NodeType,
-    Selector,
     Strategy,
 )
+from muster.cluster.planner.pack import PlannedDemand
+from muster.cluster.planner.request import PackNode
 from muster.cluster.states import InstanceState
-from muster.cluster.what_if import PlannedDemand
 from muster.config.check import Section, checked, nearest, shortened
 from muster.config.document import Document, Path_
 from muster.config.schema import Quantity, Seconds
@@ -199,7 +198,9 @@ def _request(document: Document, path: Path_, entry: RequestEntry) -> Demand:
     return Demand(
         shape=Resources.of(entry.resources),
         count=entry.count,
-        selectors=tuple(_selector(selector) for selector in wanted),
+        selectors=tuple(
+            tuple(_match(key, values) for key, values in selector.items()) for selector in wanted
+        ),
         name=entry.name,
     )
 
@@ -234,10 +235,6 @@ def _bundles(document: Document, path: Path_, entries: tuple[RequestEntry, ...])
             path, f"has more than {MAX_BUNDLES:,} bundles; lower their count, or split the gang"
         )
     return tuple(_request(document, (*path, index), entry) for index, entry in enumerate(entries))
-
-
-def _selector(labels: dict[str, LabelValues]) -> Selector:
-    return tuple(_match(key, values) for key, values in labels.items())
 
 
 def _match(key: str, values: LabelValues) -> LabelMatch:

@@ -6,6 +6,7 @@ within seconds: size, depth and number of values are limited, and all of them be
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Hashable
 from functools import cached_property
@@ -86,17 +87,23 @@ class Document:
             with path.open("rb") as opened:  # a device may never end
                 content = opened.read(MAX_BYTES + 1)
             if len(content) > MAX_BYTES:
-                raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB; split it", file=str(path))
+                raise ConfigError(f"is larger than {MAX_BYTES >> 20} MiB", file=str(path), fix="split it")
             return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
         except OSError as problem:
             reason = problem.strerror or str(problem)
             raise ConfigError(
-                f"cannot be read: {reason}; check the path and its permissions", file=str(path)
+                f"cannot be read: {reason}", file=str(path), fix="check the path and its permissions"
             ) from None
         except UnicodeDecodeError as problem:
             raise ConfigError(
-                f"is not UTF-8 text: {problem.reason}; save it as UTF-8", file=str(path)
+                f"is not UTF-8 text: {problem.reason}", file=str(path), fix="save it as UTF-8"
             ) from None
+
+    def changed(self, data: Any) -> Document:  # noqa: ANN401 - plain data
+        """Return the document with other data; errors still cite the lines of the text."""
+        other = copy.copy(self)
+        other.data = data
+        return other
 
     def line(self, path: Path_) -> int | None:
         """Returns the line of the key, or of the nearest enclosing key that has one."""
@@ -141,7 +148,7 @@ class Document:
             _ = self._parsed
         except ConfigError as located:
             return located
-        return ConfigError("has a key twice, or is too large or too deep; correct it", file=self.file)
+        return ConfigError("has a key twice, or is too large or too deep", file=self.file, fix="correct it")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

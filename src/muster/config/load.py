@@ -1,214 +1,165 @@
-"""Reads a cluster file: types, defaults, then rules that involve several keys.
-
-Called by the CLI and by `FileSpecSource`.
-"""
+"""Reads a cluster file: types first, then the rules of its provider, then what makes it complete. Pure."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from msgspec import Meta, Struct, structs
+from msgspec import structs
 
 from muster.cluster.model import Backoff, Timeouts
-from muster.config.check import checked, nearest, shortened
+from muster.config.check import PLAIN_RULES, FileRules, MachineSize, checked, nearest, shortened
 from muster.config.document import Document, Path_, kubernetes_kind, not_kubernetes
-from muster.config.node_launch import SizeSource, table_only, with_sizes
 from muster.config.prices import check_budget, check_offers
-from muster.config.rack import check_rack, with_local_type
-from muster.config.schema import (
-    MANY,
-    PROVIDERS,
-    TEN_YEARS_S,
-    ClusterConfig,
-    Count,
-    Interval,
-    Port,
-    PositiveCount,
-    PositiveSeconds,
-    Seconds,
-)
-from muster.errors import ConfigError
-
-HEAD_TYPE = "ray.head.default"
-WORKER_TYPE = "ray.worker.default"
+from muster.config.schema import KIND_KEYS, MAX_WORKERS, ClusterConfig
 
 Plain = dict[str, Any]
-
-COMMON: Plain = {
-    "cluster_name": "default",
-    "max_workers": 2,
-    "upscaling_speed": 1.0,
-    "idle_timeout_minutes": 5.0,
-}
-_SSH: Plain = {"auth": {"ssh_user": "ubuntu"}}
+# Takes the rules, the section `provider` and machine types; returns the sizes that the cloud describes.
+SizeSource = Callable[[FileRules, Mapping[str, Any], Sequence[str]], Mapping[str, MachineSize]]
 
 
-def _types(machine: Plain, resources: Plain, head: str = HEAD_TYPE, worker: str = WORKER_TYPE) -> Plain:
-    one = {"resources": resources, "node_config": machine}
-    return {"head_node_type": head, "available_node_types": {head: one, worker: one}}
+def table_only(
+    rules: FileRules, provider: Mapping[str, Any], machine_types: Sequence[str]
+) -> Mapping[str, MachineSize]:
+    """Describe nothing, for commands without an account such as `muster plan`: the table stands."""
+    return {}
 
 
-_TWO_CPUS: dict[str, float] = {"CPU": 2}
-_GCP_NAMES = ("ray_head_default", "ray_worker_small")
-_VSPHERE_TYPES: Plain = {
-    HEAD_TYPE: {"resources": {}},
-    "worker": {"min_workers": 1, "max_workers": 3, "resources": {}},
-    "worker_2": {"min_workers": 1, "max_workers": 2, "resources": {}},
-}
-_SPARK_TYPES: Plain = {
-    HEAD_TYPE: {"resources": {"CPU": 8, "GPU": 0}, "node_config": {}, "max_workers": 0},
-    "ray.worker": {
-        "resources": {"CPU": 1, "object_store_memory": 1_000_000_000},
-        "node_config": {},
-        "max_workers": 4,
-    },
-}
+def any_size(
+    rules: FileRules, provider: Mapping[str, Any], machine_types: Sequence[str]
+) -> Mapping[str, MachineSize]:
+    """Let types of unknown size pass, for commands that need other keys: `up` asks the cloud for sizes."""
+    unknown = [name for name in machine_types if rules.asks_for_sizes and rules.size_of(name) is None]
+    return dict.fromkeys(unknown, MachineSize(0, 0))
 
-_START: Plain = {
-    "head_start_ray_commands": ["ray start --head --port=6379 --no-monitor --disable-usage-stats"],
-    "worker_start_ray_commands": ["ray start --address=$RAY_HEAD_IP:6379 --disable-usage-stats"],
-}
 
-DEFAULTS: dict[str, Plain] = {
-    "aws": {**COMMON, **_SSH, **_START, **_types({"InstanceType": "m5.large"}, {})},
-    "gcp": {**COMMON, **_SSH, **_types({"machineType": "n1-standard-2"}, _TWO_CPUS, *_GCP_NAMES)},
-    "azure": {
-        **COMMON,
-        **_SSH,
-        **_types({"azure_arm_parameters": {"vmSize": "Standard_D2s_v3"}}, _TWO_CPUS),
-    },
-    "aliyun": {**COMMON, **_SSH, **_types({"InstanceType": "ecs.g6.large"}, _TWO_CPUS)},
-    "vsphere": {
-        **COMMON,
-        **_SSH,
-        "cluster_name": "ray-cluster",
-        "max_workers": 5,
-        "head_node_type": HEAD_TYPE,
-        "available_node_types": _VSPHERE_TYPES,
-    },
-    "local": {**COMMON, **_SSH, **_START},
-    "external": {**COMMON, **_types({}, {})},
-    "spark": {
-        **COMMON,
-        "cluster_name": "spark",
-        "max_workers": 8,
-        "idle_timeout_minutes": 1.0,
-        "head_node_type": HEAD_TYPE,
-        "available_node_types": _SPARK_TYPES,
-    },
-    "fake_multinode": COMMON,
-    "fake_multinode_docker": COMMON,
-    "process": COMMON,
-    "readonly": {**COMMON, "max_workers": 0},
-    "kuberay": {},  # its source derives every key
-}
+RulesOf = Callable[[str], FileRules]  # takes `provider.type`
 
-# Keys of `provider` that the file does not set: these providers bring machines up with the runtime.
-_MANAGED: dict[str, Any] = {"disable_node_updaters": True}
 
-PROVIDER_KEYS: dict[str, dict[str, Any]] = {
-    "process": _MANAGED,
-    "readonly": _MANAGED,
-    "kuberay": {
-        "disable_node_updaters": True,
-        "disable_launch_config_check": True,
-        "foreground_node_launch": True,
-        "worker_liveness_check": False,
-    },
-}
+def parse(
+    document: Document, rules_of: RulesOf, environment: Mapping[str, str], sizes: SizeSource
+) -> ClusterConfig:
+    """Return a document as typed data; ConfigError names file, line, key and fix.
 
+    Args:
+        document: The file, with the positions of its keys.
+        rules_of: Finds the rules of a provider type; one without a kind has rules that refuse it.
+        environment: Variables with settings that the file does not give.
+        sizes: Describes machine types that the file gives no resources for.
+    """
+    written = document.data
+    if written is None:
+        raise document.error((), "is empty; it needs cluster_name, provider and available_node_types")
+    if kind := kubernetes_kind(written):
+        raise document.error((), not_kubernetes(kind))
+    if isinstance(written, dict) and written.get("head_node_type") == {}:  # in an example of Ray's
+        written = {key: value for key, value in written.items() if key != "head_node_type"}
+    rules = _rules(written, rules_of)
+    untyped = frozenset(("provider", key) for key in KIND_KEYS - rules.own_keys)
+
+    def typed(data: object) -> ClusterConfig:
+        return structs.replace(checked(document, (), data, ClusterConfig, untyped), rules=rules)
+
+    check_written(document, typed(written))
+    data = complete(document, written, rules, sizes)
+    if environment:
+        from muster.config.environment import with_environment  # not for `muster plan`
+
+        data = with_environment(data, environment)
+    config = typed(data)
+    check_prepared(document, config)
+    return config
+
+
+def _rules(written: object, rules_of: RulesOf) -> FileRules:
+    """Return the rules of the file's type; any where it has none, which the types refuse afterwards."""
+    section = written.get("provider") if isinstance(written, dict) else None
+    name = section.get("type") if isinstance(section, dict) else None
+    return rules_of(name) if isinstance(name, str) else PLAIN_RULES
+
+
+# -- completing the data ----------------------------------------------------------------------------
 
 LEGACY_HEAD = "ray-legacy-head-node-type"
 LEGACY_WORKER = "ray-legacy-worker-node-type"
+_LEGACY_KEYS = ("min_workers", "head_node", "worker_nodes")  # node types replace them
 
 
-def prepare(document: Document, written: Mapping[str, Any], sizes: SizeSource = table_only) -> Plain:
-    """Returns the document's data made complete; its own top-level keys win over every default."""
-    data: Plain = with_provider_keys(written)
-    provider = data["provider"]["type"]
-    if provider == "kuberay":
-        return data
-    if provider == "local":
-        data = with_local_type(document, data)
-    defaults = DEFAULTS.get(provider, {})
-    data = over_defaults(with_legacy_types(data, defaults), defaults)
-    return with_sizes(document, with_merged_commands(without_legacy_keys(data)), sizes)
+def complete(document: Document, written: Mapping[str, Any], rules: FileRules, sizes: SizeSource) -> Plain:
+    """Return the document's data made complete; its own top-level keys win over every default."""
+    provider = {**rules.provider_defaults, **written["provider"]}
+    data = _with_legacy_types(rules.complete(document, {**written, "provider": provider}), rules.defaults)
+    types: Plain = data.get("available_node_types") or rules.defaults.get("available_node_types", {})
+    has_default_head = rules.defaults.get("head_node_type") in types
+    defaults = {k: v for k, v in rules.defaults.items() if k != "head_node_type" or has_default_head}
+    whole: Plain = {"auth": {}, **defaults, **data}
+    for key in _LEGACY_KEYS:
+        whole.pop(key, None)
+    for key in ("head_setup_commands", "worker_setup_commands"):
+        whole[key] = [*whole.get("setup_commands", []), *whole.get(key, [])]
+    return _with_sizes(document, whole, rules, sizes) if whole.get("available_node_types") else whole
 
 
-def with_provider_keys(data: Mapping[str, Any]) -> Plain:
-    """Sets switches of `provider` that follow from its type, where the file does not set them."""
-    given = data["provider"]
-    return {**data, "provider": {**PROVIDER_KEYS.get(given["type"], {}), **given}}
-
-
-def over_defaults(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Plain:
-    """Puts the keys of the file over the provider's; a default head counts if its type is there."""
-    types = data.get("available_node_types", defaults.get("available_node_types", {}))
-    if defaults.get("head_node_type") not in types:
-        defaults = {key: value for key, value in defaults.items() if key != "head_node_type"}
-    return {"auth": {}, **defaults, **data}
-
-
-def with_legacy_types(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Plain:
-    """Turns `head_node` and `worker_nodes` into two node types, in files without `available_node_types`."""
+def _with_legacy_types(data: Plain, defaults: Mapping[str, Any]) -> Plain:
+    """Turn `head_node` and `worker_nodes` into two node types, in files without `available_node_types`."""
     head, worker = data.get("head_node") or {}, data.get("worker_nodes") or {}
     if "available_node_types" in data or not (head or worker):
-        return dict(data)
-    highest = data.get("max_workers", defaults.get("max_workers", 0))
-    default_head, default_worker = _default_machines(defaults)
-    types = {
-        LEGACY_HEAD: {**_legacy_type(head or default_head), "min_workers": 0, "max_workers": 0},
+        return data
+    types: dict[str, Plain] = defaults.get("available_node_types", {})
+    head_type = defaults.get("head_node_type", "")
+    default_worker = next((entry for name, entry in types.items() if name != head_type), {})
+    both = {
+        LEGACY_HEAD: {**_legacy_type(head, types.get(head_type, {})), "min_workers": 0, "max_workers": 0},
         LEGACY_WORKER: {
-            **_legacy_type(worker or default_worker),
+            **_legacy_type(worker, default_worker),
             "min_workers": data.get("min_workers") or 0,
-            "max_workers": highest,
+            "max_workers": data.get("max_workers", defaults.get("max_workers", MAX_WORKERS)),
         },
     }
-    return {"head_node_type": LEGACY_HEAD, **data, "available_node_types": types}
+    return {"head_node_type": LEGACY_HEAD, **data, "available_node_types": both}
 
 
-def _default_machines(defaults: Mapping[str, Any]) -> tuple[Plain, Plain]:
-    """Returns what a legacy file that describes one side only gets for the other, in its own form."""
-    types: Mapping[str, Plain] = defaults.get("available_node_types", {})
-    named = defaults.get("head_node_type", "")
-    others = [entry for name, entry in types.items() if name != named]
-    head, worker = (
-        {**entry.get("node_config", {}), "resources": entry.get("resources", {})}
-        for entry in (types.get(named, {}), others[0] if others else {})
-    )
-    return head, worker
-
-
-def _legacy_type(described: Mapping[str, Any]) -> Plain:
-    """The old form keeps the resources among the settings of the machine."""
+def _legacy_type(described: Mapping[str, Any], default: Mapping[str, Any]) -> Plain:
+    """Return a node type; the old form keeps the resources among the settings of the machine."""
+    if not described:
+        return {"node_config": default.get("node_config", {}), "resources": default.get("resources", {})}
     node_config = {key: value for key, value in described.items() if key != "resources"}
     return {"node_config": node_config, "resources": described.get("resources") or {}}
 
 
-def without_legacy_keys(data: Mapping[str, Any]) -> Plain:
-    """Removes the old keys, which have become node types, or have no meaning beside them."""
-    return {
-        key: value for key, value in data.items() if key not in ("min_workers", "head_node", "worker_nodes")
-    }
+def _with_sizes(document: Document, data: Plain, rules: FileRules, source: SizeSource) -> Plain:
+    """Add the resources of machines of known types, where the file does not give them.
+
+    As in Ray, the memory of the head is left to the head.
+    """
+    types: Mapping[str, Any] = data["available_node_types"]
+    head = data.get("head_node_type") or next(iter(types))
+    machines = {name: rules.machine_type(entry.get("node_config") or {}) for name, entry in types.items()}
+    named = list(dict.fromkeys(filter(None, machines.values())))
+    described = source(rules, data["provider"], named) if named else {}
+    sized: Plain = {}
+    for name, entry in types.items():
+        given = entry.get("resources")
+        known = rules.machine_resources(entry.get("node_config") or {}, described)
+        if given is None and not known:
+            unknown = f", and the size of {machines[name]} is not known" if machines[name] else ""
+            raise document.error(("available_node_types", name), f"'resources' is missing{unknown}; add it")
+        if name == head:
+            known.pop("memory", None)
+        added = known if rules.completes_resources or not given else {}
+        sized[name] = {**entry, "resources": {**added, **(given or {})}}
+    return {**data, "available_node_types": sized}
 
 
-def with_merged_commands(data: Mapping[str, Any]) -> Plain:
-    """Runs `setup_commands` first on the head and on workers."""
-    shared = data.get("setup_commands", [])
-    merged = {key: [*shared, *data.get(key, [])] for key in ("head_setup_commands", "worker_setup_commands")}
-    return {**data, **merged}
-
+# -- rules that involve several keys ------------------------------------------------------------------
 
 # Zero here would not mean "fast": machines would be given up the moment they are asked for.
 _MUST_BE_POSITIVE: dict[str, tuple[str, ...]] = {
     "timeouts": ("request_s", "allocate_s", "install_s", "terminating_s", "stop_requested_s", "stopping_s"),
     "backoff": tuple(field.name for field in structs.fields(Backoff)),
 }
-_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 MAX_TYPE_NAME = 128
 NAME_RULE = "use up to 63 letters, digits, '-', '_' and '.', the first of them a letter, a digit or '_'"
@@ -220,7 +171,7 @@ def is_cluster_name(name: str) -> bool:
 
 
 def check_written(document: Document, config: ClusterConfig, platform: str = sys.platform) -> None:
-    """Checks rules about the file as the user wrote it."""
+    """Check the file as the user wrote it. Raises ConfigError."""
     if not is_cluster_name(config.cluster_name):
         shown = shortened(config.cluster_name)
         raise document.error(("cluster_name",), f"{shown} cannot be the name of a cluster; {NAME_RULE}")
@@ -228,7 +179,7 @@ def check_written(document: Document, config: ClusterConfig, platform: str = sys
         if not (name.isprintable() and 0 < len(name) <= MAX_TYPE_NAME):
             rule = f"use 1 to {MAX_TYPE_NAME} printable characters"
             raise document.error(("available_node_types", name), f"cannot be the name of a node type; {rule}")
-    _check_provider(document, config)
+    config.rules.check(document, config)
     _check_docker(document, config)
     if config.auth.ssh_proxy_use_node_id and not config.auth.ssh_proxy_command:
         raise document.error(("auth", "ssh_proxy_use_node_id"), "needs ssh_proxy_command; add it")
@@ -239,33 +190,12 @@ def check_written(document: Document, config: ClusterConfig, platform: str = sys
 
 
 def check_prepared(document: Document, config: ClusterConfig) -> None:
-    """Checks rules about the file once it is complete."""
-    if config.provider.type == "readonly" and not config.available_node_types:
-        return  # its types are the nodes that are found
+    """Check the file once it is complete. Raises ConfigError."""
+    if not config.rules.needs_node_types and not config.available_node_types:
+        return
     _check_head(document, config)
     _check_counts(document, config)
     check_budget(document, config)
-
-
-def _check_provider(document: Document, config: ClusterConfig) -> None:
-    provider = config.provider
-    if provider.type not in PROVIDERS:
-        raise document.error(
-            ("provider", "type"),
-            f"{shortened(provider.type)} is not a provider; {nearest(provider.type, PROVIDERS)} "
-            "(a class of your own: type external, and its name as module)",
-        )
-    if provider.type == "local":
-        check_rack(document, config)
-    if provider.type != "external":
-        return
-    if provider.module is None:
-        raise document.error(("provider",), "'module' is missing; name the class as package.module.Class")
-    if not _CLASS.fullmatch(provider.module):
-        raise document.error(
-            ("provider", "module"),
-            f"{shortened(provider.module)} is not the path of a class; write it as package.module.Class",
-        )
 
 
 def _check_docker(document: Document, config: ClusterConfig) -> None:
@@ -333,122 +263,3 @@ def _check_counts(document: Document, config: ClusterConfig) -> None:
             ("max_workers",),
             f"{config.max_workers} is less than the sum of all min_workers, {wanted}; raise it to {wanted}",
         )
-
-
-_MaybeSeconds = Annotated[float, Meta(ge=-TEN_YEARS_S, le=TEN_YEARS_S)]
-
-
-class Variable(Struct, frozen=True):
-    """A Variable has the place of its value within `muster`, its type, and the meaning of `inf`."""
-
-    name: str
-    path: tuple[str, ...]
-    kind: Any
-    endless: float | None = None  # None: `inf` makes no sense
-
-
-def _timeout(word: str, key: str, kind: Any = PositiveSeconds) -> Variable:  # noqa: ANN401 - a typing form
-    return Variable(f"RAY_AUTOSCALER_RECONCILE_{word}", ("timeouts", key), kind, TEN_YEARS_S)
-
-
-VARIABLES = (
-    _timeout("REQUEST_STATUS_TIMEOUT_S", "request_s"),
-    _timeout("ALLOCATE_STATUS_TIMEOUT_S", "allocate_s"),
-    _timeout("RAY_INSTALL_STATUS_TIMEOUT_S", "install_s"),
-    _timeout("TERMINATING_STATUS_TIMEOUT_S", "terminating_s"),
-    _timeout("RAY_STOP_REQUESTED_STATUS_TIMEOUT_S", "stop_requested_s"),
-    _timeout("TRANSIENT_STATUS_WARN_INTERVAL_S", "warn_s", Seconds),
-    Variable(
-        "RAY_AUTOSCALER_RECONCILE_MAX_NUM_RETRY_REQUEST_TO_ALLOCATE",
-        ("limits", "max_request_retries"),
-        Count,
-        MANY,
-    ),
-    Variable("AUTOSCALER_MAX_CONCURRENT_LAUNCHES", ("limits", "max_concurrent"), Count, MANY),
-    Variable("AUTOSCALER_MAX_LAUNCH_BATCH", ("limits", "max_launch_batch"), PositiveCount, MANY),
-    Variable("AUTOSCALER_NODE_START_WAIT_S", ("setup", "ready_s"), PositiveSeconds, TEN_YEARS_S),
-    Variable("AUTOSCALER_NODE_SSH_INTERVAL_S", ("setup", "interval_s"), Interval),
-    Variable("AUTOSCALER_UPDATE_INTERVAL_S", ("monitor", "interval_s"), Interval),
-    Variable("AUTOSCALER_METRIC_PORT", ("monitor", "metrics_port"), Port),
-    Variable("AUTOSCALER_CONSERVE_GPU_NODES", ("conserve_gpus",), bool),
-    Variable(
-        "RAY_AUTOSCALER_PENDING_NODE_IDLE_TIMEOUT_S",
-        ("timeouts", "pending_idle_s"),
-        _MaybeSeconds,
-        TEN_YEARS_S,
-    ),
-    Variable(
-        "RAY_AUTOSCALER_AVAILABILITY_RECOVERY_S", ("backoff", "recovery_s"), PositiveSeconds, TEN_YEARS_S
-    ),
-)
-
-
-def with_environment(data: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Returns `data` with the variables that are set in its section `muster`, where the file has no value."""
-    section: dict[str, Any] = dict(data.get("muster", {}))
-    for variable in VARIABLES:
-        text = environment.get(variable.name, "").strip()
-        if text:
-            section = _filled(section, variable.path, _value(variable, text))
-    return {**data, "muster": section} if section else dict(data)
-
-
-def _filled(section: Mapping[str, Any], path: tuple[str, ...], value: object) -> dict[str, Any]:
-    first, *rest = path
-    if rest:
-        return {**section, first: _filled(section.get(first, {}), tuple(rest), value)}
-    return {first: value, **section}
-
-
-def _value(variable: Variable, text: str) -> object:
-    if variable.kind is bool:
-        return _switch(variable, text)
-    where = Document("", "environment")
-    number = checked(where, (variable.name,), _number(variable, text), variable.kind)
-    return None if variable.kind is _MaybeSeconds and number < 0 else number
-
-
-def _number(variable: Variable, text: str) -> object:
-    """Returns the number; a text that is no number stays as it is, to be refused by its type."""
-    if text.lower() in ("inf", "+inf", "infinity") and variable.endless is not None:
-        return variable.endless
-    try:
-        value = float(text)
-    except ValueError:
-        return text
-    return int(value) if value.is_integer() else value
-
-
-def _switch(variable: Variable, text: str) -> bool:
-    known = {"1": True, "true": True, "0": False, "false": False}
-    if text.lower() not in known:
-        raise ConfigError(f"must be 1 or 0, not {shortened(text)}", path=variable.name, file="environment")
-    return known[text.lower()]
-
-
-_NO_VARIABLES: Mapping[str, str] = {}
-
-
-def load_config(
-    path: Path, environment: Mapping[str, str] = _NO_VARIABLES, sizes: SizeSource = table_only
-) -> ClusterConfig:
-    """Returns the file as typed data; ConfigError names file, line, key and fix."""
-    return parse_config(Document.load(path), environment, sizes)
-
-
-def parse_config(
-    document: Document, environment: Mapping[str, str] = _NO_VARIABLES, sizes: SizeSource = table_only
-) -> ClusterConfig:
-    """Returns typed data of a document already read; `environment` gives settings that the file does not."""
-    if document.data is None:
-        raise document.error((), "is empty; it needs cluster_name, provider and available_node_types")
-    if kind := kubernetes_kind(document.data):
-        raise document.error((), not_kubernetes(kind))
-    written = document.data
-    if isinstance(written, dict) and written.get("head_node_type") == {}:  # in an example of Ray's
-        written = {key: value for key, value in written.items() if key != "head_node_type"}
-    check_written(document, checked(document, (), written, ClusterConfig))
-    data = with_environment(prepare(document, written, sizes), environment)
-    config = checked(document, (), data, ClusterConfig)
-    check_prepared(document, config)
-    return config

@@ -73,7 +73,7 @@ def parse_prices(text: str, file: str) -> PriceTable:
 def _columns(names: list[str], file: str) -> dict[str, int]:
     columns = {name.strip().lower(): position for position, name in enumerate(names)}
     if len(columns) != len(names):
-        raise ConfigError("names a column twice; keep one of them", file=file, line=1)
+        raise ConfigError("names a column twice", file=file, line=1, fix="keep one of them")
     for name in NEEDED_COLUMNS:
         if name not in columns:
             needed = ", ".join(NEEDED_COLUMNS)
@@ -89,7 +89,7 @@ def _row(columns: Mapping[str, int], cells: list[str], file: str, line: int) -> 
     values = {name: cells[position].strip() for name, position in columns.items()}
     for name in ("type", "zone"):
         if not values[name]:
-            raise ConfigError(f"the column {name!r} is empty; fill it in", file=file, line=line)
+            raise ConfigError(f"the column {name!r} is empty", file=file, line=line, fix="fill it in")
     fault = zone_fault(values["zone"])
     if fault:
         raise ConfigError(f"zone {fault}", file=file, line=line)
@@ -219,16 +219,13 @@ def check_prices(config: ClusterConfig, prices: PriceTable, machine_types: Mappi
     names = [machine or name for name, machine in machine_types.items()]
     if rows:
         places = sorted({place for row in rows for place in (row.region, row.zone) if place})
-        message = f"has rows for node types, but none in the region and zones of `provider`; {_known(places)}"
+        more = f" and {len(places) - 8} more" if len(places) > 8 else ""
+        known = f"it knows {', '.join(places[:8])}{more}"
+        message = f"has rows for node types, but none in the region and zones of `provider`; {known}"
     else:
         hint = nearest(names[0], prices.rows) if names else "describe node types first"
         message = f"has no row for any node type ({', '.join(names[:5])}); {hint}"
     raise ConfigError(message, path="muster.prices", file=prices.file)
-
-
-def _known(places: list[str]) -> str:
-    more = f" and {len(places) - 8} more" if len(places) > 8 else ""
-    return f"it knows {', '.join(places[:8])}{more}"
 
 
 def _rows_of(prices: PriceTable, name: str, machine_type: str) -> tuple[PriceRow, ...]:

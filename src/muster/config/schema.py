@@ -7,18 +7,18 @@ it becomes one of these. Our keys are `muster` and, per node type, `price_per_ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field, to_builtins
 
 from muster.base.resources import MAX_QUANTITY
+from muster.cluster.budget_policy import Consolidation
 from muster.cluster.model import Backoff, Objective, Timeouts
-from muster.cluster.spending import Consolidation
-from muster.config.check import Section
+from muster.config.check import PLAIN_RULES, FileRules, Section
 
 TEN_YEARS_S = 315_360_000
+MAX_WORKERS = 2  # of a file that gives none
 MANY = 1_000_000  # machines: more than any cluster has; where `inf` is allowed, it means this
 
 Count = Annotated[int, Meta(ge=0, le=MANY)]
@@ -43,24 +43,6 @@ class Market(Enum):
     ON_DEMAND = "on-demand"
     SPOT = "spot"
     RESERVED = "reserved"
-
-
-# The providers a file may name. Which of them this program can drive is decided by the registry.
-PROVIDERS = (
-    "aliyun",
-    "aws",
-    "azure",
-    "external",
-    "fake_multinode",
-    "fake_multinode_docker",
-    "gcp",
-    "kuberay",
-    "local",
-    "process",
-    "readonly",
-    "spark",
-    "vsphere",
-)
 
 
 class SectionAsWritten(Section, frozen=True, kw_only=True, omit_defaults=True):
@@ -111,14 +93,13 @@ class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=
     security_group: dict[str, Any] | None = None
     head_ip: str | None = None
     worker_ips: tuple[str, ...] = ()
-    hosts: tuple[HostConfig, ...] = ()  # ours
-    lock_dir: str = "/tmp"  # ours, of `local`: where a host says which cluster has it
+    hosts: tuple[HostConfig, ...] = ()  # ours, see KIND_KEYS
+    lock_dir: str = "/tmp"  # ours, see KIND_KEYS: where a host says which cluster has it
     coordinator_address: str | None = None
 
-    @classmethod
-    def foreign_keys(cls, given: Mapping[str, Any]) -> frozenset[str]:
-        """Returns our keys of `local`, which a user's own provider may have with another meaning."""
-        return frozenset() if given.get("type") == "local" else frozenset({"hosts", "lock_dir"})
+
+# Keys with a meaning for kinds with `FileRules.own_keys` only; a user's provider may have the same names.
+KIND_KEYS = frozenset({"hosts", "lock_dir"})
 
 
 class AuthConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True):
@@ -215,7 +196,7 @@ class BackupConfig(Section, frozen=True, kw_only=True):
 class NoticesConfig(Section, frozen=True, kw_only=True):
     """A NoticesConfig says what is done when the cloud announces that it will take a machine."""
 
-    source: Literal["aws", "azure", "gcp", "none"] | None = None  # None: that of provider.type
+    source: Literal["aws", "azure", "gcp", "none"] | None = None  # None: that of the kind of provider
     address: str = ""  # of the metadata service; empty: that of the cloud
     ahead_s: Seconds = 600.0
     rebalance_s: Seconds | None = 600.0
@@ -292,11 +273,13 @@ class NodeTypeConfig(Section, frozen=True, kw_only=True):
 
 
 class ClusterConfig(Section, frozen=True, kw_only=True):
-    """A ClusterConfig is the whole file."""
+    """The whole file, and the rules of its provider's kind by which it was read."""
+
+    not_keys: ClassVar[frozenset[str]] = frozenset({"rules"})
 
     cluster_name: str = "default"
     provider: ProviderConfig
-    max_workers: Count = 2
+    max_workers: Count = MAX_WORKERS
     upscaling_speed: Speed = 1.0
     idle_timeout_minutes: Minutes = 5.0
     auth: AuthConfig = AuthConfig()
@@ -320,6 +303,18 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     head_node: LegacyMachine = LegacyMachine()
     worker_nodes: LegacyMachine = LegacyMachine()
     muster: MusterConfig = MusterConfig()
+    rules: FileRules = PLAIN_RULES
+
+    @property
+    def has_worker_commands(self) -> bool:
+        """Return whether muster sets workers up; without commands they must start their nodes themselves."""
+        return not self.provider.disable_node_updaters and bool(self.worker_start_ray_commands)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the file as plain data."""
+        found: dict[str, Any] = to_builtins(self, enc_hook=lambda rules: None)
+        del found["rules"]
+        return found
 
     @property
     def head_type(self) -> str:

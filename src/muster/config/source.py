@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from muster.cluster.model import ClusterSpec
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.node_launch import SizeSource, table_only
 from muster.config.prices import parse_prices, price_file
 from muster.config.schema import ClusterConfig
 from muster.config.to_spec import to_spec
@@ -25,12 +23,9 @@ class FileSpecSource:
     file is treated alike, but an edit of it counts at the next read, unless its last line seems cut off.
     """
 
-    def __init__(
-        self, path: Path, environment: Mapping[str, str] | None = None, sizes: SizeSource = table_only
-    ) -> None:
+    def __init__(self, path: Path, parse: Callable[[Document], ClusterConfig]) -> None:
         """Raises ConfigError when there is no good spec to begin with."""
-        self._path, self._sizes = path, sizes
-        self._environment = dict(environment or {})
+        self._path, self._parse_config = path, parse
         self._complete: Callable[[ClusterConfig], ClusterConfig] = lambda config: config
         self._problem = self._price_problem = ""
         self._text = self._latest = self._read()
@@ -68,8 +63,7 @@ class FileSpecSource:
         return _text_of(self._path, "the cluster YAML")
 
     def _parse(self, text: str) -> tuple[ClusterConfig, ClusterSpec]:
-        document = Document(text, str(self._path))
-        config = self._complete(parse_config(document, self._environment, self._sizes))
+        config = self._complete(self._parse_config(Document(text, str(self._path))))
         path = price_file(config, self._path)
         if path is None:
             return config, to_spec(config)
@@ -100,7 +94,7 @@ class FileSpecSource:
 
 def _text_of(path: Path, what: str) -> str:
     if path.exists() and not path.is_file():  # reading a pipe would stop the loop
-        raise ConfigError(f"is not a regular file; give the path of {what}", file=str(path))
+        raise ConfigError("is not a regular file", file=str(path), fix=f"give the path of {what}")
     return Document.text_of(path)
 
 

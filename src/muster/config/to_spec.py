@@ -1,14 +1,20 @@
-"""Turns a ClusterConfig in Ray's terms into the ClusterSpec of the planner."""
+"""Turns a ClusterConfig in Ray's terms into the ClusterSpec of the planner, and into machines to launch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
+from muster.cluster.budget_policy import Budget, ForecastPolicy
 from muster.cluster.model import (
     ClusterSpec,
     LaunchLimits,
@@ -18,19 +24,9 @@ from muster.cluster.model import (
     NoticePolicy,
     RuntimeReport,
 )
-from muster.cluster.spending import Budget, ForecastPolicy
-from muster.config.load import load_config
-from muster.config.node_launch import NodeLaunch, node_launches
-from muster.config.prices import PriceTable, check_prices, load_prices, offers_of_type, unheld
-from muster.config.rack import rack_hosts
+from muster.config.prices import PriceTable, check_prices, offers_of_type, unheld
 from muster.config.schema import BudgetConfig, ClusterConfig, NodeTypeConfig
 from muster.errors import ConfigError
-
-
-def load_spec(path: Path) -> ClusterSpec:
-    """Returns the spec of a cluster file and its price file; ConfigError names file, line, key and fix."""
-    config = load_config(path)
-    return to_spec(config, load_prices(config, path))
 
 
 def to_spec(config: ClusterConfig, prices: PriceTable | None = None) -> ClusterSpec:
@@ -98,10 +94,12 @@ def _node_type(
 ) -> NodeType:
     name = launch.node_type
     is_head = name == config.head_type
+    # The head counts for its own type, as in Ray, unless the rules say that the minimum is without it.
+    is_extra = is_head and config.rules.head_is_extra and entry.min_workers > 0
     return NodeType(
         name=name,
         resources=Resources.of(entry.resources),
-        min_nodes=_least(config, entry, is_head=is_head),
+        min_nodes=entry.min_workers + int(is_extra),
         max_nodes=config.type_max_workers(name) + int(is_head),
         labels=entry.labels,
         priority=entry.priority,
@@ -112,25 +110,8 @@ def _node_type(
         machine_type=launch.machine_type,
         launch_hash=launch.launch_hash,
         offers=offers_of_type(config, name, launch.machine_type, prices),
-        existing=_existing(config, name),
+        existing=config.rules.existing(config, name),
     )
-
-
-def _existing(config: ClusterConfig, name: str) -> int | None:
-    """Returns how many computers of a type a rack has; None where machines are bought."""
-    provider = config.provider
-    if provider.type != "local" or provider.coordinator_address:
-        return None
-    return sum(host.node_type == name for host in rack_hosts(config).values())
-
-
-def _least(config: ClusterConfig, entry: NodeTypeConfig, *, is_head: bool) -> int:
-    """Returns the least nodes of a type. The head counts for its own type, as in Ray.
-
-    But not in a rack: there the minimum is by default all computers of a list that does not have the head.
-    """
-    is_beside_head = is_head and config.provider.type == "local" and entry.min_workers > 0
-    return entry.min_workers + int(is_beside_head)
 
 
 class RetentionNumbers(TypedDict):
@@ -163,7 +144,11 @@ def readonly_spec(base: ClusterSpec, report: RuntimeReport) -> ClusterSpec:
     return replace(
         base,
         head_node_type=type_name(head) if head else "",
-        node_types=tuple(_observed_node_type(name, nodes) for name, nodes in groups.items()),
+        # Nodes of one name are taken to be alike; the first one has the size.
+        node_types=tuple(
+            NodeType(name=name, resources=nodes[0].total, max_nodes=len(nodes), labels=nodes[0].labels)
+            for name, nodes in groups.items()
+        ),
         max_nodes=len(alive),
         idle_timeout_s=None,
     )
@@ -174,7 +159,84 @@ def type_name(node: NodeReport) -> str:
     return node.node_type or f"node_{node.node_id}"
 
 
-def _observed_node_type(name: str, nodes: list[NodeReport]) -> NodeType:
-    """Nodes of one name are taken to be alike; the first one has the size."""
-    first = nodes[0]
-    return NodeType(name=name, resources=first.total, max_nodes=len(nodes), labels=first.labels)
+class NodeLaunch(Struct, frozen=True, kw_only=True):
+    """A NodeLaunch is one node type, ready for a provider's create call."""
+
+    node_type: str
+    node_config: Mapping[str, Any] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    launch_hash: str = ""
+    machine_type: str = ""
+
+
+def node_launches(config: ClusterConfig) -> dict[str, NodeLaunch]:
+    """Returns every type of the config, the head's included, in the order of the file."""
+    auth = config.auth.settings()
+    shares = config.rules.memory_shares(config)
+    return {
+        name: NodeLaunch(
+            node_type=name,
+            node_config=entry.node_config or {},
+            resources={**entry.resources, "memory": shares[name]} if name in shares else entry.resources,
+            labels=entry.labels,
+            launch_hash=launch_hash(entry.node_config or {}, auth),
+            machine_type=config.rules.machine_type(entry.node_config or {}),
+        )
+        for name, entry in config.available_node_types.items()
+    }
+
+
+_LONG = 2**63
+_KEY_FILES = ("ssh_private_key", "ssh_public_key")
+
+
+def canonical_json(value: object) -> str:
+    """Returns one text for equal values, whatever the order of their keys."""
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+
+
+def _plain(value: object) -> object:
+    """Returns what JSON can write: YAML has keys that are no text, and numbers of any length."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return hex(value) if isinstance(value, int) and abs(value) >= _LONG else value
+
+
+def digest(text: str) -> str:
+    """Returns the sha256 of a text, encoded for a tag."""
+    return encoded(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
+
+
+def encoded(raw: bytes) -> str:
+    """Returns lower-case base32hex without padding: short and plain enough for a tag of any cloud."""
+    return base64.b32hexencode(raw).decode("ascii").lower().rstrip("=")
+
+
+def launch_hash(node_config: Mapping[str, Any], auth: Mapping[str, Any]) -> str:
+    """Returns a hash that changes when new machines would differ: their config, or who may log in.
+
+    Key files count by their contents, read when this pair is first seen; one that is not on this computer
+    counts by its path.
+    """
+    return _launch_hash(canonical_json(dict(node_config)), canonical_json(dict(auth)))
+
+
+@lru_cache(maxsize=4096)
+def _launch_hash(node_config: str, auth: str) -> str:
+    resolved = {
+        key: _contents(value) if key in _KEY_FILES else value for key, value in json.loads(auth).items()
+    }
+    return digest(canonical_json([json.loads(node_config), resolved]))
+
+
+def _contents(path: object) -> object:
+    try:
+        file = Path(str(path)).expanduser()
+        if not file.is_file():  # a device may never end
+            return path
+        return file.read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError, RuntimeError):  # not here, not a path, no such home
+        return path
