@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.ray_cluster import RayCluster, RayNode, free_ports
 
 from muster.host.processes import table
 from muster.providers.process.ray_command import NodeIdentity
-from muster.testing.ray_cluster import RayCluster, RayNode, free_ports
 
 START_S = 30.0
 STORE = "RAY_REDIS_ADDRESS"

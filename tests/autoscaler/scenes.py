@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import HEAD_NODE, machine
+from tests.support.builders import node_report
 
-from muster.autoscaler.monitor import Loop, Monitor, Tick, TickInterval
+from muster.autoscaler.monitor import Loop, Monitor, TickInterval
 from muster.cluster.controller import ClusterController
-from muster.testing.builders import node_report
+from muster.cluster.ports import TickResult
 
 
 class Heard:
     """An outlet that keeps every tick."""
 
     def __init__(self, failing=None):
-        self.ticks: list[Tick] = []
+        self.ticks: list[TickResult] = []
         self.failing = failing
 
     def on_tick(self, tick):
@@ -47,13 +48,13 @@ class Scene:
         self.stage = Stage(wishes=wishes, installer=False, **stage)
         self.heard = Heard()
         self.closed = 0
-        self.stamp = self.alarm = 1
+        self.config_version = self.notices_version = 1
         self.looked = 0
         self.loop = Loop(
             controller=ClusterController(self.stage.ports, self.stage.ambient),
             poll=self._look if looks else None,
-            stamp=lambda: self.stamp,
-            alarm=lambda: self.alarm,
+            config_version=lambda: self.config_version,
+            notices_version=lambda: self.notices_version,
         )
         self.monitor = Monitor(
             self.loop,
@@ -64,7 +65,7 @@ class Scene:
             close=self._close,
         )
 
-    def tick(self, seconds=5.0) -> Tick:
+    def tick(self, seconds=5.0) -> TickResult:
         self.stage.clock.advance(seconds)
         self.monitor.round()
         return self.heard.ticks[-1]

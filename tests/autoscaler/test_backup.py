@@ -6,13 +6,13 @@ import logging
 import time
 
 from tests.autoscaler.scenes import Scene
+from tests.support.builders import NOW, plan, record
 
 from muster.autoscaler.backup import LedgerBackup, backups_of
 from muster.base.clock import ManualClock
 from muster.config.schema import BackupConfig, ClusterConfig, MusterConfig, ProviderConfig
 from muster.stores.ledger.backup import LedgerBackups
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.builders import NOW, plan, record
 
 
 class Counted(LedgerBackups):

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.builders import instance
 
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
@@ -13,7 +14,6 @@ from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, TERMINAL, Instanc
 from muster.stores.ledger.close import close_ledger
 from muster.stores.ledger.history import Spend, open_history
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.builders import instance
 
 _S = InstanceState
 _IDS = {"cloud_id": "c-1", "node_id": "n-1", "launch_request_id": "r-1"}

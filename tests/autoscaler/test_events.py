@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from datetime import datetime, timezone
 
@@ -10,6 +9,8 @@ import pytest
 from msgspec import structs
 from tests.autoscaler.scenes import Scene
 from tests.cluster.worlds import HEAD_NODE, machine, node, spec
+from tests.mistakes.views import assert_view
+from tests.support.builders import amounts, demand, gang, node_type, selector
 
 from muster.autoscaler.events import Event, EventLog, events_of, losses_of
 from muster.cluster.model import (
@@ -27,7 +28,6 @@ from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.cluster.states import InstanceState
 from muster.errors import EngineUnreachable, QuotaExceeded
-from muster.testing.builders import amounts, demand, gang, node_type, selector
 
 NOBODY = frozenset()
 GPU = node_type("gpu", {"CPU": 8, "GPU": 2}, max_nodes=4)
@@ -64,7 +64,7 @@ def test_machines_that_nobody_owns_are_found_and_said():
     scene = Scene(wishes=spec(GPU, node_type("cpu", max_nodes=9), objective=Objective.UTILIZATION))
     scene.stage.provider.machines["c-lost"] = machine("lost", node_type="cpu")
     scene.tick()
-    assert "Found 1 machine(s) of type cpu without an owner: adopted." in texts(scene.heard.ticks[-1])
+    assert_view("events/adopted", "\n".join(texts(scene.heard.ticks[-1])))
 
 
 @pytest.mark.conformance("EV-1")
@@ -73,7 +73,7 @@ def test_machines_are_added():
     scene.tick()
     scene.stage.runtime.demands = [demand(count=3), demand({"GPU": 2})]
     tick = scene.tick()
-    assert texts(tick) == ["Adding 1 node(s) of type gpu.", "Resized to 8 CPUs, 2 GPUs."]
+    assert_view("events/added", "\n".join(texts(tick)))
     assert texts(scene.tick()) == []
 
 
@@ -83,8 +83,7 @@ def test_idle_machines_are_removed():
     running(scene, 2)
     idle(scene, 61.0)
     tick = scene.tick()
-    assert texts(tick) == ["Removing 2 nodes of type cpu (idle).", "Resized to 0 CPUs."]
-    assert texts(tick, levels=("debug",)) == ["Current cluster resources: {}."]
+    assert_view("events/removed_idle", "\n".join([*texts(tick), *texts(tick, levels=("debug",))]))
     assert texts(scene.tick()) == []
 
 
@@ -95,7 +94,8 @@ def test_what_ray_adds_to_resources_for_itself_is_no_size_of_the_cluster():
         "w0", total=amounts({"CPU": 1, "CPU_group_4f": 1, "node:10.0.0.1": 1})
     )
     scene.stage.runtime.demands = [demand()]
-    assert texts(scene.tick(), levels=("debug",)) == ["Current cluster resources: {CPU: 2}."]
+    (text,) = texts(scene.tick(), levels=("debug",))
+    assert text.endswith(": {CPU: 2}.")
 
 
 def test_lost_machines_are_told_with_their_reason_and_drained_ones_are_not():
@@ -117,7 +117,7 @@ def test_lost_machines_are_told_with_their_reason_and_drained_ones_are_not():
     )
     idle_now = node("w0", NodeStatus.IDLE, idle_s=61.0, available=amounts({"CPU": 1}))
     scene.stage.runtime.nodes = [HEAD_NODE, idle_now]
-    assert "Removing 1 nodes of type cpu (idle)." in texts(scene.tick())
+    assert [text for text in texts(scene.tick()) if " 1 " in text and text.endswith(" cpu (idle).")]
     scene.stage.runtime.nodes = [HEAD_NODE, node("w0", NodeStatus.DEAD)]
     assert texts(scene.tick()) == []
 
@@ -133,22 +133,16 @@ def test_a_record_whose_machine_has_another_one_is_not_lost():
     heir = structs.replace(record, instance_id="heir")
     for others, lost in (({}, 1), ({"heir": heir}, 0)):
         ledger = structs.replace(tick.ledger, instances=others)
-        assert sum(losses_of(dataclasses.replace(tick, plan=plan, ledger=ledger)).values()) == lost
+        assert sum(losses_of(structs.replace(tick, plan=plan, ledger=ledger)).values()) == lost
 
 
 def test_machines_above_a_limit_are_removed():
     scene = Scene(wishes=spec(max_nodes=None, limits=FAST))
     running(scene, 3)
     scene.stage.spec.answers["current"] = (spec(max_nodes=3), "")
-    assert texts(scene.tick()) == [
-        "Removing 1 nodes of type cpu (max number of worker nodes reached).",
-        "Resized to 2 CPUs.",
-    ]
+    above_all = texts(scene.tick())
     scene.stage.spec.answers["current"] = (spec(node_type("cpu", max_nodes=1)), "")
-    assert texts(scene.tick()) == [
-        "Removing 1 nodes of type cpu (max number of worker nodes per type reached).",
-        "Resized to 1 CPUs.",
-    ]
+    assert_view("events/removed_above_limits", "\n".join([*above_all, *texts(scene.tick())]))
 
 
 def test_outdated_machines_are_removed():
@@ -156,7 +150,7 @@ def test_outdated_machines_are_removed():
     scene = Scene(wishes=spec(old, check_launch_hash=True))
     running(scene, 1)
     scene.stage.spec.answers["current"] = (spec(new, check_launch_hash=True), "")
-    assert "Removing 1 nodes of type cpu (outdated)." in texts(scene.tick())
+    assert [text for text in texts(scene.tick()) if " 1 " in text and text.endswith(" cpu (outdated).")]
 
 
 @pytest.mark.conformance("EV-1")
@@ -171,21 +165,14 @@ def test_what_no_type_can_hold_is_told_with_shapes_counts_and_labels():
         constraints=(Constraint(demands=(demand({"TPU": 4}, 3),)),),
     )
     scene.stage.runtime.answers["read"] = lambda: report
-    advice = "Add suitable node types to this cluster to resolve this issue."
-    assert texts(scene.tick()) == [
-        "No available node types can fulfill resource requests {CPU: 64}*1, "
-        f"{{CPU: 1}} with labels zone in (a)*2. {advice}",
-        "No available node types can fulfill placement group requests {GPU: 1}*1, {GPU: 1}*1 "
-        f"(placement group pg7, STRICT_PACK). {advice}",
-        f"No available node types can fulfill cluster constraint {{TPU: 4}}*3. {advice}",
-    ]
+    assert_view("events/infeasible", "\n".join(texts(scene.tick())))
 
 
 def test_what_only_waits_for_a_limit_is_not_called_impossible():
     scene = Scene(wishes=spec(node_type("cpu", max_nodes=1)))
     scene.tick()
     scene.stage.runtime.demands = [demand(count=5)]
-    assert texts(scene.tick()) == ["Adding 1 node(s) of type cpu.", "Resized to 1 CPUs."]
+    assert_view("events/added_to_the_limit", "\n".join(texts(scene.tick())))
 
 
 def test_a_warning_is_told_again_only_when_it_changes_or_comes_back(caplog):
@@ -226,7 +213,7 @@ def test_a_read_only_cluster_only_warns():
     scene.stage.runtime.demands = [BIG, demand()]
     scene.tick()
     (text,) = texts(scene.tick())
-    assert text.startswith("No available node types can fulfill resource requests {CPU: 64}*1.")
+    assert " {CPU: 64}*1. " in text
 
 
 def test_a_launch_that_failed_is_told_with_its_reason():
@@ -236,7 +223,7 @@ def test_a_launch_that_failed_is_told_with_its_reason():
     scene.stage.runtime.demands = [demand()]
     scene.tick()
     (text,) = [text for text in texts(scene.tick()) if "Failed" in text]
-    assert text.startswith("Failed to launch 1 node(s) of type cpu: ")
+    assert " cpu: " in text
     assert "quota of 0 machines in eu" in text
 
 
@@ -253,9 +240,5 @@ def test_a_notice_is_told_once_with_the_removal_that_follows():
     )
     scene.stage.notices.answers["read"] = NoticeReport(notices=(soon,))
     moment = datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    assert texts(scene.tick()) == [
-        "Removing 1 nodes of type cpu (taken by the cloud).",
-        f"Notice for c-w0: the cloud takes its machine at {moment} (aws: spot terminate).",
-        "Resized to 0 CPUs.",
-    ]
+    assert_view("events/notice", "\n".join(text.replace(moment, "MOMENT") for text in texts(scene.tick())))
     assert texts(scene.tick()) == []

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 from tests.autoscaler.kept_cluster import KeptCluster, Redis
+from tests.support.ray_cluster import AUTH
 
 from muster.autoscaler.build import MonitorOptions, build_monitor
 from muster.autoscaler.connect import HeadAddress
@@ -22,7 +23,6 @@ from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import max_resources
 from muster.stores.ledger.history import open_history
-from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
 CLOCK = SystemClock()

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 from tests.ray_clusters import wait_for
+from tests.support.ray_cluster import AUTH, RayCluster, RayNode
 
 from muster.autoscaler import connect
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import read_status
 from muster.base.clock import SystemClock
 from muster.cluster.model import NodeKind
-from muster.host.processes import lives, mark_of
+from muster.host.processes import identify, is_alive
 from muster.providers.process.ray_command import NodeIdentity
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.testing.ray_cluster import AUTH, RayCluster, RayNode
 
 pytestmark = pytest.mark.ray
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,9 +101,9 @@ def test_a_head_by_hand_is_found_once_rays_own_autoscaler_is_gone(tmp_path, monk
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr(connect, "ray_monitor", lambda address: (None, False))
             assert connect.foreign_autoscaler(link, CLOCK.sleep, CLOCK).startswith("it has just reported")
-        mark = mark_of(pid)
+        mark = identify(pid)
         os.kill(pid, signal.SIGTERM)
-        wait_for(lambda: lives(mark), lambda alive: not alive)
+        wait_for(lambda: is_alive(mark), lambda alive: not alive)
 
         # The head is taken as the one of the file, and the provider is asked for what the file wants.
         monitor = muster(tmp_path, *monitor_words)
@@ -122,5 +122,5 @@ def test_a_head_by_hand_is_found_once_rays_own_autoscaler_is_gone(tmp_path, monk
         down = muster(tmp_path, "down", "byhand", "-y")
         said = down.communicate(timeout=200)[0]
         assert (down.returncode, machines(tmp_path)) == (0, []), said
-        assert "byhand is down: stopped 1 machine of its provider" in said
+        assert "byhand is down: stopped 1 worker" in said
         assert cluster.nodes["head-0"].process.poll() is None

@@ -13,6 +13,16 @@ import pytest
 from muster.autoscaler.lease import AlreadyMonitored, Holder, Lease
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
+from muster.cluster.model import RuntimeReport
+from muster.cluster.plan import Plan
+from muster.cluster.ports import Ledger, TickResult
+from muster.cluster.snapshot import Snapshot
+
+TICK = TickResult(
+    plan=Plan(tick_id="t", at=0.0),
+    snapshot=Snapshot(tick_id="t", now=0.0, runtime=RuntimeReport()),
+    ledger=Ledger(),
+)
 
 
 class Key:
@@ -21,13 +31,13 @@ class Key:
     def __init__(self, value=None):
         self.value = value
 
-    def get(self):
+    def kv_get(self, key, namespace):
         return self.value
 
-    def put(self, value):
+    def kv_put(self, key, value, namespace):
         self.value = value
 
-    def delete(self):
+    def kv_delete(self, key, namespace):
         self.value = None
 
 
@@ -88,10 +98,10 @@ def test_it_is_renewed_now_and_then_and_let_go_at_the_end(clock):
     mine = lease(key, clock)
     mine.take(clock.sleep)
     first = key.value
-    mine.renew()
+    mine.on_tick(TICK)
     assert key.value == first
     clock.advance(5)
-    mine.renew()
+    mine.on_tick(TICK)
     assert key.value != first
     mine.release()
     assert key.value is None
@@ -103,7 +113,7 @@ def test_a_runtime_that_forgot_us_is_told_again(clock):
     mine.take(clock.sleep)
     key.value = None
     clock.advance(5)
-    mine.renew()
+    mine.on_tick(TICK)
     assert key.value is not None
 
 
@@ -114,7 +124,7 @@ def test_who_was_replaced_stops_and_leaves_the_other_alone(clock):
     other.take(clock.sleep)  # we were asleep for long
     clock.advance(5)
     with pytest.raises(AlreadyMonitored):
-        mine.renew()
+        mine.on_tick(TICK)
     theirs = key.value
     mine.release()
     assert key.value == theirs

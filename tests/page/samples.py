@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 
 from msgspec.structs import replace
+from tests.support.builders import instance
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, PublishedStatus, write_record, write_status
@@ -17,12 +18,11 @@ from muster.cluster.model import Offer, StatusChange
 from muster.cluster.plan import Launch, Plan, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
 from muster.cluster.status import StatusSnapshot
-from muster.host.processes import mark_of
+from muster.host.processes import identify
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.stores.history.entries import ForecastEntry, HistoryEntry, to_line
 from muster.stores.history.files import TAIL
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.builders import instance
 from muster.trials.events import (
     TrialAdmitted,
     TrialCreated,
@@ -168,7 +168,7 @@ def write_cluster(
                 request_id=f"r-{number}",
                 shape={kind: 1},
                 instance_ids=(record.instance_id,),
-                offer=record.offer,
+                offers=() if record.offer is None else (record.offer,),
             )
             plan = Plan(
                 tick_id=f"t-{number}",
@@ -186,7 +186,7 @@ BUDGET = "$10.00 spent and $2.40 reserved of $40 of this day, $27.60 left, $3.20
 
 def keep_up(home: ClusterHome, at: float, forecasts: dict[str, ForecastEntry]) -> None:
     """Makes a cluster one that is up at `at`, with a budget, whose tuners expect something."""
-    mark = mark_of(os.getpid())
+    mark = identify(os.getpid())
     write_record(
         home, ClusterRecord(cluster_name="laptop", config="c.yaml", address="127.0.0.1:1", monitor=mark)
     )

@@ -9,7 +9,7 @@ from tests.page.samples import BEGAN, BUDGET, keep_up, write_cluster
 from tests.sim.backtest.recorded import RecordedCluster, spec
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.known_clusters import open_cluster
+from muster.autoscaler.known_clusters import known_cluster
 from muster.base.clock import ManualClock
 from muster.page.cluster_source import LedgerSource
 from muster.stores.history.entries import ForecastEntry
@@ -31,7 +31,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedCluster:
 def source(recorded: RecordedCluster, **more: object) -> LedgerSource:
     home = ClusterHome(recorded.folder.parent)
     clock = ManualClock(recorded.cluster.world.now() + 86_400.0)
-    return LedgerSource(open_cluster(home), clock=clock, why=lambda *_: {}, **more)
+    return LedgerSource(known_cluster(home), clock=clock, why=lambda *_: {}, **more)
 
 
 def test_machines_demand_spend_and_decisions_are_there_without_a_ledger(recorded):
@@ -71,7 +71,7 @@ def test_a_damaged_history_is_named_and_what_can_be_read_is_shown(recorded, tmp_
     (home / "history").mkdir(parents=True)
     (home / "history" / "00000001.history").write_bytes(b"muster history 1\n" + b"\x05\0\0\0\1\2\3\4hello")
     clock = ManualClock(5.0)
-    view = LedgerSource(open_cluster(ClusterHome(home)), clock=clock, why=lambda *_: {}).view()
+    view = LedgerSource(known_cluster(ClusterHome(home)), clock=clock, why=lambda *_: {}).view()
     assert "damaged (the block at byte 17" in view.problem
     assert (view.machines, view.known_since) == ((), None)
 
@@ -79,10 +79,10 @@ def test_a_damaged_history_is_named_and_what_can_be_read_is_shown(recorded, tmp_
 def test_the_budget_and_what_tuners_expect_are_shown_while_the_cluster_is_up(tmp_path: Path):
     home, coming = write_cluster(tmp_path), (({"CPU": 2.0}, 30, 1.0), ({"CPU": 2.0}, 9, 0.5))
     known = ForecastEntry(running=4, movable=3, coming=coming, deadline=BEGAN + 900, budget_left=7.5)
-    gone = LedgerSource(open_cluster(home), clock=ManualClock(BEGAN), why=lambda *_: {}).view()
+    gone = LedgerSource(known_cluster(home), clock=ManualClock(BEGAN), why=lambda *_: {}).view()
     assert (gone.budget, gone.forecasts) == ("", ())
     keep_up(home, BEGAN, {"/results/wide": known, "/results/over": ForecastEntry(is_complete=True)})
-    view = LedgerSource(open_cluster(home), clock=ManualClock(BEGAN), why=lambda *_: {}).view()
+    view = LedgerSource(known_cluster(home), clock=ManualClock(BEGAN), why=lambda *_: {}).view()
     (shown,) = view.forecasts
     assert (view.budget, view.problem) == (BUDGET, "")
     assert (shown.experiment, shown.running, shown.movable, shown.coming) == ("/results/wide", 4, 3, coming)

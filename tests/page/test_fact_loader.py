@@ -48,13 +48,19 @@ def test_whole_trials_and_single_facts_make_the_same_table(tmp_path: Path):
         np.testing.assert_array_equal(column.values[:rows], other.values[:rows], err_msg=key)
 
 
+@pytest.mark.parametrize("saves", [True, False])
 @pytest.mark.parametrize(("decision", "status"), [("paused", "PAUSED"), ("stopped", "TERMINATED")])
-def test_a_trial_that_was_paused_is_not_shown_as_done(tmp_path: Path, decision: str, status: str):
+def test_a_trial_that_was_paused_is_not_shown_as_done(
+    tmp_path: Path, decision: str, status: str, saves: bool
+):
     with open_store(tmp_path, num_samples=2) as store:
         store.append([*facts_of_start(0), report_fact(0, 1)])
         session = open_session(str(tmp_path), clock=ManualClock(0.0))
         decided = TrialDecided(trial_id=trial_id(0), at=BEGAN, decision=decision, reason="at rung 1")
-        store.append([decided, TrialExited(trial_id=trial_id(0), at=BEGAN)])
+        store.append([decided])
+        if saves:
+            store.snapshot(b"\x80", {})
+        store.append([TrialExited(trial_id=trial_id(0), at=BEGAN)])
         session._clock.advance(2.0)
         session.refresh()
         assert session.summary()["counts"] == {status: 1}

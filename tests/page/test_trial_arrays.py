@@ -12,7 +12,7 @@ def made(rows: int = 3) -> TrialArrays:
     table.begin_change()
     for number in range(rows):
         row = table.row_of(f"t{number}")
-        table.set_time(row, "created", 1000.0 + number)
+        table.set_times([row], "created", [1000.0 + number])
         table.set(row, "status", "RUNNING")
         table.set_many(row, "config", {"lr": 0.5 * number, "act": "relu" if number else "tanh"})
     return table

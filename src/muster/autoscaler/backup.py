@@ -12,11 +12,11 @@ import threading
 from pathlib import Path
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.monitor import Tick
 from muster.base.clock import Clock
-from muster.base.foreign import error_text
 from muster.base.ids import IdSource
 from muster.base.log import OnChange
+from muster.base.untrusted import error_text
+from muster.cluster.ports import TickResult
 from muster.config.schema import ClusterConfig
 from muster.errors import StoreError
 from muster.stores.ledger.backup import LedgerBackups, RestoredLedger
@@ -44,12 +44,12 @@ def restore_if_lost(
         return None
     places = [backups_of(config), LedgerBackups(home.backups, config.cluster_name)]
     problem: StoreError | None = None
+    # Machines that muster does not set up have started Ray once, for the head that is lost.
+    sets_up = not config.provider.disable_node_updaters
     for place in places:
         try:
             restored = (
-                None
-                if place is None
-                else place.restore(home.ledger, clock, ids, is_set_up_again=_sets_up(config))
+                None if place is None else place.restore(home.ledger, clock, ids, is_set_up_again=sets_up)
             )
         except StoreError as error:
             problem = problem or error
@@ -62,11 +62,6 @@ def restore_if_lost(
     if problem is not None:
         raise problem
     return None
-
-
-def _sets_up(config: ClusterConfig) -> bool:
-    """Returns whether muster sets machines up; others have started Ray once, for the head that is lost."""
-    return not config.provider.disable_node_updaters
 
 
 def forget_line(config: ClusterConfig, python: str) -> str:
@@ -91,7 +86,7 @@ class LedgerBackup:
         self._thread = threading.Thread(target=self._run, name="ledger-backup", daemon=True)
         self._thread.start()
 
-    def on_tick(self, tick: Tick) -> None:
+    def on_tick(self, tick: TickResult) -> None:
         now, version = self._clock.monotonic(), tick.ledger.version
         if version != self._version or now - self._asked_at >= self._interval_s:
             self._version, self._asked_at = version, now

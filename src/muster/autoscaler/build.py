@@ -15,52 +15,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from muster.autoscaler.backup import LedgerBackup, backups_of, restore_if_lost
 from muster.autoscaler.config_reload import CommandLineOverrides, ConfigReload
-from muster.autoscaler.connect import CompanyWatch, HeadAddress, company, foreign_autoscaler
+from muster.autoscaler.connect import HeadAddress, RivalAutoscaler, company, foreign_autoscaler
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.metrics import Metrics, MetricsServer, host_for, start_metrics_server
 from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickInterval, TickListener
-from muster.autoscaler.publish import (
-    Announcement,
-    HistoryFile,
-    LeaseKey,
-    LeaseRenewal,
-    PriceBoard,
-    StatusFile,
-    TimelineFile,
-    VerdictBoard,
-)
 from muster.autoscaler.shadow import BOOT_S, ShadowReport, ShadowWorld
-from muster.autoscaler.status_files import ClusterRecord, read_record, write_record
+from muster.autoscaler.status_files import ClusterRecord, StatusFile, read_record, write_record
 from muster.base.ambient import Ambient
 from muster.base.clock import Clock, SystemClock
-from muster.base.foreign import error_text, shielded
 from muster.base.ids import IdSource, RandomIds
 from muster.base.rng import Seed
+from muster.base.untrusted import call_safely, error_text
 from muster.cluster.controller import ClusterController
 from muster.cluster.ports import Installer, Ports
-from muster.config.node_launch import node_launches, table_only
-from muster.config.schema import ClusterConfig, NodeTypeConfig
-from muster.config.source import FileSpecSource
-from muster.config.to_spec import retention_of
+from muster.config.load import table_only
+from muster.config.to_spec import node_launches, retention_of
 from muster.errors import EngineUnreachable
-from muster.host.processes import mark_of
-from muster.providers.aws.sizes import InstanceSizes
-from muster.providers.bootstrap import completed
-from muster.providers.registry import ManagedProvider, ProviderContext, build_provider, check_provider
-from muster.providers.v1.adapter import V1Adapter
+from muster.host.processes import identify
+from muster.providers.bootstrap import CompletedConfig
+from muster.providers.kind import (
+    HeadPolicy,
+    ProviderContext,
+    asked_sizes,
+    build_provider,
+    check_provider,
+    kind_of,
+    watch_file,
+)
+from muster.providers.machines import ManagedProvider
 from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
-from muster.runtimes.ray.forecast_board import GcsForecastBoard
+from muster.runtimes.ray.kv_board import GcsForecastBoard, GcsNoticeBoard, MonitorBoard
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.runtimes.ray.notice_board import GcsNoticeBoard
-from muster.runtimes.ray.price_board import PriceWriter
 from muster.runtimes.ray.publish import StatePublisher
 from muster.runtimes.ray.resizer import resizer_for
-from muster.runtimes.ray.verdict_board import VerdictWriter
+from muster.stores.history.files import HistoryFile
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
 
@@ -127,8 +122,8 @@ class _Parts:
         self._given = CommandLineOverrides(interval_s=options.interval_s, metrics_port=options.metrics_port)
         self._events = EventLog()
         self._mounts: TickListener | None = None  # where muster sets workers up
-        sizes = table_only if options.shadow else InstanceSizes(clock)  # a shadow asks no provider
-        self._source = options.source or FileSpecSource(options.config, environment, sizes)
+        sizes = table_only if options.shadow else asked_sizes(clock)  # a shadow asks no provider
+        self._source = options.source or watch_file(options.config, environment, sizes)
         if not options.shadow:  # which asks no provider
             check_provider(self._source.config, str(options.config))
         options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -155,14 +150,16 @@ class _Parts:
         # The process provider comes before the head: it imports Ray meanwhile. Others come after it: their
         # bootstrap completes the configuration. Either is closed before the lease is released.
         held = self._stack.enter_context(ExitStack())
-        early = self._ports() if self._source.config.provider.type == "process" else None
+        early = self._ports() if kind_of(self._source.config).head is HeadPolicy.HERE else None
         session = self._reach_head(stop)
         self._refuse_company(stop)
-        lease = Lease(LeaseKey(self._link), self._clock, self._ids)
+        lease = Lease(self._link, self._clock, self._ids)
         lease.take(lambda seconds: _pause(stop, seconds))
         held.callback(_quietly, lease.release)
         self._store.raise_version(self._nodes.published_version())
-        self._source.complete_with(completed(self._source.config, self._host_sizes).apply)
+        written = self._source.config
+        answer = kind_of(written).fill_in(written, self._provider_context())
+        self._source.complete_with(CompletedConfig(asked=written, answer=answer).apply)
         self._write_record()
         ports = early or self._ports()
         metrics, server = self._metrics(session)
@@ -213,8 +210,8 @@ class _Parts:
         loop = Loop(
             controller=ClusterController(ports, Ambient(self._clock, self._ids, Seed(0))),
             poll=self._nodes.read,
-            stamp=self._stamp,
-            alarm=(lambda: None) if self._options.shadow else self._notices.stamp,
+            config_version=self._config_version,
+            notices_version=(lambda: None) if self._options.shadow else self._notices.version,
             reload=reload.apply,
         )
         return Monitor(
@@ -229,14 +226,14 @@ class _Parts:
     def _write_record(self) -> None:
         """Leaves for `muster down` what this monitor runs, unless `muster up` has done so."""
         home, config, known = self._options.home, self._source.config, read_record(self._options.home)
-        mark = mark_of(os.getpid())
-        if mark is None or (known is not None and config.provider.type == "process"):
+        mark = identify(os.getpid())
+        if mark is None or (known is not None and kind_of(config).head is HeadPolicy.HERE):
             return
         if self._options.source is not None:
             return  # the RayCluster itself is the record
         auth = {key: value for key, value in self._options.head.auth.items() if key != "RAY_AUTH_TOKEN"}
-        record = ClusterRecord(
-            cluster_name=config.cluster_name,
+        record = replace(
+            known or ClusterRecord(cluster_name=config.cluster_name, config=""),
             config=str(self._options.config.resolve()),
             address=self._options.head.address,
             auth=auth if "RAY_AUTH_TOKEN_PATH" in auth else {},
@@ -256,7 +253,7 @@ class _Parts:
         if found:
             raise company(self._link.address, found)
 
-    def _stamp(self) -> object:
+    def _config_version(self) -> object:
         if self._options.source is not None:
             return self._options.source.stamp()
         try:
@@ -265,13 +262,8 @@ class _Parts:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _host_sizes(self, config: ClusterConfig) -> dict[str, NodeTypeConfig]:
-        from muster.providers.onprem.build import with_host_sizes
-
-        return with_host_sizes(config, self._options.home.path, self._clock, self._ids)
-
-    def _ports(self) -> Ports:
-        surroundings = ProviderContext(
+    def _provider_context(self) -> ProviderContext:
+        return ProviderContext(
             cluster_name=self._source.config.cluster_name,
             home=self._options.home.path,
             address=self._options.head.address,
@@ -283,9 +275,10 @@ class _Parts:
             current=lambda: self._source.config,
             made=None if self._options.source is None else self._options.source.provider,
         )
-        provider = build_provider(
-            self._source.config, lambda: node_launches(self._source.config), surroundings
-        )
+
+    def _ports(self) -> Ports:
+        context = self._provider_context()
+        provider = build_provider(self._source.config, lambda: node_launches(self._source.config), context)
         self._stack.callback(_quietly, provider.close)
         drainer = GcsDrainer(self._link, self._clock)
         self._stack.callback(_quietly, drainer.close)
@@ -303,16 +296,16 @@ class _Parts:
 
     def _installer(self, provider: ManagedProvider) -> Installer | None:
         """Returns what sets machines up over SSH; None where they come up with the runtime."""
-        if provider.traits().installs_runtime or not isinstance(provider, V1Adapter):
+        if provider.traits().installs_runtime:
             return None
         from muster.autoscaler.mount_sync import MountSync
         from muster.autoscaler.worker_access import WorkerAccess
         from muster.remote.installer import NodeInstaller
-        from muster.remote.updater import timing_of
+        from muster.remote.node_setup import timing_of
 
         head, home = self._options.head, self._options.home
         access = WorkerAccess(
-            provider.v1,
+            provider,
             lambda: self._source.config,
             head_ip=host_and_port(head.address)[0],
             auth=head.auth,
@@ -350,14 +343,12 @@ class _Parts:
             *self._backup(),
             *([] if self._mounts is None else [self._mounts]),
             events,
-            VerdictBoard(VerdictWriter(self._link), self._clock),
-            PriceBoard(PriceWriter(self._link), self._clock),
+            MonitorBoard(self._link, self._clock),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
-            TimelineFile(home.timeline),
             self._history(),
-            Announcement(StatePublisher(self._link), lambda: server.address if server is not None else ""),
-            LeaseRenewal(lease),
-            CompanyWatch(self._link, self._clock),
+            StatePublisher(self._link, lambda: server.address if server is not None else ""),
+            lease,
+            RivalAutoscaler(self._link, self._clock),
         ]
 
     def _history(self) -> TickListener:
@@ -396,7 +387,7 @@ def reach_head(
         except EngineUnreachable as error:
             why = str(error)
         if time.monotonic() + pause_s > give_up:
-            raise EngineUnreachable(f"{why}; it was waited for {limit_s:g} s")
+            raise EngineUnreachable(f"{why}", fix=f"it was waited for {limit_s:g} s")
         if not is_logged:
             logger.warning("waiting for the head: %s", why)
             is_logged = True
@@ -412,6 +403,6 @@ def _pause(stop: StopSignal, seconds: float) -> None:
 def _quietly(close: Callable[[], object]) -> None:
     """A resource that cannot be closed is logged and must not keep the others open."""
     try:
-        shielded(close)
+        call_safely(close)
     except Exception as error:  # noqa: BLE001 - logged; the others are still to be closed
         logger.warning("while closing: %s", error_text(error))

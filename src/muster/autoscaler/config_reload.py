@@ -11,8 +11,9 @@ from muster.autoscaler.events import Event, EventLog
 from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer
 from muster.autoscaler.monitor import TickInterval
 from muster.base.clock import Clock
-from muster.config.schema import ClusterConfig, MonitorConfig, ProviderConfig
+from muster.config.schema import ClusterConfig, MonitorConfig
 from muster.config.to_spec import retention_of
+from muster.providers.kind import kind_of
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
 
@@ -40,9 +41,13 @@ class CommandLineOverrides:
 def ignored_keys(config: ClusterConfig, given: CommandLineOverrides) -> dict[str, tuple[object, str]]:
     """Returns the keys that a running monitor ignores, with their values and the reason for the log."""
     monitor = config.muster.monitor
+    # The section without what may change while a monitor runs, such as the list of hosts.
+    live, provider = kind_of(config).live_keys, config.provider
+    written = {key: value for key, value in provider.settings().items() if key not in live}
+    without_live_keys = replace(provider, **dict.fromkeys(live, ()), written=written) if live else provider
     keys: dict[str, tuple[object, str]] = {
         "cluster_name": (config.cluster_name, _AT_START),
-        "provider": (_without_hosts(config.provider), _AT_START),
+        "provider": (without_live_keys, _AT_START),
         "muster.backup": (config.muster.backup, _AT_START),
         "muster.limits.max_launch_batch": (config.muster.limits.max_launch_batch, _AT_START),
     }
@@ -53,14 +58,6 @@ def ignored_keys(config: ClusterConfig, given: CommandLineOverrides) -> dict[str
         why = f"is ignored: --metrics-port {given.metrics_port} overrides it"
         keys["muster.monitor.metrics_port"] = (monitor.metrics_port, why)
     return keys
-
-
-def _without_hosts(provider: ProviderConfig) -> ProviderConfig:
-    """Returns the section without the list of hosts, which may change while a monitor runs."""
-    if provider.type != "local":
-        return provider
-    written = {k: v for k, v in provider.settings().items() if k not in ("hosts", "worker_ips")}
-    return replace(provider, hosts=(), worker_ips=(), written=written)
 
 
 @dataclass

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import AlreadyMonitored
-from muster.autoscaler.monitor import Tick
 from muster.autoscaler.status_files import read_record
 from muster.base.clock import Clock
+from muster.cluster.ports import TickResult
 from muster.errors import ClusterError
 from muster.host.processes import command_of, table
 from muster.runtimes.ray.client import GcsClient, host_and_port
@@ -38,8 +38,8 @@ def find_head_address(home: ClusterHome, address: str | None, environment: Mappi
     known = address or environment.get("RAY_ADDRESS") or (record.address if record is not None else "")
     if not known:
         raise ClusterError(
-            "the head's address is not known: give --address HOST:PORT of its GCS, or set RAY_ADDRESS; for a "
-            "cluster that `muster up` started, --home is enough"
+            "the head's address is not known: give --address HOST:PORT of its GCS, or set RAY_ADDRESS",
+            fix=("for a cluster that `muster up` started, --home is enough"),
         )
     given = {name: environment[name] for name in _NAMES if environment.get(name)}
     if given:
@@ -87,7 +87,7 @@ def ray_monitor(address: str) -> tuple[int | None, bool]:
     found: int | None = None
     is_head_here = False
     for process in table():
-        command = command_of(process.pid) if process.lives else []
+        command = command_of(process.pid) if process.is_alive else []
         is_head_here = is_head_here or of_gcs in command
         if any(map(_RAY_MONITOR.search, command)) and any(map(of_monitor.match, command)):
             found = process.pid
@@ -102,15 +102,15 @@ def company(address: str, found: str) -> AlreadyMonitored:
     )
 
 
-class CompanyWatch:
-    """A CompanyWatch ends a monitor when Ray's own autoscaler is started beside it; a TickListener."""
+class RivalAutoscaler:
+    """A RivalAutoscaler ends a monitor when Ray's own autoscaler is started beside it; a TickListener."""
 
     def __init__(self, link: GcsClient, clock: Clock) -> None:
         self._link, self._clock = link, clock
         self._due = clock.monotonic() + WATCH_S  # one that starts with the head may have been too young
         self._status: object = self  # as it was at the last look; at first like nothing it may be
 
-    def on_tick(self, tick: Tick) -> None:
+    def on_tick(self, tick: TickResult) -> None:
         if tick.runtime is None or self._clock.monotonic() < self._due:
             return
         self._due = self._clock.monotonic() + AGAIN_S

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
 from muster.base.text import is_internal
 from muster.cluster.model import Demand, Gang, Instance, NodeKind, Notice, StopCause, health_key
 from muster.cluster.plan import Reason, Subject
+from muster.cluster.ports import TickResult
 from muster.cluster.rules.notices import text_of
 from muster.cluster.states import RUNNING_REACHABLE, InstanceState
 
@@ -48,7 +48,7 @@ T = TypeVar("T", Demand, Gang)
 WarningKeys = frozenset[str]  # of the warnings in force
 
 
-def events_of(known: WarningKeys, tick: Tick) -> tuple[tuple[Event, ...], WarningKeys]:
+def events_of(known: WarningKeys, tick: TickResult) -> tuple[tuple[Event, ...], WarningKeys]:
     """Returns the new events of a tick and the keys of the warnings in force after it; pure."""
     shape = () if tick.snapshot.traits.read_only else tuple(_shape_events(tick))
     current = _warnings(tick)
@@ -71,7 +71,7 @@ class EventLog:
         """Returns the newest events, oldest first."""
         return tuple(self._ring)
 
-    def on_tick(self, tick: Tick) -> None:
+    def on_tick(self, tick: TickResult) -> None:
         """Logs the new events of a tick."""
         events, self._warnings = events_of(self._warnings, tick)
         for event in events:
@@ -84,7 +84,7 @@ class EventLog:
             self._ring.append(event)
 
 
-def _shape_events(tick: Tick) -> Iterator[Event]:
+def _shape_events(tick: TickResult) -> Iterator[Event]:
     at = tick.plan.at
     added = Counter(record.node_type for record in tick.plan.writes if _is_new(record, at))
     removed = Counter(
@@ -116,14 +116,14 @@ def _shape_events(tick: Tick) -> Iterator[Event]:
     yield from _failed_launches(tick)
 
 
-def fresh_notices(tick: Tick) -> tuple[Notice, ...]:
+def fresh_notices(tick: TickResult) -> tuple[Notice, ...]:
     """Returns the notices about machines of the cluster that this tick saw first, or that have changed."""
     before, after = tick.snapshot.memory.noticed, tick.plan.memory.noticed
     fresh = {name for name, kind in after.items() if before.get(name) is not kind}
     return tuple(n for n in tick.snapshot.notices or () if n.cloud_id in fresh and not n.is_cancelled)
 
 
-def losses_of(tick: Tick) -> Counter[tuple[str, str]]:
+def losses_of(tick: TickResult) -> Counter[tuple[str, str]]:
     """Counts the machines that were lost in this tick, by type and reason."""
     if tick.snapshot.traits.read_only:
         return Counter()
@@ -160,7 +160,7 @@ def _is_going(record: Instance, at: float) -> bool:
     return record.state is _S.TERMINATING and not record.entered(_S.RAY_STOP_REQUESTED)
 
 
-def size_after(tick: Tick) -> Resources:
+def size_after(tick: TickResult) -> Resources:
     """Returns the cluster's resources after every machine on its way has arrived or left."""
     nodes = {} if tick.runtime is None else {node.node_id: node for node in tick.runtime.nodes}
     types = {kind.name: kind.resources for kind in tick.spec.node_types}
@@ -181,7 +181,7 @@ def _shown_size(size: Resources) -> str:
     return ", ".join(parts)
 
 
-def _failed_launches(tick: Tick) -> Iterator[Event]:
+def _failed_launches(tick: TickResult) -> Iterator[Event]:
     at = tick.plan.at
     failed = Counter(
         (health_key(record.node_type, record.offer_name), record.details)
@@ -196,7 +196,7 @@ def _failed_launches(tick: Tick) -> Iterator[Event]:
 # -- warnings: by key, so that a changed count alone is not logged again --------------------------------
 
 
-def _warnings(tick: Tick) -> dict[str, str]:
+def _warnings(tick: TickResult) -> dict[str, str]:
     if tick.runtime is None:
         return {}
     found: dict[str, str] = {}
@@ -207,7 +207,9 @@ def _warnings(tick: Tick) -> dict[str, str]:
         found[key] = f"No available node types can fulfill resource requests {listed}. {_ADVICE}"
     gangs = {gang.gang_id: gang for gang in tick.runtime.gangs}
     for gang, _ in _infeasible(tick, Subject.GANG, gangs):
-        text = f"No available node types can fulfill placement group requests {_shown_gang(gang)}. {_ADVICE}"
+        parts = ", ".join(f"{_shown(bundle)}*{bundle.count}" for bundle in gang.options[0])
+        group = f"{parts} (placement group {gang.gang_id}, {gang.strategy.value})"
+        text = f"No available node types can fulfill placement group requests {group}. {_ADVICE}"
         found[f"gang {gang.gang_id}"] = text
     bundles = requests_by_id(
         bundle for constraint in tick.runtime.constraints for bundle in constraint.demands
@@ -219,7 +221,7 @@ def _warnings(tick: Tick) -> dict[str, str]:
     return found
 
 
-def _infeasible(tick: Tick, subject: Subject, items: Mapping[str, T]) -> list[tuple[T, int]]:
+def _infeasible(tick: TickResult, subject: Subject, items: Mapping[str, T]) -> list[tuple[T, int]]:
     """Requests that no type could ever hold; those that wait for a limit or a back-off are left out."""
     return [
         (items[verdict.subject_id], verdict.count)
@@ -241,8 +243,3 @@ def _shown(demand: Demand) -> str:
         if selector
     )
     return f"{{{demand.shape}}}" + (f" with labels {selectors}" if selectors else "")
-
-
-def _shown_gang(gang: Gang) -> str:
-    bundles = ", ".join(f"{_shown(bundle)}*{bundle.count}" for bundle in gang.options[0])
-    return f"{bundles} (placement group {gang.gang_id}, {gang.strategy.value})"

@@ -48,11 +48,6 @@ class ClusterHome:
         return self.path / "cluster.json"
 
     @property
-    def launch(self) -> Path:
-        """Returns the file of the LaunchRecord, of a cluster that `muster up` has started elsewhere."""
-        return self.path / "launch.json"
-
-    @property
     def token(self) -> Path:
         """Returns the file of Ray's token, readable by its owner only."""
         return self.path / "auth_token"
@@ -65,11 +60,6 @@ class ClusterHome:
     @property
     def monitor_log(self) -> Path:
         return self.path / "monitor.log"
-
-    @property
-    def timeline(self) -> Path:
-        """Returns the file with one JSON line per change of demand, nodes or spend; the demo draws it."""
-        return self.path / "timeline.jsonl"
 
     @property
     def history(self) -> Path:

@@ -11,10 +11,10 @@ from pathlib import Path
 from muster.autoscaler.home import DEFAULT_ROOT, ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, PublishedStatus, read_record, read_status
 from muster.base.text import short_duration
-from muster.config.load import NAME_RULE, is_cluster_name, load_config
-from muster.config.node_launch import any_size
+from muster.config.load import NAME_RULE, any_size, is_cluster_name
 from muster.errors import ClusterError, ConfigError
-from muster.host.processes import lives
+from muster.host.processes import is_alive
+from muster.providers.kind import load_config
 from muster.providers.process.head import running_head
 
 QUIET_S = 10.0  # the monitor publishes at least every 5 s
@@ -55,9 +55,9 @@ class KnownCluster:
 
     def _gone(self, record: ClusterRecord, log: str) -> str:
         """Names the processes of `muster up` that are gone."""
-        command = "monitor" if record.provider.get("type", "process") != "process" else "up"
+        command = "monitor" if record.provider and not self.home.nodes.is_dir() else "up"
         again = f"`muster {command} {record.config}` starts"
-        if not lives(record.monitor):
+        if not is_alive(record.monitor):
             who = "the monitor" if record.monitor is None else f"the monitor (pid {record.monitor.pid})"
             return f"{who} is gone, so nothing scales: {again} a new one; {log}"
         if self.home.nodes.is_dir() and running_head(self.home.nodes) is None:
@@ -77,16 +77,13 @@ def known_clusters(root: Path) -> list[KnownCluster]:
         entries = sorted(path for path in root.iterdir() if path.is_dir())
     except FileNotFoundError:
         return []
-    homes = [ClusterHome(path) for path in entries]
-    return [
-        open_cluster(home)
-        for home in homes
-        if any(p.exists() for p in (home.cluster, home.ledger, home.nodes))
-    ]
+    found = [known_cluster(ClusterHome(path)) for path in entries]
+    return [one for one in found if one.record or one.home.ledger.exists() or one.home.nodes.exists()]
 
 
-def open_cluster(home: ClusterHome) -> KnownCluster:
-    return KnownCluster(home, read_record(home))
+def known_cluster(home: ClusterHome) -> KnownCluster:
+    record = read_record(home)
+    return KnownCluster(home, None if record is None or record.is_elsewhere else record)
 
 
 def find_cluster(word: str | None, root: Path) -> KnownCluster:
@@ -102,7 +99,7 @@ def find_cluster(word: str | None, root: Path) -> KnownCluster:
         return found[name]
     close = difflib.get_close_matches(name, [cluster.name for cluster in known], n=1)
     hint = f"did you mean {close[0]!r}?" if close else _choices(known)
-    raise ClusterError(f"no cluster {name!r} in {root}; {hint}")
+    raise ClusterError(f"no cluster {name!r} in {root}", fix=f"{hint}")
 
 
 def is_launched(word: str | None, root: Path) -> bool:
@@ -111,8 +108,11 @@ def is_launched(word: str | None, root: Path) -> bool:
         name = None if word is None else cluster_name(word)
     except (ClusterError, ConfigError):
         return False  # told where the cluster is looked for
-    home = ClusterHome.of(name or "", root)
-    return name is not None and home.launch.is_file() and not home.status.is_file()
+    if name is None:
+        return False
+    home = ClusterHome.of(name, root)
+    record = read_record(home)
+    return record is not None and record.head is not None and not home.status.is_file()
 
 
 def cluster_name(word: str) -> str:
@@ -121,7 +121,7 @@ def cluster_name(word: str) -> str:
     if path is not None:
         return load_config(path, sizes=any_size).cluster_name
     if not is_cluster_name(word):
-        raise ClusterError(f"{word!r} is neither a file nor the name of a cluster; {NAME_RULE}")
+        raise ClusterError(f"{word!r} is neither a file nor the name of a cluster", fix=f"{NAME_RULE}")
     return word
 
 
@@ -138,9 +138,9 @@ def _the_only_one(known: list[KnownCluster], root: Path) -> KnownCluster:
         return candidates[0]
     if not candidates:
         raise ClusterError(
-            f"no cluster in {root}; `muster up examples/laptop.yaml` starts one on this computer"
+            f"no cluster in {root}", fix="`muster up examples/laptop.yaml` starts one on this computer"
         )
-    raise ClusterError(f"several clusters in {root}; name one: {_choices(candidates)}")
+    raise ClusterError(f"several clusters in {root}", fix=f"name one: {_choices(candidates)}")
 
 
 def _choices(known: list[KnownCluster]) -> str:

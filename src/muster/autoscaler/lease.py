@@ -17,21 +17,23 @@ from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
+from muster.cluster.ports import TickResult
 from muster.errors import MusterError
 
+SPACE, KEY = "__muster", "monitor"
 RENEW_S = 5.0
 STALE_S = 3 * RENEW_S  # a holder that has not renewed for so long is gone
 _LOOK_S = 0.5
 
 
-class KeyValue(Protocol):
-    """A KeyValue is one key of the runtime's store."""
+class KeyValueStore(Protocol):
+    """The runtime's store; a GcsClient is one."""
 
-    def get(self) -> bytes | None: ...
+    def kv_get(self, key: str, namespace: str) -> bytes | None: ...
 
-    def put(self, value: bytes) -> None: ...
+    def kv_put(self, key: str, value: bytes, namespace: str) -> None: ...
 
-    def delete(self) -> None: ...
+    def kv_delete(self, key: str, namespace: str) -> None: ...
 
 
 class AlreadyMonitored(MusterError):
@@ -51,8 +53,8 @@ class Holder(Struct, frozen=True, kw_only=True):
 class Lease:
     """A Lease is held between `take` and `release`."""
 
-    def __init__(self, key: KeyValue, clock: Clock, ids: IdSource) -> None:
-        self._key, self._clock = key, clock
+    def __init__(self, store: KeyValueStore, clock: Clock, ids: IdSource) -> None:
+        self._store, self._clock = store, clock
         self._mine = Holder(
             host=socket.gethostname(), pid=os.getpid(), lease=ids.fresh("monitor"), at=clock.now()
         )
@@ -66,9 +68,9 @@ class Lease:
         if found is not None and found.lease != self._mine.lease:
             raise AlreadyMonitored(_conflict(found))
 
-    def renew(self) -> None:
+    def on_tick(self, tick: TickResult) -> None:
         """Renews the key after a tick. Raises AlreadyMonitored when another monitor has taken over."""
-        if self._clock.monotonic() - self._renewed < RENEW_S:
+        if tick.runtime is None or self._clock.monotonic() - self._renewed < RENEW_S:
             return
         found = self._read()
         if found is not None and found.lease != self._mine.lease:
@@ -79,7 +81,7 @@ class Lease:
         """Deletes the key, so that the next monitor need not wait."""
         found = self._read()
         if found is not None and found.lease == self._mine.lease:
-            self._key.delete()
+            self._store.kv_delete(KEY, SPACE)
 
     def _wait_for(self, sleep: Callable[[float], object]) -> None:
         first = self._read()
@@ -96,12 +98,12 @@ class Lease:
 
     def _write(self) -> None:
         self._mine = replace(self._mine, at=self._clock.now(), beat=self._mine.beat + 1)
-        self._key.put(msgspec.json.encode(self._mine))
+        self._store.kv_put(KEY, msgspec.json.encode(self._mine), SPACE)
         self._renewed = self._clock.monotonic()
 
     def _read(self) -> Holder | None:
         """A value that cannot be decoded names no holder."""
-        value = self._key.get()
+        value = self._store.kv_get(KEY, SPACE)
         if not value:
             return None
         try:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from muster.autoscaler.events import fresh_notices, losses_of, requests_by_id
-from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
 from muster.base.text import is_internal
+from muster.cluster.cost import price_per_hour, spend_so_far
 from muster.cluster.model import Demand, Gang, Instance, NodeKind, StatusChange
 from muster.cluster.plan import Reason, Subject, Verdict, base_id
-from muster.cluster.spend import price_per_hour, spend_so_far
+from muster.cluster.ports import TickResult
 from muster.cluster.states import PENDING, RUNNING, InstanceState
 from muster.cluster.status import budget_of, offer_statuses
 from muster.errors import ClusterError
@@ -127,18 +127,18 @@ class Metrics:
         for metric in (*(self._counters[name] for name in unlabelled), *self._histograms.values()):
             metric.labels(*self._in_all)  # shown as 0 before anything happens
 
-    def on_tick(self, tick: Tick) -> None:
+    def on_tick(self, tick: TickResult) -> None:
         """Updates every metric from a tick."""
         self._histograms["update_time"].labels(*self._in_all).observe(tick.took_s)
         self._count("update_loop_exceptions", 0 if tick.is_decided else 1)
-        self._count("node_launch_exceptions", tick.errors.launch)
-        self._count("drain_node_exceptions", tick.errors.drain)
-        self._count("terminate_exceptions", tick.errors.terminate)
+        self._count("node_launch_exceptions", tick.port_errors.launch)
+        self._count("drain_node_exceptions", tick.port_errors.drain)
+        self._count("terminate_exceptions", tick.port_errors.terminate)
         self._count("quarantined", len(tick.plan.quarantined))
         for record in tick.plan.writes:
             self._follow(record, tick.plan.at)
         self._waits = waits_of(self._waits, tick)
-        not_in_force = bool(tick.config_problem) or self.restart_needed
+        not_in_force = bool(tick.port_errors.config) or self.restart_needed
         self._set("config_not_in_force", {(): float(not_in_force)})
         gauges = gauges_of(tick, self._waits)
         self._count_by_type(tick, gauges["active_nodes"].keys())
@@ -153,7 +153,7 @@ class Metrics:
         """Counts an edit of the cluster file that cannot be used."""
         self._count("config_validation_exceptions", 1)
 
-    def _count_by_type(self, tick: Tick, types: Iterable[Labels]) -> None:
+    def _count_by_type(self, tick: TickResult, types: Iterable[Labels]) -> None:
         for labels in types:
             if labels not in self._shown.get("active_nodes", {}):
                 self._counters["lost_nodes"].labels(*self._in_all, *labels)  # 0 before the first is lost
@@ -215,12 +215,12 @@ _COUNTED_STATES = {
 TIMEOUT = "timeout"  # beside the kinds of failures: the provider said nothing, and no machine or node came
 
 
-def launch_failures_of(tick: Tick) -> Counter[Labels]:
+def launch_failures_of(tick: TickResult) -> Counter[Labels]:
     """Counts the machines that did not come, by type and kind of failure; pure."""
     return Counter((record.node_type, kind) for record, kind in _failed_launches(tick))
 
 
-def offer_failures_of(tick: Tick) -> Counter[Labels]:
+def offer_failures_of(tick: TickResult) -> Counter[Labels]:
     """Counts those of types with offers, by type, zone, market and kind of failure; pure."""
     return Counter(
         (record.node_type, record.offer.zone, record.offer.market, kind)
@@ -229,7 +229,7 @@ def offer_failures_of(tick: Tick) -> Counter[Labels]:
     )
 
 
-def _failed_launches(tick: Tick) -> Iterator[tuple[Instance, str]]:
+def _failed_launches(tick: TickResult) -> Iterator[tuple[Instance, str]]:
     refused: defaultdict[Labels, list[str]] = defaultdict(list)
     for failure in tick.snapshot.launch_failures:
         refused[base_id(failure.request_id), failure.node_type].append(failure.kind.value)
@@ -243,7 +243,7 @@ def _failed_launches(tick: Tick) -> Iterator[tuple[Instance, str]]:
 Waits = Mapping[object, tuple[float, frozenset[str]]]  # request -> since when it waits, and for what
 
 
-def waits_of(known: Waits, tick: Tick) -> Waits:
+def waits_of(known: Waits, tick: TickResult) -> Waits:
     """Returns since when each different request has waited without a break; pure.
 
     Equal requests of a queue are one: each may have waited less. A gang is known by its id, so its time is
@@ -261,7 +261,7 @@ def waits_of(known: Waits, tick: Tick) -> Waits:
     return found
 
 
-def _waiting(tick: Tick) -> Iterator[tuple[Verdict, Demand | Gang, dict[str, float]]]:
+def _waiting(tick: TickResult) -> Iterator[tuple[Verdict, Demand | Gang, dict[str, float]]]:
     """Yields every request that no running node has room for, and what it needs in all."""
     runtime = tick.runtime
     if runtime is None:
@@ -287,7 +287,7 @@ def _needs(request: Demand | Gang, count: int) -> dict[str, float]:
     return {name: amount for name, amount in total.to_floats().items() if not is_internal(name)}
 
 
-def gauges_of(tick: Tick, waits: Waits = MappingProxyType({})) -> dict[str, dict[Labels, float]]:
+def gauges_of(tick: TickResult, waits: Waits = MappingProxyType({})) -> dict[str, dict[Labels, float]]:
     """Returns every gauge's values after a tick; pure. A metric that is unknown this time is left out."""
     records, types = tuple(tick.ledger.instances.values()), tick.spec.node_types
     none_of_a_type: dict[Labels, float] = {(kind.name,): 0.0 for kind in types}
@@ -329,7 +329,7 @@ def gauges_of(tick: Tick, waits: Waits = MappingProxyType({})) -> dict[str, dict
     return found
 
 
-def _offer_gauges(tick: Tick) -> dict[str, dict[Labels, float]]:
+def _offer_gauges(tick: TickResult) -> dict[str, dict[Labels, float]]:
     ledger, types = tick.ledger, tick.types_with_offers
     rows = offer_statuses(types, ledger.instances.values(), ledger.memory, tick.plan.at) if types else ()
     labelled = [((row.node_type, row.zone, row.market), row) for row in rows]
@@ -343,7 +343,7 @@ def _offer_gauges(tick: Tick) -> dict[str, dict[Labels, float]]:
     }
 
 
-def _demand_gauges(tick: Tick, waits: Waits) -> dict[str, dict[Labels, float]]:
+def _demand_gauges(tick: TickResult, waits: Waits) -> dict[str, dict[Labels, float]]:
     pending: defaultdict[Labels, float] = defaultdict(float)
     for verdict, _, needs in _waiting(tick):
         for name, amount in needs.items():
@@ -355,7 +355,7 @@ def _demand_gauges(tick: Tick, waits: Waits) -> dict[str, dict[Labels, float]]:
     return {"pending_demand": dict(pending), "pending_demand_wait_seconds": longest}
 
 
-def _pending_sizes(tick: Tick, records: Iterable[Instance]) -> list[Resources]:
+def _pending_sizes(tick: TickResult, records: Iterable[Instance]) -> list[Resources]:
     """Machines that do not run yet have the size their type promises."""
     types = {kind.name: kind.resources for kind in tick.spec.node_types}
     return [types.get(record.node_type, EMPTY) for record in records if record.state in PENDING]
@@ -369,7 +369,7 @@ def _number(records: Iterable[Instance], states: frozenset[InstanceState]) -> fl
     return float(sum(record.state in states for record in records))
 
 
-def _amounts(tick: Tick, sizes: Iterable[Resources]) -> dict[Labels, float]:
+def _amounts(tick: TickResult, sizes: Iterable[Resources]) -> dict[Labels, float]:
     """Returns the configured resources only: Ray adds several for every node and placement group."""
     amounts = _sum(sizes).to_floats()
     configured = sorted({name for kind in tick.spec.node_types for name in kind.resources})
@@ -400,7 +400,9 @@ class MetricsServer:
         """Starts to serve; `port` 0 takes any free one. Raises ClusterError for a token that is unusable."""
         self._metrics, self.host, self.token = metrics, host, token
         if token is not None and not _token_in(token):
-            raise ClusterError(f"{token}: no token for the metrics can be read there; write one line into it")
+            raise ClusterError(
+                f"{token}: no token for the metrics can be read there", fix="write one line into it"
+            )
         try:
             self._server, self._thread = self._started(port)
         except OSError as error:

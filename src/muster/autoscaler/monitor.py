@@ -9,20 +9,19 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from muster.autoscaler.lease import AlreadyMonitored
 from muster.base.clock import Clock
-from muster.base.foreign import error_text, shielded
 from muster.base.log import OnChange
-from muster.cluster.controller import LEDGER_SOURCE, ClusterController
-from muster.cluster.model import ClusterSpec, Instance, NodeStatus, NodeType, RuntimeReport
-from muster.cluster.plan import Plan
-from muster.cluster.ports import Ledger, PortErrors
-from muster.cluster.snapshot import Snapshot
+from muster.base.untrusted import call_safely, error_text
+from muster.cluster.controller import ClusterController
+from muster.cluster.model import Instance, NodeStatus, RuntimeReport
+from muster.cluster.ports import TickResult
 from muster.cluster.states import InstanceState
-from muster.cluster.status import StatusSnapshot, status_of
 from muster.cluster.validate import usable_report
 from muster.errors import EngineDenied, EngineMissing
 
@@ -38,48 +37,6 @@ _AFTER_S = 0.1  # a limit must be passed, not only reached
 _GONE = frozenset({NodeStatus.DEAD, NodeStatus.DRAINING})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tick:
-    """A Tick is what one round of the loop saw and decided, for the listeners of the monitor."""
-
-    plan: Plan
-    snapshot: Snapshot
-    ledger: Ledger  # as the plan left it
-    errors: PortErrors
-    took_s: float = 0.0
-    config_stamp: object = None  # of the config's file: another one means that the file was written
-    interval_s: float = 0.0  # until the next tick
-
-    @property
-    def spec(self) -> ClusterSpec:
-        return self.snapshot.spec
-
-    @property
-    def runtime(self) -> RuntimeReport | None:
-        """Returns the runtime's report, or None when it could not be read or used this time."""
-        return self.snapshot.runtime
-
-    @property
-    def config_problem(self) -> str:
-        return self.errors.config
-
-    @property
-    def is_decided(self) -> bool:
-        """Returns False when the ledger could not be used, so that nothing was decided or done."""
-        return all(note.source != LEDGER_SOURCE for note in self.plan.quarantined)
-
-    def status(self) -> StatusSnapshot:
-        ledger = self.ledger
-        records, types = ledger.instances.values(), self.types_with_offers
-        return status_of(records, ledger.memory, self.plan, types, self.spec)
-
-    @property
-    def types_with_offers(self) -> tuple[NodeType, ...]:
-        """Returns the node types whose offers are used; none when the provider cannot choose among them."""
-        can_choose = self.snapshot.traits.buys_offers
-        return tuple(known for known in self.spec.node_types if known.offers and can_choose)
-
-
 class StopSignal(Protocol):
     """A StopSignal ends the loop and is what the loop waits on; `threading.Event` is one."""
 
@@ -91,7 +48,7 @@ class StopSignal(Protocol):
 class TickListener(Protocol):
     """A TickListener is called after every tick."""
 
-    def on_tick(self, tick: Tick) -> None: ...
+    def on_tick(self, tick: TickResult) -> None: ...
 
 
 class ProblemCounter(Protocol):
@@ -108,8 +65,8 @@ class Loop:
 
     controller: ClusterController
     poll: Callable[[], RuntimeReport] | None = None  # reads the runtime between ticks; None: no polls
-    stamp: Callable[[], object] = lambda: None  # changes when the config's file is written
-    alarm: Callable[[], object] = lambda: None  # changes when a cloud announces something about a machine
+    config_version: Callable[[], object] = lambda: None  # changes when the cluster file is written
+    notices_version: Callable[[], object] = lambda: None  # changes with the clouds' notices
     reload: Callable[[], None] = lambda: None  # applies the monitor's part of the config, as read
 
 
@@ -130,8 +87,7 @@ class Monitor:
         self._listeners, self._problems, self._close = tuple(listeners), problems, close
         self._changes = OnChange(logger)
         self._urgent: object = None
-        self._stamp: object = None
-        self._alarm: object = None
+        self._versions: tuple[object, object] = (None, None)  # of the config and of the notices
         # The shortest of the newest counts: a busy computer makes single ones slow, a large cluster all.
         self._ticks_took_s: deque[float] = deque(maxlen=_NEWEST)
         self._polls_took_s: deque[float] = deque(maxlen=_NEWEST)
@@ -153,7 +109,7 @@ class Monitor:
 
     def round(self) -> float:
         """Runs one tick, passes it to every listener, and returns the seconds until the next."""
-        self._stamp, self._alarm = self._loop.stamp(), self._loop.alarm()
+        self._versions = self._read_versions()
         self._urgent = None
         started = self._clock.monotonic()
         tick = self._tick(started)
@@ -163,15 +119,25 @@ class Monitor:
         self._ticks_took_s.append(tick.took_s)
         if tick.runtime is not None:
             self._urgent = urgent_state(tick.runtime)
-        self._reload()
+        try:
+            self._loop.reload()
+        except Exception as error:  # noqa: BLE001 - logged; the monitor continues with its old settings
+            logger.warning("an edit of the config is not applied: %s: %s", type(error).__name__, error)
         tick = replace(tick, interval_s=self._interval.after(tick))
-        self._note_runtime(tick)
-        self._note_config(tick)
+        # The controller has logged that the runtime went away.
+        if self._is_away and tick.runtime is not None:
+            logger.info("the runtime answers again")
+        self._is_away = tick.runtime is None
+        problem, self._config_problem = self._config_problem, tick.port_errors.config
+        if tick.port_errors.config and tick.port_errors.config != problem and self._problems is not None:
+            self._problems.on_config_problem()
+        if problem and not tick.port_errors.config:
+            logger.info("the configuration is valid again and in force")
         for listener in self._listeners:
             self._notify(listener, tick)
         return tick.interval_s
 
-    def _tick(self, started: float) -> Tick | None:
+    def _tick(self, started: float) -> TickResult | None:
         """Returns None when the tick failed: that is counted and logged, and the next one tries again."""
         try:
             result = self._loop.controller.tick()
@@ -184,34 +150,22 @@ class Monitor:
             logger.debug("a tick failed", exc_info=True)
             self._count_failed_tick()
             return None
-        if result.snapshot is None or result.ledger is None:  # the controller has logged why
+        if not result.is_observed:  # the controller has logged why
             self._count_failed_tick()
             return None
         self._changes.forget("tick")
-        return Tick(
-            plan=result.plan,
-            snapshot=result.snapshot,
-            ledger=result.ledger,
-            errors=result.port_errors,
-            took_s=self._clock.monotonic() - started,
-            config_stamp=self._stamp,
-        )
+        took_s = self._clock.monotonic() - started
+        return replace(result, took_s=took_s, config_version=self._versions[0])
 
     def _count_failed_tick(self) -> None:
         if self._problems is not None:
             self._problems.on_failed_tick()
 
-    def _reload(self) -> None:
-        try:
-            self._loop.reload()
-        except Exception as error:  # noqa: BLE001 - logged; the monitor continues with its old settings
-            logger.warning("an edit of the config is not applied: %s: %s", type(error).__name__, error)
-
-    def _notify(self, listener: TickListener, tick: Tick) -> None:
+    def _notify(self, listener: TickListener, tick: TickResult) -> None:
         """A listener that fails does not keep the others from being called."""
         name = type(listener).__name__
         try:
-            shielded(lambda: listener.on_tick(tick))
+            call_safely(lambda: listener.on_tick(tick))
         except _FATAL:
             raise
         except Exception as error:  # noqa: BLE001 - logged once, tried again after the next tick
@@ -219,48 +173,32 @@ class Monitor:
         else:
             self._changes.forget(name)
 
-    def _note_runtime(self, tick: Tick) -> None:
-        """The controller has logged that the runtime went away."""
-        if self._is_away and tick.runtime is not None:
-            logger.info("the runtime answers again")
-        self._is_away = tick.runtime is None
-
-    def _note_config(self, tick: Tick) -> None:
-        problem, self._config_problem = self._config_problem, tick.config_problem
-        if tick.config_problem and tick.config_problem != problem and self._problems is not None:
-            self._problems.on_config_problem()
-        if problem and not tick.config_problem:
-            logger.info("the configuration is valid again and in force")
-
     # -- between ticks ---------------------------------------------------------------------------------
 
     def _wait(self, stop: StopSignal, interval_s: float) -> None:
         """Waits until the next tick is due, something urgent has changed, or the loop is to end."""
         due = self._ended_at + interval_s
         while (left_s := due - self._clock.monotonic()) > 0:
-            if stop.wait(min(left_s, self._poll_pause_s())):
+            if stop.wait(min(left_s, self._pause_s(_POLL_DUTY, self._polls_took_s))):
                 return
             if self._has_changed():
-                due = min(due, self._ended_at + self._least_pause_s())
-
-    def _poll_pause_s(self) -> float:
-        return self._pause_s(_POLL_DUTY, self._polls_took_s)
-
-    def _least_pause_s(self) -> float:
-        return self._pause_s(_TICK_DUTY, self._ticks_took_s)
+                due = min(due, self._ended_at + self._pause_s(_TICK_DUTY, self._ticks_took_s))
 
     def _pause_s(self, duty: float, took_s: Collection[float]) -> float:
         return min(max(POLL_S, duty * min(took_s, default=0.0)), self._interval.max_s)
 
+    def _read_versions(self) -> tuple[object, object]:
+        return self._loop.config_version(), self._loop.notices_version()
+
     def _has_changed(self) -> bool:
         """Returns whether the config, notices, demand or nodes differ from what the last tick saw."""
-        if self._loop.stamp() != self._stamp or self._loop.alarm() != self._alarm:
+        if self._read_versions() != self._versions:
             return True
         if self._loop.poll is None or self._urgent is None:
             return False
         began = self._clock.monotonic()
         try:
-            report: object = shielded(self._loop.poll)
+            report: object = call_safely(self._loop.poll)
             if not isinstance(report, RuntimeReport):
                 return False
             state = urgent_state(usable_report(report, lambda source, message: None))
@@ -285,14 +223,16 @@ class TickInterval:
         self.base_s, self.max_s = base_s, max(base_s, max_s)
         self._interval_s = base_s
 
-    def after(self, tick: Tick) -> float:
+    def after(self, tick: TickResult) -> float:
         """Returns the seconds to the next tick."""
         state = state_of(tick)
         if state != self._state or _is_moving(tick):
             self._state, self._interval_s = state, self.base_s
         else:
             self._interval_s = min(2.0 * self._interval_s, self.max_s)
-        return min(self._interval_s, max(self.base_s, _due_in_s(tick)))
+        # Something may become due by time alone: an idle node, a type or a notice to be acted on.
+        due_in_s = min((due for due in _dues(tick) if due > 0), default=math.inf)
+        return min(self._interval_s, max(self.base_s, due_in_s))
 
 
 def urgent_state(report: RuntimeReport) -> object:
@@ -304,7 +244,7 @@ def urgent_state(report: RuntimeReport) -> object:
     return nodes, frozenset(report.demands), frozenset(report.gangs), frozenset(report.constraints)
 
 
-def state_of(tick: Tick) -> object:
+def state_of(tick: TickResult) -> object:
     """Returns everything that counts as a change, as a value to compare.
 
     Times, versions and spend change by themselves and are left out.
@@ -315,11 +255,11 @@ def state_of(tick: Tick) -> object:
         nodes = frozenset((node.node_id, node.status, node.available) for node in runtime.nodes)
         seen = (urgent_state(runtime), nodes)
     records = tuple((record.instance_id, record.state) for record in tick.ledger.instances.values())
-    config = (tick.spec, tick.config_stamp, tick.config_problem)
+    config = (tick.spec, tick.config_version, tick.port_errors.config)
     return seen, records, config, tick.plan.quarantined
 
 
-def _is_moving(tick: Tick) -> bool:
+def _is_moving(tick: TickResult) -> bool:
     """Returns whether a machine is starting, stopping or growing, or an effect is still to be handed over."""
     records = tick.ledger.instances.values()
     return bool(tick.ledger.outbox) or any(map(_is_changing, records))
@@ -330,12 +270,7 @@ def _is_changing(record: Instance) -> bool:
     return record.state not in _SETTLED or is_resized
 
 
-def _due_in_s(tick: Tick) -> float:
-    """Returns when something becomes due by time alone: an idle node, a type or a notice to be acted on."""
-    return min((due for due in _dues(tick) if due > 0), default=math.inf)
-
-
-def _dues(tick: Tick) -> Iterator[float]:
+def _dues(tick: TickResult) -> Iterator[float]:
     limits = {kind.name: kind.idle_timeout_s for kind in tick.spec.node_types}
     for node in tick.runtime.nodes if tick.runtime is not None else ():
         own = limits.get(node.node_type)

@@ -14,16 +14,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from muster.autoscaler.monitor import Tick
 from muster.base.clock import Clock
-from muster.base.foreign import error_text
 from muster.base.ids import CloudId
 from muster.base.log import OnChange
+from muster.base.untrusted import error_text
 from muster.cluster.model import NodeKind
+from muster.cluster.ports import TickResult
 from muster.cluster.states import InstanceState
 from muster.config.schema import ClusterConfig
+from muster.host.call_threads import in_thread
 from muster.remote.runner import CommandRunner
-from muster.remote.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class MountSync:
         self._looked_at = float("-inf")
         self._thread: threading.Thread | None = None
 
-    def on_tick(self, tick: Tick) -> None:
+    def on_tick(self, tick: TickResult) -> None:
         config, now = self._config(), self._clock.monotonic()
         if not config.file_mounts_sync_continuously or now - self._looked_at < LOOK_S:
             return

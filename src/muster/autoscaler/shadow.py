@@ -6,7 +6,6 @@ of the shadow's own home; nodes and demand are those of the real cluster at ever
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,6 @@ import msgspec
 from msgspec.structs import replace
 
 from muster.autoscaler.events import Event, EventLog
-from muster.autoscaler.monitor import Tick
 from muster.autoscaler.shadow_book import SeenNode, ShadowBook, busy_nodes
 from muster.base.clock import Clock, SteadyClock
 from muster.base.ids import CloudId, RequestId
@@ -25,17 +23,15 @@ from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
     DrainFailure,
-    LaunchFailure,
     NodeKind,
     NodeReport,
     NodeStatus,
     Offer,
     RuntimeReport,
-    TerminateFailure,
     health_key,
 )
 from muster.cluster.plan import Drain, Launch, Reason, ScalingReport
-from muster.cluster.ports import SpecSource
+from muster.cluster.ports import CloudProvider, Drainer, SpecSource, TickResult
 from muster.cluster.snapshot import ProviderTraits
 from muster.config.to_spec import readonly_spec, type_name
 from muster.host.atomic_write import atomic_write
@@ -49,7 +45,7 @@ SAVE_S = 30.0  # of the bills; what is bought or ended is saved at once
 _OF_THE_MACHINE = ("memory", "object_store_memory")  # which differ between machines of one type
 
 
-class ShadowWorld:
+class ShadowWorld(CloudProvider, Drainer):
     """A ShadowWorld is provider, runtime, drainer and cluster file of a controller that acts on nothing."""
 
     def __init__(self, real: Callable[[], RuntimeReport], file: SpecSource, book: Path, clock: Clock) -> None:
@@ -81,26 +77,14 @@ class ShadowWorld:
         ]
         return {machine.cloud_id: machine for machine in machines}
 
-    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
-        self.book.buy(request_id, shape, self._price, self._clock.now())
-        self.save()
-
-    def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
-        self.book.buy(request_id, shape, lambda _: offer.price_per_hour, self._clock.now())
+    def launch(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
+        price = (lambda _: offers[0].price_per_hour) if offers else self._price
+        self.book.buy(request_id, shape, price, self._clock.now())
         self.save()
 
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         self._lines += self.book.give_back(cloud_ids, self._clock.now())
         self.save()
-
-    def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        """Is never called: the traits say that nothing is resizable."""
-
-    def poll_launch_failures(self) -> Sequence[LaunchFailure]:
-        return ()
-
-    def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
-        return ()
 
     # -- the runtime ----------------------------------------------------------------------------------
 
@@ -108,7 +92,12 @@ class ShadowWorld:
         """Returns the real cluster's report without the nodes that muster would have ended."""
         report = self._report or self._look()
         self._report = None
-        return replace(report, nodes=tuple(self._shown(node) for node in report.nodes if self._is_kept(node)))
+        nodes = []
+        for node in report.nodes:
+            known = self.book.nodes.get(node.node_id)
+            if known is not None and known.ended_at is None:
+                nodes.append(replace(node, cloud_id=known.cloud_id, node_type=known.node_type))
+        return replace(report, nodes=tuple(nodes))
 
     def publish(self, version: int, report: ScalingReport) -> None:
         """Publishes nothing: the cluster has an autoscaler of its own."""
@@ -167,14 +156,6 @@ class ShadowWorld:
             price_per_hour=self._price(name),
             is_head=node.is_head,
         )
-
-    def _is_kept(self, node: NodeReport) -> bool:
-        known = self.book.nodes.get(node.node_id)
-        return known is not None and known.ended_at is None
-
-    def _shown(self, node: NodeReport) -> NodeReport:
-        known = self.book.nodes[node.node_id]
-        return replace(node, cloud_id=known.cloud_id, node_type=known.node_type)
 
     def _price(self, node_type: str) -> float | None:
         known = self._spec.node_type(node_type)
@@ -240,10 +221,10 @@ class ShadowReport(EventLog):
         super().__init__()
         self._world = world
 
-    def on_tick(self, tick: Tick) -> None:
+    def on_tick(self, tick: TickResult) -> None:
         """Logs warnings as every monitor does; events of a change of size are those of the shadow."""
         read_only = replace(tick.snapshot, traits=ProviderTraits(read_only=True))
-        super().on_tick(dataclasses.replace(tick, snapshot=read_only))
+        super().on_tick(replace(tick, snapshot=read_only))
         for line in (*self._world.happened(), *decisions(tick)):
             self.log(Event(at=tick.plan.at, level="info", message=f"shadow: {line}"))
 
@@ -254,7 +235,7 @@ class ShadowReport(EventLog):
             logger.info("%s", line)
 
 
-def decisions(tick: Tick) -> list[str]:
+def decisions(tick: TickResult) -> list[str]:
     """Returns what the tick decided, in words; pure."""
     lines = []
     types = {record.node_id: record.node_type for record in tick.ledger.instances.values()}
@@ -267,7 +248,7 @@ def decisions(tick: Tick) -> list[str]:
     return lines
 
 
-def _would_buy(tick: Tick, name: str, count: int, offer: Offer | None) -> str:
+def _would_buy(tick: TickResult, name: str, count: int, offer: Offer | None) -> str:
     terms = offer or tick.spec.node_type(name)
     price = terms.price_per_hour if terms is not None else None
     wanted = [

@@ -6,6 +6,7 @@ look, so they stay small; neither counts the time in which a machine boots.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 
@@ -94,9 +95,9 @@ class ShadowSummary(Struct, kw_only=True):
             f"worker hours: {ours.hours:.3g} with muster, {real.hours:.3g} in the cluster",
         ]
         if real.cost or ours.cost:
-            found.append(
-                f"cost: {ours.cost:.4g} with muster, {real.cost:.4g} in the cluster{_share(ours, real)}"
-            )
+            saved = (real.cost - ours.cost) / real.cost if real.cost else 0.0
+            share = f" ({abs(saved):.0%} {'saved' if saved >= 0 else 'more'})" if real.cost else ""
+            found.append(f"cost: {ours.cost:.4g} with muster, {real.cost:.4g} in the cluster{share}")
         if self.unpriced:
             found.append(f"price_per_hour is not set for: {', '.join(self.unpriced)}")
         if self.waits_s:
@@ -219,7 +220,7 @@ class ShadowBook(Struct, kw_only=True):
                 purchase.is_served = True
         node.instead_of = tuple(purchase.cloud_id for purchase in taken)
         if own is None:
-            types = _counted(_counts(purchase.node_type for purchase in taken))
+            types = _counted(Counter(purchase.node_type for purchase in taken))
             return f"{_name(node)} came {waited} after muster would have bought {types}" if taken else ""
         own.is_open, node.cloud_id = False, own.cloud_id
         self.summary.came += 1
@@ -272,17 +273,5 @@ def _add(counts: dict[str, int], name: str, number: int = 1) -> None:
     counts[name] = counts.get(name, 0) + number
 
 
-def _counts(names: Iterable[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in names:
-        _add(counts, name)
-    return counts
-
-
 def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} x {name}" for name, count in counts.items()) or "no machine"
-
-
-def _share(ours: Bill, real: Bill) -> str:
-    saved = (real.cost - ours.cost) / real.cost if real.cost else 0.0
-    return f" ({abs(saved):.0%} {'saved' if saved >= 0 else 'more'})" if real.cost else ""

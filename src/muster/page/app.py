@@ -162,16 +162,14 @@ class PageApp:
                     continue  # another client's look has just changed the columns
                 sent, shown, told_at = delta["change"], state, now
                 yield _event("delta", delta, f"{generation}-{sent}")
-            if session.curve_change != curves and now - curves_at >= self._curve_pause(session):
+            pause_s = max(CURVES_EVERY_S, session.curve_cost_s / CURVES_SHARE)
+            if session.curve_change != curves and now - curves_at >= pause_s:
                 curves, curves_at = session.curve_change, now
                 yield _event("curves", {"behind": session.behind}, f"{generation}-{sent}")
             if now - told_at > HEARTBEAT_S:
                 told_at = now
                 yield ": still here\n\n"
             await asyncio.sleep(PERIOD_S)
-
-    def _curve_pause(self, session: ExperimentSession) -> float:
-        return max(CURVES_EVERY_S, session.curve_cost_s / CURVES_SHARE)
 
     async def _cluster_view(self, request: Request) -> Response:
         source = self._catalog.cluster(request.path_params["key"])

@@ -12,7 +12,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from muster.errors import MusterError, StoreError
 from muster.page.cluster_source import ClusterSource
 from muster.page.experiment_session import ExperimentSession, open_session
 from muster.page.remote_files import RemoteFiles
-from muster.stores.experiment.reader import STORE_NAME
+from muster.stores.experiment.reader import STORE_NAME, copy_of
 
 MAX_LISTED = 200
 LIST_BUDGET_S = 0.8  # for values that need a look into the experiments; the next request goes on
@@ -133,15 +132,11 @@ class Catalog:
 
         try:
             filesystem, inner = url_to_fs(url)
-            storage = Storage(str(inner), filesystem)
-            content = storage.read(STORE_NAME)
-        except (MusterError, ValueError, ImportError, OSError) as error:
-            raise StoreError(
-                f"{url} is not an experiment directory: its {STORE_NAME} cannot be read ({error})"
-            ) from error
-        copy = tempfile.TemporaryDirectory(prefix="muster-page-")
+        except (ValueError, ImportError, OSError) as error:
+            raise StoreError(f"{url} cannot be read ({error})") from error
+        storage = Storage(str(inner), filesystem)
+        copy = copy_of(storage, url)
         self._copies.append(copy)
-        Path(copy.name, STORE_NAME).write_bytes(content)
         self._remotes[os.path.abspath(copy.name)] = RemoteFiles(storage, copy.name)
         return copy.name
 

@@ -21,15 +21,15 @@ from muster.autoscaler.known_clusters import KnownCluster
 from muster.autoscaler.status_files import PublishedStatus
 from muster.base import codec
 from muster.base.clock import Clock
+from muster.cluster.cost import cost_of
 from muster.cluster.model import Instance, StatusChange
 from muster.cluster.plan import Subject
-from muster.cluster.spend import cost_of
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
 from muster.errors import MusterError
 from muster.stores.history.entries import ActionEntry
 from muster.stores.history.follower import HistoryFollower
 from muster.stores.history.past import PastReader
-from muster.stores.ledger.history import Decision, SqliteHistory, open_history
+from muster.stores.ledger.history import Decision, open_history
 
 MAX_MACHINES = 2000  # the newest
 MAX_DECISIONS = 500  # the newest
@@ -155,7 +155,10 @@ class LedgerSource:
             return self._made(now, replace(found, records=records))
         try:
             with open_history(self._cluster.home.ledger) as history:
-                return self._made(now, _read(history, now, found))
+                records = tuple(history.find())
+                decisions = tuple(history.decisions(limit=MAX_DECISIONS))
+                spent = history.spend(now).total
+            return self._made(now, replace(found, records=records, decisions=decisions, spent=spent))
         except MusterError as error:
             return self._made(now, replace(found, problem=str(error)))
 
@@ -173,6 +176,7 @@ class LedgerSource:
         times += [past.since] if past.since is not None else []
         cost = sum(line.cost for line in lines)
         before = max(0.0, found.spent - cost)
+        runtime = None if found.published is None else found.published.runtime
         return ClusterBands(
             name=self.name,
             now=now,
@@ -185,7 +189,15 @@ class LedgerSource:
             machines=tuple(lines),
             demand=tuple(demand_points(past, decisions)),
             failures=refused(known.values()),
-            nodes=tuple(_usage(found.published)),
+            nodes=tuple(
+                {
+                    "node": node.node_id,
+                    "node_type": node.node_type,
+                    "total": node.total.to_floats(),
+                    "free": node.available.to_floats(),
+                }
+                for node in (() if runtime is None else runtime.nodes)
+            ),
             budget="" if found.published is None else found.published.status.budget,
             forecasts=tuple(forecast_lines(past)) if self._cluster.record is not None else (),
             decisions=(*map(decision_line, decisions), *older_decisions(past, decisions)),
@@ -209,12 +221,6 @@ def _ended(past: PastReader, machine: Instance) -> Instance:
         return machine
     end = StatusChange(InstanceState.TERMINATED, past.until, "last seen")
     return replace(machine, state=InstanceState.TERMINATED, history=(*machine.history, end))
-
-
-def _read(history: SqliteHistory, now: float, found: ClusterFiles) -> ClusterFiles:
-    records = tuple(history.find())
-    decisions = tuple(history.decisions(limit=MAX_DECISIONS))
-    return replace(found, records=records, decisions=decisions, spent=history.spend(now).total)
 
 
 def demand_points(
@@ -317,13 +323,6 @@ def decision_line(decision: Decision) -> DecisionLine:
         verdicts=shown,
         more_verdicts=len(decision.verdicts) - len(shown),
     )
-
-
-def _usage(published: PublishedStatus | None) -> Iterable[Mapping[str, Any]]:
-    runtime = None if published is None else published.runtime
-    for node in runtime.nodes if runtime is not None else ():
-        total, free = node.total.to_floats(), node.available.to_floats()
-        yield {"node": node.node_id, "node_type": node.node_type, "total": total, "free": free}
 
 
 def _began(line: MachineLine) -> float:

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -52,6 +51,7 @@ class ExperimentSession:
         self._encoded: tuple[str, int, bytes] = ("", -1, b"")
         self.curves = ResultReader(path, clock.monotonic)
         self._remote = remote  # where the trials' files are, when `path` is a copy of the store alone
+        self._is_exhausted = False  # nothing is left to suggest
         self._loader = FactLoader(self.table, self.curves.want if remote is None else remote.want)
         if remote is not None:
             remote.fetched = self.curves.want
@@ -76,14 +76,11 @@ class ExperimentSession:
                 self._writer = None
             if self._remote is not None:
                 self._remote.start()
-            budget_s, left = self._log_budget_s(now), SAMPLE - self.curves.done
+            left = SAMPLE - self.curves.done
+            is_quiet = now - self._opened_at > QUIET_S or len(self.table) < 4 * SAMPLE
+            budget_s = LOG_BUDGET_S if left > 0 else SLOW_BUDGET_S if is_quiet else 0.0
             if not is_first and budget_s and self.curves.read(budget_s, left if left > 0 else None):
                 self.curve_change += 1
-
-    def _log_budget_s(self, now: float) -> float:
-        if self.curves.done < SAMPLE:
-            return LOG_BUDGET_S
-        return SLOW_BUDGET_S if now - self._opened_at > QUIET_S or len(self.table) < 4 * SAMPLE else 0.0
 
     @property
     def behind(self) -> int:
@@ -172,20 +169,29 @@ class ExperimentSession:
     # what the page shows at the top; the lock is held
 
     def summary(self) -> dict[str, Any]:
-        table, metric, mode = self.table, self._metric(), self._mode()
+        table, metric, mode = self.table, self._metric(), self._settings.get("mode")
         states = table.columns["trial/status"]
         codes = states.values[: len(table)]
         names = list(states.words)
         held = np.bincount(codes[~np.isnan(codes)].astype(np.int64), minlength=len(names))
         counts = {name: int(count) for name, count in zip(names, held, strict=False) if count}
         goals = metric if isinstance(metric, list) else [metric] if metric else []
+        metrics = (column.key for column in self.table.columns.values() if column.group == "metric")
+        over = counts.get("TERMINATED", 0) + counts.get("ERROR", 0)
+        is_over = self._is_exhausted or over == len(self.table)
+        guessed = next((key for key in metrics if key != "cost_usd"), "")
+        # How long PBT's file of copies is: clients ask for the copies when it has grown.
+        try:
+            policy_bytes = os.stat(os.path.join(self.path, _POLICY)).st_size
+        except OSError:
+            policy_bytes = 0
         return {
             "name": self.name,
-            "metric": goals[0] if goals else self._guessed_metric(),
+            "metric": goals[0] if goals else guessed,
             "goals": goals,
             "mode": (mode[0] if isinstance(mode, list) else mode) or "max",
             "modes": mode if isinstance(mode, list) else [mode or "max"] * max(1, len(goals)),
-            "state": self._state(counts),
+            "state": "running" if self._writer is not None else "finished" if is_over else "interrupted",
             "counts": counts,
             "of": self._wanted(),
             "problem": self.problem,
@@ -197,28 +203,15 @@ class ExperimentSession:
             "deadline": self._settings.get("deadline"),
             "ended_by": "" if self._writer is not None else self._settings.get("ended_by", ""),
             "now": self._clock.now(),
-            "policy_bytes": self._policy_bytes(),
+            "policy_bytes": policy_bytes,
             "curve_change": self.curve_change,
             "behind": self.behind,
         }
 
-    def _policy_bytes(self) -> int:
-        """Returns how long PBT's file of copies is: clients ask for the copies when it has grown."""
-        try:
-            return os.stat(os.path.join(self.path, _POLICY)).st_size
-        except OSError:
-            return 0
-
-    def _state(self, counts: Mapping[str, int]) -> str:
-        if self._writer is not None:
-            return "running"
-        over = counts.get("TERMINATED", 0) + counts.get("ERROR", 0)
-        return "finished" if self._loader.is_exhausted or over == len(self.table) else "interrupted"
-
     def _wanted(self) -> int | None:
         """Returns how many trials there will be; None when that is not known."""
         samples = self._settings.get("num_samples")
-        if self._loader.is_exhausted or self._writer is None:
+        if self._is_exhausted or self._writer is None:
             return len(self.table)
         if isinstance(samples, int) and samples > 1 and samples >= len(self.table):
             return samples
@@ -226,14 +219,6 @@ class ExperimentSession:
 
     def _metric(self) -> Any:  # noqa: ANN401 - a name, a list of names, or None
         return self._settings.get("metric")
-
-    def _mode(self) -> Any:  # noqa: ANN401
-        return self._settings.get("mode")
-
-    def _guessed_metric(self) -> str:
-        metrics = (column.key for column in self.table.columns.values() if column.group == "metric")
-        found = (key for key in metrics if key != "cost_usd")
-        return next(found, "")
 
     # reading; the lock is held
 
@@ -247,8 +232,7 @@ class ExperimentSession:
         self.table.begin_change()
         for trial_id, status in step.statuses.items():
             self._loader.take_status(trial_id, status)
-        for fact in step.facts:
-            self._loader.take_fact(fact)
+        self._is_exhausted |= step.is_exhausted
         if self._writer is None:
             self._mark_interrupted()  # what the last facts left running
         if not self._settings:
@@ -294,6 +278,7 @@ def open_session(path: str, *, clock: Clock, remote: RemoteFiles | None = None) 
     if not os.path.isfile(os.path.join(place, "experiment.sqlite")):
         what = "there is no such directory" if not os.path.exists(place) else "it has no experiment.sqlite"
         raise StoreError(
-            f"{path} is not an experiment directory: {what}; give the one of fit(), <storage_path>/<name>"
+            f"{path} is not an experiment directory: {what}",
+            fix="give the one of fit(), <storage_path>/<name>",
         )
     return ExperimentSession(place, clock=clock, remote=remote)

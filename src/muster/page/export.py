@@ -44,7 +44,9 @@ def write_report(catalog: Catalog, target: Path) -> int:
     try:
         atomic_write(target, content)
     except OSError as error:
-        raise StoreError(f"{target} cannot be written ({error.strerror}); choose another file") from error
+        raise StoreError(
+            f"{target} cannot be written ({error.strerror})", fix="choose another file"
+        ) from error
     return len(content)
 
 
@@ -108,7 +110,9 @@ def _add_experiment(data: dict[str, Any], key: str, session: ExperimentSession) 
     with session.lock:
         summary, metrics = session.summary(), session.curves.rows.metrics if session.curves.rows else ()
         ranked = _ranked(session, summary)
-        failed = [row for row in _rows_with(session, "ERROR") if row not in ranked[:MAX_DETAILED]]
+        status = session.table.columns["trial/status"]
+        is_error = status.values[: len(session.table)] == status.words.get("ERROR")
+        failed = [int(row) for row in np.flatnonzero(is_error) if row not in ranked[:MAX_DETAILED]]
     data["tables"][key] = base64.b64encode(session.encoded()).decode()
     data["curves"][key] = {metric: session.curve_band(metric) for metric in metrics}
     data["lineage"][key] = session.lineage()
@@ -136,12 +140,6 @@ def _ranked(session: ExperimentSession, summary: dict[str, Any]) -> list[int]:
     filled = np.where(np.isfinite(values), values, worst)
     order = np.argsort(filled if summary["mode"] == "min" else -filled, kind="stable")
     return [int(row) for row in order]
-
-
-def _rows_with(session: ExperimentSession, status: str) -> list[int]:
-    column = session.table.columns["trial/status"]
-    code = column.words.get(status)
-    return [int(row) for row in np.flatnonzero(column.values[: len(session.table)] == code)]
 
 
 def _static(name: str) -> str:

@@ -46,7 +46,8 @@ def load_token(file: Path) -> str:
     with contextlib.suppress(FileNotFoundError):
         if file.stat().st_mode & 0o077:
             raise StoreError(
-                f"{file}: others may read this token; run `chmod 600 {file}`, or delete it to get a new one"
+                f"{file}: others may read this token",
+                fix=f"run `chmod 600 {file}`, or delete it to get a new one",
             )
         found = file.read_text(encoding="ascii").strip()
         if len(found) >= 32:
@@ -80,9 +81,10 @@ class Guard:
         if refusal is not None:
             await _answer(send, *refusal)
             return
-        link = self._link_in(scope)
-        if link is not None:
-            await self._open(scope, link, send)
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        links = query.get("launch") if scope["path"] == "/" else None
+        if links:
+            await self._open(scope, links[0].encode(), send)
         elif self._is_known(scope):
             await self._app(scope, receive, _with_headers(send))
         else:
@@ -111,12 +113,6 @@ class Guard:
         if sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
             return 431, "The headers of this request are too long."
         return None
-
-    def _link_in(self, scope: Scope) -> bytes | None:
-        if scope["path"] != "/":
-            return None
-        found = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("launch")
-        return found[0].encode() if found else None
 
     async def _open(self, scope: Scope, link: bytes, send: Send) -> None:
         """Turns a link into a cookie. A used one is of no use, unless this browser has the cookie already."""

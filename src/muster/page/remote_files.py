@@ -15,7 +15,7 @@ from pathlib import Path
 from muster.errors import MusterError
 from muster.page.result_curves import scattered
 from muster.stores.storage import Storage
-from muster.tune.analysis.result_keys import EXPR_ERROR_FILE, EXPR_RESULT_FILE
+from muster.tune.analysis.result_files import EXPR_ERROR_FILE, EXPR_RESULT_FILE
 
 MAX_BYTES = 500_000_000  # of results; trials beyond it have no curve
 MAX_LOG_BYTES = 2_000_000  # of one file of a trial's output

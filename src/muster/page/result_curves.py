@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from muster.host.regular_file import MOST_BYTES, open_regular
 from muster.trials.metrics import TRAINING_ITERATION, flatten
-from muster.tune.analysis.result_keys import EXPR_RESULT_FILE
+from muster.tune.analysis.result_files import EXPR_RESULT_FILE
 
 BUCKETS = 160
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
@@ -93,7 +93,12 @@ class ResultRows:
             return [[], []]
         places = np.flatnonzero(self.trials[: self.count] == trial)
         if len(places) > MAX_RAW_POINTS:
-            places = _extremes(places, found, MAX_RAW_POINTS)
+            # The lowest and the highest point of each part.
+            kept = []
+            for part in np.array_split(places, MAX_RAW_POINTS // 2):
+                filled = np.where(np.isnan(found[part]), 0.0, found[part])
+                kept += sorted({int(part[int(filled.argmin())]), int(part[int(filled.argmax())])})
+            places = np.array(kept)
         return [_plain(self.iterations[places]), _plain(found[places])]
 
 
@@ -175,15 +180,6 @@ def _quantiles(part: Floats) -> list[float]:
     places = [round(q * (len(part) - 1)) for q in QUANTILES]
     parted = np.partition(part, sorted(set(places)))
     return [float(f"{parted[place]:.6g}") for place in places]
-
-
-def _extremes(places: npt.NDArray[np.intp], values: Floats, most: int) -> npt.NDArray[np.intp]:
-    """Returns the lowest and the highest point of each of `most / 2` parts."""
-    kept = []
-    for part in np.array_split(places, most // 2):
-        filled = np.where(np.isnan(values[part]), 0.0, values[part])
-        kept += sorted({int(part[int(filled.argmin())]), int(part[int(filled.argmax())])})
-    return np.array(kept)
 
 
 def _plain(values: Floats) -> list[float | None]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import platformdirs
 
 from muster.base.clock import Clock
-from muster.errors import ClusterError, MusterError
+from muster.errors import ClusterError
 from muster.host.machine import give_memory_back
-from muster.host.processes import ProcessMark, lives
+from muster.host.processes import ProcessIdentity, is_alive
 from muster.page.catalog import Catalog
 from muster.page.guard import MAX_HEADER_BYTES, Guard, load_token
 
@@ -49,9 +49,14 @@ def bind(address: PageAddress) -> socket.socket:
             return _listening(address.host, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or address.port is not None:
-                raise _cannot_listen(address, port, error) from error
+                reason = f"cannot listen on {address.host}:{port} ({error.strerror}); check --host and --port"
+                if error.errno == errno.EADDRINUSE:
+                    reason = f"port {port} is in use; give another one with --port, or 0 for any that is free"
+                raise ClusterError(reason) from error
     last = DEFAULT_PORT + TRIED_PORTS - 1
-    raise ClusterError(f"the ports {DEFAULT_PORT} to {last} are all in use; give a free one with --port")
+    raise ClusterError(
+        f"the ports {DEFAULT_PORT} to {last} are all in use", fix="give a free one with --port"
+    )
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -67,19 +72,13 @@ def _listening(host: str, port: int) -> socket.socket:
     return made
 
 
-def _cannot_listen(address: PageAddress, port: int, error: OSError) -> MusterError:
-    if error.errno == errno.EADDRINUSE:
-        return ClusterError(f"port {port} is in use; give another one with --port, or 0 for any that is free")
-    return ClusterError(f"cannot listen on {address.host}:{port} ({error.strerror}); check --host and --port")
-
-
 def serve(
     catalog: Catalog,
     address: PageAddress,
     *,
     clock: Clock,
     opened: Callable[[str], None],
-    until: ProcessMark | None = None,
+    until: ProcessIdentity | None = None,
 ) -> None:
     """Serves until Ctrl-C; calls `opened` with the one-time link once the page can be reached."""
     import gc
@@ -123,12 +122,16 @@ def serve(
 
 
 async def _run(
-    server: object, listening: socket.socket, *, page_closing: Callable[[], None], until: ProcessMark | None
+    server: object,
+    listening: socket.socket,
+    *,
+    page_closing: Callable[[], None],
+    until: ProcessIdentity | None,
 ) -> None:
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))  # type: ignore[attr-defined]  # uvicorn's
     while not serving.done():
         await asyncio.wait([serving], timeout=0.5)
-        if server.should_exit or (until is not None and not lives(until)):  # type: ignore[attr-defined]
+        if server.should_exit or (until is not None and not is_alive(until)):  # type: ignore[attr-defined]
             page_closing()
             server.should_exit = True  # type: ignore[attr-defined]
     await serving

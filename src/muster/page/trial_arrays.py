@@ -113,17 +113,13 @@ class TrialArrays:
             row = self.rows[trial_id] = len(self.ids)
             self.ids.append(trial_id)
             if row >= len(self.row_changes):
-                self._grow(2 * row)
+                self.row_changes = np.concatenate([self.row_changes, np.zeros(row, dtype=np.int64)])
+                for column in self.columns.values():
+                    column.grow(len(self.row_changes))
             for column in self._counts:
                 column.values[row] = 0.0
         self.row_changes[row] = self.change
         return row
-
-    def _grow(self, room: int) -> None:
-        more = np.zeros(room - len(self.row_changes), dtype=np.int64)
-        self.row_changes = np.concatenate([self.row_changes, more])
-        for column in self.columns.values():
-            column.grow(room)
 
     def set(self, row: int, name: str, value: float | str | None) -> None:
         """Sets one of the columns that every table has."""
@@ -134,12 +130,6 @@ class TrialArrays:
             column.values[row] = column.code(str(value), self.change)
         else:
             column.values[row] = value
-
-    def set_time(self, row: int, name: str, at: float | None) -> None:
-        if self.zero_time is None:
-            self.zero_time = at
-        since = math.nan if at is None or self.zero_time is None else at - self.zero_time
-        self._groups["trial"][name].values[row] = since
 
     def set_column(self, rows: Sequence[int], name: str, column: Sequence[Any]) -> None:
         """Sets one of the columns that every table has, for many rows."""
@@ -270,11 +260,12 @@ class TrialArrays:
             [row, self.ids[row], *(_rounded(column.values[row]) for column in columns)]
             for row in self.changed_since(change)
         ]
-        words = {
-            str(place): fresh
-            for place, column in enumerate(columns)
-            if column.kind == WORD and (fresh := list(_words_since(column, change)))
-        }
+        words = {}
+        for place, column in enumerate(columns):
+            made_at = zip(column.words.items(), column.word_changes, strict=True)
+            fresh = [[code, word] for (word, code), made in made_at if made > change]
+            if column.kind == WORD and fresh:
+                words[str(place)] = fresh
         return {
             "generation": self.generation,
             "change": self.change,
@@ -287,12 +278,6 @@ class TrialArrays:
         """Returns metrics by name, for what is computed over all trials."""
         found = ((name, self.columns.get(f"metric/{name}")) for name in names)
         return {n: c.values[: len(self.ids)] for n, c in found if c is not None and c.kind == NUMBER}
-
-
-def _words_since(column: TableColumn, change: int) -> Iterator[list[Any]]:
-    for (word, code), made in zip(column.words.items(), column.word_changes, strict=True):
-        if made > change:
-            yield [code, word]
 
 
 def _number(value: object) -> float | None:

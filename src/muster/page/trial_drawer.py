@@ -14,10 +14,10 @@ from typing import Any
 from muster.host.regular_file import open_regular
 from muster.page.trial_arrays import cut
 from muster.stores.experiment.summary import TrialSummary
-from muster.trials.controller_view import PAUSED, STOPPED
 from muster.trials.events import TrialFailureKind
 from muster.trials.metrics import flatten
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, EXPR_ERROR_FILE
+from muster.trials.plugins import PAUSED, STOPPED
+from muster.tune.analysis.result_files import AUTO_RESULT_KEYS, EXPR_ERROR_FILE
 
 LOG_BYTES = 16_384
 MAX_VALUES = 500

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from muster.autoscaler.launch.unowned import HeadAnswer, HeadState, answer_of, unowned, without_record
+from tests.support.builders import cloud_instance
+
+from muster.autoscaler.lifecycle.gc import HeadAnswer, HeadState, answer_of, unowned, without_record
 from muster.cluster.model import NodeKind
 from muster.config.schema import ClusterConfig, NodeTypeConfig, ProviderConfig
-from muster.testing.builders import cloud_instance
 
 CONFIG = ClusterConfig(
     cluster_name="c1",

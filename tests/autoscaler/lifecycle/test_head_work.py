@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from muster.autoscaler.launch.head_work import (
+from muster.autoscaler.lifecycle.head_work import (
     attach_line,
     command_line,
     forwarded,
@@ -55,7 +55,7 @@ def test_terminals_and_sessions_are_opened_or_joined():
 
 def test_two_kinds_of_session_are_refused():
     assert session_kind(tmux=True, screen=False) == "tmux"
-    with pytest.raises(ClusterError, match="--tmux and --screen exclude each other; choose one"):
+    with pytest.raises(ClusterError, match=r"--tmux.*--screen"):
         session_kind(tmux=True, screen=True)
 
 
@@ -64,7 +64,7 @@ def test_what_is_no_port_is_refused(word):
     if word == "1:":
         assert forwarded([word]) == [(1, 1)]
         return
-    with pytest.raises(ClusterError, match="is not PORT or HERE:THERE; write for example 8265"):
+    with pytest.raises(ClusterError, match=r"PORT.*8265"):
         forwarded([word])
 
 

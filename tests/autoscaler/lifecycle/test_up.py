@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from muster.autoscaler.launch.up import wanted_workers
+from muster.autoscaler.lifecycle.up import wanted_workers
 from muster.config.document import Document
-from muster.config.load import parse_config
+from muster.providers.kind import parse_config
 
 RACK = "provider: {type: local, head_ip: h, worker_ips: [a, b]}\n"
 OWN = "provider: {type: external, module: my.Cloud}\nhead_node_type: head\navailable_node_types:\n"

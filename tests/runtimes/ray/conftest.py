@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from tests.ray_clusters import join, living, wait_for
 from tests.runtimes.ray.driver import RayDriver
+from tests.support.ray_cluster import AUTH, RayCluster
 
 from muster.cluster.model import NodeReport, NodeStatus
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.testing.ray_cluster import AUTH, RayCluster
 
 __all__ = ["node_of", "wait_for"]
 

@@ -10,18 +10,19 @@ from ray.core.generated import autoscaler_pb2 as wire
 from tests.ray_clusters import wait_for
 from tests.runtimes.ray.conftest import node_of
 from tests.runtimes.ray.driver import RayDriver
+from tests.support.ray_cluster import AUTH
 
 from muster.autoscaler import sdk
+from muster.base.clock import ManualClock
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, Constraint, Demand, LabelMatch, LabelOperator, NodeType
 from muster.cluster.plan import Reason, ResizeNode, ScalingReport, Subject, Verdict
 from muster.runtimes.ray.client import GcsClient
+from muster.runtimes.ray.kv_board import GangVerdict, MonitorBoard, PublishedVerdicts, read_verdicts
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher, max_resources
 from muster.runtimes.ray.resizer import GcsResizer
-from muster.runtimes.ray.verdict_board import GangVerdict, PublishedVerdicts, VerdictWriter, read_board
-from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
 
@@ -73,19 +74,23 @@ def test_the_config_lies_where_rays_own_call_puts_it(link: GcsClient) -> None:
 
 
 def test_verdicts_are_written_when_they_change_and_read_by_anybody(link: GcsClient) -> None:
-    assert read_board(link) == PublishedVerdicts()
-    writer = VerdictWriter(link, refresh_s=10.0)
+    assert read_verdicts(link) == PublishedVerdicts()
+    clock = ManualClock(100.0)
+    writer = MonitorBoard(link, clock)
     verdict = Verdict(subject=Subject.GANG, subject_id="ab", reason=Reason.INFEASIBLE, detail="too large")
     gangs = {"ab": GangVerdict(reason="infeasible", detail="too large")}
-    writer.write(100.0, [verdict])
-    writer.write(105.0, [verdict])
-    assert read_board(link) == PublishedVerdicts(at=100.0, gangs=gangs)
-    writer.write(110.0, [verdict])
-    assert read_board(link) == PublishedVerdicts(at=110.0, gangs=gangs)
-    writer.write(111.0, [])
-    assert read_board(link) == PublishedVerdicts(at=111.0)
+    writer.write_verdicts([verdict])
+    clock.advance(5.0)
+    writer.write_verdicts([verdict])
+    assert read_verdicts(link) == PublishedVerdicts(at=100.0, gangs=gangs)
+    clock.advance(5.0)
+    writer.write_verdicts([verdict])
+    assert read_verdicts(link) == PublishedVerdicts(at=110.0, gangs=gangs)
+    clock.advance(1.0)
+    writer.write_verdicts([])
+    assert read_verdicts(link) == PublishedVerdicts(at=111.0)
     link.kv_put("verdicts", json.dumps({"at": "never"}).encode(), "__muster")
-    assert read_board(link) == PublishedVerdicts()
+    assert read_verdicts(link) == PublishedVerdicts()
 
 
 @pytest.mark.conformance("SDK-1", "SDK-2")

@@ -18,6 +18,8 @@ from tests.ray_clusters import join, wait_for
 from tests.remote.local_runner import LocalRunner
 from tests.runtimes.ray.conftest import node_of
 from tests.runtimes.ray.driver import RayDriver
+from tests.support.builders import cloud_instance, cluster_spec, node_type
+from tests.support.ray_cluster import AUTH, RayCluster
 
 from muster.base.ambient import Ambient
 from muster.base.clock import SystemClock
@@ -32,11 +34,9 @@ from muster.config.schema import ClusterConfig, MusterConfig, NoticesConfig, Pro
 from muster.remote.notices import notices_line
 from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
+from muster.runtimes.ray.kv_board import GcsNoticeBoard
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.runtimes.ray.notice_board import GcsNoticeBoard
 from muster.stores.ledger.memory import MemoryInstanceStore
-from muster.testing.builders import cloud_instance, cluster_spec, node_type
-from muster.testing.ray_cluster import AUTH, RayCluster
 
 pytestmark = pytest.mark.ray
 
@@ -134,9 +134,7 @@ def test_a_notice_drains_the_node_until_the_deadline_and_replaces_it_in_the_same
         read = wait_for(lambda: board.read().notices, lambda notices: len(notices) == 3)
         assert {notice.kind for notice in read} == {NoticeKind.INTERRUPTION}
         result = loop.tick()
-        assert provider.called("launch_offer") == [
-            (result.plan.actions[-1].request_id, {"noticed": 1}, "b/spot")
-        ]
+        assert provider.called("launch") == [(result.plan.actions[-1].request_id, {"noticed": 1}, "b/spot")]
         unknown = {n.source for n in result.plan.quarantined if n.source.startswith("notice ")}
         assert unknown == {"notice not-ours-gcp", "notice not-ours-azure"}
         node = wait_for(lambda: node_of(source, "w-notice"), lambda node: node.status is NodeStatus.DRAINING)

@@ -9,7 +9,6 @@ from ray.core.generated import autoscaler_pb2 as wire
 from ray.core.generated import common_pb2
 
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.binpack.utilization.grouping import gang_requests
 from muster.cluster.model import (
     Constraint,
     Demand,
@@ -21,6 +20,7 @@ from muster.cluster.model import (
     RuntimeReport,
     Strategy,
 )
+from muster.cluster.planner.utilization.grouping import gang_requests
 from muster.runtimes.ray.parse import Unreadable, parse_gang, parse_node, parse_state
 
 GROUP = "ab" * 18

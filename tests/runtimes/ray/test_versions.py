@@ -86,7 +86,7 @@ def test_the_installed_ray_has_the_calls_that_older_ones_lack():
 
 def test_a_call_without_a_timeout_of_its_own_is_given_up():
     started = time.monotonic()
-    with pytest.raises(EngineUnreachable, match=r"no Ray GCS answers at h:1 \(no answer in 0\.05 s\)"):
+    with pytest.raises(EngineUnreachable, match=r"GCS.*h:1"):
         within(0.05, lambda: time.sleep(1), "h:1")
     assert time.monotonic() - started < 1
     assert within(5, lambda: 7, "h:1") == 7

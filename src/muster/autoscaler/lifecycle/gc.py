@@ -95,12 +95,6 @@ def without_record(listed: Mapping[CloudId, CloudInstance]) -> HeadAnswer:
     )
 
 
-def silent_hosts(provider: CloudProvider) -> dict[str, str]:
-    """Returns the hosts where a provider could not look for machines, and why; only a rack has some."""
-    ask = getattr(getattr(provider, "v1", None), "silent_hosts", None)
-    return {} if ask is None else dict(ask())
-
-
 def not_asked(silent: Mapping[str, str]) -> str:
     """Returns a sentence about these hosts; why each is silent was logged when it was looked at."""
     count = f"{len(silent)} host{'s' if len(silent) != 1 else ''}"
@@ -117,15 +111,13 @@ def unowned(
     """
     ours = [machine for machine in listed.values() if machine.kind is not NodeKind.UNMANAGED]
     if head.state is HeadState.RUNS:
-        ours = [m for m in ours if m.cloud_id not in head.owned and not _is_the_head(m, head)]
+        heads = [one.cloud_id for one in ours if one.kind is NodeKind.HEAD]
+        known = {*head.owned, *(one for one in heads if head.head_id in ("", one))}
+        ours = [machine for machine in ours if machine.cloud_id not in known]
     found = tuple(_shown(config, machine) for machine in sorted(ours, key=lambda one: one.cloud_id))
     return UnownedMachines(
         cluster_name=config.cluster_name, head=head, machines=found, owned=len(listed) - len(found)
     )
-
-
-def _is_the_head(machine: CloudInstance, head: HeadAnswer) -> bool:
-    return machine.kind is NodeKind.HEAD and head.head_id in ("", machine.cloud_id)
 
 
 def _shown(config: ClusterConfig, machine: CloudInstance) -> UnownedMachine:
@@ -155,12 +147,10 @@ class MachineEnder:
         Raises ClusterError when a monitor of this computer has it, unless forced.
         """
         wanted: Collection[CloudId] = frozenset(one.cloud_id for one in machines)
-        teardown = WorkerTeardown(
-            self._provider, self._clock, self._ids, known=(), patience_s=END_S, only=wanted
-        )
+        teardown = WorkerTeardown(self._provider, self._clock, self._ids, known=(), only=wanted)
         with ExitStack() as held:
             self._hold_ledger(held)
-            return teardown.run(report)
+            return teardown.run(report, END_S)
 
     def _hold_ledger(self, held: ExitStack) -> None:
         if not self._home.ledger.is_file():

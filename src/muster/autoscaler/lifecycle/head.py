@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,27 @@ from typing import Any
 import msgspec
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.launch.head_file import HEAD_FILE, HEAD_PRICES, HeadFile, head_commands, ray_program
-from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
-from muster.autoscaler.status_files import PublishedStatus
+from muster.autoscaler.lifecycle.head_file import HEAD_FILE, HEAD_PRICES, HeadFile, head_commands, ray_program
+from muster.autoscaler.lifecycle.open import OpenCluster
+from muster.autoscaler.status_files import ClusterRecord, PublishedStatus
 from muster.base import codec
 from muster.base.clock import Clock
 from muster.cluster.model import NodeKind
-from muster.cluster.states import InstanceState
 from muster.config.document import Document
-from muster.config.node_launch import RuntimeHashes, container_of, initialization_commands
+from muster.config.node_launch import RuntimeHashes, container_of
 from muster.config.schema import ClusterConfig
-from muster.errors import ClusterError, CommandFailed, MusterError, Unreachable
-from muster.providers.onprem.host_lock import LockHolder, retake_line, stop_line
+from muster.errors import ClusterError, MusterError, RemoteError
+from muster.providers.kind import HeadPolicy
+from muster.providers.machines import Machine
+from muster.providers.rack.host_lock import LockHolder, retake_line, stop_line
 from muster.remote.container import program_of
 from muster.remote.install import InstallRequest, MusterInstaller
-from muster.remote.ledger_copy import pull_ledger, push_ledger
+from muster.remote.ledger_copy import push_ledger
+from muster.remote.node_setup import MachineSetup, Surroundings, title_of
 from muster.remote.runner import CommandRunner, RunWhere
 from muster.remote.service import HeadService, install_service
-from muster.remote.steps import final_tags
+from muster.remote.steps import HEAD_START_S, final_tags, head_setup
 
-SETUP_S = 3600.0  # of one command: images and packages are large
-START_S = 300.0
 READY_S = 180.0
 LOOK_S = 1.0
 _TEXT = "MUSTER_TEXT"
@@ -54,60 +54,62 @@ class HeadTarget:
     hashes: RuntimeHashes
 
 
-@dataclass
 class HeadSetup:
-    """A HeadSetup runs the steps on one head."""
+    """Runs the steps on one head: those of every node, and its files, muster, Ray and the monitor."""
 
-    session: ClusterSession
-    target: HeadTarget
-    runner: CommandRunner
-    show_output: Callable[[bytes], None] | None = None
+    home = ""  # of the cluster, on the head
+    python = ""
 
-    home: str = ""  # of the cluster, on the head
-    python: str = ""
-
-    async def wait_ready(self, limit_s: float, every_s: float) -> None:
-        """Waits until the machine runs commands; a cloud's boots for a minute or two."""
-        self._begin("waiting for the machine")
-        clock: Clock = self.session.context.clock
-        give_up = clock.monotonic() + limit_s
-        while True:
-            try:
-                printed = await self.runner.run(_HOME, timeout_s=20.0, where=RunWhere.HOST)
-                break
-            except (Unreachable, TimeoutError) as error:
-                if clock.monotonic() + every_s > give_up:
-                    raise ClusterError(
-                        f"the head could not be reached within {limit_s:g} s: {error}"
-                    ) from error
-            await asyncio.sleep(every_s)
-        self._note_home(printed)
-        if self.has_container:  # one that runs already has a HOME of its own
-            with contextlib.suppress(MusterError, TimeoutError):
-                self._note_home(await self.runner.run(_HOME))
+    def __init__(
+        self,
+        session: OpenCluster,
+        target: HeadTarget,
+        runner: CommandRunner,
+        show_output: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self.session, self.target, self.runner = session, target, runner
+        config = session.config
+        self._setup = head_setup(config, head_commands(config), self.head_ip, target.hashes)
+        self.node = MachineSetup(
+            target.machine.node_id,
+            runner,
+            session.port,
+            session.home.path / "install",
+            timing=session.head_timing(),
+            surroundings=Surroundings(clock=session.context.clock),
+        )
+        self.node.on_work = lambda kind, work: self._begin(title_of(kind, work))
+        self.node.on_output = show_output or self.node.on_output
 
     @property
-    def has_container(self) -> bool:
-        return bool(self.session.config.docker.container_name)
+    def head_ip(self) -> str:
+        return self.target.address.rpartition(":")[0]
 
-    def _note_home(self, printed: str) -> None:
+    async def wait_ready(self) -> None:
+        """Wait until the machine runs commands; a cloud's boots for a minute or two."""
+        self._begin("waiting for the machine")
+        try:
+            await self.node.wait_ready()
+        except RemoteError as error:
+            raise ClusterError(f"could not reach the head: {error}") from error
+        await self._note_home(RunWhere.HOST)
+        if self._setup.has_container:  # a container that runs already has another HOME
+            with contextlib.suppress(MusterError, TimeoutError):
+                await self._note_home(RunWhere.AUTO)
+
+    async def _note_home(self, where: RunWhere) -> None:
+        printed = await self.runner.run(_HOME, where=where)
         homes = [line[12:] for line in printed.splitlines() if line.startswith("muster-home=/")]
         if not homes:
             raise ClusterError(f"the user of the head has no HOME directory: {printed.strip()[-100:]!r}")
         self.home = f"{homes[-1].rstrip('/')}/.muster/clusters/{self.session.config.cluster_name}"
 
-    async def set_up(self) -> None:
-        """Copies files and runs the commands that are needed once."""
-        config = self.session.config
-        self._begin("copying files")
-        await self._sync_mounts()
-        for command in initialization_commands(config, config.head_type):
-            await self._command("initialising", command, where=RunWhere.HOST)
-        await self.runner.prepare(as_head=True, file_mounts=config.file_mounts, is_synced=True)
-        if self.has_container:
-            self._note_home(await self.runner.run(_HOME))
-        for command in config.head_setup_commands:
-            await self._command("setting up", command)
+    async def prepare(self, *, is_restart_only: bool) -> None:
+        """Copy files and run the commands that are needed once; a restart only looks for the container."""
+        known = final_tags(self.target.hashes) if is_restart_only else {}
+        await self.node.prepare(self._setup, known)
+        if self._setup.has_container:
+            await self._note_home(RunWhere.AUTO)
 
     async def write_files(self) -> None:
         """Writes what the monitor reads: its cluster file, the keys to the workers, and Ray's token."""
@@ -129,14 +131,10 @@ class HeadSetup:
         self.python = done.python
 
     async def start_ray(self) -> None:
-        """Starts Ray on the head; what an earlier start left there is ended first."""
-        await self.stop_ray()
-        for command in head_commands(self.session.config):
-            await self._command("starting Ray", command, environment=self.environment(), limit_s=START_S)
-
-    async def stop_ray(self) -> None:
+        """Start Ray on the head; first stop what an earlier start left there."""
         holder = LockHolder(cluster="", cloud_id=self.target.machine.node_id, launcher="", taken_at=0.0)
-        await self.runner.run(stop_line("/tmp", holder), timeout_s=START_S)
+        await self.runner.run(stop_line("/tmp", holder), timeout_s=HEAD_START_S)
+        await self.node.start(msgspec.structs.replace(self._setup, start_environment=self.environment()))
 
     async def start_monitor(self) -> str:
         """Starts the monitor and what keeps it running; returns a note for the user, or ""."""
@@ -162,7 +160,7 @@ class HeadSetup:
     def _lock_check(self) -> str:
         """Returns the line by which the head of a rack takes its host again after a reboot; "" elsewhere."""
         config, machine = self.session.config, self.target.machine
-        if config.provider.type != "local":
+        if self.session.kind.head is not HeadPolicy.HOST:
             return ""
         hashes, box = self.target.hashes, container_fields(config)
         holder = LockHolder(
@@ -170,6 +168,8 @@ class HeadSetup:
             cloud_id=machine.node_id,
             launcher="its own head",
             taken_at=self.session.context.clock.now(),
+            is_head=True,
+            node_type=machine.node_type,
             tags={**machine.tags, **final_tags(hashes)},
             container=box.get("container", ""),
             container_program=box.get("container_program", ""),
@@ -178,18 +178,18 @@ class HeadSetup:
 
     async def shares_home(self, request: str) -> bool:
         """Returns whether the record that was just written here is there, too: HOME is on a shared disk."""
-        if self.has_container:
+        if self._setup.has_container:
             return False
-        text = await self.runner.run(f"cat {shlex.quote(self.home)}/launch.json 2>/dev/null || true")
+        text = await self.runner.run(f"cat {shlex.quote(self.home)}/cluster.json 2>/dev/null || true")
         return request in text
 
-    async def write_record(self, record: LaunchRecord) -> None:
-        """Leaves the record on the head, so that `muster down` works there, as after `exec --stop --tmux`."""
-        if record.shares_home:
+    async def write_record(self, record: ClusterRecord) -> None:
+        """Leave the record on the head, so that `muster down` works there, as after `exec --stop --tmux`."""
+        if record.head is None or record.head.shares_home:
             return
         file = HEAD_FILE.replace("~", self.home.partition("/.muster/")[0])
         there = msgspec.structs.replace(record, config=file)
-        await self._write(f"{self.home}/launch.json", msgspec.json.encode(there).decode())
+        await self._write(f"{self.home}/cluster.json", codec.encode_plain(there).decode())
 
     async def send_ledger(self) -> None:
         """Sends the newest copy of the ledger that is here, so that a new head knows its machines."""
@@ -198,19 +198,10 @@ class HeadSetup:
         if backups.is_dir():
             await push_ledger(self.runner, directory=self.home, cluster=name, source=backups)
 
-    async def fetch_ledger(self) -> None:
-        """Keeps a copy of the head's ledger here; a later `up` on a new head starts from it."""
-        name = self.session.config.cluster_name
-        backups = self.session.home.backups
-        with contextlib.suppress(MusterError, TimeoutError, OSError):
-            await pull_ledger(
-                self.runner, python=self.python, directory=self.home, cluster=name, target=backups
-            )
-
     def environment(self) -> dict[str, str]:
         """Returns what Ray and the monitor of this head are started with."""
         return {
-            "RAY_HEAD_IP": self.target.address.rpartition(":")[0],
+            "RAY_HEAD_IP": self.head_ip,
             "RAY_CLOUD_INSTANCE_ID": self.target.machine.node_id,
             "RAY_NODE_TYPE_NAME": self.target.machine.node_type,
             "RAY_enable_autoscaler_v2": "1",
@@ -223,14 +214,15 @@ class HeadSetup:
         clock: Clock = self.session.context.clock
         give_up = clock.monotonic() + READY_S
         while clock.monotonic() < give_up:
-            if _head_runs(await self._status()):
+            status = await self._status()
+            if status is not None and status.running(NodeKind.HEAD):
                 return
             await asyncio.sleep(LOOK_S)
         log = f"{self.home}/monitor.log"
         tail = await self._tail(log) or await self._tail(f"{self.home}/supervisor.log")
         raise ClusterError(
-            f"the monitor on the head did not report a running node within {READY_S:g} s; its last output: "
-            f"{tail or '(nothing)'} (its log: {log} there)"
+            f"the monitor on the head did not report a running node within {READY_S:g} s",
+            fix=(f"its last output: {tail or '(nothing)'} (its log: {log} there)"),
         )
 
     async def file_differs(self) -> bool:
@@ -242,7 +234,7 @@ class HeadSetup:
     async def is_running(self) -> bool:
         """Returns whether the monitor there runs and reports the head's node as running."""
         status = await self._status()
-        if status is None or not _head_runs(status):
+        if status is None or not status.running(NodeKind.HEAD):
             return False
         try:
             await self.runner.run(f"kill -0 {int(status.monitor_pid)}")
@@ -253,7 +245,7 @@ class HeadSetup:
     async def running_workers(self) -> int:
         """Returns how many workers the monitor there reports as running."""
         status = await self._status()
-        return 0 if status is None else len(_running(status, NodeKind.WORKER))
+        return 0 if status is None else status.running(NodeKind.WORKER)
 
     async def _status(self) -> PublishedStatus | None:
         try:
@@ -270,39 +262,6 @@ class HeadSetup:
             return ""
         lines = text.strip().splitlines()
         return lines[-1] if lines else ""
-
-    async def _sync_mounts(self) -> None:
-        config = self.session.config
-        mounts = list(config.file_mounts.items())
-        mounts += [(path, path) for path in config.cluster_synced_files if Path(path).expanduser().exists()]
-        for there, here in mounts:
-            await self.runner.sync_up(
-                str(Path(here).expanduser()),
-                there,
-                exclude=config.rsync_exclude,
-                filters=config.rsync_filter,
-            )
-
-    async def _command(
-        self,
-        step: str,
-        command: str,
-        *,
-        environment: Mapping[str, str] | None = None,
-        where: RunWhere = RunWhere.AUTO,
-        limit_s: float = SETUP_S,
-    ) -> None:
-        """The error of a command has its step and its last lines."""
-        self._begin(f"{step}: {command}")
-        given = environment or {"RAY_HEAD_IP": self.target.address.rpartition(":")[0]}
-        try:
-            await self.runner.run(
-                command, timeout_s=limit_s, environment=given, where=where, on_output=self.show_output
-            )
-        except CommandFailed as error:
-            last = " | ".join(error.last_lines[-3:])
-            said = f"; its last output: {last}" if last and last not in str(error) else ""
-            raise ClusterError(f"{step} of the head failed: {error}{said}") from error
 
     async def _write(self, there: str, text: str, *, is_kept: bool = False) -> None:
         """The text travels on standard input: it may hold keys."""
@@ -333,12 +292,3 @@ def _key_text(path: str) -> str:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ClusterError(f"the key {path} cannot be read ({error}): fix auth.ssh_private_key") from error
-
-
-def _head_runs(status: PublishedStatus | None) -> bool:
-    return status is not None and bool(_running(status, NodeKind.HEAD))
-
-
-def _running(status: PublishedStatus, kind: NodeKind) -> list[str]:
-    runs = InstanceState.RAY_RUNNING
-    return [one.instance_id for one in status.instances if one.kind is kind and one.state is runs]

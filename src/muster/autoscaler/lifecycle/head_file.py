@@ -61,7 +61,8 @@ def with_overrides(data: Mapping[str, Any], given: Overrides) -> dict[str, Any]:
     workers = [name for name in types if name != changed.get("head_node_type")] or list(types)
     if len(workers) > 1:
         raise ClusterError(
-            f"--min-workers does not say of which type; set min_workers of {', '.join(workers)} in the file"
+            "--min-workers does not say of which type",
+            fix=f"set min_workers of {', '.join(workers)} in the file",
         )
     changed["available_node_types"] = {
         name: {**entry, "min_workers": min_workers} if name == workers[0] else entry
@@ -112,8 +113,8 @@ def head_commands(config: ClusterConfig) -> tuple[str, ...]:
     """Returns the head's start commands without Ray's own autoscaler: two would undo each other's work."""
     if not config.head_start_ray_commands:
         raise ClusterError(
-            "the file has no head_start_ray_commands, so nothing starts Ray on the head; add for example "
-            f"`ray start --head --port={GCS_PORT} --no-monitor`"
+            "the file has no head_start_ray_commands, so nothing starts Ray on the head",
+            fix=(f"add for example `ray start --head --port={GCS_PORT} --no-monitor`"),
         )
     return tuple(map(without_own_autoscaler, config.head_start_ray_commands))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from muster.autoscaler.launch.head_file import HEAD_FILE
+from muster.autoscaler.lifecycle.head_file import HEAD_FILE
 from muster.errors import ClusterError
 
 TMUX, SCREEN = "tmux", "screen"
@@ -51,7 +51,7 @@ def attach_line(inside: str, *, is_new: bool, environment: Mapping[str, str] | N
 def session_kind(*, tmux: bool, screen: bool) -> str:
     """Returns TMUX, SCREEN or "". Raises ClusterError for both."""
     if tmux and screen:
-        raise ClusterError("--tmux and --screen exclude each other; choose one")
+        raise ClusterError("--tmux and --screen exclude each other", fix="choose one")
     return TMUX if tmux else SCREEN if screen else ""
 
 
@@ -70,7 +70,9 @@ def forwarded(words: Sequence[str]) -> list[tuple[int, int]]:
         except ValueError:
             pair = 0, 0
         if not all(0 < port < 65_536 for port in pair):
-            raise ClusterError(f"--port-forward {word!r} is not PORT or HERE:THERE; write for example 8265")
+            raise ClusterError(
+                f"--port-forward {word!r} is not PORT or HERE:THERE", fix="write for example 8265"
+            )
         found.append(pair)
     return found
 

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
+from muster.autoscaler.lifecycle.open import OpenCluster
 from muster.errors import MusterError
-from muster.remote.ledger_copy import pull_ledger
+from muster.providers.machines import Machine
 from muster.remote.runner import CommandRunner
 
 EVERY_S = 60.0
@@ -22,7 +22,7 @@ CANCEL_S = 5.0
 
 
 @contextmanager
-def keeping_ledger(session: ClusterSession, head: Machine) -> Iterator[None]:
+def keeping_ledger(session: OpenCluster, head: Machine) -> Iterator[None]:
     """Fetches a copy while the block runs, and one more after a block that took long."""
     pull = LedgerPull(session, head)
     pull.start()
@@ -39,7 +39,7 @@ def keeping_ledger(session: ClusterSession, head: Machine) -> Iterator[None]:
 class LedgerPull:
     """A LedgerPull fetches copies from one head, one at a time, in a thread with a loop of its own."""
 
-    def __init__(self, session: ClusterSession, head: Machine) -> None:
+    def __init__(self, session: OpenCluster, head: Machine) -> None:
         self._session, self._head = session, head
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -47,18 +47,18 @@ class LedgerPull:
 
     def start(self) -> None:
         """Begins to fetch a copy, unless one was tried a moment ago or the head's directory is this one."""
-        record = self._session.record()
-        is_elsewhere = bool(record.head_home and record.python) and not record.shares_home
-        if not is_elsewhere or record.head_id != self._head.node_id or not self._is_due():
+        record = self._session.head_record()
+        is_elsewhere = bool(record.home and record.python) and not record.shares_home
+        if not is_elsewhere or record.node_id != self._head.node_id or not self._is_due():
             return
         try:
-            self._mark()
+            # Before the attempt: a head that does not answer holds up one command a minute, not each.
+            self._session.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._session.home.pulled.touch()
             runner = self._session.runner(self._head.node_id)
         except (MusterError, OSError):
             return
-        self._thread = threading.Thread(
-            target=self._run, args=(runner, record), name="ledger-pull", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(runner,), name="ledger-pull", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
@@ -82,23 +82,11 @@ class LedgerPull:
             return True
         return not 0 <= age_s < EVERY_S
 
-    def _mark(self) -> None:
-        """Before the attempt: a head that does not answer holds up one command a minute, not each."""
-        self._session.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._session.home.pulled.touch()
-
-    def _run(self, runner: CommandRunner, record: LaunchRecord) -> None:
+    def _run(self, runner: CommandRunner) -> None:
         with suppress(asyncio.CancelledError):
-            asyncio.run(self._fetch(runner, record))
+            asyncio.run(self._fetch(runner))
 
-    async def _fetch(self, runner: CommandRunner, record: LaunchRecord) -> None:
+    async def _fetch(self, runner: CommandRunner) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        copying = pull_ledger(
-            runner,
-            python=record.python,
-            directory=record.head_home,
-            cluster=record.cluster_name,
-            target=self._session.home.backups,
-        )
-        with suppress(MusterError, TimeoutError, asyncio.TimeoutError, OSError):
-            await asyncio.wait_for(copying, LIMIT_S)
+        with suppress(TimeoutError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._session.pull_ledger(runner), LIMIT_S)

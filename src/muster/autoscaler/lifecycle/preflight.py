@@ -19,39 +19,27 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from muster.autoscaler.launch.head_file import gcs_port, ray_program
-from muster.autoscaler.launch.session import ClusterSession
+from muster.autoscaler.lifecycle.head_file import gcs_port, ray_program
+from muster.autoscaler.lifecycle.open import OpenCluster
 from muster.base.clock import Clock
-from muster.base.foreign import error_text, message_text
+from muster.base.untrusted import error_text, message_text
 from muster.config.node_launch import container_of, initialization_commands
-from muster.config.rack import RackHost, rack_hosts
 from muster.config.schema import ClusterConfig
 from muster.errors import MusterError
-from muster.providers.onprem.build import ssh_host
-from muster.providers.onprem.host_lock import HostReport, look_line, read_report
-from muster.remote.connect import has_own_runner
+from muster.host.call_threads import in_thread
+from muster.providers.kind import Finding, HeadPolicy, kind_of
+from muster.providers.rack.connections import ssh_host
+from muster.providers.rack.host_list import RackHost, rack_hosts
+from muster.providers.rack.host_lock import HostReport, look_line, read_report
 from muster.remote.container import program_of
 from muster.remote.runner import CommandRunner
 from muster.remote.ssh import SshRunner
-from muster.remote.threads import in_thread
 from muster.runtimes.ray.versions import NEWEST, RANGE, is_same_line, is_usable
 
 PROBE_S = 30.0
 MAX_SKEW_S = 30.0  # more, and leases, tokens and logs of the hosts do not agree
 OLDEST_PYTHON = (3, 10)
 AT_ONCE = 64
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    """A Finding is one thing that is wrong, where, and what to do about it."""
-
-    place: str  # an address, or "" for this computer
-    problem: str
-    fix: str
-    is_fatal: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.place or 'this computer'}: {self.problem}; {self.fix}"
 
 
 class Probe(Struct, frozen=True, kw_only=True):
@@ -69,8 +57,8 @@ class Probe(Struct, frozen=True, kw_only=True):
     has_image: bool = True
 
 
-class Expected(Struct, frozen=True, kw_only=True):
-    """An Expected is what a host must have for its part in the cluster."""
+class ExpectedVersions(Struct, frozen=True, kw_only=True):
+    """An ExpectedVersions is what a host must have for its part in the cluster."""
 
     cluster: str
     is_head: bool
@@ -83,7 +71,7 @@ class Expected(Struct, frozen=True, kw_only=True):
     may_be_installed: bool = False  # by initialization_commands
 
 
-def judged(place: str, probe: Probe, expected: Expected) -> list[Finding]:
+def judged(place: str, probe: Probe, expected: ExpectedVersions) -> list[Finding]:
     """Returns what is wrong with one host; only the head's own problems are fatal, workers are skipped."""
     fatal = expected.is_head
     if probe.error:
@@ -109,7 +97,7 @@ def judged(place: str, probe: Probe, expected: Expected) -> list[Finding]:
     ]
 
 
-def _container(probe: Probe, expected: Expected) -> list[tuple[str, str, bool]]:
+def _container(probe: Probe, expected: ExpectedVersions) -> list[tuple[str, str, bool]]:
     """An image of a registry may still be pulled; one that was made on the host may not."""
     program, fatal = expected.program, expected.is_head and not expected.may_be_installed
     if not probe.has_program:
@@ -121,7 +109,7 @@ def _container(probe: Probe, expected: Expected) -> list[tuple[str, str, bool]]:
     return []
 
 
-def _versions(probe: Probe, expected: Expected) -> list[tuple[str, str, bool]]:
+def _versions(probe: Probe, expected: ExpectedVersions) -> list[tuple[str, str, bool]]:
     """Set-up commands may still install what is missing, so that only a wrong version is certain."""
     found, fatal = [], expected.is_head and not expected.has_setup
     numbers = tuple(map(int, re.findall(r"\d+", probe.python)[:2]))
@@ -201,7 +189,7 @@ def here(config: ClusterConfig, *, needs_ssh: bool = True) -> list[Finding]:
             found.append(Finding(place="", problem=f"{name} is missing", fix=f"`sudo apt install {package}`"))
     keys = {config.auth.ssh_private_key, *(host.ssh_private_key for host in config.provider.hosts)}
     for key in sorted(filter(None, keys)) if needs_ssh else ():
-        is_made = config.provider.type == "aws" and not Path(key).expanduser().exists()  # by `up`, then
+        is_made = kind_of(config).makes_key and not Path(key).expanduser().exists()  # by `up`, then
         found += [] if is_made else _key_findings(key)
     for there, local in config.file_mounts.items():
         if not Path(local).expanduser().exists():
@@ -235,13 +223,14 @@ def ray_version() -> str:
         return ""
 
 
-async def preflight(session: ClusterSession) -> list[Finding]:
+async def preflight(session: OpenCluster) -> list[Finding]:
     """Returns everything that is wrong, this computer's first; hosts are asked side by side."""
-    config = session.config
-    if config.provider.type == "aws":
-        return [*here(config), *await asyncio.to_thread(_account, session)]
-    if config.provider.type != "local":
-        found = here(config, needs_ssh=not has_own_runner(session.bare_provider))
+    config, kind, report = session.config, session.kind, session.context.report
+    if kind.preflight is not None:
+        said = await asyncio.to_thread(kind.preflight, session.port, config, lambda step: report("", step))
+        return [*here(config), *said]
+    if kind.head is not HeadPolicy.HOST:
+        found = here(config, needs_ssh=not session.port.has_own_runner())
         return [*found, *await _ask_provider(session)]
     found = here(config)
     if any(one.is_fatal for one in found):
@@ -259,7 +248,7 @@ async def preflight(session: ClusterSession) -> list[Finding]:
     return found
 
 
-async def _ask_provider(session: ClusterSession) -> list[Finding]:
+async def _ask_provider(session: OpenCluster) -> list[Finding]:
     """Returns what is wrong with a user's own class: whether it lists machines, and what a head says."""
     session.context.report("", "asking the provider for its machines")
     provider = session.config.provider
@@ -280,18 +269,10 @@ async def _ask_provider(session: ClusterSession) -> list[Finding]:
     return [replace(one, is_fatal=False) for one in found]  # it runs already, or boots: `up` waits for it
 
 
-def _account(session: ClusterSession) -> list[Finding]:
-    from muster.providers.aws.account import check_account
-
-    report = session.context.report
-    found = check_account(session.bare_provider, session.config, lambda step: report("", step))
-    return [Finding(place="AWS", problem=one.problem, fix=one.fix, is_fatal=one.is_fatal) for one in found]
-
-
-def _expected(config: ClusterConfig, node_type: str, *, is_head: bool) -> Expected:
+def _expected(config: ClusterConfig, node_type: str, *, is_head: bool) -> ExpectedVersions:
     commands = config.head_setup_commands if is_head else config.worker_setup_commands
     container = container_of(config, node_type, is_head=is_head)
-    return Expected(
+    return ExpectedVersions(
         cluster=config.cluster_name,
         is_head=is_head,
         ray=ray_version(),
@@ -304,7 +285,7 @@ def _expected(config: ClusterConfig, node_type: str, *, is_head: bool) -> Expect
     )
 
 
-async def _probe_host(session: ClusterSession, host: RackHost, gate: asyncio.Semaphore) -> Probe:
+async def _probe_host(session: OpenCluster, host: RackHost, gate: asyncio.Semaphore) -> Probe:
     config, clock = session.config, session.context.clock
     commands = config.head_start_ray_commands if host.is_head else config.worker_start_ray_commands
     ports = (gcs_port(commands),) if host.is_head else ()

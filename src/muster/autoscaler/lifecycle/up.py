@@ -16,41 +16,37 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from muster.autoscaler.launch.down import ClusterDown
-from muster.autoscaler.launch.head_file import HeadFile, head_file
-from muster.autoscaler.launch.head_setup import HeadSetup, HeadTarget, auth_of
-from muster.autoscaler.launch.session import ClusterSession, LaunchRecord, Machine
-from muster.base.foreign import error_text
+from muster.autoscaler.lifecycle.down import ClusterDown
+from muster.autoscaler.lifecycle.head import HeadSetup, HeadTarget, auth_of
+from muster.autoscaler.lifecycle.head_file import HeadFile, head_file
+from muster.autoscaler.lifecycle.open import OpenCluster, RunningCluster
 from muster.base.text import counted
-from muster.config.node_launch import RuntimeHashes, head_runtime_hashes, node_launches
+from muster.base.untrusted import error_text
+from muster.config.node_launch import RuntimeHashes, head_runtime_hashes
 from muster.config.schema import ClusterConfig, ProviderConfig
-from muster.config.to_spec import to_spec
-from muster.errors import ClusterError
+from muster.config.to_spec import node_launches, to_spec
+from muster.errors import ClusterError, CommandFailed
 from muster.providers.bootstrap import plain_config
-from muster.providers.compat.clouds import CLOUDS
+from muster.providers.kind import HeadPolicy
+from muster.providers.machines import Machine
 from muster.providers.v1.tags import (
     NODE_KIND_HEAD,
     STATUS_UNINITIALIZED,
     STATUS_UP_TO_DATE,
     TAG_RAY_LAUNCH_CONFIG,
-    TAG_RAY_LAUNCH_REQUEST,
     TAG_RAY_NODE_KIND,
     TAG_RAY_NODE_NAME,
     TAG_RAY_NODE_STATUS,
     TAG_RAY_USER_NODE_TYPE,
 )
+from muster.remote.steps import TAG_RUNTIME_HASH
 
-TAG_RUNTIME = "ray-runtime-config"
-TAG_CONTENTS = "ray-file-mounts-contents"
-STATUS_FAILED = "update-failed"
 WORKERS_LOOK_S = 1.0
-NODE_START_S = 900.0  # Ray's AUTOSCALER_NODE_START_WAIT_S
-SSH_EVERY_S = 5.0  # Ray's AUTOSCALER_NODE_SSH_INTERVAL_S
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpOptions:
-    """UpOptions are what a user may choose for one `up`."""
+    """What a user may choose for one `up`."""
 
     no_restart: bool = False  # leave a Ray that runs as it is
     restart_only: bool = False  # run no set-up commands
@@ -58,26 +54,15 @@ class UpOptions:
     show_output: Callable[[bytes], None] | None = None  # of the commands on the head
 
 
-@dataclass(frozen=True)
-class RunningCluster:
-    """A RunningCluster is what `up` started or found."""
-
-    record: LaunchRecord
-    auth: dict[str, str]  # paths on the head
-    is_new: bool
-    is_changed: bool  # False: everything ran already, as the file says
-    notes: tuple[str, ...] = ()
-
-
 @dataclass
 class ClusterUp:
-    """A ClusterUp is one call of `up`."""
+    """One call of `up` for a cluster whose head is another machine."""
 
-    session: ClusterSession
+    session: OpenCluster
     options: UpOptions = field(default_factory=UpOptions)
 
     def __post_init__(self) -> None:
-        self._creating: asyncio.Future[object] | None = None
+        self._creating: asyncio.Future[None] | None = None
         self._setup: HeadSetup | None = None
         self._request = self.session.context.ids.fresh("up")
 
@@ -87,7 +72,7 @@ class ClusterUp:
         before = await asyncio.to_thread(session.head)
         if before is not None and self._must_replace(before):
             session.context.report(before.ip, "ending a head that the file does not describe any more")
-            await asyncio.to_thread(session.node_provider.terminate_node, before.node_id)
+            await asyncio.to_thread(session.port.terminate_machines, [before.node_id])
             before = None
         notes = await self._end_earlier_heads()
         try:
@@ -114,7 +99,7 @@ class ClusterUp:
 
     def _must_replace(self, head: Machine) -> bool:
         """Returns whether another machine is wanted; the host of a rack is always the same."""
-        if self.session.config.provider.type == "local":
+        if self.session.kind.head is HeadPolicy.HOST:
             return False
         launch = node_launches(self.session.config)[self.session.config.head_type]
         is_same = head.tags.get(TAG_RAY_LAUNCH_CONFIG, launch.launch_hash) == launch.launch_hash
@@ -138,67 +123,65 @@ class ClusterUp:
     async def _bring_up(self, before: Machine | None) -> RunningCluster:
         session = self.session
         # Already: a `down` after a kill must find the cluster.
-        session.write_record(is_up=False, request=self._request)
+        session.write_head(is_up=False, request=self._request)
         head = before or await self._create()
         address = await asyncio.to_thread(session.address, head)
         hashes = await asyncio.to_thread(head_runtime_hashes, for_head_only(session.config))
         target = HeadTarget(head, address, self._head_file(), self._token(), hashes)
         runner = session.runner(head.node_id, login_shell=self.options.login_shells)
         setup = self._setup = HeadSetup(session, target, runner, self.options.show_output)
-        await setup.wait_ready(*self._patience())
+        await setup.wait_ready()
         if before is not None and await self._is_current(setup, before):
             is_edited = await setup.file_differs()
             if is_edited:
                 await setup.write_files()
-            record = session.write_record(is_up=True)
+            record = session.write_head(is_up=True)
             notes = ("the monitor on the head applies what you changed in the file",) if is_edited else ()
             return RunningCluster(
                 record, auth_of(setup.home), is_new=False, is_changed=is_edited, notes=notes
             )
         shares_home = await setup.shares_home(self._request)
-        note = await self._set_up(setup, is_new=before is None, shares_home=shares_home)
-        record = session.write_record(
-            shares_home=shares_home,
-            head_ip=head.ip,
-            head_id=head.node_id,
-            address=address,
-            head_home=setup.home,
-            python=setup.python,
-            is_up=True,
-        )
-        await setup.write_record(record)
+        try:
+            note = await self._set_up(setup, is_new=before is None, shares_home=shares_home)
+        except CommandFailed as error:
+            last = " | ".join(error.last_lines[-3:])
+            shown = f"; its last output: {last}" if last and last not in str(error) else ""
+            raise ClusterError(f"could not set up the head: {error}{shown}") from error
+        record = session.write_head(is_up=True)
         notes = (note,) if note else ()
         return RunningCluster(
             record, auth_of(setup.home), is_new=before is None, is_changed=True, notes=notes
         )
 
     async def _set_up(self, setup: HeadSetup, *, is_new: bool, shares_home: bool) -> str:
-        if not self.options.restart_only or self.session.config.docker.container_name or is_new:
-            await self._tag(setup, {TAG_RAY_NODE_STATUS: "setting-up"})
-            await setup.set_up()
-        await setup.write_files()
-        await setup.install_muster()
-        if is_new or not self.options.no_restart:
-            await setup.start_ray()
-        if is_new and not shares_home:
-            await setup.send_ledger()
-        note = await setup.start_monitor()
-        await setup.wait_for_monitor()
-        if not shares_home:
-            await setup.fetch_ledger()
-        hashes = setup.target.hashes
-        done = {TAG_RAY_NODE_STATUS: STATUS_UP_TO_DATE, TAG_RUNTIME: hashes.runtime}
-        await self._tag(setup, {**done, TAG_CONTENTS: hashes.contents or ""})
+        async with setup.node.tagging(setup.target.hashes):
+            await setup.prepare(is_restart_only=self.options.restart_only and not is_new)
+            await setup.write_files()
+            await setup.install_muster()
+            if is_new or not self.options.no_restart:
+                await setup.start_ray()
+            if is_new and not shares_home:
+                await setup.send_ledger()
+            machine = setup.target.machine
+            record = self.session.write_head(
+                setup.target.address,
+                shares_home=shares_home,
+                ip=machine.ip,
+                node_id=machine.node_id,
+                home=setup.home,
+                python=setup.python,
+            )
+            await setup.write_record(record)  # before the monitor, which adds itself
+            note = await setup.start_monitor()
+            await setup.wait_for_monitor()
+            if not shares_home:
+                await self.session.pull_ledger(setup.runner)
         return note
-
-    async def _tag(self, setup: HeadSetup, tags: dict[str, str]) -> None:
-        v1 = self.session.node_provider
-        await asyncio.to_thread(v1.set_node_tags, setup.target.machine.node_id, tags)
 
     async def _is_current(self, setup: HeadSetup, head: Machine) -> bool:
         """Returns whether the head was set up from the same file, and its monitor reports it as running."""
         hashes: RuntimeHashes = setup.target.hashes
-        is_same = head.tags.get(TAG_RUNTIME) == hashes.runtime
+        is_same = head.tags.get(TAG_RUNTIME_HASH) == hashes.runtime
         is_done = head.tags.get(TAG_RAY_NODE_STATUS) == STATUS_UP_TO_DATE
         return is_same and is_done and not self.options.restart_only and await setup.is_running()
 
@@ -214,39 +197,31 @@ class ClusterUp:
             TAG_RAY_USER_NODE_TYPE: config.head_type,
             TAG_RAY_NODE_STATUS: STATUS_UNINITIALIZED,
             TAG_RAY_LAUNCH_CONFIG: launch.launch_hash,
-            TAG_RAY_LAUNCH_REQUEST: self._request,
         }
-        create = session.node_provider.create_node
+        create = session.port.create_head
         # Shielded: a call that was made is waited for even after Ctrl-C, or its machine would be forgotten.
-        self._creating = asyncio.ensure_future(asyncio.to_thread(create, dict(launch.node_config), tags, 1))
+        self._creating = asyncio.ensure_future(asyncio.to_thread(create, self._request, launch, tags))
         await asyncio.shield(self._creating)
-        limit_s, every_s = self._patience()
-        clock = session.context.clock
-        give_up = clock.monotonic() + limit_s
+        timing, clock = session.head_timing(), session.context.clock
+        give_up = clock.monotonic() + timing.ready_s
         while clock.monotonic() < give_up:
             head = await asyncio.to_thread(session.head)
             if head is not None and head.ip:
                 return head
-            await asyncio.sleep(min(1.0, every_s))
-        raise ClusterError(f"the head's machine had no address within {limit_s:g} s; look at your provider")
-
-    def _patience(self) -> tuple[float, float]:
-        given = self.session.context.environment
-        limit = _number(given.get("AUTOSCALER_NODE_START_WAIT_S"), NODE_START_S)
-        every = _number(given.get("AUTOSCALER_NODE_SSH_INTERVAL_S"), SSH_EVERY_S)
-        return (min(limit, 60.0) if self.session.config.provider.type == "local" else limit), every
+            await asyncio.sleep(min(1.0, timing.interval_s))
+        raise ClusterError(
+            f"the head's machine had no address within {timing.ready_s:g} s", fix="look at your provider"
+        )
 
     def _head_file(self) -> HeadFile:
         """Returns the head's file; a provider's class may change what goes there."""
         session = self.session
-        prepare = getattr(session.node_provider, "prepare_for_head_node", None)
-        if session.config.provider.type not in (*CLOUDS, "external") or prepare is None:
+        prepared = session.port.prepare_for_head(plain_config(session.config))
+        if prepared is None:
             return head_file(session.data, session.filled)
-        given = plain_config(session.config)
-        prepared = prepare(given)
         changed = {
             key: value
-            for key, value in (prepared if isinstance(prepared, dict) else given).items()
+            for key, value in prepared.items()
             if key in ("provider", "auth", "available_node_types", "file_mounts")
             and (session.filled is not None or value != plain_config(session.config).get(key))
         }
@@ -275,14 +250,17 @@ class ClusterUp:
             done = await ClusterDown(self.session).run()
         except Exception as problem:  # noqa: BLE001 - told beside the first one
             raise ClusterError(
-                f"{error_text(error)}; and giving back what was begun failed too ({error_text(problem)}): "
-                f"run `muster down {self.session.file}`"
+                f"{error_text(error)}",
+                fix=(
+                    f"and giving back what was begun failed too ({error_text(problem)}): "
+                    f"run `muster down {self.session.file}`"
+                ),
             ) from error
         if done.left:
             left = "; ".join(f"{machine} ({why})" for machine, why in done.left.items())
             raise ClusterError(
-                f"{error_text(error)}; and these machines are left: {left}; run `muster down "
-                f"{self.session.file}`"
+                f"{error_text(error)}",
+                fix=(f"and these machines are left: {left}; run `muster down {self.session.file}`"),
             ) from error
 
 
@@ -325,10 +303,3 @@ def _undisturbed(report: Callable[[str, str], None]) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-
-
-def _number(text: str | None, default: float) -> float:
-    try:
-        return float(text) if text else default
-    except ValueError:
-        return default

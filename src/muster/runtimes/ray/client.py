@@ -198,7 +198,9 @@ class GcsClient:
         except _ray_errors() as error:
             if _ANOTHER_CLUSTER not in str(error):
                 raise self._translated(error) from None
-        self._forget(client)
+        with self._lock:
+            if self._client is client:
+                self._client = None
         client = self._connected()
         try:
             return work(client)
@@ -223,11 +225,6 @@ class GcsClient:
             self.generation += cluster_id != self._cluster_id
             self._client, self._cluster_id = client, cluster_id
             return client
-
-    def _forget(self, client: object) -> None:
-        with self._lock:
-            if self._client is client:
-                self._client = None
 
     def _probe(self) -> None:
         """Connects once: a refusal is known at once, Ray's client would try for its whole timeout."""

@@ -9,10 +9,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.foreign import message_text, shielded
 from muster.base.ids import NodeId, RequestId
+from muster.base.untrusted import call_safely, message_text
 from muster.cluster.model import DrainFailure
 from muster.cluster.plan import Drain
+from muster.cluster.ports import Drainer
 from muster.runtimes.ray.client import GcsClient
 
 THREADS = 8  # one slow node does not keep the others waiting
@@ -23,7 +24,7 @@ _IDLE_TERMINATION = 1
 _PREEMPTION = 2
 
 
-class GcsDrainer:
+class GcsDrainer(Drainer):
     """A GcsDrainer sends drains; one that was refused or not delivered comes back from `poll`."""
 
     def __init__(self, client: GcsClient, clock: Clock | None = None) -> None:
@@ -71,7 +72,7 @@ class GcsDrainer:
 
     def _ask(self, action: Drain) -> None:
         try:
-            accepted, why = shielded(lambda: self._send(action))
+            accepted, why = call_safely(lambda: self._send(action))
         except Exception as error:  # noqa: BLE001 - it must come back as a failure, not end in a thread
             accepted, why = False, message_text(error)
         with self._lock:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ray.core.generated import autoscaler_pb2 as pb
 
 from muster.base.resources import SCALE
-from muster.cluster.model import ClusterSpec, Demand, Gang, LabelOperator, NodeType, Selector, Strategy
+from muster.cluster.model import ClusterSpec, Demand, Gang, LabelOperator, NodeType, Strategy
 from muster.cluster.plan import ScalingReport
 from muster.runtimes.ray.parse import GANG_PREFIX
 
@@ -78,7 +78,12 @@ def request(demand: Demand) -> pb.ResourceRequest:
     """Returns one request, as Ray would have sent it."""
     message = pb.ResourceRequest(resources_bundle=demand.shape.to_floats())
     for selector in demand.selectors:
-        _add_selector(message, selector)
+        # Adds to the message itself: the type of its parts has another name in older Rays.
+        conditions = message.label_selectors.add().label_constraints
+        for match in selector:
+            conditions.add(
+                label_key=match.key, operator=_OPERATORS[match.operator], label_values=match.values
+            )
     if demand.avoid is not None:
         apart = message.placement_constraints.add().anti_affinity
         apart.label_name, apart.label_value = demand.avoid
@@ -110,19 +115,15 @@ def _bundles(gang: Gang, bundles: Iterable[Demand]) -> list[pb.ResourceRequest]:
     return requests
 
 
-def _add_selector(message: pb.ResourceRequest, selector: Selector) -> None:
-    """Adds to the message itself: the type of its parts has another name in older Rays."""
-    conditions = message.label_selectors.add().label_constraints
-    for match in selector:
-        conditions.add(label_key=match.key, operator=_OPERATORS[match.operator], label_values=match.values)
-
-
 def cluster_config(spec: ClusterSpec) -> pb.ClusterConfig:
     """Returns how large the cluster may become; Ray's libraries and RayEngine ask before they wait."""
     names = sorted({name for one in spec.node_types for name in one.resources})
     return pb.ClusterConfig(
         node_group_configs=[_group(one) for one in spec.node_types],
-        min_resources={name: _at_least(spec, name) for name in names},
+        min_resources={
+            name: sum(one.resources.units(name) * one.min_nodes for one in spec.node_types) // SCALE
+            for name in names
+        },
         max_resources={name: spec.most_of(name) // SCALE for name in names},
     )
 
@@ -131,10 +132,6 @@ def _group(node_type: NodeType) -> pb.NodeGroupConfig:
     resources = {name: int(quantity) for name, quantity in node_type.resources.to_floats().items()}
     counts = {"min_count": node_type.min_nodes, "max_count": node_type.most_nodes}
     return pb.NodeGroupConfig(name=node_type.name, resources=resources, **counts)
-
-
-def _at_least(spec: ClusterSpec, resource: str) -> int:
-    return sum(one.resources.units(resource) * one.min_nodes for one in spec.node_types) // SCALE
 
 
 def _whole_seconds(at: float) -> int:

@@ -142,7 +142,14 @@ def find_address(given: str | None = None) -> str:
     if not address:
         raise EngineUnreachable(f"no Ray cluster is named: {_FIX}")
     if address == "auto":
-        return _on_this_machine()
+        # The address in the file that `ray start --head` leaves.
+        file = Path(environment().get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+        try:
+            return file.read_text(encoding="utf-8").strip()
+        except OSError:
+            raise EngineUnreachable(
+                f"RAY_ADDRESS is auto, but no head runs on this machine: {_FIX}"
+            ) from None
     if "://" in address:
         raise EngineUnreachable(f"{address} is Ray Client, which does not lead to the GCS: {_FIX}")
     return address
@@ -152,12 +159,3 @@ def _drivers() -> str:
     if not is_driver():
         return ""
     return str(sys.modules["ray"].get_runtime_context().gcs_address)
-
-
-def _on_this_machine() -> str:
-    """Returns the address in the file that `ray start --head` leaves."""
-    file = Path(environment().get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError:
-        raise EngineUnreachable(f"RAY_ADDRESS is auto, but no head runs on this machine: {_FIX}") from None

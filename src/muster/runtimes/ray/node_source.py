@@ -60,8 +60,19 @@ class GcsNodeSource:
         state = autoscaler_pb2.GetClusterResourceStateReply.FromString(reply).cluster_resource_state
         report = parse_state(state)
         if "labels" not in autoscaler_pb2.NodeState.DESCRIPTOR.fields_by_name:
-            report = replace(report, nodes=self._with_labels(report.nodes))
-        version = self._onward(state.cluster_resource_state_version)
+            # The nodes with the labels they were started with, which older Rays do not report here.
+            if any(node.node_id not in self._labels for node in report.nodes):
+                known = self._client.node_labels()
+                self._labels = {node.node_id: known.get(node.node_id, {}) for node in report.nodes}
+            with_labels = tuple(
+                replace(node, labels={**self._labels[node.node_id], **node.labels}) for node in report.nodes
+            )
+            report = replace(report, nodes=with_labels)
+        # A version that never falls: a lower one is a restarted GCS, as one GCS answers in order.
+        if self._restarts_at + state.cluster_resource_state_version < self._newest:
+            self._restarts_at = self._newest
+        self._newest = self._restarts_at + state.cluster_resource_state_version
+        version = self._newest
         return replace(
             report,
             version=version,
@@ -77,16 +88,6 @@ class GcsNodeSource:
             self._changes.log(logging.WARNING, "drivers", f"drivers cannot be listed: {error}")
             return None
 
-    def _with_labels(self, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
-        """Returns the nodes with the labels they were started with, which older Rays do not report here.
-
-        They never change, so that they are read only when a node joins.
-        """
-        if any(node.node_id not in self._labels for node in nodes):
-            known = self._client.node_labels()
-            self._labels = {node.node_id: known.get(node.node_id, {}) for node in nodes}
-        return tuple(replace(node, labels={**self._labels[node.node_id], **node.labels}) for node in nodes)
-
     def _with_room_on_fresh(self, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
         """Returns the nodes as reported, but those that have just joined as free as they came."""
         now, known = self._clock.monotonic(), self._joined
@@ -101,16 +102,12 @@ class GcsNodeSource:
             return nodes
         return tuple(replace(node, available=node.total) if node.node_id in fresh else node for node in nodes)
 
-    def _onward(self, version: int) -> int:
-        """Returns a version that never falls: a lower one is a restarted GCS, as one GCS answers in order."""
-        if self._restarts_at + version < self._newest:
-            self._restarts_at = self._newest
-        self._newest = self._restarts_at + version
-        return self._newest
-
     def publish(self, version: int, report: ScalingReport) -> None:
         """Reports to the GCS, which silently drops a version lower than the last, and takes an equal one."""
-        floor = self._known_floor()
+        if self._floor_of != self._client.generation or self._floor_of == 0:
+            self._floor = self.published_version()
+            self._floor_of = self._client.generation
+        floor = self._floor
         from muster.runtimes.ray.messages import scaling_state
 
         self._client.report_state(scaling_state(max(version, floor), report).SerializeToString())
@@ -122,9 +119,3 @@ class GcsNodeSource:
 
         status = autoscaler_pb2.GetClusterStatusReply.FromString(reply)
         return int(status.autoscaling_state.autoscaler_state_version)
-
-    def _known_floor(self) -> int:
-        if self._floor_of != self._client.generation or self._floor_of == 0:
-            self._floor = self.published_version()
-            self._floor_of = self._client.generation
-        return self._floor

@@ -49,12 +49,17 @@ class Unreadable:
 
 def parse_state(state: autoscaler_pb2.ClusterResourceState) -> RuntimeReport:
     """Returns one snapshot of the cluster."""
+    # A task that asks for shares of its placement group, which no machine offers, waits for the group,
+    # listed as a separate gang; or for room inside it, where no machine helps.
+    outside_groups = (
+        row
+        for row in state.pending_resource_requests
+        if not any(_SHARE_OF_A_GROUP.search(name) for name in row.request.resources_bundle)
+    )
     return RuntimeReport(
         version=state.cluster_resource_state_version,
         nodes=tuple(parse_node(node) for node in state.node_states),
-        demands=_rows(
-            parse_counted, (row for row in state.pending_resource_requests if not _in_a_group(row.request))
-        ),
+        demands=_rows(parse_counted, outside_groups),
         gangs=_rows(parse_gang, state.pending_gang_resource_requests),
         constraints=_rows(parse_constraint, state.cluster_resource_constraints),
     )
@@ -97,15 +102,6 @@ def parse_counted(row: autoscaler_pb2.ResourceRequestByCount) -> Demand:
     return _demand(row.request, row.count)
 
 
-def _in_a_group(request: autoscaler_pb2.ResourceRequest) -> bool:
-    """Returns whether a task or actor asks for shares of its placement group, which no machine offers.
-
-    Such a task waits for the group, listed as a gang of its own; or for room inside it, where no machine
-    helps.
-    """
-    return any(_SHARE_OF_A_GROUP.search(name) for name in request.resources_bundle)
-
-
 def parse_constraint(row: autoscaler_pb2.ClusterResourceConstraint) -> Constraint:
     return Constraint(demands=tuple(parse_counted(one) for one in row.resource_requests))
 
@@ -123,8 +119,11 @@ def parse_gang(row: autoscaler_pb2.GangResourceRequest) -> Gang:
         for _, where in options
         if where is not None and where.HasField("locality_constraint")
     ]
+    labels = (_constraint_label(one) for request in asked for one in request.placement_constraints)
+    # The group's id, as nodes that hold one of its bundles carry it.
+    by_label = next((name[len(GANG_PREFIX) :] for name in labels if name.startswith(GANG_PREFIX)), "")
     return Gang(
-        gang_id=_id_by_label(asked) or gang_id,
+        gang_id=by_label or gang_id,
         strategy=_STRATEGIES.get(rest.partition("|")[0]) or _strategy(asked),
         options=tuple(
             _bundles(requests, () if where is None else parse_selector(where.label_selector))
@@ -190,12 +189,6 @@ def _avoided(request: autoscaler_pb2.ResourceRequest) -> tuple[str, str] | None:
 def _constraint_label(constraint: autoscaler_pb2.PlacementConstraint) -> str:
     field = "affinity" if constraint.HasField("affinity") else "anti_affinity"
     return str(getattr(constraint, field).label_name)
-
-
-def _id_by_label(requests: Sequence[autoscaler_pb2.ResourceRequest]) -> str:
-    """Returns the group's id, as nodes that hold one of its bundles carry it."""
-    labels = (_constraint_label(one) for request in requests for one in request.placement_constraints)
-    return next((name[len(GANG_PREFIX) :] for name in labels if name.startswith(GANG_PREFIX)), "")
 
 
 def _strategy(requests: Sequence[autoscaler_pb2.ResourceRequest]) -> Strategy:

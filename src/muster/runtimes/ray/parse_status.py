@@ -41,7 +41,10 @@ def parse_status(reply: autoscaler_pb2.GetClusterStatusReply) -> ClusterStatus:
         failed_nodes=tuple(one for one in nodes if one.node_status == "DEAD"),
         pending_launches=tuple(_launch(one) for one in ours.pending_instance_requests),
         failed_launches=tuple(_failure(one) for one in ours.failed_instance_requests),
-        pending_nodes=tuple(_pending(one) for one in ours.pending_instances),
+        pending_nodes=tuple(
+            PendingNode(**{name: getattr(one, name) for name in PendingNode.__struct_fields__})
+            for one in ours.pending_instances
+        ),
         cluster_resource_usage=_sum(one for one in nodes if one.node_status != "DEAD"),
         resource_demands=_demands(state, ours),
         stats=Stats(
@@ -106,10 +109,6 @@ def _failure(row: autoscaler_pb2.FailedInstanceRequest) -> LaunchInfo:
         failed_ts_s=row.failed_ts,
         details=row.reason,
     )
-
-
-def _pending(row: autoscaler_pb2.PendingInstance) -> PendingNode:
-    return PendingNode(**{name: getattr(row, name) for name in PendingNode.__struct_fields__})
 
 
 def _demands(

@@ -5,7 +5,10 @@ Without the flag `ray status` shows nothing of it, and `request_resources` of Ra
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from muster.cluster.model import ClusterSpec
+from muster.cluster.ports import TickResult
 from muster.runtimes.ray.client import GcsClient
 
 AUTOSCALER_SPACE = "__autoscaler"
@@ -20,15 +23,21 @@ USAGE_VERSION = "extra_usage_tag_autoscaler_version"
 class StatePublisher:
     """A StatePublisher writes what changed, and everything to a head that restarted."""
 
-    def __init__(self, client: GcsClient) -> None:
-        self._client = client
+    def __init__(self, client: GcsClient, metrics_address: Callable[[], str] = lambda: "") -> None:
+        self._client, self._metrics_address = client, metrics_address
         self._published_generation = 0
         self._published_config = b""
         self._published_metrics = ""
 
+    def on_tick(self, tick: TickResult) -> None:
+        if tick.runtime is not None:
+            self.publish(tick.spec, self._metrics_address())
+
     def publish(self, spec: ClusterSpec, metrics_address: str = "") -> None:
         """Writes the limits and the metrics address (ip:port); raises an EngineError when the GCS is away."""
-        self._publish_flag()
+        # Reads the flag each time: a head that is still starting writes its own value over it.
+        if self._client.kv_get(V2_FLAG, AUTOSCALER_SPACE) != b"1":
+            self._client.kv_put(V2_FLAG, b"1", AUTOSCALER_SPACE)
         from muster.runtimes.ray.messages import cluster_config
 
         if self._published_generation != self._client.generation:
@@ -43,11 +52,6 @@ class StatePublisher:
         if metrics_address != self._published_metrics:
             self._client.kv_put(METRICS_ADDRESS, metrics_address.encode())
             self._published_metrics = metrics_address
-
-    def _publish_flag(self) -> None:
-        """Reads the flag each time: a head that is still starting writes its own value over it."""
-        if self._client.kv_get(V2_FLAG, AUTOSCALER_SPACE) != b"1":
-            self._client.kv_put(V2_FLAG, b"1", AUTOSCALER_SPACE)
 
 
 def autoscaler_reports(client: GcsClient, above: int = 0) -> tuple[object, ...]:

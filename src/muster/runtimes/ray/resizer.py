@@ -7,11 +7,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from muster.base.foreign import message_text, shielded
 from muster.base.ids import RequestId
+from muster.base.untrusted import call_safely, message_text
 from muster.cluster.model import ResizeFailure
 from muster.cluster.plan import ResizeNode
-from muster.cluster.ports import CloudProvider, ReportsResizes
+from muster.cluster.ports import CloudProvider
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.native import check_ray, parameters_of
 
@@ -21,12 +21,7 @@ THREADS = 4
 
 
 def resizer_for(client: GcsClient, provider: CloudProvider, stack: ExitStack) -> GcsResizer | None:
-    """Returns what lets nodes count another size, closed by `stack`.
-
-    None where no machine changes its size, now or later, or no node can count it.
-    """
-    if not provider.traits().resizable and not isinstance(provider, ReportsResizes):
-        return None
+    """Returns what lets nodes count another size, closed by `stack`; None where no node can count it."""
     if not parameters_of("resize_raylet_resource_instances"):
         if provider.traits().resizable:
             logger.warning("machines are not resized: nodes of Ray %s cannot count another size", check_ray())
@@ -65,7 +60,7 @@ class GcsResizer:
 
     def _send(self, action: ResizeNode) -> None:
         try:
-            shielded(lambda: self._client.resize_node(action.node_id, action.desired.to_floats()))
+            call_safely(lambda: self._client.resize_node(action.node_id, action.desired.to_floats()))
         except Exception as error:  # noqa: BLE001 - it must come back as a failure, not end in a thread
             failure = ResizeFailure(cloud_id=action.cloud_id, message=message_text(error), is_of_node=True)
             with self._lock:

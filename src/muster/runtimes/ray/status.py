@@ -18,8 +18,14 @@ def status_text(status: ClusterStatus) -> str:
         "Active nodes": _by_type(status.active_nodes),
         "Idle nodes": _by_type(status.idle_nodes),
         "Launching": (f"{one.count} {one.ray_node_type_name}" for one in status.pending_launches),
-        "Arriving": (_arriving(one) for one in status.pending_nodes),
-        "Failed launches": (_refused(one) for one in status.failed_launches),
+        "Arriving": (
+            f"{one.instance_id}: {one.ray_node_type_name}, {one.details.lower() or 'starting'}"
+            for one in status.pending_nodes
+        ),
+        "Failed launches": (
+            f"{one.count} {one.ray_node_type_name}: {one.details or 'no reason was given'}"
+            for one in status.failed_launches
+        ),
         "Dead nodes": _by_type(status.failed_nodes),
         "Usage": (_used(one) for one in status.cluster_resource_usage),
         "Waiting": (*_tasks(demands.ray_task_actor_demand), *_gangs(demands.placement_group_demand)),
@@ -40,14 +46,6 @@ def status_text(status: ClusterStatus) -> str:
 def _by_type(nodes: Iterable[NodeInfo]) -> Iterator[str]:
     counts = Counter(one.ray_node_type_name or f"node_{one.node_id}" for one in nodes)
     return (f"{count} {name}" for name, count in sorted(counts.items()))
-
-
-def _arriving(node: PendingNode) -> str:
-    return f"{node.instance_id}: {node.ray_node_type_name}, {node.details.lower() or 'starting'}"
-
-
-def _refused(launch: LaunchInfo) -> str:
-    return f"{launch.count} {launch.ray_node_type_name}: {launch.details or 'no reason was given'}"
 
 
 def _used(usage: ResourceUsage) -> str:
