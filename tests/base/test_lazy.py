@@ -44,7 +44,7 @@ def test_a_name_whose_home_is_loaded_already_is_bound_at_once(monkeypatch):
 
 
 def test_an_unknown_name_is_an_attribute_error_that_names_the_package(package):
-    with pytest.raises(AttributeError, match="module 'lazy_package' has no attribute 'Other'"):
+    with pytest.raises(AttributeError, match=r"lazy_package.*Other"):
         _ = package.Other
 
 

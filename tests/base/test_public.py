@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.errors import ConfigError, InvalidTransition, hide_frames, is_deliberate, public
+from muster.errors import ConfigError, InvalidTransition, StoreError, hide_frames, is_deliberate, public
 
 HERE = "test_public.py"
 OURS = "ours"
@@ -177,3 +177,11 @@ def test_development_mode_shows_everything(words, shown):
     script = f"import sys; sys.path.insert(0, {source!r}); from muster import tune; tune.uniform('0', 1)"
     done = subprocess.run([sys.executable, *words, "-c", script], capture_output=True, text=True, check=False)
     assert ("muster/tune/search/sample.py" in done.stderr) is shown
+
+
+def test_an_error_keeps_its_fix_next_to_its_place_and_ends_with_it():
+    error = ConfigError("is missing", path="provider.type", file="c.yaml", line=3, fix="add it")
+    assert (error.path, error.file, error.line, error.fix) == ("provider.type", "c.yaml", 3, "add it")
+    assert str(error) == "c.yaml:3: provider.type: is missing; add it"
+    again = pickle.loads(pickle.dumps(StoreError("is locked", fix="wait")))
+    assert (str(again), again.fix, StoreError("is locked").fix) == ("is locked; wait", "wait", "")

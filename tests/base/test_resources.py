@@ -26,7 +26,7 @@ def test_a_quantity_becomes_whole_units_of_a_ten_thousandth(quantity, units):
     "quantity", [math.nan, math.inf, -math.inf, -1, -1e-9, MAX_QUANTITY * 1.01, 10**400, None, "many", [1]]
 )
 def test_a_quantity_that_is_no_sane_amount_is_refused_by_name(quantity):
-    with pytest.raises(ValueError, match="resource 'GPU'"):
+    with pytest.raises(ValueError, match="GPU"):
         to_units("GPU", quantity)
 
 

@@ -12,7 +12,7 @@ from tests.providers.process.stand_in import until
 
 from muster.host import processes
 from muster.host.machine import process_activity
-from muster.host.processes import lives, mark_of, send
+from muster.host.processes import identify, is_alive, send
 
 
 @pytest.fixture
@@ -24,19 +24,19 @@ def sleeper():
 
 
 def test_a_process_lives_until_it_is_gone(sleeper) -> None:
-    mark = mark_of(sleeper.pid)
-    before = lives(mark)
+    mark = identify(sleeper.pid)
+    before = is_alive(mark)
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # a zombie now: its parent has not looked
-    as_zombie = lives(mark)
+    as_zombie = is_alive(mark)
     sleeper.wait()
-    assert (before, as_zombie, lives(mark), mark_of(sleeper.pid)) == (True, False, False, None)
+    assert (before, as_zombie, is_alive(mark), identify(sleeper.pid)) == (True, False, False, None)
 
 
 def test_the_same_number_with_another_start_is_another_process(sleeper) -> None:
-    mark = mark_of(sleeper.pid)
-    assert not lives(replace(mark, started=mark.started + "0"))
-    assert not lives(replace(mark, boot="the boot before"))
+    mark = identify(sleeper.pid)
+    assert not is_alive(replace(mark, started=mark.started + "0"))
+    assert not is_alive(replace(mark, boot="the boot before"))
 
 
 def test_a_signal_goes_to_the_process_that_was_seen_and_to_no_later_one(sleeper) -> None:
@@ -49,7 +49,7 @@ def test_a_signal_goes_to_the_process_that_was_seen_and_to_no_later_one(sleeper)
 
 def test_we_are_in_the_table_and_never_signal_ourselves() -> None:
     (we,) = [one for one in processes.table() if one.pid == os.getpid()]
-    assert (we, we.parent, we.session, we.lives) == (
+    assert (we, we.parent, we.session, we.is_alive) == (
         processes.find(os.getpid()),
         os.getppid(),
         os.getsid(0),
@@ -73,9 +73,9 @@ def test_psutil_tells_the_same_as_proc(monkeypatch, sleeper) -> None:
     before = processes.find(sleeper.pid)
     monkeypatch.setattr(processes, "_has_proc", lambda: False)
     other = processes.find(sleeper.pid)
-    same = ("pid", "parent", "session", "name", "lives")
+    same = ("pid", "parent", "session", "name", "is_alive")
     assert [getattr(other, name) for name in same] == [getattr(before, name) for name in same]
-    assert lives(mark_of(sleeper.pid))
+    assert is_alive(identify(sleeper.pid))
     assert (other.pid, other.started) in [(one.pid, one.started) for one in processes.table()]
     with subprocess.Popen(["sleep", "600"], env={"MUSTER_MARK": "1"}) as marked:
         try:
@@ -84,7 +84,7 @@ def test_psutil_tells_the_same_as_proc(monkeypatch, sleeper) -> None:
             marked.kill()
     os.kill(sleeper.pid, signal.SIGKILL)
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
-    assert not processes.find(sleeper.pid).lives
+    assert not processes.find(sleeper.pid).is_alive
 
 
 def test_a_stopped_process_cannot_run_and_an_ended_one_does_nothing(sleeper) -> None:

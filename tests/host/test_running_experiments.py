@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from muster.host.processes import ProcessMark, mark_of
+from muster.host.processes import ProcessIdentity, identify
 from muster.host.running_experiments import RunningExperiment, promised_twice, recorded
 
 
 def running(directory, pid=7, **promised):
     return RunningExperiment(
-        directory=directory, promised=promised, mark=ProcessMark(pid=pid, started="1", boot="b")
+        directory=directory, promised=promised, mark=ProcessIdentity(pid=pid, started="1", boot="b")
     )
 
 
@@ -23,7 +23,7 @@ def test_experiments_see_each_other_while_they_run(tmp_path):
     with recorded(folder, running("a", CPU=2.0)) as before:
         with recorded(folder, running("b", CPU=1.0)) as others:
             assert (before, [each.directory for each in others]) == ([], ["a"])
-            assert others[0].mark == mark_of(os.getpid())
+            assert others[0].mark == identify(os.getpid())
         with recorded(folder, running("c")) as others:
             assert [each.directory for each in others] == ["a"]
     assert list(folder.iterdir()) == []

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from muster.base.clock import SystemClock
-from muster.host.processes import lives
+from muster.host.processes import is_alive
 from muster.host.supervisor import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -44,7 +44,7 @@ def supervise(folder, *program, before=""):
 def running(folder, starts=1):
     def look():
         state = read_state(folder)
-        return state if state and state.starts >= starts and lives(state.program) else None
+        return state if state and state.starts >= starts and is_alive(state.program) else None
 
     return wait_for(look)
 
@@ -87,7 +87,7 @@ def test_a_program_that_is_killed_is_back_and_both_end_when_told(tmp_path):
     assert second.program != first.program
     command = [sys.executable, "-m", "muster.host.supervisor", "stop", str(tmp_path)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "ended\n"
-    assert (supervisor.wait(PATIENCE_S), lives(second.program)) == (0, False)
+    assert (supervisor.wait(PATIENCE_S), is_alive(second.program)) == (0, False)
     assert not (tmp_path / "supervisor.json").exists()
     supervisor.stderr.close()
 
@@ -98,11 +98,11 @@ def test_what_a_killed_supervisor_left_running_is_ended_by_the_next(tmp_path):
     first = running(tmp_path)
     supervisor.kill()
     supervisor.communicate(timeout=PATIENCE_S)
-    assert lives(first.program)
+    assert is_alive(first.program)
     following = supervise(tmp_path, *SLEEPER)
-    wait_for(lambda: not lives(first.program))
+    wait_for(lambda: not is_alive(first.program))
     second = running(tmp_path)
     following.kill()
     following.communicate(timeout=PATIENCE_S)
     assert stop_supervisor(tmp_path, SystemClock()) is True
-    assert not lives(second.program)
+    assert not is_alive(second.program)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    "muster.testing.ledger_contract.writes",
-    "muster.testing.ledger_contract.history",
-    "muster.testing.trial_store_contract",
+    "tests.contracts.ledger_contract.writes",
+    "tests.contracts.ledger_contract.history",
+    "tests.contracts.trial_store_contract",
 )

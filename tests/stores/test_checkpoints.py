@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import threading
 
 import fsspec
 import pytest
+from tests.support.builders import reported
 
 from muster.base.clock import SystemClock
 from muster.errors import StoreError
@@ -27,7 +29,6 @@ from muster.stores.checkpoints import (
 )
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.stores.storage import Storage
-from muster.testing.builders import reported
 from muster.trials.checkpoints import deletable, register
 from muster.trials.events import CheckpointToDelete
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
@@ -79,11 +80,11 @@ def test_a_failed_publish_leaves_the_old_one_and_no_rest(tmp_path, source, monke
     ref = made(tmp_path, 1, source)
     monkeypatch.setattr(publishing, "FULL_DISK_S", 0.0)
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(StoreError, match=r"cannot publish checkpoint .*No space left"):
+    with pytest.raises(StoreError, match=r"checkpoint_000001: \[Errno 28\]"):
         publish(source, ref.path)
     assert os.listdir(tmp_path / "trial") == ["checkpoint_000001"]
     assert CheckpointStore(Storage(tmp_path)).problem(ref) is None
-    with pytest.raises(StoreError, match="cannot publish"):
+    with pytest.raises(StoreError, match=r"checkpoint_000002: \[Errno 2\]"):
         publish(tmp_path / "missing", tmp_path / "trial" / "checkpoint_000002")
     assert os.listdir(tmp_path / "trial") == ["checkpoint_000001"]
 
@@ -152,9 +153,8 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_next_older(tmp_path, sour
     damage(tmp_path / "trial" / "checkpoint_000002")
     with caplog.at_level(logging.WARNING):
         assert store.newest_usable([refs[2], refs[0], refs[1]]) == refs[1]
-    assert [record.getMessage() for record in caplog.records] == [
-        f"checkpoint cannot be used, trying an older one path={refs[2].path} why={why}"
-    ]
+    (record,) = caplog.records
+    assert record.getMessage().endswith(f" path={refs[2].path} why={why}")
 
 
 def test_without_a_usable_checkpoint_there_is_none(tmp_path):
@@ -187,7 +187,7 @@ def test_remote_checkpoints_are_checked_fetched_and_deleted_alike(tmp_path, sour
     store.fetch(ref, tmp_path / "here")
     assert files_in(tmp_path / "here") == CONTENT
     fsspec.filesystem("memory").pipe_file("/muster-checkpoints/exp/trial/checkpoint_000001/model.bin", b"m")
-    assert store.problem(ref) == "its file model.bin has 1 bytes instead of 1000"
+    assert re.findall(r"model\.bin|\d+", store.problem(ref)) == ["model.bin", "1", "1000"]
     store.delete(ref)
     store.delete(ref)
     assert (store.problem(ref), store.listed("trial")) == ("it does not exist", ())
@@ -239,7 +239,7 @@ def test_what_cannot_be_flushed_is_kept(caplog):
     queue = queue_of(gone.append, refuse)
     queue.discard(refs_of(1))
     assert (queue.close(5.0), gone) == (True, [])
-    assert "checkpoints are kept, the store cannot be flushed count=1 why=disk gone" in caplog.text
+    assert " count=1 why=disk gone" in caplog.text
 
 
 def test_a_deletion_that_fails_is_logged_and_the_others_go_on(caplog):
@@ -253,7 +253,7 @@ def test_a_deletion_that_fails_is_logged_and_the_others_go_on(caplog):
     queue = queue_of(delete)
     queue.discard(refs_of(1, 2))
     assert (queue.close(5.0), gone) == (True, [2])
-    assert "checkpoint could not be deleted path=/x/1 why=no permission" in caplog.text
+    assert " path=/x/1 why=no permission" in caplog.text
 
 
 def test_a_deletion_that_hangs_blocks_nobody():
@@ -320,4 +320,5 @@ def test_a_storage_that_does_not_answer_costs_no_trial_its_progress(tmp_path, ca
     ref = CheckpointRef(path=f"{tmp_path}/trial/checkpoint_000001", index=1)
     with caplog.at_level(logging.WARNING):
         assert store.newest_usable([ref]) == ref
-    assert "cannot check a checkpoint, assuming that it is complete" in caplog.text
+    (record,) = caplog.records
+    assert "checkpoint_000001" in record.getMessage()

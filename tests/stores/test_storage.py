@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from tests.support.builders import created, reported, started
 
 from muster.base.clock import ManualClock, SystemClock
 from muster.errors import ConfigError, StoreError
@@ -16,7 +18,6 @@ from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
 from muster.stores.mirror import Mirror, MirrorInterval
 from muster.stores.storage import MARKER, Storage
 from muster.stores.uploads import Uploader
-from muster.testing.builders import created, reported, started
 
 
 class Flaky(MemoryFileSystem):
@@ -93,7 +94,7 @@ def test_validation_leaves_the_marker(storage):
 
 @pytest.mark.conformance("C-247")
 def test_a_failed_download_leaves_no_target(storage, tmp_path):
-    with pytest.raises(StoreError, match=r"cannot fetch .*nothing"):
+    with pytest.raises(StoreError, match=r"/nothing: FileNotFoundError: "):
         storage.download_dir("nothing", tmp_path / "target")
     assert not (tmp_path / "target").exists()
     (tmp_path / "target").mkdir()
@@ -103,9 +104,9 @@ def test_a_failed_download_leaves_no_target(storage, tmp_path):
 
 
 def test_names_may_not_lead_outside_and_not_all_is_deleted(storage):
-    with pytest.raises(StoreError, match="leads outside"):
+    with pytest.raises(StoreError, match=r"^'a/\.\./\.\.': "):
         storage.join("a/../..")
-    with pytest.raises(StoreError, match="refusing to delete all"):
+    with pytest.raises(StoreError, match=r"\bexp: .*\bdelete\b"):
         storage.delete_dir("")
 
 
@@ -115,7 +116,7 @@ def test_a_storage_is_a_value(tmp_path):
     assert (Storage(tmp_path).path, Storage(tmp_path).is_local) == (tmp_path, True)
     assert Storage("memory://a/b").join("c", "", "d/e") == "memory://a/b/c/d/e"
     assert repr(Storage("memory://a")) == "Storage('memory://a')"
-    with pytest.raises(StoreError, match="not on this machine"):
+    with pytest.raises(StoreError, match=r"^memory://a: "):
         _ = Storage("memory://a").path
 
 
@@ -132,7 +133,7 @@ def test_an_unknown_protocol_says_what_to_install():
 
 def test_an_unwritable_place_is_named(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreError, match=rf"cannot write {tmp_path}/file/exp/"):
+    with pytest.raises(StoreError, match=f"{tmp_path}.*/file/exp/"):
         Storage(tmp_path / "file" / "exp").validate()
 
 
@@ -216,8 +217,8 @@ def test_a_failed_copy_is_tried_again_with_growing_waits_and_told(mirror, remote
     assert (waits, remote.calls.count("/exp/trial/result")) == ([1.0, 2.0, 4.0, 4.0], 5)
     problems = mirror.poll_problems()
     assert len(problems) == 5
-    assert problems[1] == (
-        "cannot write /exp/trial/result: ConnectionError: reset by peer (failure 2; trying again in 2 s)"
+    assert re.search(
+        r" /exp/trial/result: ConnectionError: reset by peer \(failure 2; .* 2 s\)$", problems[1]
     )
     assert mirror.poll_problems() == ()
     remote.broken.clear()

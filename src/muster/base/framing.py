@@ -59,9 +59,9 @@ def frame(kind: int, payload: bytes = b"") -> bytes:
     return HEADER.pack(len(payload), kind) + payload
 
 
-def pack(value: Any) -> bytes:  # noqa: ANN401 - anything plain
-    """Returns plain data as bytes; ValueError when it is not plain."""
-    return marshal.dumps(value, _MARSHAL)
+def pack(value: Any, *, is_small: bool = False) -> bytes:  # noqa: ANN401 - anything plain
+    """Returns plain data as bytes, fewer but more slowly if `is_small`; ValueError when it is not plain."""
+    return marshal.dumps(value, marshal.version if is_small else _MARSHAL)
 
 
 def unpack(payload: bytes) -> Any:  # noqa: ANN401 - whatever was packed

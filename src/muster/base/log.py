@@ -8,12 +8,11 @@ from collections.abc import Mapping
 
 def fields(values: Mapping[str, object]) -> str:
     """Returns `{"a": 1, "b": "x y"}` as `a=1 b='x y'`."""
-    return " ".join(f"{key}={_shown(value)}" for key, value in values.items())
-
-
-def _shown(value: object) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return repr(text) if " " in text or not text else text
+    parts = []
+    for key, value in values.items():
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        parts.append(f"{key}={repr(text) if ' ' in text or not text else text}")
+    return " ".join(parts)
 
 
 class OnChange:

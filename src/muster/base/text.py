@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time  # only to format a given time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 ELLIPSIS = "…"
 _IN_BYTES = frozenset({"memory", "object_store_memory"})
@@ -46,6 +46,17 @@ def short_duration(seconds: float | None) -> str:
 def moment(at: float) -> str:
     """Returns the local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def padded(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
+    """Returns the cells of a table's row, each as wide as its column; numbers are aligned right.
+
+    Example:
+        >>> " ".join(padded(["ab", "1"], [4, 3], [False, True]))
+        'ab     1'
+    """
+    columns = zip(cells, widths, right, strict=False)
+    return [cell.rjust(width) if is_right else cell.ljust(width) for cell, width, is_right in columns]
 
 
 def clock_time(at: float) -> str:
@@ -126,13 +137,15 @@ def used_of(used: Mapping[str, float], total: Mapping[str, float], names: tuple[
         >>> used_of({"CPU": 1}, {"CPU": 2, "memory": 2e9}, ("CPU", "memory"))
         'CPU 1/2, memory 0/2 GB'
     """
-    return ", ".join(_share(name, used.get(name, 0.0), total[name]) for name in names if name in total)
-
-
-def _share(name: str, used: float, total: float) -> str:
-    if name in _IN_BYTES and total >= 1e6:
-        return f"{name} {'<0.01' if 0 < used < 1e7 else f'{used / 1e9:.3g}'}/{total / 1e9:.3g} GB"
-    return f"{name} {used:g}/{total:g}"
+    shares = []
+    for name in names:
+        if name in total:
+            part, whole = used.get(name, 0.0), total[name]
+            amounts = f"{part:g}/{whole:g}"
+            if name in _IN_BYTES and whole >= 1e6:
+                amounts = f"{'<0.01' if 0 < part < 1e7 else f'{part / 1e9:.3g}'}/{whole / 1e9:.3g} GB"
+            shares.append(f"{name} {amounts}")
+    return ", ".join(shares)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

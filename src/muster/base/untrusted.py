@@ -17,7 +17,7 @@ class ForeignExit(Exception):
     """A ForeignExit stands for a SystemExit, a CancelledError or the like that code of others has raised."""
 
 
-def shielded(call: Callable[[], T]) -> T:
+def call_safely(call: Callable[[], T]) -> T:
     """Returns what the call returns; whatever it raises is an Exception, except a user's Ctrl-C."""
     try:
         return call()
@@ -35,15 +35,15 @@ def error_text(error: BaseException) -> str:
 def message_text(error: BaseException) -> str:
     """Returns the message of an error; one that cannot be made is described."""
     try:
-        return shielded(lambda: str(error))
+        return call_safely(lambda: str(error))
     except Exception as broken:  # noqa: BLE001 - shown is what is known
         return f"(its message cannot be shown: str() raised {type(broken).__name__})"
 
 
-def shown(value: object) -> str:
+def describe(value: object) -> str:
     """Returns the beginning of a value's repr; of a value without a usable one, its type."""
     try:
-        return shielded(lambda: repr(value))[:MAX_SHOWN]
+        return call_safely(lambda: repr(value))[:MAX_SHOWN]
     except Exception as broken:  # noqa: BLE001 - shown is what is known
         return f"<{type(value).__name__}: repr() raised {type(broken).__name__}>"
 
@@ -51,7 +51,7 @@ def shown(value: object) -> str:
 _RAYS = ("ray.tune.", "ray.train.", "ray.air.")
 
 
-def rays_own(value: object, prefixes: tuple[str, ...] = _RAYS) -> str:
+def ray_object_hint(value: object, prefixes: tuple[str, ...] = _RAYS) -> str:
     """Returns what to do about an object, or a class, of Ray Tune where one of ours is needed; "" for others.
 
     Scripts that are changed from one to the other import some names from the wrong one.

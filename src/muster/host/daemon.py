@@ -11,7 +11,7 @@ from pathlib import Path
 
 from muster.base.clock import Clock
 from muster.host import processes
-from muster.host.processes import ProcessMark
+from muster.host.processes import ProcessIdentity
 
 POLL_S = 0.05
 KILLED_S = 5.0
@@ -33,22 +33,22 @@ def start_daemon(command: Sequence[str], *, environment: Mapping[str, str], log:
     return process.pid
 
 
-def end(mark: ProcessMark, *, clock: Clock, patience_s: float) -> bool:
+def end(mark: ProcessIdentity, *, clock: Clock, patience_s: float) -> bool:
     """Sends SIGTERM, waits, then kills; returns False when exactly this process was not running."""
-    if not processes.lives(mark):
+    if not processes.is_alive(mark):
         return False
     for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, KILLED_S)):
         found = processes.find(mark.pid)
-        processes.send([found] if found is not None and processes.lives(mark) else [], number)
+        processes.send([found] if found is not None and processes.is_alive(mark) else [], number)
         if wait_until_gone(mark, clock=clock, patience_s=wait_s):
             break
     return True
 
 
-def wait_until_gone(mark: ProcessMark, *, clock: Clock, patience_s: float) -> bool:
+def wait_until_gone(mark: ProcessIdentity, *, clock: Clock, patience_s: float) -> bool:
     """Returns whether the process ended in time."""
     give_up = clock.monotonic() + patience_s
-    while processes.lives(mark):
+    while processes.is_alive(mark):
         with contextlib.suppress(ChildProcessError):
             os.waitpid(mark.pid, os.WNOHANG)  # a child of this process would stay as a zombie
         if clock.monotonic() >= give_up:

@@ -37,7 +37,7 @@ class FileLock:
         try:
             descriptor = os.open(side, os.O_RDWR | os.O_CREAT | FLAGS, 0o644)
         except OSError as error:
-            raise StoreError(f"{side}: {error.strerror}; this user must be able to write it") from error
+            raise StoreError(f"{side}: {error.strerror}", fix="this user must be able to write it") from error
         try:
             _wait(descriptor, guarded, clock, wait_s)
             os.ftruncate(descriptor, 0)
@@ -74,8 +74,10 @@ def _wait(descriptor: int, guarded: Path, clock: Clock, wait_s: float) -> None:
     while not _try(descriptor):
         if clock.monotonic() >= deadline:
             raise LedgerLocked(
-                f"{guarded}: in use by another muster (process {_holder(descriptor)}); stop that one, or "
-                f"give this one a path of its own. Reading commands work while it runs"
+                f"{guarded}: in use by another muster (process {_holder(descriptor)})",
+                fix=(
+                    "stop that one, or give this one a path of its own. Reading commands work while it runs"
+                ),
             )
         clock.sleep(RETRY_S)
 

@@ -19,9 +19,9 @@ def environment() -> MutableMapping[str, str]:
 
 
 def boot_code(module: str) -> str:
-    """Returns the text for `python -c` that runs a part of the engines; its first argument is `sys.path`."""
+    """Returns the text for `python -c` that runs `main` of a module; its first argument is `sys.path`."""
     path = "import sys; sys.path[:] = sys.argv[1].split(chr(10))"
-    return f"{path}; from muster.engines.{module} import main; main()"
+    return f"{path}; from {module} import main; main()"
 
 
 def gpu_ids() -> tuple[str, ...]:

@@ -19,8 +19,8 @@ _PROC = "/proc"
 _ENDED = frozenset(("Z", "X", "zombie", "dead"))  # letters of the kernel, names of psutil
 
 
-class ProcessMark(Struct, frozen=True, kw_only=True):
-    """A ProcessMark names one process for ever: no later one with the same id has the same mark."""
+class ProcessIdentity(Struct, frozen=True, kw_only=True):
+    """A ProcessIdentity names one process forever: no later one with the same id has the same mark."""
 
     pid: int
     started: str  # in the system's own unit; only compared
@@ -38,7 +38,7 @@ class ProcessInfo(Struct, frozen=True, kw_only=True):
     name: str
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         return self.state not in _ENDED
 
     @property
@@ -52,18 +52,18 @@ def find(pid: int) -> ProcessInfo | None:
     return _from_proc(pid) if _has_proc() else _from_psutil(pid)
 
 
-def mark_of(pid: int) -> ProcessMark | None:
+def identify(pid: int) -> ProcessIdentity | None:
     """Returns the mark of the process with this id; None when there is none."""
     process = find(pid)
-    return None if process is None else ProcessMark(pid=pid, started=process.started, boot=boot_id())
+    return None if process is None else ProcessIdentity(pid=pid, started=process.started, boot=boot_id())
 
 
-def lives(mark: ProcessMark | None) -> bool:
+def is_alive(mark: ProcessIdentity | None) -> bool:
     """Returns whether exactly this process still runs."""
     if mark is None or mark.boot != boot_id():
         return False
     process = find(mark.pid)
-    return process is not None and process.started == mark.started and process.lives
+    return process is not None and process.started == mark.started and process.is_alive
 
 
 def table() -> list[ProcessInfo]:

@@ -14,7 +14,7 @@ import msgspec
 
 from muster.base.ids import RandomIds
 from muster.host.machine import hostname
-from muster.host.processes import ProcessMark, lives, mark_of
+from muster.host.processes import ProcessIdentity, identify, is_alive
 from muster.host.regular_file import read_regular
 
 
@@ -23,7 +23,7 @@ class RunningExperiment(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: str
     promised: Mapping[str, float]
-    mark: ProcessMark | None = None
+    mark: ProcessIdentity | None = None
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def recorded(folder: Path, own: RunningExperiment) -> Iterator[list[RunningExper
     file = folder / f"{host}{os.getpid()}{RandomIds().fresh('')}"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.encode(msgspec.structs.replace(own, mark=mark_of(os.getpid()))))
+        file.write_bytes(msgspec.json.encode(msgspec.structs.replace(own, mark=identify(os.getpid()))))
         others = [each for path in sorted(folder.glob(f"{host}*")) if path != file for each in _living(path)]
     try:
         yield others
@@ -45,7 +45,7 @@ def recorded(folder: Path, own: RunningExperiment) -> Iterator[list[RunningExper
 def _living(file: Path) -> Iterator[RunningExperiment]:
     with suppress(OSError, msgspec.MsgspecError):  # it has just ended, or is being written
         found = msgspec.json.decode(read_regular(file, beginning=100_000), type=RunningExperiment)
-        if lives(found.mark):
+        if is_alive(found.mark):
             yield found
         else:
             file.unlink(missing_ok=True)

@@ -24,7 +24,12 @@ class ScratchDirectory:
         if self._path is None or not os.path.isdir(self._path):
             self._sweep()
             self._path, self._owner = tempfile.mkdtemp(prefix=self._prefix), os.getpid()
-            self._lock = _locked(self._path)
+            # Locks the directory before its lock file gets its name: no process ever finds it unlocked.
+            early = os.path.join(self._path, f"{_LOCK}.new")
+            lock = os.open(early, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.rename(early, os.path.join(self._path, _LOCK))
+            self._lock = lock
             atexit.register(self.remove)
         return os.path.join(self._path, *names)
 
@@ -50,12 +55,3 @@ class ScratchDirectory:
                     shutil.rmtree(entry.path, ignore_errors=True)
                 finally:
                     os.close(lock)
-
-
-def _locked(folder: str) -> int:
-    """Locks the directory before its lock file gets its name: no process ever finds it unlocked."""
-    early = os.path.join(folder, f"{_LOCK}.new")
-    lock = os.open(early, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    os.rename(early, os.path.join(folder, _LOCK))
-    return lock

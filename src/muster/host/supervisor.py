@@ -27,7 +27,7 @@ from muster.errors import LedgerLocked, MusterError
 from muster.host import daemon
 from muster.host.atomic_write import atomic_write
 from muster.host.file_lock import FileLock
-from muster.host.processes import ProcessMark, lives, mark_of
+from muster.host.processes import ProcessIdentity, identify, is_alive
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -48,8 +48,8 @@ def pause_after(before_s: float, ran_s: float) -> float:
 class SupervisorState(Struct, frozen=True, kw_only=True):
     """A SupervisorState is the file by which a supervisor and its program are found again."""
 
-    supervisor: ProcessMark | None
-    program: ProcessMark | None = None
+    supervisor: ProcessIdentity | None
+    program: ProcessIdentity | None = None
     starts: int = 0
     pause_s: float = 0.0
 
@@ -87,7 +87,7 @@ class Supervisor:
         self._what, self._clock, self._say = what, clock, say
         self._stopped = threading.Event()
         self._starts, self._pause_s = 0, 0.0
-        self._own = mark_of(os.getpid())
+        self._own = identify(os.getpid())
 
     def stop(self) -> None:
         self._stopped.set()
@@ -96,7 +96,10 @@ class Supervisor:
         """Starts the program until it is told to stop; what an earlier supervisor left running is ended."""
         lock = FileLock.acquire(self._what.state, clock=self._clock, wait_s=0.0)
         try:
-            self._end_leftover()
+            known = read_state(self._what.directory)
+            if known is not None and known.program is not None and is_alive(known.program):
+                self._say(f"ending process {known.program.pid}, which an earlier supervisor has left")
+                daemon.end(known.program, clock=self._clock, patience_s=END_S)
             self._run_before()
             while not self._stopped.is_set():
                 self._one_run()
@@ -105,13 +108,6 @@ class Supervisor:
         finally:
             self._what.state.unlink(missing_ok=True)
             lock.release()
-
-    def _end_leftover(self) -> None:
-        """The program of a supervisor that was killed still runs, and nobody would start it again."""
-        known = read_state(self._what.directory)
-        if known is not None and known.program is not None and lives(known.program):
-            self._say(f"ending process {known.program.pid}, which an earlier supervisor has left")
-            daemon.end(known.program, clock=self._clock, patience_s=END_S)
 
     def _run_before(self) -> None:
         if not self._what.before:
@@ -138,7 +134,7 @@ class Supervisor:
             self._note(None, 0.0)
             self._say(f"{self._what.program[0]} cannot be started: {error.strerror}; trying again")
         else:
-            self._note(mark_of(child.pid), began)
+            self._note(identify(child.pid), began)
             self._watch(child)
             how = "was ended" if self._stopped.is_set() else f"ended with {child.returncode}"
             self._say(f"process {child.pid} {how} after {self._clock.monotonic() - began:.0f} s")
@@ -158,7 +154,7 @@ class Supervisor:
             child.kill()
             child.wait()
 
-    def _note(self, program: ProcessMark | None, began: float) -> None:
+    def _note(self, program: ProcessIdentity | None, began: float) -> None:
         state = SupervisorState(
             supervisor=self._own, program=program, starts=self._starts, pause_s=self._pause_s
         )
@@ -189,7 +185,7 @@ def stop_supervisor(directory: Path, clock: Clock) -> bool:
     if known is None:
         return False
     ended = known.supervisor is not None and daemon.end(known.supervisor, clock=clock, patience_s=END_S + 10)
-    if known.program is not None and lives(known.program):  # the supervisor was killed
+    if known.program is not None and is_alive(known.program):  # the supervisor was killed
         ended = daemon.end(known.program, clock=clock, patience_s=END_S) or ended
     state_file(directory).unlink(missing_ok=True)
     return ended

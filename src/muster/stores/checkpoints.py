@@ -85,7 +85,8 @@ class CheckpointStore:
             if MANIFEST not in sizes:
                 return None  # made by another program: only its existence is known
             manifest = msgspec.json.decode(place.read(f"{name}/{MANIFEST}" if name else MANIFEST))
-            return _difference(manifest["files"], _without_manifest(sizes))
+            content = {file: length for file, length in sizes.items() if file != MANIFEST}
+            return _difference(manifest["files"], content)
         except (MusterError, msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
             if place is self._elsewhere and isinstance(error, MusterError):
                 # No progress is given up because a network is down: who needs the files waits for them.
@@ -156,10 +157,6 @@ def _difference(wanted: dict[str, int], found: dict[str, int]) -> str | None:
     return None
 
 
-def _without_manifest(sizes: dict[str, int]) -> dict[str, int]:
-    return {name: size for name, size in sizes.items() if name != MANIFEST}
-
-
 class DeletionQueue:
     """A DeletionQueue deletes checkpoints in its own thread. Failures are logged, never raised.
 
@@ -184,7 +181,9 @@ class DeletionQueue:
         with self._wake:
             self._ready.extend(refs)
             self._wake.notify_all()
-        self._start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="muster-deletions", daemon=True)
+            self._thread.start()
 
     def drain(self, timeout_s: float) -> bool:
         """Waits for what was queued; False when the time was not enough."""
@@ -206,11 +205,6 @@ class DeletionQueue:
         if self._thread is not None:
             self._thread.join(1.0)
         return is_done
-
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="muster-deletions", daemon=True)
-            self._thread.start()
 
     def _run(self) -> None:
         while True:

@@ -115,11 +115,12 @@ class Mirror:
     def missing(self) -> tuple[str, ...]:
         """Returns the files that the storage lacks in their current state. Any thread may call this."""
         files = [name for name in local_sizes(self.source) if not _is_skipped(name) and self._wanted(name)]
-        return tuple(name for name in [*files, STORE_NAME] if self._is_missing(name))
-
-    def _is_missing(self, name: str) -> bool:
-        print_, copied = self._print(name), self._copied.get(name)
-        return print_ is not None and (copied is None or copied[0] != print_)
+        lacking = []
+        for name in [*files, STORE_NAME]:
+            print_, copied = self._print(name), self._copied.get(name)
+            if print_ is not None and (copied is None or copied[0] != print_):
+                lacking.append(name)
+        return tuple(lacking)
 
     def step(self, *, everything: bool = False) -> bool:
         """Copies what changed and is due; with `everything`, all. Returns whether nothing is left."""
@@ -146,17 +147,14 @@ class Mirror:
         for name in names:
             delete_directory(self.source / name)
 
-    def _take(self, everything: bool) -> list[str]:
-        with self._lock:
-            names = [""] if everything or "" in self._changed else list(self._changed)
-            self._changed.clear()
-        return names
-
     def _files(self, everything: bool, *, with_store: bool) -> list[str]:
         """Returns the files to copy now, sorted; the others get a time."""
         began = self.clock.monotonic()
         found = set(self._due) | set(self._trouble)
-        for name in self._take(everything or with_store):
+        with self._lock:
+            names = [""] if everything or with_store or "" in self._changed else list(self._changed)
+            self._changed.clear()
+        for name in names:
             place = self.source / name
             inside = local_sizes(place) if place.is_dir() else {"": 0}
             found.update("/".join(part for part in (name, file) if part) for file in inside)
@@ -229,11 +227,12 @@ class Mirror:
     def _copy(self, name: str, file: Path, print_: Print | None) -> None:
         if print_ is None:
             return
-        if self._lacks_files(name):
+        folder, _, last = name.rpartition("/")
+        if last == MANIFEST and any(each.startswith(f"{folder}/") for each in self._trouble):
             self._due[name] = self.clock.monotonic() + self._pace.retry_s
             return
         try:
-            if not self._is_longer_there(name, print_):
+            if not (self._shared(name) and (self.storage.size(name) or 0) > print_[0]):
                 self.storage.upload_file(file, name)
         except StoreError as error:
             if file.exists():  # else it was deleted under our hands, which is no failure
@@ -244,14 +243,6 @@ class Mirror:
         self._settled(name)
         self._copied[name] = (print_, self.clock.monotonic())
         self.copied_files += 1
-
-    def _lacks_files(self, name: str) -> bool:
-        """Returns whether a file beside this manifest could not be copied."""
-        folder, _, last = name.rpartition("/")
-        return last == MANIFEST and any(each.startswith(f"{folder}/") for each in self._trouble)
-
-    def _is_longer_there(self, name: str, print_: Print) -> bool:
-        return self._shared(name) and (self.storage.size(name) or 0) > print_[0]
 
     def _failed(self, name: str, error: StoreError) -> None:
         self._due.pop(name, None)
@@ -273,13 +264,10 @@ class Mirror:
                 except StoreError as error:
                     self._put_off(trouble, error)
                 else:
-                    self._forget(name)
-
-    def _forget(self, name: str) -> None:
-        with self._lock:
-            self._discarded.pop(name, None)
-        for file in [file for file in self._copied if file.startswith(f"{name}/")]:
-            del self._copied[file]
+                    with self._lock:
+                        self._discarded.pop(name, None)
+                    for file in [file for file in self._copied if file.startswith(f"{name}/")]:
+                        del self._copied[file]
 
 
 def _manifests_last(name: str) -> tuple[bool, str]:

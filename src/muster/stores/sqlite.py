@@ -64,7 +64,7 @@ class Database:
         """Opens the file as its one writer and creates or migrates it; LedgerLocked: another writer lives."""
         real = Path(os.path.realpath(path))
         if not real.parent.is_dir():
-            raise StoreError(f"{real}: its directory does not exist; create {real.parent} first")
+            raise StoreError(f"{real}: its directory does not exist", fix=f"create {real.parent} first")
         lock = FileLock.acquire(real, clock=clock, wait_s=wait_s)
         try:
             database = cls(real, _connect(real, "rwc", wait_s, schema.repair), lock, schema.repair)
@@ -93,18 +93,20 @@ class Database:
             for suffix in ("", "-journal", "-wal", "-shm"):  # SQLite would wait for a FIFO, and follow links
                 refuse_irregular(f"{path}{suffix}")
         except OSError as error:
-            raise StoreError(f"{error.filename}: {error.strerror}; only regular files are read") from error
+            raise StoreError(
+                f"{error.filename}: {error.strerror}", fix="only regular files are read"
+            ) from error
         real = Path(os.path.realpath(path))
         if not real.is_file():
-            raise StoreError(f"{real}: no such file; {schema.unfound}")
+            raise StoreError(f"{real}: no such file", fix=f"{schema.unfound}")
         connection = _connect(real, "ro", wait_s, schema.repair, any_thread=any_thread)
         database = cls(real, connection, None, schema.repair)
         with _closed_on_error(database):
             version = database._check_kind(schema)
             if version != len(schema.steps):
                 raise LedgerCorrupt(
-                    f"{real}: schema version {version}, this muster reads {len(schema.steps)}; "
-                    f"start the newer muster on it once"
+                    f"{real}: schema version {version}, this muster reads {len(schema.steps)}",
+                    fix="start the newer muster on it once",
                 )
         return database
 
@@ -138,7 +140,7 @@ class Database:
             self.execute("COMMIT")
 
     @contextlib.contextmanager
-    def one_look(self) -> Iterator[None]:
+    def read_transaction(self) -> Iterator[None]:
         """Reads inside see one committed state."""
         self.execute("BEGIN")
         with self._rolled_back_on_error():
@@ -218,7 +220,8 @@ class Database:
             return 0
         if application_id != schema.application_id:
             raise LedgerCorrupt(
-                f"{self.path}: an SQLite file, but not a muster {schema.name}; give muster a path of its own"
+                f"{self.path}: an SQLite file, but not a muster {schema.name}",
+                fix="give muster a path of its own",
             )
         found = str(self.execute("PRAGMA quick_check(1)")[0][0])
         if found != "ok":
@@ -232,15 +235,17 @@ class Database:
             raise LedgerCorrupt(_damaged(self.path, f"no readable schema version: {rows!r}", self._repair))
         if rows[0][0] > known:
             raise LedgerCorrupt(
-                f"{self.path}: schema version {rows[0][0]}, this muster knows up to {known}; "
-                f"it was written by a newer muster: upgrade this one"
+                f"{self.path}: schema version {rows[0][0]}, this muster knows up to {known}",
+                fix="it was written by a newer muster: upgrade this one",
             )
         return int(rows[0][0])
 
     def _harden(self, schema: Schema) -> None:
         mode = str(self.execute("PRAGMA journal_mode = WAL")[0][0])
         if mode != "wal":
-            raise StoreError(f"{self.path}: its file system cannot do WAL ({mode}); put it on a local disk")
+            raise StoreError(
+                f"{self.path}: its file system cannot do WAL ({mode})", fix="put it on a local disk"
+            )
         self.execute(f"PRAGMA synchronous = {schema.synchronous}")  # FULL: on the disk before we act on it
         self.execute("PRAGMA fullfsync = ON")  # macOS: a plain fsync stops at the drive's cache
         self.execute(f"PRAGMA wal_autocheckpoint = {schema.log_pages}")
@@ -273,7 +278,7 @@ def _connect(
         return _checked(f"{path.as_uri()}?mode={mode}", wait_s, any_thread)
     except sqlite3.Error as error:
         # A cleanly closed WAL file in a directory that we may not write to: no other process can be writing.
-        if mode == "ro" and isinstance(error, sqlite3.OperationalError) and not _has_wal(path):
+        if mode == "ro" and isinstance(error, sqlite3.OperationalError) and not Path(f"{path}-wal").exists():
             with contextlib.suppress(sqlite3.Error):
                 return _checked(f"{path.as_uri()}?mode=ro&immutable=1", wait_s, any_thread)
         raise explained(error, path, repair) from error
@@ -292,10 +297,6 @@ def _checked(uri: str, wait_s: float, any_thread: bool) -> sqlite3.Connection:
     return connection
 
 
-def _has_wal(path: Path) -> bool:
-    return Path(f"{path}-wal").exists()
-
-
 def _damaged(path: Path, what: str, repair: str) -> str:
     return f"{path}: damaged ({what}). Nothing was changed. {repair}"
 
@@ -305,17 +306,22 @@ def explained(error: sqlite3.Error, path: Path, repair: str = LEDGER_REPAIR) -> 
     text = str(error).lower()
     if "locked" in text or "busy" in text:
         return LedgerLocked(
-            f"{path}: another program is writing to it (an open sqlite3 shell?); close that one"
+            f"{path}: another program is writing to it (an open sqlite3 shell?)", fix="close that one"
         )
     if any(sign in text for sign in ("malformed", "not a database", "encrypted", "no such", "corrupt")):
         return LedgerCorrupt(_damaged(path, str(error), repair))
     if "full" in text:
-        return StoreFull(f"{path}: the disk is full; nothing was written. Free some space on it")
+        return StoreFull(f"{path}: the disk is full", fix="nothing was written. Free some space on it")
     if "i/o" in text:
         return StoreFull(
-            f"{path}: {error}; nothing was written. Is the disk full, a quota or a file-size limit reached, "
-            f"or the disk gone?"
+            f"{path}: {error}",
+            fix=(
+                "nothing was written. Is the disk full, a quota or a file-size limit reached, "
+                "or the disk gone?"
+            ),
         )
     if "readonly" in text or "unable to open" in text or "permission" in text:
-        return StoreError(f"{path}: {error}; check that this user may read and write it and its directory")
-    return StoreError(f"{path}: {error}; nothing was written")
+        return StoreError(
+            f"{path}: {error}", fix="check that this user may read and write it and its directory"
+        )
+    return StoreError(f"{path}: {error}", fix="nothing was written")

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from muster.base.clock import Clock
 from muster.errors import ConfigError, StoreError
 from muster.host.regular_file import read_regular
-from muster.session.filesystems import as_fsspec
+from muster.session.checkpoint import as_fsspec
 
 T = TypeVar("T")
 MARKER = ".validate_storage_marker"
@@ -48,7 +48,11 @@ class Storage:
 
     def join(self, *parts: str) -> str:
         """Returns the path or URL of something below."""
-        return "/".join([self.uri, *(_inner(part) for part in parts if part)])
+        cleaned = [part.strip("/") for part in parts if part]
+        for part in cleaned:
+            if ".." in part.split("/"):
+                raise StoreError(f"{part!r}: leads outside of the storage")
+        return "/".join([self.uri, *cleaned])
 
     def below(self, *parts: str) -> Storage:
         """Returns a directory inside as a separate place."""
@@ -86,7 +90,8 @@ class Storage:
             filesystem.invalidate_cache(path)
             if not filesystem.isdir(path):
                 return ()
-            return tuple(sorted(_last(entry) for entry in filesystem.ls(path, detail=False)))
+            entries = filesystem.ls(path, detail=False)
+            return tuple(sorted(str(entry).rstrip("/").rpartition("/")[2] for entry in entries))
 
     def sizes(self, name: str = "") -> dict[str, int]:
         """Returns every file below a directory with its size, by its name relative to the directory."""
@@ -217,8 +222,9 @@ class Storage:
         except (ImportError, ValueError) as error:
             scheme = address.partition("://")[0]
             raise ConfigError(
-                f"{address}: {error}; install the package that brings fsspec the protocol {scheme!r}",
+                f"{address}: {error}",
                 path="storage_path",
+                fix=f"install the package that brings fsspec the protocol {scheme!r}",
             ) from error
         return filesystem, str(path)
 
@@ -259,14 +265,3 @@ def local_sizes(directory: str | Path) -> dict[str, int]:
             with contextlib.suppress(FileNotFoundError):
                 found[os.path.relpath(file, directory).replace(os.sep, "/")] = os.stat(file).st_size
     return dict(sorted(found.items()))
-
-
-def _inner(part: str) -> str:
-    cleaned = part.strip("/")
-    if ".." in cleaned.split("/"):
-        raise StoreError(f"{part!r}: leads outside of the storage")
-    return cleaned
-
-
-def _last(path: str) -> str:
-    return str(path).rstrip("/").rpartition("/")[2]

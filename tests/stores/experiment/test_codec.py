@@ -6,10 +6,10 @@ import math
 
 import msgspec
 import pytest
+from tests.support.builders import created, started
 
 from muster.stores.experiment.codec import ExperimentLocation, pack, pack_batch, unpack, unpack_batch
 from muster.stores.experiment.trial_rows import RowBuffer
-from muster.testing.builders import created, started
 from muster.trials.events import TrialReported
 from muster.trials.model import CheckpointRef
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.contracts.trial_store_contract import TrialStoreContract
+from tests.support.builders import created, started
 
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.testing.builders import created, started
-from muster.testing.trial_store_contract import TrialStoreContract
 
 
 class TestSqliteTrialStore(TrialStoreContract):

@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # started by its path
+
+from tests.support.builders import reported
 
 from muster.errors import StoreError
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.testing.builders import reported
 
 
 def say(line):

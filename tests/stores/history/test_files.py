@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.sim.backtest.recorded import RecordedCluster
+from tests.sim.backtest.recorded import RecordedCluster, read_past
 
 from muster.errors import HistoryDamaged, StoreError
 from muster.stores.history.files import (
@@ -17,7 +17,6 @@ from muster.stores.history.files import (
     segments,
 )
 from muster.stores.history.follower import HistoryFollower
-from muster.stores.history.past import read_past
 
 SMALL = HistoryLimits(block_bytes=6000, segment_bytes=6000, total_bytes=20_000)
 
@@ -88,7 +87,7 @@ def test_a_block_that_was_changed_is_named_and_the_next_file_is_read(recorded):
     content = bytearray(first.read_bytes())
     content[len(content) // 2] ^= 0xFF
     first.write_bytes(content)
-    with pytest.raises(HistoryDamaged, match=r"00000001\.history: damaged \(the block at byte \d+"):
+    with pytest.raises(HistoryDamaged, match=r"00000001\.history: damaged .*\b\d+\b"):
         list(read_history(recorded.folder))
     said: list[str] = []
     found = list(read_history(recorded.folder, said.append))
@@ -115,9 +114,9 @@ def test_what_is_not_a_history_is_named_in_one_sentence(tmp_path, content, said)
 
 
 def test_a_directory_without_a_history_says_so(tmp_path):
-    with pytest.raises(StoreError, match="no history in it"):
+    with pytest.raises(StoreError, match="`history`"):
         list(read_history(tmp_path))
-    with pytest.raises(StoreError, match="no such file or directory"):
+    with pytest.raises(StoreError, match="/nothing: "):
         list(read_history(tmp_path / "nothing"))
 
 

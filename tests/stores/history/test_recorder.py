@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.sim.backtest.recorded import RecordedCluster, spec, with_offers
+from tests.sim.backtest.recorded import RecordedCluster, read_past, spec, with_offers
 
 from muster.base.forecast import ComingWork, Forecast
 from muster.base.resources import Resources
+from muster.cluster.cost import cost_of
 from muster.cluster.model import NodeStatus, Offer
-from muster.cluster.spend import cost_of
+from muster.cluster.ports import TickResult
 from muster.cluster.states import TERMINAL, InstanceState
 from muster.stores.history.files import read_history
-from muster.stores.history.past import cost_until, read_past
-from muster.stores.history.recorder import HEARTBEAT_S, HistoryRecorder, TickRecord
+from muster.stores.history.past import cost_until
+from muster.stores.history.recorder import HEARTBEAT_S, HistoryRecorder
 from muster.stores.history.spec_changes import changed_spec, spec_change
 
 
@@ -109,7 +110,7 @@ def test_what_happened_between_two_entries_is_in_the_next_one(recorded):
         recorded.cluster.tick()
         recorded.cluster.store.commits.clear()
         result = recorded.cluster.result
-        entry = recorder.entry(TickRecord(result.snapshot, result.plan, result.ledger), len(made) + 1, 60.0)
+        entry = recorder.entry(result, len(made) + 1, 60.0)
         made += [] if entry is None else [entry]
         recorded.cluster.world.advance(5.0)
     past = read_past(made)
@@ -148,7 +149,7 @@ def test_forecasts_are_kept_in_brief(recorded):
     coming = ComingWork(shape=Resources.of(GPU=1), count=4, probability=0.9)
     forecast = Forecast(experiment="e", at=1.0, coming=(coming,), budget_left=12.345)
     snapshot = replace(result.snapshot, forecasts=(forecast,))
-    entry = HistoryRecorder().entry(TickRecord(snapshot, result.plan, result.ledger), 1)
+    entry = HistoryRecorder().entry(replace(result, snapshot=snapshot), 1)
     assert entry.forecasts["e"].coming == (({"GPU": 1.0}, 4, 0.9),)
     assert entry.forecasts["e"].budget_left == 12.0
 
@@ -157,10 +158,10 @@ def test_a_runtime_that_cannot_be_read_changes_nothing(recorded):
     recorded.submit(2, 500.0, CPU=2)
     recorded.run(150.0)
     recorder, result = HistoryRecorder(), recorded.cluster.result
-    tick = TickRecord(result.snapshot, result.plan, result.ledger)
+    tick = result
     recorder.entry(tick, 1)
     later = replace(tick.plan, at=tick.plan.at + 5, writes=(), actions=(), verdicts=())
-    blind = tick._replace(snapshot=replace(tick.snapshot, runtime=None), plan=later)
+    blind = replace(tick, snapshot=replace(tick.snapshot, runtime=None), plan=later)
     assert recorder.entry(blind, 2) is None
 
 
@@ -172,7 +173,7 @@ def test_a_machine_that_ended_while_nobody_watched_ends_when_it_was_last_seen(re
     heads = {i: one for i, one in result.ledger.instances.items() if one.node_type == "head"}
     later = replace(result.plan, at=result.plan.at + 90_000, writes=(), actions=())
     entry = recorder.entry(
-        TickRecord(result.snapshot, later, replace(result.ledger, instances=heads)), 10_000
+        replace(result, plan=later, ledger=replace(result.ledger, instances=heads)), 10_000
     )
     past = read_past([*read_history(recorded.folder), entry])
     worker = next(one for one in past.machines.values() if one.node_type != "head")
@@ -188,7 +189,7 @@ def test_a_busy_cluster_takes_less_than_a_megabyte_a_day_and_a_millisecond_a_tic
     inner = recorded.writer.record
     took_s: list[float] = []
 
-    def timed(tick: TickRecord) -> bool:
+    def timed(tick: TickResult) -> bool:
         began = time.thread_time()
         try:
             return inner(tick)

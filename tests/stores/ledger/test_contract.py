@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.contracts.ledger_contract.contract import FullStore, InstanceStoreContract
 
 from muster.base.clock import Clock
 from muster.stores.ledger.memory import MemoryInstanceStore
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.ledger_contract import FullStore, InstanceStoreContract
 
 
 @pytest.mark.slow

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.builders import NOW
 
 from muster.base.clock import ManualClock
 from muster.cluster.states import InstanceState as S
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.builders import NOW
 
 pytestmark = pytest.mark.slow
 

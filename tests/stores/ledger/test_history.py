@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from tests.support.builders import NOW, launch, plan, record
 
 from muster.base.clock import ManualClock
 from muster.cluster.snapshot import Memory
@@ -13,7 +14,6 @@ from muster.cluster.states import InstanceState as S
 from muster.errors import LedgerCorrupt
 from muster.stores.ledger.history import Spend, open_history
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.builders import NOW, launch, plan, record
 
 
 @pytest.fixture
@@ -67,5 +67,5 @@ def test_what_cannot_be_read_is_left_out(path):
 
 def test_unknown_spend_is_not_shown_as_nothing(path):
     changed_by_hand(path, "UPDATE memory SET value = 'x'")
-    with open_history(path) as history, pytest.raises(LedgerCorrupt, match="spend is not known"):
+    with open_history(path) as history, pytest.raises(LedgerCorrupt, match=r"`memory`.*\bspend\b"):
         history.spend(NOW)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import NOW, launch, plan, record
 
 from muster.base.clock import ManualClock
 from muster.errors import StoreError
 from muster.stores.ledger.memory import MemoryInstanceStore
-from muster.testing.builders import NOW, launch, plan, record
 
 
 class Script:

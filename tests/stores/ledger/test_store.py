@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 from msgspec.structs import replace
+from tests.support.builders import NOW, launch, moved, plan, record
 
 from muster.base import codec
 from muster.base.clock import ManualClock
@@ -18,7 +19,6 @@ from muster.cluster.states import InstanceState as S
 from muster.errors import StoreError, VersionConflict
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.builders import NOW, launch, moved, plan, record
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_record_taken_away_by_hand_is_not_written_back(path):
         store.commit(0, plan(record("a")))
         seen = store.load().instances[InstanceId("a")]
         changed_by_hand(path, "DELETE FROM instances")
-        with pytest.raises(StoreError, match="record a: was read at version 1, but the ledger has it at 0"):
+        with pytest.raises(StoreError, match=r"^record a: .*\b1\b.*\b0;"):
             store.commit(1, plan(moved(seen, S.REQUESTED)))
 
 
@@ -162,7 +162,7 @@ def test_a_steady_ledger_is_not_read_again(path, monkeypatch):
 def test_memory_that_could_not_be_read_back_is_refused(path):
     with opened(path) as store:
         for wrong in (Memory(spent=math.nan), Memory(health={"a": TypeHealth(blocked_until=math.inf)})):
-            with pytest.raises(StoreError, match="memory cannot be stored"):
+            with pytest.raises(StoreError, match=r"^memory "):
                 store.commit(0, plan(record("a"), memory=wrong))
         assert (store.load().version, store.load().instances) == (0, {})
 
@@ -190,12 +190,13 @@ def test_history_can_be_read_with_any_sqlite_tool(path):
             "SELECT instance_id, state, terminal, ended_at, node_type, cloud_id, launch_request_id, version"
             " FROM instances ORDER BY instance_id"
         ).fetchall()
-    assert rows == [
-        ("a", 0, "QUEUED", NOW, "to QUEUED"),
-        ("a", 1, "REQUESTED", NOW + 1, "to REQUESTED"),
-        ("b", 0, "QUEUED", NOW, "to QUEUED"),
-        ("b", 1, "TERMINATED", NOW + 1, "to TERMINATED"),
+    assert [row[:4] for row in rows] == [
+        ("a", 0, "QUEUED", NOW),
+        ("a", 1, "REQUESTED", NOW + 1),
+        ("b", 0, "QUEUED", NOW),
+        ("b", 1, "TERMINATED", NOW + 1),
     ]
+    assert all(row[4].endswith(row[2]) for row in rows)
     assert columns == [
         ("a", "REQUESTED", 0, 0.0, "cpu", "c-a", "r-a", 1),
         ("b", "TERMINATED", 1, NOW + 1, "cpu", "c-b", "r-b", 1),
@@ -263,7 +264,7 @@ OFFER = Offer(zone="a", market="spot", price_per_hour=0.5, max_nodes=3, billing_
 
 def test_the_offer_of_a_machine_and_of_a_launch_survives_a_restart(path):
     bought = record("a", offer=OFFER, price_per_hour=0.5)
-    asked = replace(launch("e-1"), offer=OFFER)
+    asked = replace(launch("e-1"), offers=(OFFER,))
     health = Memory(health={"cpu a/spot": TypeHealth(failures=1.0, blocked_until=NOW + 9.0)})
     with opened(path) as store:
         store.commit(0, plan(bought, actions=[asked], memory=health))

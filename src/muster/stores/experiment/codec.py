@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from muster.session.preemption import PreemptionInfo
+from muster.session.session import PreemptionInfo
 from muster.stores.experiment import values
 from muster.trials.events import (
     CheckpointSaved,
@@ -238,12 +238,6 @@ def _checkpoint(ref: CheckpointRef | None, place: ExperimentLocation) -> list[An
     return None if ref is None else [place.inside(ref.path), ref.index, ref.metrics]
 
 
-def _failure(failure: TrialFailure | None) -> list[Any] | None:
-    if failure is None:
-        return None
-    return [failure.kind.value, failure.message, failure.traceback, failure.exception]
-
-
 def _created(fact: TrialCreated, _: ExperimentLocation) -> tuple[int, list[Any]]:
     texts = (fact.experiment_tag, fact.trial_name, fact.relative_logdir)
     extra = [] if fact.resources is None else [fact.resources]
@@ -266,7 +260,9 @@ def _saved(fact: CheckpointSaved, place: ExperimentLocation) -> tuple[int, list[
 
 def _exited(fact: TrialExited, _: ExperimentLocation) -> tuple[int, list[Any]]:
     kind = EXITED if fact.failure is None else FAILED
-    return kind, [fact.at, _failure(fact.failure), fact.is_done, fact.reusable]
+    why = fact.failure
+    failure = None if why is None else [why.kind.value, why.message, why.traceback, why.exception]
+    return kind, [fact.at, failure, fact.is_done, fact.reusable]
 
 
 def _exhausted(fact: SearchExhausted, _: ExperimentLocation) -> tuple[int, list[Any]]:

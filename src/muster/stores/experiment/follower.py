@@ -16,18 +16,16 @@ from muster.errors import MusterError, StoreError
 from muster.host.file_lock import holder_of
 from muster.stores.experiment import values
 from muster.stores.experiment.codec import (
-    FAILED,
-    REPORTED,
-    REPORTED_SAVED,
-    STARTED,
+    CREATED,
+    ENDED,
+    EXHAUSTED,
     ExperimentLocation,
     StoredFact,
     unpack_batch,
 )
 from muster.stores.experiment.reader import store_path
-from muster.stores.experiment.schema import TRIALS_SCHEMA
 from muster.stores.experiment.summary import Digest, TrialSummary
-from muster.stores.experiment.trial_rows import RowBuffer, unsqueezed
+from muster.stores.experiment.trial_rows import TRIALS_SCHEMA, RowBuffer, decompress
 from muster.stores.sqlite import Database, Row
 
 _COLUMNS = "trial_id, status, starts, reports, failures"
@@ -35,15 +33,15 @@ _CHUNK = 250  # trials per query
 
 
 class FollowStep(Struct, kw_only=True):
-    """A FollowStep is what changed: whole trials first, then their statuses, then facts in their order."""
+    """Trials with new facts as they are now, and statuses that the rows of other trials have now."""
 
     digests: list[Digest] = field(default_factory=list)
     statuses: dict[str, str] = field(default_factory=dict)
-    facts: list[StoredFact] = field(default_factory=list)
+    is_exhausted: bool = False  # the searcher has no more trials, or the experiment has ended
     unreadable: int = 0  # rows and batches that are damaged and were left out
 
     def __bool__(self) -> bool:
-        return bool(self.digests or self.statuses or self.facts)
+        return bool(self.digests or self.statuses or self.is_exhausted)
 
 
 class ExperimentFollower:
@@ -60,9 +58,10 @@ class ExperimentFollower:
         self._version = -1
         self._saved = self._last = -1
         self._counts: dict[str, tuple[int, int, int]] = {}  # starts, reports, failures
+        self._later = RowBuffer()  # facts after the snapshot
 
     def poll(self, take: Callable[[list[Digest]], None] | None = None) -> FollowStep:
-        """Returns what other processes have committed since the last call.
+        """Returns what other processes have committed since the last call; digests are valid until the next.
 
         With `take`, whole trials are not returned but passed to it, a few hundred at a time: ten thousand at
         once would fill the memory that is then needed for nothing else.
@@ -74,12 +73,13 @@ class ExperimentFollower:
         if version == self._version:
             return FollowStep()
         step = FollowStep()
-        with self._database.one_look():
+        take = take or step.digests.extend
+        with self._database.read_transaction():
             saved = int(self._database.execute("SELECT saved FROM experiment")[0][0])
             if saved != self._saved:
-                self._read_rows(step, take or step.digests.extend)
-                self._last = max(self._last, saved)
-            self._read_facts(step)
+                self._read_rows(step, take)
+                self._last, self._later = saved, RowBuffer()  # rows hold what came before
+            self._read_facts(step, take)
         self._saved, self._version = saved, version
         return step
 
@@ -94,15 +94,11 @@ class ExperimentFollower:
 
     def trial(self, trial_id: str) -> TrialSummary | None:
         """Returns one trial as it is now; None when there is none with this id."""
-        with self._database.one_look():
-            rows = next(self._rows_of([trial_id]))
-            found = next(self._decoded(rows, FollowStep()), None)
+        with self._database.read_transaction():
             later = RowBuffer()
             for _, facts in self._batches(-1, FollowStep()):
                 later.note(fact for fact in facts if fact.trial_id == trial_id)
-        newer = later.digests.get(trial_id)
-        if newer is not None:
-            found = newer if found is None else newer.after(found)
+            found = next(iter(self._joined([trial_id], later, FollowStep())), None)
         try:
             return None if found is None else found.summary(self._location)
         except ValueError as error:
@@ -139,10 +135,7 @@ class ExperimentFollower:
             step.statuses = {row[0]: row[1] for row in rows}
             chunks = self._rows_of([row[0] for row in rows if self._counts.get(row[0]) != row[2:]])
         for chunk in chunks:
-            digests = list(self._decoded(chunk, step))
-            for digest in digests:
-                self._counts[digest.trial_id] = (digest.starts, digest.reports, digest.failures)
-            take(digests)
+            self._pass_on(list(self._decoded(chunk, step)), take)
 
     def _all_rows(self) -> Iterator[list[Row]]:
         sql, last = (
@@ -164,23 +157,40 @@ class ExperimentFollower:
         dictionary: bytes | None = self._database.execute("SELECT dictionary FROM experiment")[0][0]
         for trial_id, status, starts, reports, failures, record in rows:
             try:
-                content = unsqueezed(record, dictionary)
+                content = decompress(record, dictionary)
                 yield Digest.from_row(trial_id, status, (starts, reports, failures), content)
             except ValueError:
                 step.unreadable += 1
 
-    def _read_facts(self, step: FollowStep) -> None:
+    def _read_facts(self, step: FollowStep, take: Callable[[list[Digest]], None]) -> None:
+        changed: dict[str, None] = {}
         for last, facts in self._batches(self._last, step):
-            step.facts.extend(facts)
             self._last = last
-        for fact in step.facts:
-            if fact.trial_id:
-                starts, reports, failures = self._counts.get(fact.trial_id, (0, 0, 0))
-                self._counts[fact.trial_id] = (
-                    starts + (fact.kind == STARTED),
-                    reports + (fact.kind in (REPORTED, REPORTED_SAVED)),
-                    failures + (fact.kind == FAILED),
-                )
+            self._later.note(facts)
+            changed.update(dict.fromkeys(fact.trial_id for fact in facts if fact.trial_id))
+            step.is_exhausted |= any(fact.kind in (EXHAUSTED, ENDED) for fact in facts)
+        ids = list(changed)
+        for start in range(0, len(ids), _CHUNK):
+            self._pass_on(self._joined(ids[start : start + _CHUNK], self._later, step), take)
+        for trial_id in step.statuses.keys() & changed.keys():
+            del step.statuses[trial_id]
+
+    def _joined(self, ids: list[str], later: RowBuffer, step: FollowStep) -> list[Digest]:
+        """Returns trials from their rows and from later facts; leaves out those that have neither."""
+        with_rows = [one for one in ids if one not in later.digests or CREATED not in later.digests[one].kept]
+        known = {row.trial_id: row for rows in self._rows_of(with_rows) for row in self._decoded(rows, step)}
+        joined = []
+        for trial_id in ids:
+            row, newer = known.get(trial_id), later.digests.get(trial_id)
+            found = newer.after(row) if newer is not None and row is not None else newer or row
+            joined += [found] if found is not None else []
+        return joined
+
+    def _pass_on(self, digests: list[Digest], take: Callable[[list[Digest]], None]) -> None:
+        for digest in digests:
+            self._counts[digest.trial_id] = (digest.starts, digest.reports, digest.failures)
+        if digests:
+            take(digests)
 
     def _batches(self, after: int, step: FollowStep) -> Iterator[tuple[int, list[StoredFact]]]:
         sql = "SELECT last, facts, pickles FROM batches WHERE last > ? ORDER BY last"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from muster.errors import LedgerCorrupt
+from muster.errors import LedgerCorrupt, MusterError, StoreError
 from muster.host.file_lock import holder_of
 from muster.stores.experiment import values
 from muster.stores.experiment.codec import ExperimentLocation, StoredFact, unpack, unpack_batch
-from muster.stores.experiment.schema import TRIALS_SCHEMA
 from muster.stores.experiment.summary import TrialSummary
-from muster.stores.experiment.trial_rows import RowBuffer, read_digests, unsqueezed
+from muster.stores.experiment.trial_rows import TRIALS_SCHEMA, RowBuffer, decompress, read_digests
 from muster.stores.sqlite import Database
-from muster.trials.events import Fact
+from muster.stores.storage import Storage
 from muster.trials.ports import SavedExperiment
 
 STORE_NAME = "experiment.sqlite"
@@ -28,29 +28,57 @@ def store_path(path: str | Path) -> Path:
     return place / STORE_NAME if place.is_dir() else place
 
 
-def open_trials(path: str | Path, *, root: str | None = None) -> TrialReader:
+def open_trials(
+    path: str | Path,
+    *,
+    root: str | None = None,
+    filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
+) -> TrialReader:
     """Opens an experiment for reading, even while another process runs it; the caller closes it.
+
+    On another `filesystem`, a copy of the file is read. Paths in facts are below `root` (default: `path`).
 
     Example:
         with open_trials("results/my_experiment") as experiment:
             for trial in experiment.trials():
                 print(trial.trial_id, trial.status, trial.result.get("loss"))
     """
-    place = store_path(path)
+    copy = None if filesystem is None else copy_of(Storage(str(path), filesystem), root or str(path))
+    place = store_path(path if copy is None else copy.name)
     database = Database.open_read_only(place, TRIALS_SCHEMA)
-    return TrialReader(database, ExperimentLocation(root or os.path.abspath(place.parent)))
+    own = os.path.abspath(place.parent) if copy is None else str(path)
+    return TrialReader(database, ExperimentLocation(root or own), copy)
+
+
+def copy_of(storage: Storage, address: str) -> tempfile.TemporaryDirectory[str]:
+    """Returns a directory with a copy of an experiment's file; StoreError when there is none."""
+    try:
+        content = storage.read(STORE_NAME)
+    except MusterError as error:
+        raise StoreError(
+            f"{address} is not an experiment directory: its {STORE_NAME} cannot be read ({error})"
+        ) from error
+    copy = tempfile.TemporaryDirectory(prefix="muster-")
+    Path(copy.name, STORE_NAME).write_bytes(content)
+    return copy
 
 
 class TrialReader:
     """A TrialReader answers questions about the file of an experiment; each answer is one committed state."""
 
-    def __init__(self, database: Database, place: ExperimentLocation) -> None:
+    def __init__(
+        self,
+        database: Database,
+        place: ExperimentLocation,
+        copy: tempfile.TemporaryDirectory[str] | None = None,
+    ) -> None:
         self._database = database
         self._place = place
+        self._copy = copy  # is removed with the reader
 
     def trials(self) -> tuple[TrialSummary, ...]:
         """Returns the trials in the order of their creation."""
-        with self._database.one_look(), self._explained():
+        with self._database.read_transaction(), self._explained():
             self._read_arrays()
             digests = read_digests(self._database)
             later = RowBuffer()
@@ -69,14 +97,15 @@ class TrialReader:
 
     def saved(self, *, trust_pickles: bool = False) -> SavedExperiment:
         """Returns everything a restore needs."""
-        with self._database.one_look(), self._explained():
+        with self._database.read_transaction(), self._explained():
             self._read_arrays()
+            rows = self._database.execute("SELECT records FROM archives ORDER BY number")
             return SavedExperiment(
                 settings=self.settings(trust_pickles=trust_pickles),
                 snapshot=self.snapshot(),
                 plugins=self.plugins(),
-                ended=self._archives(),
-                facts=tuple(self._facts(self.tail(), trust_pickles)),
+                ended=tuple(decompress(records) for (records,) in rows),
+                facts=tuple(unpack(fact, self._place, trust=trust_pickles) for fact in self.tail()),
             )
 
     def _read_arrays(self) -> None:
@@ -92,17 +121,13 @@ class TrialReader:
         """Returns the last snapshot as it was given; None before the first."""
         found = self._database.execute("SELECT snapshot FROM experiment")[0][0]
         with self._explained():
-            return None if found is None else unsqueezed(found)
-
-    def _archives(self) -> tuple[bytes, ...]:
-        rows = self._database.execute("SELECT records FROM archives ORDER BY number")
-        return tuple(unsqueezed(records) for (records,) in rows)
+            return None if found is None else decompress(found)
 
     def plugins(self) -> dict[str, bytes]:
         """Returns the saved state of the plug-ins, by name."""
         rows = self._database.execute("SELECT name, state FROM plugins")
         with self._explained():
-            return {name: unsqueezed(state) for name, state in rows}
+            return {name: decompress(state) for name, state in rows}
 
     def appended(self) -> int:
         """Returns how many facts were ever appended."""
@@ -131,6 +156,8 @@ class TrialReader:
 
     def close(self) -> None:
         self._database.close()
+        if self._copy is not None:
+            self._copy.cleanup()
 
     def __enter__(self) -> TrialReader:
         return self
@@ -139,10 +166,6 @@ class TrialReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _facts(self, stored: Iterable[StoredFact], trust: bool) -> Iterator[Fact]:
-        for fact in stored:
-            yield unpack(fact, self._place, trust=trust)
 
     def _damaged(self, what: str) -> LedgerCorrupt:
         return LedgerCorrupt(

@@ -9,21 +9,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from muster.base.clock import Clock, SystemClock
-from muster.errors import StoreError
+from muster.errors import StoreError, StoreFull
 from muster.stores.experiment import values
 from muster.stores.experiment.codec import ExperimentLocation, pack_batch
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, store_path
-from muster.stores.experiment.schema import ARRAYS, TRIALS_SCHEMA
-from muster.stores.experiment.trial_rows import RowBuffer, squeezed
+from muster.stores.experiment.trial_rows import ARRAYS, TRIALS_SCHEMA, RowBuffer, compress
 from muster.stores.sqlite import Database
 from muster.trials.events import Fact
-from muster.trials.ports import SavedExperiment
+from muster.trials.ports import SavedExperiment, TrialStore
 
 __all__ = ["STORE_NAME", "SqliteTrialStore"]
 
@@ -100,16 +99,16 @@ class SqliteTrialStore:
         digests = {name: _digest(state) for name, state in plugins.items()}
         changed = [name for name in plugins if self._plugins.get(name) != digests[name]]
         gone = [name for name in self._plugins if name not in plugins]
-        rows = [(name, squeezed(plugins[name])) for name in changed]
+        rows = [(name, compress(plugins[name])) for name in changed]
         fold = self._whole_fold()
         self._keep_arrays()
         with self._database.transaction():
             self._database.execute(
-                "UPDATE experiment SET saved = ?, snapshot = ?", (self._appended, squeezed(trials))
+                "UPDATE experiment SET saved = ?, snapshot = ?", (self._appended, compress(trials))
             )
             self._database.execute_many("REPLACE INTO plugins VALUES (?, ?)", rows)
             self._database.execute_many("DELETE FROM plugins WHERE name = ?", [(name,) for name in gone])
-            archives = ((squeezed(each),) for each in ended)  # one by one: they are large
+            archives = ((compress(each),) for each in ended)  # one by one: they are large
             self._database.execute_many("INSERT INTO archives (records) VALUES (?)", archives)
             fold.write(self._database, statuses or {})
             self._database.execute("DELETE FROM batches")
@@ -188,3 +187,81 @@ def place_of(path: Path, root: str | None) -> ExperimentLocation:
         return ExperimentLocation(root)
     directory = path.parent
     return ExperimentLocation(os.path.abspath(directory), os.path.realpath(directory))
+
+
+PATIENCE_S = 60.0
+PAUSE_S = 0.5
+RESERVE_BYTES = 1 << 20  # some thousand results
+RESERVE_NAME = "experiment.sqlite.reserve"
+
+
+class FullDiskStore:
+    """A FullDiskStore notifies the user of what it waits for, and raises after `PATIENCE_S` or on a stop."""
+
+    def __init__(
+        self,
+        store: TrialStore,
+        clock: Clock,
+        notify: Callable[[str], None],
+        should_stop: Callable[[], bool],
+        directory: Path,
+    ) -> None:
+        self._store, self._clock, self._notify, self._should_stop = store, clock, notify, should_stop
+        self._reserve = directory / RESERVE_NAME
+        self.load: Callable[[], SavedExperiment] = store.load
+        with contextlib.suppress(OSError):  # no room for a reserve: then there is none
+            _fill(self._reserve, RESERVE_BYTES)
+
+    def append(self, facts: Sequence[Fact]) -> None:
+        try:
+            self._store.append(facts)
+        except StoreFull as error:
+            if not self._append_with_reserve(facts):
+                self._append_later(facts, error)
+
+    def close(self) -> None:
+        """Gives the reserve back; the store is closed by its owner."""
+        self._reserve.unlink(missing_ok=True)
+
+    def snapshot(
+        self,
+        trials: bytes,
+        plugins: Mapping[str, bytes],
+        statuses: Mapping[str, str] | None = None,
+        ended: Sequence[bytes] = (),
+    ) -> None:
+        self._store.snapshot(trials, plugins, statuses, ended)
+
+    def _append_with_reserve(self, facts: Sequence[Fact]) -> bool:
+        try:
+            os.unlink(self._reserve)
+            self._store.append(facts)
+        except (OSError, StoreFull):
+            return False
+        self._notify(f"the disk of {self._reserve.parent} is full; make room soon, little is left in reserve")
+        return True
+
+    def _append_later(self, facts: Sequence[Fact], first: StoreFull) -> None:
+        self._notify(f"{first}. The experiment waits up to {PATIENCE_S:.0f} s for it.")
+        deadline = self._clock.monotonic() + PATIENCE_S
+        while self._clock.monotonic() < deadline and not self._should_stop():
+            self._clock.sleep(PAUSE_S)
+            try:
+                self._store.append(facts)
+            except StoreFull:
+                continue
+            self._notify("there is room again; the experiment continues")
+            return
+        raise StoreFull(
+            f"{first}. What was written before is safe: make room, then resume with Tuner.restore(...) or "
+            "`muster tune resume`"
+        ) from first
+
+
+def _fill(file: Path, size: int) -> None:
+    """Allocates disk space for real, without a hole in the file."""
+    with open(file, "wb") as stream:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(stream.fileno(), 0, size)
+        else:
+            stream.write(bytes(size))

@@ -30,10 +30,10 @@ from muster.stores.experiment.codec import (
     checkpoint_of,
     failure_of,
 )
-from muster.trials.controller_view import PAUSED
 from muster.trials.events import TrialFailure
 from muster.trials.metrics import tried_config
 from muster.trials.model import CheckpointRef
+from muster.trials.plugins import PAUSED
 
 # Which fact replaces which: the last of each group is kept.
 _GROUPS = {
@@ -133,6 +133,8 @@ class Digest:
         merged.reports = earlier.reports + self.reports
         merged.failures = earlier.failures + self.failures
         merged.status = self.status or earlier.status
+        if merged.status == "TERMINATED" and EXITED in self.kept and STARTED not in self.kept:
+            merged.status = merged._status_at_exit(*self.kept[EXITED])  # `earlier` may hold the decision
         return merged
 
     def record(self) -> bytes:
@@ -158,6 +160,8 @@ class Digest:
         exited = self._body(EXITED, 4)
         decided = self._body(DECIDED, 3)
         result = self._result(reported[1] or {}, reported[0])
+        body = self._body(SAVED, 3)  # a report holds the checkpoint last, the answer to a save second
+        checkpoint = checkpoint_of(body[2] if isinstance(body[1], Mapping) else body[1], place)
         return TrialSummary(
             trial_id=self.trial_id,
             status=self.status or "PENDING",
@@ -170,7 +174,7 @@ class Digest:
             starts=self.starts,
             reports=self.reports,
             failures=self.failures,
-            checkpoint=self._checkpoint(place),
+            checkpoint=checkpoint,
             failure=failure_of(exited[1]),
             created_at=made[0],
             started_at=self._body(STARTED, 3)[0],
@@ -202,11 +206,6 @@ class Digest:
             return last
         is_behind = saved_with.get("training_iteration", math.inf) < last.get("training_iteration", 0)
         return saved_with if is_behind else last
-
-    def _checkpoint(self, place: ExperimentLocation) -> CheckpointRef | None:
-        body = self._body(SAVED, 3)
-        # A report holds it last, the answer to a save second.
-        return checkpoint_of(body[2] if isinstance(body[1], Mapping) else body[1], place)
 
     def _body(self, kind: int, length: int, most: int = 0) -> list[Any]:
         if kind not in self.kept:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from muster.stores.experiment.codec import CREATED, REPORTED, StoredFact
 from muster.stores.experiment.summary import Digest
-from muster.stores.sqlite import Database, Row
+from muster.stores.sqlite import Database, Row, Schema
 
 _MOST_WAITING = 2048  # facts
 _ROW = "SELECT number, status, starts, reports, failures, record FROM trials WHERE trial_id = ?"
@@ -81,14 +81,14 @@ def read_digests(database: Database) -> dict[str, Digest]:
     dictionary: bytes | None = database.execute("SELECT dictionary FROM experiment")[0][0]
     found: dict[str, Digest] = {}
     for trial_id, status, starts, reports, failures, record in database.execute(_ALL):
-        content = unsqueezed(record, dictionary)
+        content = decompress(record, dictionary)
         found[trial_id] = Digest.from_row(trial_id, status, (starts, reports, failures), content)
     return found
 
 
 def _earlier(database: Database, trial_id: str, dictionary: bytes | None) -> tuple[int, Digest] | None:
     for number, status, starts, reports, failures, record in database.execute(_ROW, (trial_id,)):
-        content = unsqueezed(record, dictionary)
+        content = decompress(record, dictionary)
         return number, Digest.from_row(trial_id, status, (starts, reports, failures), content)
     return None
 
@@ -101,7 +101,7 @@ def _row(number: int, digest: Digest, statuses: Mapping[str, str], dictionary: b
         digest.starts,
         digest.reports,
         digest.failures,
-        squeezed(digest.record(), dictionary),
+        compress(digest.record(), dictionary),
     )
 
 
@@ -110,7 +110,7 @@ _WORTH_IT = 64  # bytes
 DICTIONARY_BYTES = 8192
 
 
-def squeezed(data: bytes, dictionary: bytes | None = None) -> bytes:
+def compress(data: bytes, dictionary: bytes | None = None) -> bytes:
     """Compresses fast rather than well: level 1. A dictionary of similar records helps short ones most."""
     if len(data) < _WORTH_IT:
         return _AS_IT_IS + data
@@ -121,7 +121,7 @@ def squeezed(data: bytes, dictionary: bytes | None = None) -> bytes:
     return _WITH_DICTIONARY + packer.compress(data) + packer.flush()
 
 
-def unsqueezed(stored: bytes, dictionary: bytes | None = None) -> bytes:
+def decompress(stored: bytes, dictionary: bytes | None = None) -> bytes:
     """Decompresses; ValueError when the bytes are damaged."""
     how, data = stored[:1], stored[1:]
     try:
@@ -134,3 +134,62 @@ def unsqueezed(stored: bytes, dictionary: bytes | None = None) -> bytes:
     except zlib.error as error:
         raise ValueError(f"damaged: {error}") from error
     raise ValueError(f"stored in an unknown way: {how!r}")
+
+
+_TABLES = (
+    # One row. `saved`: for how many facts, of all that were ever appended, the snapshot stands.
+    """CREATE TABLE experiment (
+        only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+        saved INTEGER NOT NULL,
+        settings BLOB NOT NULL,
+        settings_pickles BLOB,
+        snapshot BLOB,
+        dictionary BLOB)""",
+    # One row per `append`: its facts as msgpack, and beside them the pickles of values that are no data. The
+    # key is the number of its last fact. Rows are deleted once a snapshot includes them.
+    """CREATE TABLE batches (
+        last INTEGER PRIMARY KEY,
+        facts BLOB NOT NULL,
+        pickles BLOB)""",
+    # Saved state of plug-ins, taken with the snapshot. Theirs to read: pickles, as a rule.
+    "CREATE TABLE plugins (name TEXT PRIMARY KEY, state BLOB NOT NULL) WITHOUT ROWID",
+    # For readers: what became of each trial, up to the snapshot. Its size follows the number of trials, not
+    # of results. `record` holds the last fact of each kind, compressed with `experiment.dictionary`.
+    """CREATE TABLE trials (
+        number INTEGER PRIMARY KEY,
+        trial_id TEXT NOT NULL UNIQUE,
+        status TEXT NOT NULL,
+        starts INTEGER NOT NULL,
+        reports INTEGER NOT NULL,
+        failures INTEGER NOT NULL,
+        record BLOB NOT NULL)""",
+)
+
+
+def _first_tables(database: Database) -> None:
+    for statement in _TABLES:
+        database.execute(statement)
+    database.execute("INSERT INTO experiment VALUES (1, 0, x'80', NULL, NULL, NULL)")
+
+
+def _archives(database: Database) -> None:
+    # Trials that are over, as the core wrote them: each snapshot adds those that ended since the one before.
+    database.execute("CREATE TABLE archives (number INTEGER PRIMARY KEY, records BLOB NOT NULL)")
+
+
+# Large arrays of configurations, by the hash of their content. Created with the first one.
+ARRAYS = "CREATE TABLE IF NOT EXISTS arrays (digest BLOB PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID"
+
+TRIALS_SCHEMA = Schema(
+    name="experiment",
+    application_id=0x6D757378,
+    steps=(_first_tables, _archives),
+    synchronous="NORMAL",
+    log_pages=4000,  # 16 MB: an append changes one page or two, and a flush takes as long as 500 appends
+    shrinks=True,
+    unfound="is this the directory of an experiment, and was it ever started?",
+    repair=(
+        "Restore a copy, or move it and its -wal file away and start the experiment anew: results and "
+        "checkpoints in the trials' directories are not touched"
+    ),
+)

@@ -99,7 +99,9 @@ class _Packer:
             return _text(value)
         if kind in SCALARS:
             return value
-        if isinstance(value, Mapping | list | tuple) and not _is_special(value):
+        # A named tuple or an enum member is more than the items it holds.
+        is_special = isinstance(value, enum.Enum) or hasattr(value, "_fields")
+        if isinstance(value, Mapping | list | tuple) and not is_special:
             return self._container(value)
         if (
             type(value).__name__ == "ndarray"
@@ -116,7 +118,10 @@ class _Packer:
         self._inside.append(id(value))
         try:
             if isinstance(value, Mapping):
-                return self._mapping(value)
+                if all(type(key) is str and _text(key) is key for key in value):
+                    return {key: self._item(key, inner) for key, inner in value.items()}
+                pairs = [(self.packed(key), self.packed(inner)) for key, inner in value.items()]
+                return Ext(_PAIRS, _ENCODER.encode(pairs))
             items = [self.packed(item) for item in value]
             return Ext(_TUPLE, _ENCODER.encode(items)) if isinstance(value, tuple) else items
         finally:
@@ -128,12 +133,6 @@ class _Packer:
             digest, content = hashlib.sha256(content).digest(), b""
             large_arrays[digest] = value
         return Ext(_ARRAY, _ENCODER.encode((value.dtype.str, value.shape, content, digest)))
-
-    def _mapping(self, value: Mapping[Any, Any]) -> Any:  # noqa: ANN401
-        if all(type(key) is str and _text(key) is key for key in value):
-            return {key: self._item(key, item) for key, item in value.items()}
-        pairs = [(self.packed(key), self.packed(item)) for key, item in value.items()]
-        return Ext(_PAIRS, _ENCODER.encode(pairs))
 
     def _item(self, key: str, item: Any) -> Any:  # noqa: ANN401
         outer, self._is_config = self._is_config, self._is_config or key in _CONFIGS
@@ -147,11 +146,6 @@ class _Packer:
             content = pickle.dumps(f"<{_shown(value)} could not be pickled: {_shown(error)}>")
         self.pickles.append((content, _shown(value)))
         return Ext(_PICKLE, _ENCODER.encode(len(self.pickles) - 1))
-
-
-def _is_special(value: object) -> bool:
-    """Returns whether the value is a named tuple or an enum member: more than the items it holds."""
-    return isinstance(value, enum.Enum) or hasattr(value, "_fields")
 
 
 def _from_numpy(value: Any) -> Any:  # noqa: ANN401

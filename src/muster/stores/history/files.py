@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.base.clock import Clock
+from muster.cluster.ports import TickResult
 from muster.errors import HistoryDamaged, StoreError
 from muster.stores.history.entries import FORMAT, HistoryEntry, from_line, to_line
-from muster.stores.history.recorder import HistoryRecorder, TickRecord
+from muster.stores.history.recorder import HistoryRecorder
 
 TAIL = "tail.jsonl"
 SUFFIX = ".history"
@@ -54,7 +56,7 @@ class HistoryWriter:
         self._packed_share = 0.2  # of a line: measured with every block
         self._recover()
 
-    def record(self, tick: TickRecord) -> bool:
+    def record(self, tick: TickResult) -> bool:
         """Appends what has changed; returns whether anything was written."""
         at = tick.plan.at
         entry = self._recorder.entry(tick, self._seq + 1, self._room.pace_s(at))
@@ -127,6 +129,26 @@ class HistoryWriter:
             path.unlink()
 
 
+class HistoryFile:
+    """A HistoryFile keeps the compact history of one cluster; it is written after the tick's effects."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder, self._clock = folder, clock
+        self._writer: HistoryWriter | None = None
+
+    def on_tick(self, tick: TickResult) -> None:
+        if not tick.is_decided:
+            return
+        if self._writer is None:
+            self._writer = HistoryWriter(self._folder)
+        self._writer.record(tick)
+
+    def close(self) -> None:
+        """Notes the end, so that a reader knows until when the cluster was watched."""
+        if self._writer is not None:
+            self._writer.close(self._clock.now())
+
+
 class RoomPerDay:
     """A RoomPerDay says how often an entry may be written, so that a day never takes more than its bytes."""
 
@@ -167,15 +189,19 @@ def read_history(place: Path, on_damage: Callable[[str], None] | None = None) ->
     without it, HistoryDamaged is raised.
     """
     if place.is_file():
-        yield from _in_order(_read_segment(place, is_newest=True) if _is_segment(place) else read_tail(place))
+        with open(place, "rb") as file:
+            is_segment = not file.read(1).startswith(b"{")
+        yield from _in_order(_read_segment(place, is_newest=True) if is_segment else read_tail(place))
         return
     if not place.is_dir():
-        raise StoreError(f"{place}: no such file or directory; name the history of a cluster")
+        raise StoreError(f"{place}: no such file or directory", fix="name the history of a cluster")
     # The tail first: what is packed meanwhile is then there twice, and not missing.
     tail = list(read_tail(place / TAIL)) if (place / TAIL).is_file() else []
     found = segments(place)
     if not found and not tail:
-        raise StoreError(f"{place}: no history in it; the monitor of a cluster writes one, in its `history`")
+        raise StoreError(
+            f"{place}: no history in it", fix="the monitor of a cluster writes one, in its `history`"
+        )
     yield from _in_order(_chained(found, tail, on_damage))
 
 
@@ -202,11 +228,6 @@ def _in_order(entries: Iterator[HistoryEntry]) -> Iterator[HistoryEntry]:
         if entry.seq > newest and is_begun:
             newest = entry.seq
             yield entry
-
-
-def _is_segment(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return not file.read(1).startswith(b"{")
 
 
 def read_tail(path: Path) -> Iterator[HistoryEntry]:
@@ -246,10 +267,13 @@ def read_segment(path: Path, start: int = 0, *, is_newest: bool) -> Iterator[tup
 def _check_header(path: Path, header: bytes) -> None:
     version = header[len(_MARK) :].strip()
     if not header.startswith(_MARK) or not version.isdigit():
-        raise StoreError(f"{path}: not a history of a cluster; name its directory `history`, or a file in it")
+        raise StoreError(
+            f"{path}: not a history of a cluster", fix="name its directory `history`, or a file in it"
+        )
     if int(version) > FORMAT:
         raise StoreError(
-            f"{path}: a history of format {int(version)}, this muster reads up to {FORMAT}; upgrade muster"
+            f"{path}: a history of format {int(version)}, this muster reads up to {FORMAT}",
+            fix="upgrade muster",
         )
 
 
@@ -260,7 +284,7 @@ def _entries(lines: bytes, path: Path) -> Iterator[HistoryEntry]:
         except (ValueError, KeyError) as error:
             if not line.startswith(b'{"seq":'):
                 raise StoreError(
-                    f"{path}: not a history of a cluster; name its directory `history`"
+                    f"{path}: not a history of a cluster", fix="name its directory `history`"
                 ) from error
             raise _damaged(path, str(error)) from error
         yield entry
@@ -303,4 +327,6 @@ def _next_segment(folder: Path) -> Path:
 
 
 def _damaged(path: Path, what: str) -> HistoryDamaged:
-    return HistoryDamaged(f"{path}: damaged ({what}); what comes before it can be used, the rest is lost")
+    return HistoryDamaged(
+        f"{path}: damaged ({what})", fix="what comes before it can be used, the rest is lost"
+    )

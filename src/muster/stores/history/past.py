@@ -13,15 +13,14 @@ from msgspec.structs import replace
 
 from muster.base.ids import InstanceId
 from muster.base.resources import Resources
+from muster.cluster.cost import billed_s
 from muster.cluster.model import ClusterSpec, Demand, Instance, NodeKind, Offer, StatusChange, StopCause
-from muster.cluster.spend import billed_s
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
 from muster.stores.history.entries import (
     ActionEntry,
     ForecastEntry,
     HistoryEntry,
     MachineEntry,
-    StateEntry,
     VerdictEntry,
     WaitingGang,
 )
@@ -123,7 +122,14 @@ class PastReader:
             self.machines[met.machine] = _machine(met, self.machines.get(met.machine))
         for change in entry.states:
             name = self._keys[change.key]
-            self.machines[name] = _after(self.machines[name], change)
+            known = self.machines[name]
+            step = StatusChange(InstanceState[change.state], change.at, change.details)
+            if step in known.history:
+                after = known
+            else:
+                cause = StopCause[change.cause] if change.cause in StopCause.__members__ else known.stop_cause
+                after = replace(known, state=step.state, stop_cause=cause, history=(*known.history, step))
+            self.machines[name] = after
         if entry.is_whole and before is not None:
             self._close_forgotten(entry, before)
 
@@ -144,7 +150,11 @@ class PastReader:
             _put(moment.waiting, self._shapes[key], sum(counts.values()) or None)
         for gang_id, gang in entry.gangs.items():
             _put(self._reasons, gang_id, None if gang is None else gang.reason)
-            _put(moment.gangs, gang_id, None if gang is None else self._gang(gang))
+            if gang is None:
+                moment.gangs.pop(gang_id, None)
+            else:
+                bundles = tuple((self._shapes[key], copies) for key, copies in gang.bundles)
+                moment.gangs[gang_id] = PastGang(gang.strategy, bundles)
         for gang_id, keys in entry.placed.items():
             _put(moment.placed, gang_id, tuple(self._keys[key] for key in keys) or None)
         for key, used in entry.used.items():
@@ -176,14 +186,6 @@ class PastReader:
         moved = {self._keys[change.key]: change.state for change in entry.states}
         decision = PastDecision(entry.at, entry.seq, entry.verdicts, tuple(actions), moved, entry.left_out)
         self.decisions.append(decision)
-
-
-def read_past(entries: Iterable[HistoryEntry]) -> PastReader:
-    """Returns everything that the entries say."""
-    past = PastReader()
-    for entry in entries:
-        past.add(entry)
-    return past
 
 
 def moments(past: PastReader, entries: Iterable[HistoryEntry]) -> Iterator[PastMoment]:
@@ -222,14 +224,6 @@ def _machine(met: MachineEntry, known: Instance | None) -> Instance:
         price_per_hour=met.price,
         offer=offer,
     )
-
-
-def _after(known: Instance, change: StateEntry) -> Instance:
-    step = StatusChange(InstanceState[change.state], change.at, change.details)
-    if step in known.history:  # a whole entry repeats the lives of those that live
-        return known
-    cause = StopCause[change.cause] if change.cause in StopCause.__members__ else known.stop_cause
-    return replace(known, state=step.state, stop_cause=cause, history=(*known.history, step))
 
 
 def _put(into: dict[K, V], key: K, value: V | None) -> None:

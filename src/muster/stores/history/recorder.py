@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from muster.base.forecast import Forecast
 from muster.base.ids import NodeId
 from muster.base.resources import SCALE, Resources
 from muster.base.text import is_internal
+from muster.cluster.cost import spend_so_far
 from muster.cluster.model import (
     ClusterSpec,
     Demand,
@@ -38,9 +39,7 @@ from muster.cluster.plan import (
     Terminate,
     Verdict,
 )
-from muster.cluster.ports import Ledger
-from muster.cluster.snapshot import Snapshot
-from muster.cluster.spend import spend_so_far
+from muster.cluster.ports import Ledger, TickResult
 from muster.cluster.states import TERMINAL
 from muster.stores.history.entries import (
     NOT_KNOWN,
@@ -76,14 +75,6 @@ _SHOWN_ELSEWHERE = frozenset(
 )
 _Key = tuple[str, str, str]  # subject, its id, reason
 T = TypeVar("T")
-
-
-class TickRecord(NamedTuple):
-    """A TickRecord is one tick: what it saw, what it decided, and the ledger as the plan left it."""
-
-    snapshot: Snapshot
-    plan: Plan
-    ledger: Ledger
 
 
 @dataclass
@@ -170,7 +161,7 @@ class HistoryRecorder:
         self._machines: list[MachineEntry] = []
         self._states: list[StateEntry] = []
 
-    def entry(self, tick: TickRecord, seq: int, pace_s: float = 0.0) -> HistoryEntry | None:
+    def entry(self, tick: TickResult, seq: int, pace_s: float = 0.0) -> HistoryEntry | None:
         """Returns the entry of a tick; None when nothing has changed, or the last one is not so long ago."""
         at, is_new = tick.plan.at, self._is_new
         self._follow(tick, at)
@@ -207,7 +198,7 @@ class HistoryRecorder:
 
     # -- machines ----------------------------------------------------------------------------------
 
-    def _follow(self, tick: TickRecord, at: float) -> None:
+    def _follow(self, tick: TickResult, at: float) -> None:
         """Notes new records and their changes; of a cluster that is met first, all of every live machine."""
         for record in tick.plan.writes:
             self._meet(record)
@@ -248,7 +239,7 @@ class HistoryRecorder:
 
     # -- the state ---------------------------------------------------------------------------------
 
-    def _look(self, tick: TickRecord) -> _State:
+    def _look(self, tick: TickResult) -> _State:
         snapshot, runtime, old = tick.snapshot, tick.snapshot.runtime, self._state
         problems = tuple(f"{each.source}: {each.message}"[:MAX_TEXT] for each in tick.plan.quarantined[:20])
         now = _State(spec=snapshot.spec, problems=problems)

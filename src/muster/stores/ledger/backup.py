@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.base.ids import IdSource, InstanceId
+from muster.cluster.cost import cost_of
 from muster.cluster.model import Instance, NodeKind, StatusChange
 from muster.cluster.plan import Launch, Plan
 from muster.cluster.ports import InstanceStore, Ledger
-from muster.cluster.spend import cost_of
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.errors import MusterError, StoreError
 from muster.host.atomic_write import replacing
@@ -113,7 +113,9 @@ class LedgerBackups:
         Raises StoreError when `target` exists, and when there are copies and none can be used.
         """
         if target.exists():
-            raise StoreError(f"{target}: exists already; a copy is restored only where there is no ledger")
+            raise StoreError(
+                f"{target}: exists already", fix="a copy is restored only where there is no ledger"
+            )
         refused: list[str] = []
         for copy in self.copies():
             try:
@@ -126,8 +128,8 @@ class LedgerBackups:
                 return RestoredLedger(copy=copy, refused=tuple(refused))
         if refused:
             raise StoreError(
-                f"no copy of the ledger of {self._cluster!r} can be used; remove them to start without one: "
-                f"{'; '.join(refused)}"
+                f"no copy of the ledger of {self._cluster!r} can be used",
+                fix=(f"remove them to start without one: {'; '.join(refused)}"),
             )
         return None
 
@@ -189,7 +191,8 @@ def settled(ledger: Ledger, tick_id: str, now: float, *, is_set_up_again: bool =
         if is_again:
             begun.append(_begun(record, InstanceId(f"i-{tick_id}-{len(begun) + 1:04d}"), at))
         if is_again or (record.state in ON_CLOUD and not is_kept):
-            ended.append(_ended(record, at, SET_UP_AGAIN if is_again else DETAILS))
+            change = StatusChange(_S.TERMINATED, at, SET_UP_AGAIN if is_again else DETAILS)
+            ended.append(replace(record, state=_S.TERMINATED, history=(*record.history, change)))
     spent = sum(cost_of(ledger.instances[record.instance_id], at) for record in ended)
     return Plan(
         tick_id=tick_id,
@@ -197,11 +200,6 @@ def settled(ledger: Ledger, tick_id: str, now: float, *, is_set_up_again: bool =
         writes=(*ended, *begun),
         memory=replace(ledger.memory, spent=ledger.memory.spent + spent),
     )
-
-
-def _ended(record: Instance, at: float, why: str) -> Instance:
-    change = StatusChange(_S.TERMINATED, at, why)
-    return replace(record, state=_S.TERMINATED, history=(*record.history, change))
 
 
 def _begun(record: Instance, instance_id: InstanceId, at: float) -> Instance:

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
+from muster.cluster.cost import cost_of
 from muster.cluster.model import Instance, StatusChange
 from muster.cluster.plan import Plan
 from muster.cluster.ports import Ledger
-from muster.cluster.spend import cost_of
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.stores.ledger.history import Spend
 from muster.stores.ledger.store import SqliteInstanceStore

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from muster.base import codec
+from muster.cluster.cost import cost_of
 from muster.cluster.model import Instance
 from muster.cluster.snapshot import Memory
-from muster.cluster.spend import cost_of
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.errors import LedgerCorrupt
 from muster.stores.ledger.schema import LEDGER_SCHEMA
@@ -77,7 +77,7 @@ class SqliteHistory:
     def find(
         self, ids: Iterable[str] | None = None, states: Iterable[InstanceState] | None = None
     ) -> tuple[Instance, ...]:
-        with self._database.one_look():
+        with self._database.read_transaction():
             contents = self._every_record() if ids is None else self._records_of(sorted(set(ids)))
         wanted = None if states is None else frozenset(states)
         records = (record for content in contents if (record := _record(content)) is not None)
@@ -97,7 +97,7 @@ class SqliteHistory:
         return int(self._database.execute("SELECT version FROM ledger")[0][0])
 
     def spend(self, now: float) -> Spend:
-        with self._database.one_look():
+        with self._database.read_transaction():
             sql = "SELECT CAST(record AS BLOB) FROM instances WHERE terminal = 0"
             live = [_record(content) for (content,) in self._database.execute(sql)]
             memory = self._database.execute("SELECT CAST(value AS BLOB) FROM memory")
@@ -119,8 +119,8 @@ class SqliteHistory:
             return codec.decode(memory, Memory).spent
         except (ValueError, KeyError) as error:
             raise LedgerCorrupt(
-                f"{self._database.path}: the row of its table `memory` is unreadable ({error}); spend "
-                f"is not known. The writer sets it aside in the table `damaged` when it next reads the file"
+                f"{self._database.path}: the row of its table `memory` is unreadable ({error})",
+                fix="spend is not known. The writer moves the row to the table `damaged` at its next read",
             ) from error
 
     def _every_record(self) -> list[bytes]:

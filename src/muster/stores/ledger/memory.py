@@ -143,7 +143,18 @@ class MemoryInstanceStore:
 
     def decisions(self, limit: int = 20, tick_id: str | None = None) -> tuple[Decision, ...]:
         kept = [each for each in reversed(self._plans) if tick_id is None or each[1].tick_id == tick_id]
-        return tuple(_decision(version, plan) for version, plan in kept[:limit])
+        return tuple(
+            Decision(
+                version=version,
+                tick_id=plan.tick_id,
+                at=plan.at,
+                moved={record.instance_id: record.state.name for record in plan.writes},
+                actions=json.loads(plain(plan.actions)),
+                quarantined=json.loads(plain(plan.quarantined)),
+                verdicts=json.loads(plain(plan.verdicts)),
+            )
+            for version, plan in kept[:limit]
+        )
 
     def spend(self, now: float) -> Spend:
         return spend_of(self._state.instances.values(), self._state.memory.spent, now)
@@ -167,15 +178,3 @@ class MemoryInstanceStore:
 
 def _end(record: Instance) -> tuple[float, str]:
     return (ended_at(record), record.instance_id)
-
-
-def _decision(version: int, plan: Plan) -> Decision:
-    return Decision(
-        version=version,
-        tick_id=plan.tick_id,
-        at=plan.at,
-        moved={record.instance_id: record.state.name for record in plan.writes},
-        actions=json.loads(plain(plan.actions)),
-        quarantined=json.loads(plain(plan.quarantined)),
-        verdicts=json.loads(plain(plan.verdicts)),
-    )

@@ -101,7 +101,7 @@ def stored(value: T, kind: Any, name: str) -> tuple[str, T]:  # noqa: ANN401 - a
             text = codec.encode(value).decode()
         codec.decode(text.encode(), kind)
     except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
-        raise StoreError(f"{name} cannot be stored: {error}; nothing was written") from error
+        raise StoreError(f"{name} cannot be stored: {error}", fix="nothing was written") from error
     return text, value
 
 

@@ -107,7 +107,18 @@ def newest_time(known: float, plan: Plan, written: Sequence[Instance]) -> float:
 
 def failures_among(records: Sequence[Instance]) -> tuple[FailedLaunch, ...]:
     """Returns the failed launches among these records."""
-    return tuple(_failed(r) for r in records if r.state is InstanceState.ALLOCATION_FAILED)
+    return tuple(
+        FailedLaunch(
+            instance_id=r.instance_id,
+            node_type=r.node_type,
+            started_at=max(r.entered(InstanceState.REQUESTED), default=0.0),
+            failed_at=r.since,
+            reason=r.details,
+            offer=r.offer_name,
+        )
+        for r in records
+        if r.state is InstanceState.ALLOCATION_FAILED
+    )
 
 
 def newest_failures(failures: Sequence[FailedLaunch]) -> tuple[FailedLaunch, ...]:
@@ -121,17 +132,6 @@ def shown_failures(failures: tuple[FailedLaunch, ...], now: float) -> tuple[Fail
     if not failures or failures[-1].failed_at >= now - FAILURES_SHOWN_FOR_S:
         return failures
     return tuple(failure for failure in failures if failure.failed_at >= now - FAILURES_SHOWN_FOR_S)
-
-
-def _failed(record: Instance) -> FailedLaunch:
-    return FailedLaunch(
-        instance_id=record.instance_id,
-        node_type=record.node_type,
-        started_at=max(record.entered(InstanceState.REQUESTED), default=0.0),
-        failed_at=record.since,
-        reason=record.details,
-        offer=record.offer_name,
-    )
 
 
 VERSION_LIMIT = 2**62  # SQLite and the runtime's protocol count in signed 64 bits
@@ -168,7 +168,7 @@ def checked_writes(
 def raised_version(version: int, at_least: int) -> int:
     """Returns the higher of the two, when that is a version at all."""
     if at_least >= VERSION_LIMIT:
-        raise StoreError(f"version {at_least} is out of range; the version {version} is kept")
+        raise StoreError(f"version {at_least} is out of range", fix=f"the version {version} is kept")
     return max(version, at_least)
 
 
@@ -221,12 +221,12 @@ def _refuse_repeated(what: str, ids: list[str]) -> None:
     seen: set[str] = set()
     for each in ids:
         if each in seen:
-            raise StoreError(f"{what} {each} is twice in one batch; nothing was written")
+            raise StoreError(f"{what} {each} is twice in one batch", fix="nothing was written")
         seen.add(each)
 
 
 def _refused(record: Instance, why: str) -> StoreError:
-    return StoreError(f"record {record.instance_id}: {why}; nothing was written")
+    return StoreError(f"record {record.instance_id}: {why}", fix="nothing was written")
 
 
 P = ParamSpec("P")
@@ -261,7 +261,7 @@ class Loader:
 
     def state(self, now: float) -> LedgerState:
         """Returns everything a tick may see, from one committed state of the file."""
-        with self._database.one_look():
+        with self._database.read_transaction():
             version, newest_at = self._head()
             horizon = max(now, newest_at) - FAILURES_SHOWN_FOR_S
             failed = self._instances(_FAILED, (horizon, FAILURES_SHOWN), terminal=True)

@@ -81,24 +81,23 @@ def encoded_batch(state: LedgerState, plan: Plan, records: Sequence[Instance]) -
     return Batch(
         after=state.after(kept, [record for _, record in texts], version),
         ended=sum(record.state in TERMINAL for record in records),
-        instances=[_instance_row(record, text) for text, record in texts],
+        instances=[
+            (
+                int(record.state in TERMINAL),
+                ended_at(record),
+                record.instance_id,
+                record.state.name,
+                record.node_type,
+                record.cloud_id,
+                record.launch_request_id,
+                record.version,
+                text,
+            )
+            for text, record in texts
+        ],
         effects=[(action.request_id, version, text) for text, action in effects],
         decision=_decision_row(version, plan),
         memory=memory[0] if memory is not None else None,
-    )
-
-
-def _instance_row(record: Instance, text: str) -> Row:
-    return (
-        int(record.state in TERMINAL),
-        ended_at(record),
-        record.instance_id,
-        record.state.name,
-        record.node_type,
-        record.cloud_id,
-        record.launch_request_id,
-        record.version,
-        text,
     )
 
 
@@ -236,15 +235,14 @@ class SqliteInstanceStore:
         try:
             with self._database.transaction():
                 if expected is not None and self._seen != self._database.data_version():
-                    raise VersionConflict(expected, self._stored_version())
+                    raise VersionConflict(
+                        expected, int(self._database.execute("SELECT version FROM ledger")[0][0])
+                    )
                 yield
         except BaseException:
             self._seen = None
             self._pruner.recount()
             raise
-
-    def _stored_version(self) -> int:
-        return int(self._database.execute("SELECT version FROM ledger")[0][0])
 
     def _has_ended(self, instance_id: InstanceId) -> bool:
         sql = "SELECT 1 FROM instances WHERE instance_id = ?"
