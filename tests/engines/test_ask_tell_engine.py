@@ -7,8 +7,17 @@ import pytest
 from muster.base.clock import ManualClock
 from muster.engines.ask_tell_engine import AskTellEngine
 from muster.session.checkpoint import Checkpoint
-from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
-from muster.trials.events import CheckpointSaved, TrialExited, TrialFailureKind, TrialReported, TrialStarted
+from muster.trials.events import (
+    CheckpointSaved,
+    ContinueTrial,
+    SaveTrial,
+    StartTrial,
+    StopTrial,
+    TrialExited,
+    TrialFailureKind,
+    TrialReported,
+    TrialStarted,
+)
 from muster.trials.placement_group import PlacementGroupFactory
 
 

@@ -39,7 +39,7 @@ def test_links_to_files_and_directories_are_copied_as_what_they_lead_to(source, 
 )
 def test_a_link_that_leads_astray_is_named_and_nothing_is_left(source, tmp_path, leads_to, reason):
     (source / "inner" / "link").symlink_to(leads_to)
-    with pytest.raises(OSError, match=rf"checkpoint_000000 could not be kept: .*{reason}.*inner/link"):
+    with pytest.raises(OSError, match=f"checkpoint_000000.*{reason}"):
         publish_copy(str(source), str(tmp_path / "trial"), "checkpoint_000000")
     assert list((tmp_path / "trial").iterdir()) == []
 
@@ -80,7 +80,7 @@ def test_a_full_disk_is_waited_for():
 def test_a_disk_that_stays_full_is_an_error_in_the_end():
     clock = ManualClock()
     began = clock.monotonic()
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"\[Errno 28\]"):
         when_there_is_room(FillsUp(clock, began + 900), "", clock=clock)
     assert FULL_DISK_S <= clock.monotonic() - began < FULL_DISK_S + 5
 

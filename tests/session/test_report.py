@@ -12,8 +12,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from muster.session import get_checkpoint, get_context, report
 from muster.session import report as report_module_name
+from muster.session.checkpoint import as_fsspec
 from muster.session.context import TuneContext
-from muster.session.filesystems import as_fsspec
 from muster.session.session import TrialStopped, current, install, uninstall
 
 assert callable(report_module_name)
@@ -105,7 +105,7 @@ def test_the_storage_of_remote_results_names_the_places_there():
 def test_a_file_system_that_trials_do_not_have_is_not_replaced_by_another():
     storage = TuneContext(trial_dir="/c/t", storage=pickle.dumps(("bucket/mine", None))).get_storage()
     assert storage.trial_fs_path == "bucket/mine/t"
-    with pytest.raises(RuntimeError, match="cannot be pickled"):
+    with pytest.raises(RuntimeError, match="storage_filesystem"):
         _ = storage.storage_filesystem
 
 

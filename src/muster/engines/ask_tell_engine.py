@@ -14,8 +14,8 @@ from typing import Any
 from typing_extensions import assert_never
 
 from muster.base.clock import Clock
-from muster.base.foreign import message_text
 from muster.base.framing import is_plain, portable, unpickle
+from muster.base.untrusted import message_text
 from muster.engines.worker.exit_report import failed_exit
 from muster.engines.worker.failures import reported_failure
 from muster.engines.worker.session import numbers_for_arrays, refuse_endless, refuse_tensors
@@ -23,12 +23,23 @@ from muster.host.machine import hostname, node_ip
 from muster.session.checkpoint import Checkpoint
 from muster.session.progress import Progress, Signature, fill_result
 from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
-from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
-from muster.trials.events import CheckpointSaved, EngineEvent, TrialExited, TrialReported, TrialStarted
+from muster.trials.events import (
+    CheckpointSaved,
+    ContinueTrial,
+    EngineCommand,
+    EngineEvent,
+    SaveTrial,
+    StartTrial,
+    StopTrial,
+    TrialExited,
+    TrialReported,
+    TrialStarted,
+)
 from muster.trials.model import CheckpointRef
+from muster.trials.ports import Engine
 
 
-class AskTellEngine:
+class AskTellEngine(Engine):
     """An AskTellEngine holds the trials that the loop was given and has not ended."""
 
     def __init__(self, clock: Clock) -> None:
@@ -49,9 +60,15 @@ class AskTellEngine:
             case ContinueTrial():
                 pass  # the loop learns it from what `tell` returns
             case SaveTrial():
-                self._save(command.trial_id)
+                # Reports the checkpoint of the last `tell`: a loop saves at no other time.
+                running = self.running.get(command.trial_id)
+                if running is not None:
+                    saved, at = running.last_saved, self._clock.now()
+                    self._events.append(CheckpointSaved(trial_id=command.trial_id, at=at, checkpoint=saved))
             case StopTrial():
-                self._stop(command.trial_id)
+                if command.trial_id in self.running:
+                    self.recalled[command.trial_id] = None
+                    self._exit(command.trial_id)
             case _:
                 assert_never(command)
 
@@ -102,18 +119,6 @@ class AskTellEngine:
         running.resumed_at = self._clock.monotonic()
         self.recalled.pop(command.trial_id, None)
         self._events.append(TrialStarted(trial_id=command.trial_id, at=at, location=dict(self._where)))
-
-    def _save(self, trial_id: str) -> None:
-        """Reports the checkpoint of the last `tell`: a loop saves at no other time."""
-        running = self.running.get(trial_id)
-        if running is not None:
-            saved, at = running.last_saved, self._clock.now()
-            self._events.append(CheckpointSaved(trial_id=trial_id, at=at, checkpoint=saved))
-
-    def _stop(self, trial_id: str) -> None:
-        if trial_id in self.running:
-            self.recalled[trial_id] = None
-            self._exit(trial_id)
 
     def _exit(self, trial_id: str, *, is_done: bool = False, error: BaseException | None = None) -> None:
         del self.running[trial_id]

@@ -21,16 +21,18 @@ from muster.base.clock import Clock, ahead_s
 from muster.base.framing import FrameKind, frame, pack, unpack, unpickle
 from muster.base.resources import to_units
 from muster.engines.worker import failures
-from muster.engines.worker.handle import STOPPED_S, TrialRun, WorkerHandle
-from muster.engines.worker.poller import Poller, SpinThenWait
+from muster.engines.worker.handle import STOPPED_S, Poller, SpinThenWait, TrialRun, WorkerHandle
 from muster.engines.worker.protocol import ExitReport, StartOrder
-from muster.session.preemption import PreemptionInfo
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name
-from muster.trials.commands import EngineCommand, SaveTrial, StartTrial, StopTrial
+from muster.session.session import PreemptionInfo
 from muster.trials.events import (
     CheckpointSaved,
+    EngineCommand,
     EngineEvent,
+    SaveTrial,
+    StartTrial,
+    StopTrial,
     TrialExited,
     TrialFailure,
     TrialNoticed,
@@ -40,6 +42,7 @@ from muster.trials.events import (
 )
 from muster.trials.model import CheckpointRef
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.ports import Engine
 
 
 class StartQueue:
@@ -150,7 +153,7 @@ class ProcessPool(ABC, Generic[W]):
             self.idle.append(worker)
 
 
-class ProcessEngine:
+class ProcessEngine(Engine):
     """A ProcessEngine implements what does not depend on where processes are.
 
     Not thread-safe: one thread submits and polls.
@@ -159,8 +162,7 @@ class ProcessEngine:
     _pool: ProcessPool[Any]
 
     def __init__(self, clock: Clock, timeouts: EngineTimeouts) -> None:
-        self._clock = clock
-        self._timeouts = timeouts
+        self._clock, self._timeouts = clock, timeouts
         self._trials: dict[str, TrialRun] = {}
         self._events: list[EngineEvent] = []
         self._next_check = 0.0
@@ -211,7 +213,6 @@ class ProcessEngine:
         self.close()
 
     def ends_in(self, left_s: Callable[[], float]) -> None:
-        """Takes a function that returns how many seconds are left, so that no node is bought in vain."""
         self._left_s = left_s
 
     # The port
@@ -297,8 +298,7 @@ class ProcessEngine:
     def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:
         """Ends a trial by force; its TrialExited follows when the process is gone."""
         if run.worker is not None and run.kill_at is None:
-            run.failure = failure
-            run.kill_at = _FAR
+            run.failure, run.kill_at = failure, _FAR
             self._pool.kill(run.worker, signal.SIGKILL)
 
     def _finish(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
-from muster.session.preemption import PreemptionInfo
 from muster.session.report import (
     get_checkpoint,
     get_context,
@@ -12,6 +11,7 @@ from muster.session.report import (
     report,
     should_checkpoint,
 )
+from muster.session.session import PreemptionInfo
 
 __all__ = [
     "Checkpoint",

@@ -31,7 +31,7 @@ class TrialStorage:
     @property
     def storage_filesystem(self) -> Any:  # noqa: ANN401
         """The file system of these paths: pyarrow's where it is installed, else fsspec's."""
-        from muster.session.filesystems import as_arrow
+        from muster.session.checkpoint import as_arrow
 
         if self._remote is not None and self._remote[1] is None:
             raise RuntimeError(

@@ -126,20 +126,18 @@ def _copy_tree(source: str, target: str, above: tuple[str, ...] = ()) -> None:
     for entry in entries:
         place = os.path.join(target, entry.name)
         if entry.is_symlink():
-            _check_link(entry.path, above)
+            if not os.path.exists(entry.path):
+                raise OSError(errno.ENOENT, "a link in it leads nowhere: remove it", entry.path)
+            leads_to = os.path.realpath(entry.path)
+            if any(os.path.commonpath([folder, leads_to]) == leads_to for folder in above):
+                raise OSError(
+                    errno.ELOOP, "a link in it leads to a directory that it is in: remove it", entry.path
+                )
         if entry.is_dir():
             _copy_tree(entry.path, place, above)
         else:
             shutil.copy2(entry.path, place)
     shutil.copystat(source, target)
-
-
-def _check_link(link: str, above: tuple[str, ...]) -> None:
-    if not os.path.exists(link):
-        raise OSError(errno.ENOENT, "a link in it leads nowhere: remove it", link)
-    leads_to = os.path.realpath(link)
-    if any(os.path.commonpath([folder, leads_to]) == leads_to for folder in above):
-        raise OSError(errno.ELOOP, "a link in it leads to a directory that it is in: remove it", link)
 
 
 def publish_staged(partial: str, trial_dir: str, name: str) -> str:

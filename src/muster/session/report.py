@@ -14,7 +14,7 @@ from muster.session.session import current
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
-    from muster.session.preemption import PreemptionInfo
+    from muster.session.session import PreemptionInfo
 
 _warned: set[str] = set()
 

@@ -14,8 +14,7 @@ import cloudpickle
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.session import report
-from muster.trials.commands import ContinueTrial, StartTrial
-from muster.trials.events import TrialExited, TrialReported
+from muster.trials.events import ContinueTrial, StartTrial, TrialExited, TrialReported
 from muster.trials.placement_group import PlacementGroupFactory
 
 ONE_CPU = PlacementGroupFactory([{"CPU": 1}])
@@ -137,7 +136,7 @@ import cloudpickle
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.trials.placement_group import PlacementGroupFactory
-from muster.trials.commands import StartTrial
+from muster.trials.events import StartTrial
 from muster.trials.events import TrialReported
 def train(config):
     from muster.session import report

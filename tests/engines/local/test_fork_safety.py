@@ -17,8 +17,7 @@ from tests.series import length
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.session import report
-from muster.trials.commands import ContinueTrial, StartTrial
-from muster.trials.events import TrialExited, TrialReported
+from muster.trials.events import ContinueTrial, StartTrial, TrialExited, TrialReported
 from muster.trials.placement_group import PlacementGroupFactory
 
 

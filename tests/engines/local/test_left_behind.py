@@ -11,13 +11,13 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
+from tests.contracts.engine_contract.fixture import Driver
+from tests.contracts.engine_contract.misbehaving import is_gone
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.engines.local.worker_pool import LocalOptions
 from muster.session import report
-from muster.testing.engine_contract.fixture import Driver
-from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.trainables import counts
 from muster.trials.events import TrialExited, TrialReported
 
@@ -228,7 +228,7 @@ import sys, cloudpickle
 from pathlib import Path
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
-from muster.testing.engine_contract.fixture import Driver
+from tests.contracts.engine_contract.fixture import Driver
 from tests.engines.local.test_left_behind import daemonizes
 import os, signal
 engine = LocalEngine(clock=SystemClock(), capacity={"CPU": 1}, warm=sys.argv[2] == "warm",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import time
@@ -11,16 +12,15 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
+from tests.contracts.engine_contract.fixture import Driver
+from tests.contracts.engine_contract.misbehaving import is_gone
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.engines.local.worker_pool import LocalOptions
 from muster.session import report
-from muster.testing.engine_contract.fixture import Driver
-from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.trainables import counts, waits
-from muster.trials.commands import StopTrial
-from muster.trials.events import TrialExited, TrialFailureKind, TrialReported
+from muster.trials.events import StopTrial, TrialExited, TrialFailureKind, TrialReported
 
 pytestmark = pytest.mark.slow
 
@@ -67,12 +67,11 @@ def test_a_stopped_trial_is_named_once_and_fails_later(opened, caplog, warm):
     os.kill(pid, signal.SIGSTOP)
     driver.start("b", "counts", {"steps": 3})
     failure = driver.to_exit("a", "b", answer=True) and driver.to_exit("a").failure
-    assert (failure.kind, failure.message) == (
-        TrialFailureKind.SILENT,
-        f"its process (pid {pid}) was stopped by a signal and not continued within 1.5 s",
-    )
+    assert failure.kind is TrialFailureKind.SILENT
+    assert re.search(rf"\(pid {pid}\) .* 1\.5 s$", failure.message)
     (line,) = warnings_in(caplog)
-    assert line.startswith(f"trial a does nothing: its process (pid {pid}) was stopped by a signal.")
+    assert line.startswith("trial a ")
+    assert f"(pid {pid}) " in line
     assert line.endswith(f"kill -CONT {pid}")
     assert is_gone(pid)
 
@@ -153,9 +152,8 @@ def test_a_stopped_fork_server_is_continued(opened, caplog, which):
         driver.poll_until(lambda name=f"b{number}": bool(driver.of(name, TrialExited)))
     while not warnings_in(caplog):
         driver.quiet_for(0.1)
-    assert set(warnings_in(caplog)) == {
-        f"the fork server (pid {pid}) was stopped by a signal; it has been continued"
-    }
+    (line,) = set(warnings_in(caplog))
+    assert re.search(rf"\bfork\b.* \(pid {pid}\) ", line)
     assert len(driver.of("b11", TrialReported)) == 1
 
 

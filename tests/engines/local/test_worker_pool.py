@@ -10,6 +10,7 @@ import sys
 
 import cloudpickle
 import pytest
+from tests.contracts.engine_contract.fixture import Driver
 
 from muster.base.clock import SystemClock
 from muster.engines.local import worker_pool
@@ -17,7 +18,6 @@ from muster.engines.local.engine import LocalEngine
 from muster.engines.local.worker_pool import LocalOptions
 from muster.host import machine
 from muster.session import report
-from muster.testing.engine_contract.fixture import Driver
 from muster.trials.events import TrialExited, TrialReported
 
 pytestmark = pytest.mark.slow
@@ -111,11 +111,11 @@ class RefusingSocket:
 def test_a_request_for_a_process_that_the_kernel_refuses_is_repeated(opened, caplog, error):
     driver = opened()
     fork_server = driver.engine._pool._fork_server
-    fork_server._control = RefusingSocket(fork_server._control, error, 3)
+    fork_server.socket = RefusingSocket(fork_server.socket, error, 3)
     driver.start("a", "it")
     driver.start("b", "it")
     assert driver.to_exit("a", "b").failure is None
-    assert fork_server._control.times < 0
+    assert fork_server.socket.times < 0
     assert len(caplog.messages) == 1
 
 

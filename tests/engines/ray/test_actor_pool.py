@@ -9,8 +9,7 @@ from muster.engines.process_engine import EngineTimeouts
 from muster.engines.ray.actor_handle import ActorPlacement
 from muster.engines.ray.actor_pool import ActorListener, ActorPool
 from muster.engines.worker.handle import TrialRun
-from muster.trials.commands import StartTrial
-from muster.trials.events import TrialFailureKind
+from muster.trials.events import StartTrial, TrialFailureKind
 from muster.trials.placement_group import PlacementGroupFactory
 
 ONE = PlacementGroupFactory([{"CPU": 1}])

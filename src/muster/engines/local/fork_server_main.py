@@ -120,7 +120,10 @@ class ForkServer:
         self._address = ("", "")
         self._has_ended = False  # some child
         self._unswept = 0  # children that have ended since orphans were looked for
-        self._wake = _quiet_pipe()
+        fds = os.pipe()
+        for fd in fds:
+            os.set_blocking(fd, False)
+        self._wake = fds
         self._be_woken_by_children()
 
     def serve(self) -> None:
@@ -189,13 +192,6 @@ class ForkServer:
         self._boot_frames.clear()
         return self._saved.fileno()
 
-    def _may_fork(self) -> bool:
-        if self._forks is None:
-            self._forks = self._warm and sys.platform.startswith("linux") and self._load()
-            if self._forks:
-                self._prepare_forks()
-        return self._forks
-
     def _load(self) -> bool:
         """Does the user's imports; returns whether forks are safe afterwards, and reports why not."""
         self._end_orphans()
@@ -250,7 +246,11 @@ class ForkServer:
 
     def _make_children(self, tokens: list[int]) -> None:
         """Makes several children at once: every fork makes pages that this process writes to costly."""
-        make = self._fork if self._may_fork() else self._start_interpreter
+        if self._forks is None:
+            self._forks = self._warm and sys.platform.startswith("linux") and self._load()
+            if self._forks:
+                self._prepare_forks()
+        make = self._fork if self._forks else self._start_interpreter
         made: list[tuple[int, int]] = []
         for token in tokens:
             read_fd, write_fd = self._fds.popleft(), self._fds.popleft()
@@ -304,7 +304,13 @@ class ForkServer:
         saved = self._saved_frames()
         numbers = [read_fd, write_fd, saved, self._beat_s, os.getpid()]
         made = subprocess.Popen(
-            [sys.executable, "-c", boot_code("worker.main"), "\n".join(sys.path), *map(str, numbers)],
+            [
+                sys.executable,
+                "-c",
+                boot_code("muster.engines.worker.main"),
+                "\n".join(sys.path),
+                *map(str, numbers),
+            ],
             pass_fds=[read_fd, write_fd, saved],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -409,13 +415,6 @@ def _leave_parent(parent_pid: int) -> None:
     adopt_orphans()  # of its own: only when it ends itself, they are its parent's to end
     signal.set_wakeup_fd(-1)
     set_handler(_SIGCHLD, _DEFAULT)
-
-
-def _quiet_pipe() -> tuple[int, int]:
-    fds = os.pipe()
-    for fd in fds:
-        os.set_blocking(fd, False)
-    return fds
 
 
 def main() -> NoReturn:

@@ -11,10 +11,10 @@ from muster.base.clock import Clock
 from muster.base.framing import Frame, FrameKind, frame, pack, unpack
 from muster.engines.local.fork_server import ForkServerClient
 from muster.engines.process_engine import EngineTimeouts, ProcessPool
-from muster.engines.worker.handle import TrialRun, WorkerHandle
-from muster.engines.worker.poller import is_readable
+from muster.engines.worker.handle import TrialRun, WorkerHandle, is_readable
 from muster.host import machine
 from muster.host.die_with_parent import kill_group
+from muster.host.framed_child import ChildGoneError
 
 _log = logging.getLogger(__name__)
 _QUICK_S = 0.05  # trials that follow each other like this
@@ -87,7 +87,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
     def register(self, name: str, blob: bytes) -> None:
         self._trainables[name] = blob
         if self._fork_server is not None:
-            self._fork_server.send(frame(FrameKind.TRAINABLE, pack((name, blob))))
+            self._fork_server.post(frame(FrameKind.TRAINABLE, pack((name, blob))))
         for worker in [*self._spares, *self.idle, *([self._prober] if self._prober else ())]:
             self._retire(worker)
         self._prober = None
@@ -183,7 +183,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         """Continues a fork server that a signal has stopped: no trial could start or end."""
         if self._fork_server is not None and now >= self._check_at:
             self._check_at = now + self._options.beat_s
-            for pid in self._fork_server.continue_if_stopped():
+            for pid in self._fork_server.continue_if_stopped(self._fork_server.forking_pid):
                 _log.warning("the fork server (pid %d) was stopped by a signal; it has been continued", pid)
 
     # Making processes
@@ -192,11 +192,11 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         options = self._options
         made = ForkServerClient(warm=self._warm, beat_s=options.beat_s, env=options.env, quiet=options.quiet)
         for name, blob in self._trainables.items():
-            made.send(frame(FrameKind.TRAINABLE, pack((name, blob))))
+            made.post(frame(FrameKind.TRAINABLE, pack((name, blob))))
         self._fork_server, self._is_writing = made, False
         self._imports = self._safe_imports = b""  # of trials; those that a spare has tried
         self._preloads = 0
-        self._poller.add_reader(made.fileno())
+        self._poller.add_reader(made.socket.fileno())
         self._poll_fork_server_writes()
         return made
 
@@ -239,7 +239,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         A spare tries them first: they may crash, hang, or make forks unsafe. It serves the next trial.
         """
         if self._safe_imports and self._fork_server is not None:
-            self._fork_server.send(frame(FrameKind.PRELOAD, self._safe_imports))
+            self._fork_server.post(frame(FrameKind.PRELOAD, self._safe_imports))
             self._safe_imports = b""
             for worker in list(self._spares):
                 self._retire(worker)
@@ -280,7 +280,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             if worker is not None:
                 worker.last_seen_at = now  # the time before the wait: no call of the clock per frame
                 self._read(worker)
-            elif self._fork_server is not None and fd == self._fork_server.fileno():
+            elif self._fork_server is not None and fd == self._fork_server.socket.fileno():
                 self._read_fork_server(self._fork_server)
             elif fd in self._by_end_fd:
                 self._on_ended(self._by_end_fd[fd])
@@ -317,11 +317,12 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         fork_server = self._fork_server
         if fork_server is not None and fork_server.waits_to_write != self._is_writing:
             self._is_writing = fork_server.waits_to_write
-            self._poller.set_writing(fork_server.fileno(), writing=self._is_writing)
+            self._poller.set_writing(fork_server.socket.fileno(), writing=self._is_writing)
 
     def _read_fork_server(self, fork_server: ForkServerClient) -> None:
-        messages = fork_server.take()
-        if messages is None:
+        try:
+            messages = fork_server.take()
+        except ChildGoneError:
             self._on_fork_server_lost(fork_server)
             return
         self._poll_fork_server_writes()
@@ -370,7 +371,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
 
     def _on_fork_server_lost(self, fork_server: ForkServerClient) -> None:
         """Ends every process of a fork server that was killed; the next trial gets a new one."""
-        self._poller.forget(fork_server.fileno())
+        self._poller.forget(fork_server.socket.fileno())
         self._fork_server = None
         fork_server.close()
         fork_server.end_leftovers()

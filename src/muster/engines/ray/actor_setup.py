@@ -10,6 +10,7 @@ import hashlib
 import io
 import logging
 import os
+import platform
 import re
 import secrets
 import select
@@ -26,7 +27,7 @@ from muster.engines.ray.actor import ActorSpec
 from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
 from muster.engines.ray.actor_pool import ActorPool
 from muster.engines.ray.cluster_watcher import ON_THE_HEAD
-from muster.engines.ray.handshake import Address, DriverUnreachable
+from muster.engines.ray.handshake import Address, DriverUnreachable, mismatch
 from muster.engines.ray.remote_storage import RemoteStorage
 from muster.engines.worker.handle import TrialRun
 
@@ -245,6 +246,7 @@ class ActorSetup:
         key: bytes,
         beat_s: float,
         on_no_relay: Callable[[TrialRun, str], None],
+        remote_storage: RemoteStorage | None = None,
     ) -> None:
         self._ray, self._pool, self._key, self._beat_s = ray, pool, key, beat_s
         self._on_no_relay = on_no_relay  # is called with each trial that waits for a relay which cannot start
@@ -255,15 +257,13 @@ class ActorSetup:
         self._lacks: set[str] = set()
         self._blobs: dict[str, Any] = {}  # refs to pickled trainables: sent once, fetched by each node
         self._marker_files: dict[str, str] = {}  # by directory
-        self._remote_storage: bytes | None = None
-        self.why_unsendable = ""
-
-    def set_remote_storage(self, remote_storage: RemoteStorage) -> None:
-        """Lets new actors use the remote storage of the experiment."""
+        self.ray_version = str(ray.__version__)
+        self._storage, self._storage_problem = remote_storage, ""
+        self._pickled_storage: bytes | None = None  # lets new actors use the remote storage
         try:
-            self._remote_storage = remote_storage.pickled()
+            self._pickled_storage = None if remote_storage is None else remote_storage.pickled()
         except Exception as error:  # noqa: BLE001 - pickling a file system of the user's own
-            self.why_unsendable = f"storage_filesystem cannot be pickled for the node: {error}"
+            self._storage_problem = f"storage_filesystem cannot be pickled for the node: {error}"
 
     def put(self, name: str, trainable: bytes) -> None:
         self._blobs[name] = self._ray.put(trainable)
@@ -279,7 +279,7 @@ class ActorSetup:
         marker = self._marker_file(os.path.dirname(trial_dir))
 
         def arguments(number: int) -> tuple[Any, ...]:
-            storage, uses_tls = self._remote_storage, self._pool.listener.tls is not None
+            storage, uses_tls = self._pickled_storage, self._pool.listener.tls is not None
             spec = ActorSpec(number, self.addresses, self._key, self._beat_s, marker, storage, uses_tls)
             return tuple(spec), name, self._blobs.get(name)
 
@@ -308,6 +308,21 @@ class ActorSetup:
             return False
         self.start_actor(placement, run)
         return True
+
+    def why_unsuitable(self, hello: Mapping[str, Any], trial_dir: str) -> str | None:
+        """Returns why the trial cannot run on the node of this actor; None when it can."""
+        why = mismatch(hello, python=platform.python_version(), ray=self.ray_version)
+        problem = self._storage_problem or hello["storage_problem"]
+        if why is not None or hello["sees_storage"] or (self._storage is not None and not problem):
+            return why
+        unseen = f"the node {hello['hostname']} does not see {os.path.dirname(trial_dir)}"
+        fix = "set RunConfig(storage_path=...) to a directory that every node mounts"
+        if self._storage is None:
+            return f"{unseen}; {fix}"
+        return (
+            f"{unseen} and cannot use {self._storage.uri}: {problem}. Give the node what that storage needs "
+            f"(package, credentials, network), or {fix}"
+        )
 
     def has_our_version(self, hello: Mapping[str, Any]) -> bool:
         """Returns whether the actor runs this version; otherwise the package is uploaded from now on."""

@@ -5,19 +5,20 @@ RayEngine's own thread must not wait for the GCS; what the watcher saw comes to 
 
 from __future__ import annotations
 
-import heapq
 import json
 import logging
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from muster.base.resources import SCALE, Resources
-from muster.engines.process_engine import units_of
-from muster.session.preemption import EMPTIED, PreemptionInfo
-from muster.trials.placement_group import PlacementGroupFactory
+from muster.base.forecast import Forecast, last_of
+from muster.base.resources import Resources
+from muster.errors import EngineError
+from muster.runtimes.ray.kv_board import ForecastWriter
+from muster.session.session import EMPTIED, PreemptionInfo
+from muster.trials.spend import share_of_bundles
 
 _log = logging.getLogger(__name__)
 
@@ -46,17 +47,14 @@ class ClusterView(NamedTuple):
     price_problem: str = ""  # why prices were ignored
     has_prices: bool = False  # a monitor publishes them, also of nodes to come
 
-    @property
-    def present(self) -> dict[str, float]:
-        return _total(self.nodes)
-
-
-def _total(nodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for node in nodes:
-        for name, amount in node.items():
-            total[name] = total.get(name, 0.0) + amount
-    return total
+    def rate_of(
+        self, node_id: str, bundles: Sequence[Mapping[str, float]], default: float | None
+    ) -> float | None:
+        """Returns the $ per hour of these bundles on a node; None when its price is not known."""
+        price, total = self.prices.get(node_id, default), self.totals.get(node_id)
+        if price is None or total is None:
+            return None
+        return price * share_of_bundles(bundles, Resources.of(total))
 
 
 def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
@@ -78,11 +76,10 @@ def totals_of(ray: Any) -> dict[str, dict[str, float]]:  # noqa: ANN401 - a modu
 def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
     """Returns what the cluster reports now."""
     totals = totals_of(ray)
-    from muster.runtimes.ray.price_board import read_prices
+    from muster.runtimes.ray.kv_board import read_prices, read_verdicts
     from muster.runtimes.ray.publish import max_resources
-    from muster.runtimes.ray.verdict_board import read_board
 
-    limit, board, prices = max_resources(client), read_board(client), read_prices(client, now)
+    limit, board, prices = max_resources(client), read_verdicts(client), read_prices(client, now)
     is_ours = now - board.at < _FRESH_S
     unplaceable = {
         group: f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
@@ -111,7 +108,7 @@ def read_draining(client: Any, emptied: Sequence[str] = ()) -> dict[str, Preempt
     deadlines = client.drain_deadlines()
     if not deadlines:
         return {}
-    from muster.runtimes.ray.notice_board import notices_of
+    from muster.runtimes.ray.kv_board import notices_of
 
     notices, found = notices_of(client, deadlines), {}
     for node_id, deadline in deadlines.items():
@@ -178,15 +175,22 @@ def _read_on_head(now: float) -> tuple[Any, ...]:
 
 
 class ClusterWatcher:
-    """A ClusterWatcher reads the cluster every two seconds, and calls `on_view` in its thread."""
+    """A ClusterWatcher reads the cluster every two seconds, and calls `on_view` in its thread.
+
+    It also writes the newest forecast, which the cluster's autoscaler reads, with `writer`.
+    """
 
     def __init__(
         self,
         read: Callable[[], ClusterView],
         on_view: Callable[[ClusterView], object],
         every_s: float = PERIOD_S,
+        *,
+        writer: ForecastWriter | None = None,
     ) -> None:
         self._read, self._on_view, self._every_s = read, on_view, every_s
+        self._writer = writer
+        self._forecast: Forecast | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="muster-cluster-watcher", daemon=True)
         self._thread.start()
@@ -194,13 +198,33 @@ class ClusterWatcher:
     def _run(self) -> None:
         while not self._ends.wait(self._every_s):
             try:
+                self._write()
                 self._on_view(self._read())
             except Exception as error:  # noqa: BLE001 - Ray raises many kinds while a head restarts
                 _log.debug("the cluster could not be read: %s", error)
 
-    def close(self) -> None:
+    def publish(self, forecast: Forecast) -> None:
+        """Has the thread write a forecast.
+
+        The first one is written at once: without it a monitor launches nodes for all trials that it sees.
+        """
+        is_first, self._forecast = self._forecast is None, forecast
+        if is_first:
+            with suppress(EngineError):  # the thread tries again
+                self._write()
+
+    def _write(self) -> None:
+        if self._writer is not None and self._forecast is not None:
+            self._writer.write_forecast(self._forecast)
+
+    def close(self, at: float) -> None:
+        """Ends the thread; writes that nothing more will come, so that idle nodes need not wait."""
         self._ends.set()
         self._thread.join(timeout=10.0)
+        if self._forecast is not None:
+            self._forecast = last_of(self._forecast, at)
+            with suppress(EngineError):  # the head is gone, and the entry with it
+                self._write()
 
 
 class DrainingNodes:
@@ -236,190 +260,3 @@ def _when(left_s: float) -> str:
     if left_s > 0:
         return f"in {left_s:.0f} s"
     return f"and should have been {-left_s:.0f} s ago: clocks may differ, so its trials are saved at once"
-
-
-_FAR_AHEAD = 1000  # more waiting trials than these do not change the answer
-RETURN_S = 300.0  # so long a node that went away is thought to come back
-BOOT_S = 60.0  # until a new machine is up, before any has been measured
-
-
-class ClusterCapacity:
-    """A ClusterCapacity counts what the cluster has, may have, and has in use."""
-
-    def __init__(self, present: Mapping[str, float], limit: Mapping[str, float] | None = None) -> None:
-        self.present = Resources.of(present)
-        self.limit = Resources.of(limit) if limit is not None else self.present
-        self.is_bounded = True  # False: it may grow, and the limit is unknown
-        self._used: dict[str, int] = {}
-
-    def update(
-        self, present: Mapping[str, float], limit: Mapping[str, float] | None, *, is_bounded: bool = True
-    ) -> bool:
-        """Takes what the cluster is and may become now; returns whether that has changed."""
-        before = (self.present, self.limit, self.is_bounded)
-        self.present, self.is_bounded = Resources.of(present), is_bounded
-        names = {*present, *(limit or {})}
-        most = {name: max(present.get(name, 0.0), (limit or {}).get(name, 0.0)) for name in names}
-        self.limit = Resources.of(most)
-        return (self.present, self.limit, self.is_bounded) != before
-
-    def take(self, request: PlacementGroupFactory) -> None:
-        for name, amount in units_of(request).items():
-            self._used[name] = self._used.get(name, 0) + amount
-
-    def free(self, request: PlacementGroupFactory) -> None:
-        for name, amount in units_of(request).items():
-            self._used[name] -= amount
-
-    def fits(self, request: PlacementGroupFactory, *, without: Sequence[PlacementGroupFactory] = ()) -> bool:
-        """Returns whether there could be room for the request, if those in `without` ended."""
-        return not self.is_bounded or self._fits(request, self.limit, without)
-
-    def is_there(self, request: PlacementGroupFactory) -> bool:
-        """Returns whether the request needs no new machine, judged by sums alone."""
-        return self._fits(request, self.present, ())
-
-    def _fits(
-        self, request: PlacementGroupFactory, total: Resources, without: Sequence[PlacementGroupFactory]
-    ) -> bool:
-        spare = [units_of(each) for each in without]
-        return all(
-            amount + self._used.get(name, 0) - sum(each.get(name, 0) for each in spare) <= total.units(name)
-            for name, amount in units_of(request).items()
-        )
-
-    def why_never(self, request: PlacementGroupFactory) -> str | None:
-        """Returns why there can never be room for the request; None when there can."""
-        if not self.is_bounded:
-            return None
-        units = units_of(request)
-        short = [name for name, amount in units.items() if amount > self.limit.units(name)]
-        if not short:
-            return None
-        wanted = ", ".join(f"{name}: {units[name] / SCALE:g}" for name in short)
-        there = ", ".join(f"{name}: {self.limit.units(name) / SCALE:g}" for name in short)
-        return f"requested {wanted}; the whole cluster offers {there}"
-
-
-class CapacityHistory:
-    """A CapacityHistory keeps the nodes of a cluster, with those that went away a short time ago.
-
-    For clusters without an autoscaler: a node that restarts comes back, and nothing replaces it.
-    """
-
-    def __init__(self, keep_s: float = RETURN_S) -> None:
-        self._keep_s = keep_s
-        self._seen: dict[tuple[tuple[tuple[str, float], ...], ...], float] = {}  # nodes, and when last
-
-    def note(self, nodes: Sequence[Mapping[str, float]], now: float) -> None:
-        nodes_then = tuple(sorted(tuple(sorted(node.items())) for node in nodes))
-        self._seen = {each: at for each, at in self._seen.items() if now < at + self._keep_s}
-        self._seen[nodes_then] = now
-
-    def most(self) -> dict[str, float]:
-        """Returns the largest amount of each resource at any time."""
-        most: dict[str, float] = {}
-        for nodes_then in self._seen:
-            for name, amount in _total(map(dict, nodes_then)).items():
-                most[name] = max(amount, most.get(name, 0.0))
-        return most
-
-    def nodes(self) -> list[dict[str, float]]:
-        """Returns all nodes that were there, at least one of each kind."""
-        return [dict(node) for nodes_then in self._seen for node in nodes_then]
-
-
-class Growth:
-    """A Growth decides whether another machine is worth its start, by how long both took so far."""
-
-    def __init__(self, boot_s: float = BOOT_S) -> None:
-        self._boot_s = boot_s
-        self._has_booted = False
-        self._durations_s: deque[float] = deque(maxlen=50)
-
-    def ended(self, duration_s: float) -> None:
-        """Records how long a trial has run."""
-        self._durations_s.append(duration_s)
-
-    def booted(self, after_s: float) -> None:
-        """Records how long a trial waited for a new machine."""
-        self._boot_s, self._has_booted = after_s, True
-
-    def wants_more(
-        self, began: Sequence[float], waiting: int, shown: int, now: float, left_s: float = math.inf
-    ) -> bool:
-        """Returns whether more trials would wait for a new machine than have asked for one.
-
-        `began`: when trials began whose place would do; `shown` of the `waiting` have asked already.
-        `left_s`: until the experiment ends whatever runs then. A machine that comes after that is not asked
-        for, once anything is known; a guess alone must not keep the first trial from its machine.
-        """
-        usual = typical(self._durations_s)
-        if left_s <= self._boot_s and (self._has_booted or usual is not None):
-            return False
-        remaining = [] if usual is None else [at + usual - now for at in began]
-        return late_ones(remaining, usual, min(waiting, _FAR_AHEAD), self._boot_s) > shown
-
-
-def expected_starts(remaining_s: Sequence[float], duration_s: float, count: int) -> list[float]:
-    """Returns when each of `count` waiting trials would get the place of a running one.
-
-    Example:
-        >>> expected_starts([5.0, 20.0], 10.0, 3)
-        [5.0, 15.0, 20.0]
-    """
-    places = [max(0.0, left) for left in remaining_s]
-    heapq.heapify(places)
-    starts: list[float] = []
-    for _ in range(count if places else 0):
-        at = heapq.heappop(places)
-        starts.append(at)
-        heapq.heappush(places, at + duration_s)
-    return starts
-
-
-def typical(durations_s: Sequence[float]) -> float | None:
-    """Returns the median; None when none is known."""
-    return sorted(durations_s)[len(durations_s) // 2] if durations_s else None
-
-
-def late_ones(remaining_s: Sequence[float], duration_s: float | None, count: int, boot_s: float) -> int:
-    """Returns how many of `count` waiting trials would still wait when a new machine could be up."""
-    if duration_s is None or not remaining_s:
-        return count
-    return count - sum(start < boot_s for start in expected_starts(remaining_s, duration_s, count))
-
-
-def why_unplaceable(request: PlacementGroupFactory, nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """Returns why these nodes could never hold the request; None when they could, or labels decide."""
-    if any("label" in name for name in request.options[1]):
-        return None
-    totals = [Resources.of(node) for node in nodes]
-    bundles = [Resources.of(bundle) for bundle in request.bundles]
-    if request.strategy == "STRICT_PACK":
-        together = Resources(units_of(request))
-        if not any(total.holds(together) for total in totals):
-            return f"no node has {together} (STRICT_PACK: all on one node)"
-        return None
-    for bundle in bundles:
-        if not any(total.holds(bundle) for total in totals):
-            return f"no node has {bundle}"
-    if request.strategy == "STRICT_SPREAD" and not _has_one_each(bundles, totals):
-        return f"STRICT_SPREAD wants {len(bundles)} nodes, one per bundle; not so many can hold one"
-    return None
-
-
-def _has_one_each(bundles: Sequence[Resources], totals: Sequence[Resources]) -> bool:
-    """Returns whether every bundle can have a node of its own, by augmenting paths."""
-    holder: dict[int, int] = {}  # node -> bundle
-
-    def place(bundle: int, tried: set[int]) -> bool:
-        for node, total in enumerate(totals):
-            if node not in tried and total.holds(bundles[bundle]):
-                tried.add(node)
-                if node not in holder or place(holder[node], tried):
-                    holder[node] = bundle
-                    return True
-        return False
-
-    return all(place(bundle, set()) for bundle in range(len(bundles)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import Clock, SystemClock, ahead_s
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.runtimes.ray.client import GcsClient
-from muster.runtimes.ray.forecast_board import ForecastWriter
+from muster.runtimes.ray.kv_board import ForecastWriter
 from muster.runtimes.ray.native import check_auth, check_ray, raylet_module, read_token_anew
 from muster.runtimes.ray.versions import INSTALL, NEWEST, minor_of
 
@@ -115,7 +115,12 @@ def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a m
     from muster.host.machine import environment
 
     check_auth(environment())
-    _read_environment_anew()
+    # Makes Ray's native code, which reads RAY AUTH * when it is imported, read them again.
+    from muster.host.machine import environment
+
+    raylet = raylet_module()
+    raylet.Config.initialize("{}")
+    read_token_anew(raylet, environment())
     where = address or environment().get("RAY_ADDRESS") or "auto"
     _check_reachable(where)
     try:
@@ -128,7 +133,10 @@ def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a m
             ) from error
         if where != "auto" and not where.startswith("ray://"):
             GcsClient(where).connect()  # its error is clearer: no answer, or a wrong token
-        raise EngineUnreachable(f"{_unreachable(where)}: {_summary(str(error))}") from error
+        # The first line, with the last one where the first only announces a traceback.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+        summary = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+        raise EngineUnreachable(f"{_unreachable(where)}: {summary}") from error
 
 
 def _check_reachable(where: str) -> None:
@@ -144,18 +152,3 @@ def _check_reachable(where: str) -> None:
 def _unreachable(where: str) -> str:
     found = "this machine has no running Ray" if where == "auto" else f"no Ray cluster answers at {where}"
     return f"{found}; start one (ray start --head), set RAY_ADDRESS, or use engine='local'"
-
-
-def _summary(text: str) -> str:
-    """Returns the first line, with the last one where the first only announces a traceback."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
-    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
-
-
-def _read_environment_anew() -> None:
-    """Makes Ray's native code, which reads RAY_AUTH_* when it is imported, read them again."""
-    from muster.host.machine import environment
-
-    raylet = raylet_module()
-    raylet.Config.initialize("{}")
-    read_token_anew(raylet, environment())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
-from muster.engines.worker.poller import Poller
+from muster.engines.worker.handle import Poller
 
 if TYPE_CHECKING:
     from muster.engines.ray.tls import TlsTunnel

@@ -99,18 +99,16 @@ class TrialFiles:
             try:
                 seen = os.stat(place)
                 print_ = (seen.st_size, seen.st_mtime_ns)
-                if self._is_sent(file) and self._sent.get(file) != print_:
+                first = file.partition("/")[0]
+                is_checkpoint = CHECKPOINT.fullmatch(first) or first.endswith((".partial", ".deleted"))
+                is_sent = not (is_checkpoint or file in self._remote.reserved) and (
+                    self._remote.with_artifacts or file in self._logs
+                )
+                if is_sent and self._sent.get(file) != print_:
                     self._storage.upload_file(place, f"{self._name}/{file}")
                     self._sent[file] = print_
             except (MusterError, OSError) as error:
                 _log.warning("a file of trial %s is not copied: %s", self._name, error)
-
-    def _is_sent(self, file: str) -> bool:
-        first = file.partition("/")[0]
-        is_checkpoint = CHECKPOINT.fullmatch(first) or first.endswith((".partial", ".deleted"))
-        if is_checkpoint or file in self._remote.reserved:
-            return False
-        return self._remote.with_artifacts or file in self._logs
 
 
 _log = logging.getLogger(__name__)

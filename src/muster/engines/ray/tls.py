@@ -43,7 +43,10 @@ class TlsLine:
         """Moves what can be moved; returns False when one end is closed and the other has got everything."""
         try:
             if not self._is_ready:
-                self._take_early()
+                # Takes what the user writes before anything can be sent: a few bytes, or that it hung up.
+                with contextlib.suppress(BlockingIOError):
+                    data = self.plain.recv(_CHUNK)
+                    self._to_send, self._is_over = self._to_send + data, not data
                 self._needs_write = False
                 self.encrypted.do_handshake()
                 self._is_ready = True
@@ -68,12 +71,6 @@ class TlsLine:
     @property
     def has_more_to_send(self) -> bool:
         return bool(self._to_send)
-
-    def _take_early(self) -> None:
-        """Takes what the user writes before anything can be sent: a few bytes, or that it hung up."""
-        with contextlib.suppress(BlockingIOError):
-            data = self.plain.recv(_CHUNK)
-            self._to_send, self._is_over = self._to_send + data, not data
 
     def _take_received(self) -> bool:
         """Decrypts, and passes on; returns whether anything was passed on."""
@@ -116,8 +113,8 @@ class TlsTunnel:
         missing = [name for name in _NAMES if not os.path.isfile(environment.get(name, ""))]
         if missing:
             raise EngineError(
-                f"RAY_USE_TLS is set on {socket.gethostname()}, but {', '.join(missing)} name no file; set "
-                "them as for Ray itself, on every machine of the cluster"
+                f"RAY_USE_TLS is set on {socket.gethostname()}, but {', '.join(missing)} name no file",
+                fix=("set them as for Ray itself, on every machine of the cluster"),
             )
         try:
             self._server, self._client = (_context(environment, server_side=side) for side in (True, False))

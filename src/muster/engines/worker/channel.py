@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from muster.base.framing import Frame, FrameKind, FrameReader, frame
-from muster.engines.worker.poller import SpinThenWait
+from muster.engines.worker.handle import SpinThenWait
 
 _CHUNK = 1 << 16
 _BEAT = frame(FrameKind.BEAT)

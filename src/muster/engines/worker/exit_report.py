@@ -6,8 +6,8 @@ import os
 import traceback
 from types import TracebackType
 
-from muster.base.foreign import message_text
 from muster.base.framing import pickled
+from muster.base.untrusted import message_text
 from muster.engines.worker.protocol import ExitReport
 from muster.engines.worker.run_trainable import IMPORT_OURS, CheckpointMissing, ResetRefused
 from muster.engines.worker.session import UnsendableResult
@@ -87,17 +87,14 @@ def _user_part(trace: TracebackType | None) -> TracebackType | None:
     return here or trace
 
 
-def _place(trace: TracebackType | None) -> str:
-    frames = traceback.extract_tb(trace)
-    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-
-
 def _pickle_of(error: BaseException) -> bytes | None:
     import pickle
 
     try:
         if not error.args and not message_text(error):  # as of a MemoryError
-            error.args = (f"{type(error).__name__}{_place(_user_part(error.__traceback__))}",)
+            frames = traceback.extract_tb(_user_part(error.__traceback__))
+            place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+            error.args = (f"{type(error).__name__}{place}",)
         data = pickled(error)
         pickle.loads(data)  # many exceptions pickle well and then cannot be built again
     except Exception:  # noqa: BLE001 - user exceptions may refuse in any way

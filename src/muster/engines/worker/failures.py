@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from muster.base.foreign import error_text
+from muster.base.untrusted import error_text
 from muster.engines.worker.protocol import ExitReport
 from muster.trials.events import TrialFailure
 from muster.trials.events import TrialFailureKind as Kind

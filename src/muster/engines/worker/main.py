@@ -18,8 +18,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.foreign import message_text
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
+from muster.base.untrusted import message_text
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.exit_report import CodeUnreadable, failed_exit
 from muster.engines.worker.output import Output, flush
@@ -61,7 +61,11 @@ class ForkOrigin:
         if len(sys.modules) < self._count + _FEW_IMPORTS or sys.path != self._path:
             return b""
         modules = [*sys.modules.items()][self._count :]
-        names = [name for name, module in modules if _is_installed(module)]
+        names = []
+        for name, module in modules:
+            origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
+            if origin.startswith(_STDLIB) or "/site-packages/" in origin or "/dist-packages/" in origin:
+                names.append(name)
         return pack((names, self._changed(own)))
 
     def _changed(self, own: Mapping[str, str]) -> dict[bytes, bytes | None]:
@@ -87,11 +91,6 @@ def import_all(names: Sequence[str]) -> None:
             __import__(name)
         except BaseException:  # noqa: BLE001 - any code may run
             continue
-
-
-def _is_installed(module: object) -> bool:
-    origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
-    return origin.startswith(_STDLIB) or "/site-packages/" in origin or "/dist-packages/" in origin
 
 
 class ProcessReset:
@@ -269,29 +268,23 @@ class Worker:
         if wants_usage(config):
             session.watch_usage()
         if isinstance(trainable, type):
-            run = self._instance_for(trainable, config)
+            if self._instance is None:
+                self._instance = ClassRun(trainable, config)
+            else:
+                self._instance.reset(config)
+            run = self._instance
             if order.checkpoint_path:
                 run.load(order.checkpoint_path)
             self._send_started(is_function=False)
-            run.train(session, order.trial_dir, self._signature(order, config))
+            made = Signature(trial_id=order.trial_id, config=config, from_function=False)
+            made.pid, made.hostname, made.node_ip = self._location
+            run.train(session, order.trial_dir, made)
         else:
             self._send_started(is_function=True)
             run_function(trainable, config, session)
 
-    def _signature(self, order: StartOrder, config: dict[str, Any]) -> Signature:
-        made = Signature(trial_id=order.trial_id, config=config, from_function=False)
-        made.pid, made.hostname, made.node_ip = self._location
-        return made
-
     def _send_started(self, *, is_function: bool) -> None:
         self.channel.send(frame(FrameKind.STARTED, pack((*self._location, is_function))))
-
-    def _instance_for(self, kind: type, config: dict[str, Any]) -> ClassRun:
-        if self._instance is None:
-            self._instance = ClassRun(kind, config)
-        else:
-            self._instance.reset(config)
-        return self._instance
 
     def _enter_trial_dir(self, order: StartOrder) -> None:
         if order.env:
@@ -373,7 +366,10 @@ def main() -> NoReturn:
     adopt_orphans()  # as in a fork
     trainables = TrainableCache()
     address = ("", "")
-    for kind, payload in FrameReader().feed(_whole(trainables_fd)):
+    # All of a file without moving its position, which other processes share.
+    data = os.pread(trainables_fd, os.fstat(trainables_fd).st_size, 0)
+    os.close(trainables_fd)
+    for kind, payload in FrameReader().feed(data):
         if kind == FrameKind.INIT:
             sys.argv[:], address = unpack(payload)
         else:
@@ -387,10 +383,3 @@ def main() -> NoReturn:
     machine.note_working_directory()
     stop_on_sigterm()
     become(Worker(channel, trainables, SystemClock(), address))
-
-
-def _whole(fd: int) -> bytes:
-    """Returns all of a file without moving its position, which other processes share."""
-    data = os.pread(fd, os.fstat(fd).st_size, 0)
-    os.close(fd)
-    return data

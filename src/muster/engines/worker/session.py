@@ -10,16 +10,15 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from muster.base.clock import Clock
-from muster.base.foreign import message_text, rays_own
 from muster.base.framing import SCALARS, FrameKind, frame, is_plain, pack, pickled, portable, unpack
+from muster.base.untrusted import message_text, ray_object_hint
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.protocol import StartOrder
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
-from muster.session.preemption import PreemptionInfo
 from muster.session.progress import Progress, Stamp
 from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
-from muster.session.session import TrialStopped
+from muster.session.session import PreemptionInfo, TrialStopped
 from muster.session.usage import RESULT_KEY, UsageMonitor
 from muster.trials.placement_group import PlacementGroupFactory
 
@@ -293,7 +292,7 @@ class TrialSession:
 
 
 def _no_checkpoint(given: object) -> TypeError:
-    fault = rays_own(given) or "must be a Checkpoint; use Checkpoint.from_directory"
+    fault = ray_object_hint(given) or "must be a Checkpoint; use Checkpoint.from_directory"
     return TypeError(f"report(checkpoint={given!r}): {fault}")
 
 
