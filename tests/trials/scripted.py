@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
+    ContinueTrial,
+    SaveTrial,
+    StartTrial,
+    StopTrial,
     TrialExited,
     TrialFailure,
     TrialFailureKind,
@@ -20,6 +23,7 @@ from muster.trials.events import (
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, Plugins
+from muster.trials.ports import Engine
 from muster.trials.template import Settings
 
 Script = Callable[
@@ -27,7 +31,7 @@ Script = Callable[
 ]  # config, first iteration -> metrics, or an exception to fail
 
 
-class ScriptedEngine:
+class ScriptedEngine(Engine):
     """Runs `script(config, start)`; each item is a report, an exception or TrialFailure a failure."""
 
     def __init__(self, script: Script, capacity=None) -> None:

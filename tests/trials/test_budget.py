@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import inf
 
 import pytest
@@ -169,7 +170,7 @@ def test_a_trial_without_a_price_is_named_once_when_there_is_a_budget():
     trial = world.start("a", 0.0, rate=None)
     world.report("a", 10.0)
     assert world.guard.warning(PRICE_WAIT_S, trial, 1, 1) == ""
-    assert "trial a runs on a machine without a known price" in world.guard.warning(61.0, trial, 1, 1)
+    assert {"trial", "a", "price"} <= set(re.findall(r"\w+", world.guard.warning(61.0, trial, 1, 1)))
     assert world.guard.warning(62.0, trial, 1, 1) == ""
 
 
@@ -181,9 +182,7 @@ def test_a_warning_waits_until_something_is_known():
         world.report("a", 34.0 * step)
         texts.append(world.guard.warning(34.0 * step, trial, 120, 2))
     assert [bool(text) for text in texts] == [False, False, True, False, False]
-    assert texts[2].startswith(
-        "at 34 s per step the 120 trials left need about 2 d, the deadline is in 15 min"
-    )
+    assert re.findall(r"\d+ \w+", texts[2]) == ["34 s", "120 trials", "2 d", "15 min"]
 
 
 def test_waiting_for_a_machine_is_no_work():
@@ -206,7 +205,5 @@ def test_trials_that_wait_long_for_a_machine_do_not_count_as_workers_in_the_earl
         world.report("a", at)
     sample = world.trials["a"]
     assert world.guard.warning(300.0, sample, 4, 4) == ""
-    assert world.guard.warning(301.0, sample, 4, 4) == (
-        "at 2 min per step the 4 trials left need about 62 min, the deadline is in 32 min: raise it, use "
-        "more workers or fewer samples"
-    )
+    text = world.guard.warning(301.0, sample, 4, 4)
+    assert re.findall(r"\d+ \w+", text) == ["2 min", "4 trials", "62 min", "32 min"]

@@ -3,9 +3,8 @@
 from tests.trials.scripted import First, ScriptedEngine, Stage, steps, trials
 
 from muster.base.resources import Resources
-from muster.trials.controller_view import Occupancy
 from muster.trials.events import CheckpointSaved
-from muster.trials.plugins import CONTINUE, PAUSE
+from muster.trials.plugins import CONTINUE, PAUSE, Occupancy
 
 
 class PausesOnce(First):

@@ -7,16 +7,15 @@ from collections import deque
 import pytest
 from tests.trials.scripted import First, Stage, steps, trials
 
-from muster.trials.commands import StartTrial
-from muster.trials.events import CheckpointSaved, ExperimentResumed, TrialAdmitted
-from muster.trials.model import CheckpointPolicy
+from muster.trials.events import CheckpointSaved, ExperimentResumed, StartTrial, TrialAdmitted
+from muster.trials.model import CheckpointPolicy, TrialPolicies
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.restore import ResumeRules, apply_resume_rules, reset_trial, restore
 from muster.trials.states import TrialState
 from muster.trials.template import TrialTemplate
 
 POLICY = CheckpointPolicy(frequency=2)
-TEMPLATE = TrialTemplate(trainable_name="f", param_space={}, checkpoint_policy=POLICY)
+TEMPLATE = TrialTemplate(trainable_name="f", param_space={}, policies=TrialPolicies(checkpoint_policy=POLICY))
 
 
 def stage(decision=CONTINUE, script=None, **more):
@@ -24,7 +23,12 @@ def stage(decision=CONTINUE, script=None, **more):
     scheduler = First(lambda trial, result: decision if result["training_iteration"] == 4 else CONTINUE)
     scheduler.seen = []
     decide, scheduler._decide = scheduler._decide, lambda *about: noted(scheduler.seen, decide, *about)
-    return Stage(script or steps(4), trials(1, checkpoint_policy=POLICY), scheduler=scheduler, **more)
+    return Stage(
+        script or steps(4),
+        trials(1, policies=TrialPolicies(checkpoint_policy=POLICY)),
+        scheduler=scheduler,
+        **more,
+    )
 
 
 def noted(seen, decide, trial, result):
@@ -83,7 +87,7 @@ def test_without_room_for_it_the_trial_waits_like_the_others():
     again = resumed(capacity={"CPU": 0.5}, max_pending=0)
     again.state.index.is_bounded = False  # another machine may come
     again.step()
-    assert (again.trial("t0").state, again.state.lifecycle.owed) == (TrialState.PENDING, {})
+    assert (again.trial("t0").state, again.trial("t0").live.owed) == (TrialState.PENDING, None)
 
 
 def test_a_trial_that_fails_on_the_way_is_tried_again_in_the_ordinary_way():
@@ -109,7 +113,7 @@ def test_an_experiment_that_ends_on_the_way_ends_the_trial():
     again.state.end(again.engine.now)
     again.run(20)
     assert again.statuses == {"t0": "TERMINATED"}
-    assert again.state.lifecycle.repeating == {}
+    assert not again.trial("t0").live.repeats
 
 
 def test_a_trial_that_is_to_begin_anew_owes_nothing():
@@ -136,4 +140,4 @@ def test_a_second_end_on_the_way_changes_nothing():
 def test_a_trial_that_is_not_to_go_on_owes_nothing():
     again = resumed()
     apply_resume_rules(again.state, ResumeRules(unfinished="skip"), 0.0)
-    assert (again.statuses, again.state.lifecycle.owed) == ({"t0": "TERMINATED"}, {})
+    assert (again.statuses, again.trial("t0").live.owed) == ({"t0": "TERMINATED"}, None)

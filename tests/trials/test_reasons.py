@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
+from tests.mistakes.views import assert_view
 from tests.trials.scripted import Noted, ScriptedEngine
 from tests.tune.schedulers.pbt_world import World
 
@@ -84,17 +85,20 @@ def reasons(facts):
     return [(f.trial_id[-1], f.decision, f.reason) for f in facts if isinstance(f, TrialDecided)]
 
 
+def assert_reasons(name, found):
+    assert_view(f"reasons/{name}", "\n".join(": ".join(each) for each in found))
+
+
 def test_asha_names_the_rung_the_value_and_the_cut():
     found = reasons(run(lambda: ASHAScheduler(metric="score", mode="max", max_t=9, reduction_factor=3)))
-    assert found[0] == ("1", "stopped", "at rung 1: score = 1 is worse than score = 3, the cut of 1 result")
-    assert ("0", "stopped", "it reached max_t = 9") in found
+    assert_reasons("asha", found)
 
 
 def test_values_of_a_metric_to_minimize_are_shown_as_they_were_reported():
     found = reasons(
         run(lambda: ASHAScheduler(metric="score", mode="min", max_t=9, reduction_factor=3), xs=(1, 3))
     )
-    assert found[0] == ("1", "stopped", "at rung 1: score = 3 is worse than score = 1, the cut of 1 result")
+    assert_reasons("asha_min", found)
 
 
 def test_asha_by_promotion_says_who_waits_and_who_goes_on():
@@ -104,9 +108,8 @@ def test_asha_by_promotion_says_who_waits_and_who_goes_on():
             xs=(3, 1, 2, 0, 5, 4),
         )
     )
-    assert found[0] == ("0", "paused", "at rung 1: score = 3 is not yet among the best 1/3 of 1 result")
-    assert ("0", "promoted", "from rung 1: score = 3 is now among the best 1/3 of 4 results") in found
-    assert any(decision == "stopped" and "nothing more to try" in why for _, decision, why in found)
+    assert_reasons("asha_promotion", found)
+    assert {decision for _, decision, _ in found} == {"paused", "promoted", "stopped"}
 
 
 def test_hyperband_says_where_a_trial_stood_in_its_bracket():
@@ -116,10 +119,8 @@ def test_hyperband_says_where_a_trial_stood_in_its_bracket():
             xs=tuple(range(12)),
         )
     )
-    words = [why for _, _, why in found]
-    assert any(why.startswith("at milestone ") and why.endswith("are not there yet") for why in words)
-    assert any("is not among the best" in why and "at milestone" in why for why in words)
-    assert any(decision == "promoted" and "is among the best" in why for _, decision, why in found)
+    assert_reasons("hyperband", found)
+    assert {decision for _, decision, _ in found} == {"paused", "promoted", "stopped"}
 
 
 def test_the_median_rule_names_the_median_and_how_many_it_is_of():
@@ -130,11 +131,7 @@ def test_the_median_rule_names_the_median_and_how_many_it_is_of():
             )
         )
     )
-    assert (
-        "1",
-        "stopped",
-        "its best score = 1 is worse than score = 3, the median of the means of 1 other",
-    ) in found
+    assert_reasons("median", found)
 
 
 def test_pbt_says_from_whom_a_trial_was_copied_and_what_changed():
@@ -153,51 +150,48 @@ def test_pbt_says_from_whom_a_trial_was_copied_and_what_changed():
     world.run()
     copies = [f for f in world.facts if isinstance(f, TrialDecided) and f.decision == "copied"]
     assert copies
-    assert all(
-        f.reason.startswith("from trial abcde_0000") and "is among the worst 25 % of" in f.reason
-        for f in copies
-    )
+    assert all("abcde_0000" in f.reason and "25 %" in f.reason for f in copies)
     assert any("lr 0." in f.reason and " -> " in f.reason for f in copies)
 
 
 @pytest.mark.parametrize(
-    ("stopper", "reason"),
+    ("name", "stopper"),
     [
-        (MaximumIterationStopper(2), "it had 2 results, and max_iter is 2"),
+        ("maximum_iteration", MaximumIterationStopper(2)),
         (
+            "trial_plateau",
             TrialPlateauStopper("score", std=100, num_results=2, grace_period=2),
-            "the last 2 values of score spread by less than 100",
         ),
         (
+            "function",
             CombinedStopper(
                 MaximumIterationStopper(5), FunctionStopper(lambda _, result: result["score"] > 3)
             ),
-            "stop=<lambda> returned True",
         ),
         (
+            "experiment_plateau",
             ExperimentPlateauStopper("score", std=100, top=2),
-            "the best 2 values of score spread by no more than 100",
         ),
     ],
 )
-def test_a_stopper_says_what_it_stops_for(stopper, reason):
-    assert reason in [why for _, _, why in reasons(run(FIFOScheduler, stopper=stopper, xs=(3, 2)))]
+def test_a_stopper_says_what_it_stops_for(name, stopper):
+    assert_reasons(name, reasons(run(FIFOScheduler, stopper=stopper, xs=(3, 2))))
 
 
 def test_a_time_budget_says_how_long_it_was():
-    assert TimeoutStopper(90).why() == "the time budget of 90 s is used up"
+    assert "90 s" in TimeoutStopper(90).why()
 
 
 def test_a_criterion_is_named_with_its_limit():
     found = reasons(run(FIFOScheduler, criterion={"score": 4}, xs=(2,)))
-    assert found == [("0", "stopped", "score = 4 reached the limit 4")]
+    assert_reasons("criterion", found)
 
 
 def test_a_trial_that_ends_with_the_experiment_names_the_trial_that_failed():
     found = reasons(run(FIFOScheduler, xs=(13, 1), fail_fast=True))
-    assert found == [
-        ("1", "stopped", "the experiment ended, because trial ab_00000 failed and fail_fast is set")
-    ]
+    ((trial, decision, why),) = found
+    assert (trial, decision) == ("1", "stopped")
+    assert all(word in why.split() for word in ("ab_00000", "fail_fast"))
 
 
 def test_a_scheduler_of_the_users_own_need_not_explain_itself():
@@ -205,7 +199,7 @@ def test_a_scheduler_of_the_users_own_need_not_explain_itself():
         def on_trial_result(self, tune_controller, trial, result):
             return self.STOP
 
-    assert reasons(run(Strict, xs=(1,))) == [("0", "stopped", "Strict returned STOP and gave no reason")]
+    assert_reasons("users_scheduler", reasons(run(Strict, xs=(1,))))
 
 
 def test_readers_find_the_last_decision_and_a_paused_trial_is_paused():
@@ -222,4 +216,5 @@ def test_readers_find_the_last_decision_and_a_paused_trial_is_paused():
             digest.note(pack(fact, place))
     found = digest.summary(place)
     assert (found.status, found.decision, found.returned) == ("PAUSED", "paused", False)
-    assert found.reason == "at rung 1: score = 3 is not yet among the best 1/3 of 1 result"
+    assert found.reason == facts[last].reason
+    assert "1/3" in found.reason

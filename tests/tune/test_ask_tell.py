@@ -297,10 +297,10 @@ def test_a_slip_is_told_and_leaves_the_trial_as_it_was(tmp_path):
             with pytest.raises((ValueError, TypeError), match=message):
                 slip()
         assert search.tell(trial, {"y": 1}, done=True) == "STOP"
-        with pytest.raises(ValueError, match=r"is over \(TERMINATED\)"):
+        with pytest.raises(ValueError, match="TERMINATED"):
             search.tell(trial, {"y": 1})
     assert [row["y"] for row in rows_of(trial)] == [1]
-    with pytest.raises(TuneError, match="this search is closed"):
+    with pytest.raises(TuneError, match=r"closed: AskTell\.restore\("):
         search.ask()
 
 
@@ -317,17 +317,18 @@ def test_another_thread_is_sent_back(tmp_path):
         worker = threading.Thread(target=ask)
         worker.start()
         worker.join()
-        assert "from the thread that made the search" in caught[0]
+        assert len(caught) == 1
+        assert "thread" in caught[0]
 
 
 def test_what_would_be_ignored_or_overwritten_is_refused(tmp_path):
-    with pytest.raises(TuneError, match=r"trial_time_limit_s.*not possible with ask and tell"):
+    with pytest.raises(TuneError, match=r"^RunConfig: trial_time_limit_s "):
         search_in(tmp_path, {"x": 1}, run={"trial_time_limit_s": 3})
     with search_in(tmp_path, {"x": 1}):
         pass
-    with pytest.raises(TuneError, match="already holds an experiment"):
+    with pytest.raises(TuneError, match=r"exp .*AskTell\.restore\("):
         search_in(tmp_path, {"x": 1})
-    with pytest.raises(FileNotFoundError, match="cannot be resumed"):
+    with pytest.raises(FileNotFoundError, match=r"nothing .*tuner\.pkl"):
         AskTell.restore(tmp_path / "nothing")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from datetime import datetime, timedelta, timezone
 
@@ -20,13 +21,13 @@ LATER = datetime(2999, 1, 1, tzinfo=UTC)
 
 @pytest.mark.parametrize("given", [-1, 0, float("nan"), float("inf"), True, "25"])
 def test_a_budget_that_is_no_amount_of_money_is_refused(given):
-    with pytest.raises(ValueError, match=r"TuneConfig\(cost_budget=.*\): must be"):
+    with pytest.raises(ValueError, match=r"^TuneConfig\(cost_budget=.*\): "):
         tune.TuneConfig(cost_budget=given)
 
 
 @pytest.mark.parametrize("given", [-1, float("nan"), float("inf"), True, "1"])
 def test_a_price_that_is_no_amount_of_money_is_refused(given):
-    with pytest.raises(ValueError, match=r"RunConfig\(price_per_hour=.*\): must be a number of dollars"):
+    with pytest.raises(ValueError, match=r"^RunConfig\(price_per_hour=.*\): "):
         tune.RunConfig(price_per_hour=given)
 
 
@@ -64,13 +65,13 @@ def test_a_budget_for_a_machine_without_a_price_is_refused_before_anything_start
         tune_config=tune.TuneConfig(cost_budget=1.0),
         run_config=tune.RunConfig(storage_path=str(tmp_path), name="e", verbose=0),
     )
-    with pytest.raises(TuneError, match=r"cost_budget=1\) cannot be held.*price_per_hour"):
+    with pytest.raises(TuneError, match="cost_budget=1"):
         tuner.fit()
     assert [path.suffix for path in (tmp_path / "e").iterdir()] == [".pkl"] * 2  # of the Tuner
 
 
 def test_ask_and_tell_refuses_limits_that_it_cannot_hold():
-    with pytest.raises(ValueError, match="does not go with ask and tell"):
+    with pytest.raises(ValueError, match=r"^TuneConfig\(cost_budget=.*deadline=.*Tuner\.fit"):
         tune.Tuner(tune_config=tune.TuneConfig(cost_budget=1.0)).ask()
 
 
@@ -129,11 +130,11 @@ def test_a_budget_of_cents_ends_a_class_with_its_steps_saved_and_more_money_resu
     grid = fitted(tmp_path, Counts, {"count": 30}, num_samples=1, cost_budget=1.5 * 0.01 * share)
     told = capsys.readouterr().out
     assert (grid.ended_by, grid.num_errors, grid.num_terminated) == ("budget", 0, 0)
-    assert "Ended by its budget, cost $" in told
+    assert re.search(r"\bbudget\b.* \$\d", told)
     shown = read_experiment(str(tmp_path / "e"))
     assert (shown.state, shown.ended_by) == ("interrupted", "budget")
-    assert next(heading(shown, colour=False)) == "e: interrupted, ended by its budget"
-    assert shown.resume_command.endswith(f" tune resume {tmp_path / 'e'} --cost-budget ...")
+    assert re.fullmatch(r"e: interrupted, .*\bbudget", next(heading(shown, colour=False)))
+    assert shown.resume_command.endswith(f" resume {tmp_path / 'e'} --cost-budget ...")
     assert "cost_budget=...).fit()" in told
     (before,) = grid
     assert before.metrics.get("count", 0) < 30

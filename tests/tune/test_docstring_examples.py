@@ -14,10 +14,9 @@ COUNTED = {
     "muster.tune.analysis.tables": 2,
     "muster.tune.logger.logger": 2,
     "muster.tune.execution.restore": 1,
-    "muster.tune.trainable.checkpointing": 1,
     "muster.tune.registry": 2,
     "muster.tune.trainable.function_trainable": 1,
-    "muster.tune.trainable.util": 4,
+    "muster.tune.trainable.util": 5,
     "muster.tune.trainable.trainable": 2,
     "muster.tune.utils.util": 5,
 }

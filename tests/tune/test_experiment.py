@@ -35,14 +35,14 @@ def test_a_registered_name_stands_for_its_trainable():
 
 
 def test_a_name_that_nothing_has_is_refused_at_once():
-    with pytest.raises(TuneError, match="Unknown trainable: nobody"):
+    with pytest.raises(TuneError, match=r"\bnobody\..*register_trainable\("):
         Experiment("e", "nobody")
 
 
 @pytest.mark.conformance("C-070")
 @pytest.mark.parametrize("option", [{"checkpoint_frequency": 2}, {"checkpoint_at_end": True}])
 def test_a_function_cannot_be_saved_from_outside(option):
-    with pytest.raises(ValueError, match="is for class trainables"):
+    with pytest.raises(ValueError, match=r"^CheckpointConfig\(checkpoint_\w+=\w+\) .*\btrain\b"):
         Experiment("e", train, checkpoint_config=CheckpointConfig(**option))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -14,10 +16,10 @@ import pytest
 
 from muster import tune
 from muster.base.clock import ManualClock
-from muster.base.foreign import message_text
+from muster.base.untrusted import message_text
 from muster.errors import StoreFull, TuneError
-from muster.stores.experiment.full_disk import FullDiskStore
 from muster.stores.experiment.reader import open_trials
+from muster.stores.experiment.store import FullDiskStore
 from muster.tune import ExperimentAnalysis, Result, RunConfig, TuneConfig, Tuner
 
 pytestmark = pytest.mark.slow
@@ -217,10 +219,8 @@ def test_facts_wait_for_room_on_the_disk(tmp_path):
     patient = FullDiskStore(store, ManualClock(), told.append, lambda: False, tmp_path)
     patient.append(["fact"])
     assert store.taken == [["fact"]]
-    assert told == [
-        "disk: full. The experiment waits up to 60 s for it.",
-        "there is room again; the experiment continues",
-    ]
+    full, _ = told
+    assert re.search(r"^disk: full\b.*\b60 s\b", full)
 
 
 def test_room_in_reserve_is_used_first_and_given_back_at_the_end(tmp_path):
@@ -228,7 +228,8 @@ def test_room_in_reserve_is_used_first_and_given_back_at_the_end(tmp_path):
     patient = FullDiskStore(Full(failures=1), ManualClock(), told.append, lambda: False, tmp_path)
     assert [file.stat().st_size for file in tmp_path.iterdir()] == [1 << 20]
     patient.append(["fact"])
-    assert told == [f"the disk of {tmp_path} is full; make room soon, little is left in reserve"]
+    (line,) = told
+    assert str(tmp_path) in line
     assert list(tmp_path.iterdir()) == []
     again = FullDiskStore(Full(failures=0), ManualClock(), told.append, lambda: False, tmp_path)
     again.close()
@@ -237,13 +238,13 @@ def test_room_in_reserve_is_used_first_and_given_back_at_the_end(tmp_path):
 
 def test_after_a_minute_without_room_it_is_said_how_to_go_on(tmp_path):
     patient = FullDiskStore(Full(failures=10_000), ManualClock(), lambda text: None, lambda: False, tmp_path)
-    with pytest.raises(StoreFull, match=r"make room, then resume with Tuner\.restore"):
+    with pytest.raises(StoreFull, match=r"Tuner\.restore"):
         patient.append(["fact"])
 
 
 def test_somebody_who_wants_to_stop_does_not_wait_for_room(tmp_path):
     patient = FullDiskStore(Full(failures=3), ManualClock(), lambda text: None, lambda: True, tmp_path)
-    with pytest.raises(StoreFull, match="make room"):
+    with pytest.raises(StoreFull, match=r"^disk: full"):
         patient.append(["fact"])
 
 
@@ -314,7 +315,7 @@ def test_a_full_disk_fails_the_trial_that_needs_room_and_no_other(small_disk):
         run_config=RunConfig(name="full", storage_path=str(small_disk), verbose=0),
     ).fit()
     assert [result.error is None for result in grid] == [False, True, True]
-    assert "No space left on device" in str(grid[0].error)
+    assert os.strerror(errno.ENOSPC) in str(grid[0].error)
     assert [result.metrics["training_iteration"] for result in grid][1:] == [12, 12]
     with open_trials(small_disk / "full") as reader:
         assert [trial.status for trial in reader.trials()] == ["ERROR", "TERMINATED", "TERMINATED"]

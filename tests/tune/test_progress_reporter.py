@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import re
+
 import pytest
+from tests.mistakes.views import assert_view
 from tests.tune.reporting.examples import NOW, trial
 
 from muster.base.clock import ManualClock
@@ -25,40 +28,19 @@ def test_the_text_is_the_one_people_know():
     text = reporter().text(
         trials, False, "Using FIFO scheduling algorithm.", "Logical resource usage: 1.0/2 CPUs"
     )
-    assert text.splitlines() == [
-        "== Status ==",
-        "Current time: 2026-11-15 21:37:08 (running for 00:00:03.97)",
-        "Using FIFO scheduling algorithm.",
-        "Logical resource usage: 1.0/2 CPUs",
-        "Current best trial: a1a89_00001 with loss=1.0 and parameters={'x': 0.25, 'k': 1}",
-        "Result logdir: /results/try",
-        "Number of trials: 3/5 (1 PENDING, 1 RUNNING, 1 TERMINATED)",
-        "+-----------------+------------+-------------+------+---+------+----------------+------+",
-        "| Trial name      | status     | loc         |    x | k | iter | total time (s) | loss |",
-        "|-----------------+------------+-------------+------+---+------+----------------+------|",
-        "| obj_a1a89_00001 | RUNNING    | 10.0.0.1:77 | 0.25 | 1 |    3 |            1.5 |    1 |",
-        "| obj_a1a89_00000 | TERMINATED |             |    0 | 0 |    3 |            1.5 |    2 |",
-        "| obj_a1a89_00002 | PENDING    |             |  0.5 | 2 |      |                |      |",
-        "+-----------------+------------+-------------+------+---+------+----------------+------+",
-        "Number of errored trials: 1",
-        "+-----------------+------------+--------------------------------+",
-        "| Trial name      | # failures | error file                     |",
-        "|-----------------+------------+--------------------------------|",
-        "| obj_a1a89_00000 |          1 | /results/try/trial_0/error.txt |",
-        "+-----------------+------------+--------------------------------+",
-    ]
+    assert_view("legacy/status", text)
 
 
 def test_a_run_of_days_says_so():
     made = reporter()
     made._clock.advance(90061.5 - 3.97)
     made._clock.jump(-3600.0)  # somebody sets the wall clock: it has run as long
-    assert "(running for 1 days, 01:01:01.50)" in made.text([], False)
+    assert "1 days, 01:01:01.50)" in made.text([], False)
 
 
 def test_report_prints(capsys):
     reporter().report([trial(0, loss=1.0)], True)
-    assert "Number of trials: 1/5 (1 TERMINATED)" in capsys.readouterr().out
+    assert " 1/5 (1 TERMINATED)" in capsys.readouterr().out
 
 
 def test_rows_are_shared_fairly_and_all_are_there_at_the_end():
@@ -67,7 +49,7 @@ def test_rows_are_shared_fairly_and_all_are_there_at_the_end():
     text = made.text(trials, False)
     assert text.count("| TERMINATED |") == 4
     assert text.count("| PENDING ") == 2
-    assert "... 26 more trials not shown (26 TERMINATED)" in text
+    assert "(26 TERMINATED)" in text
     assert made.text(trials, True).count("| TERMINATED |") == 30
 
 
@@ -82,16 +64,17 @@ def test_columns_can_be_chosen_named_and_added():
     made.add_metric_column("acc", "accuracy")
     made.add_parameter_column("k")
     assert [title.strip(" |") for title in header(made, trials)] == ["the x", "k", "loss", "accuracy"]
-    with pytest.raises(ValueError, match="the metric column 'acc' is shown already"):
+    with pytest.raises(ValueError, match="acc"):
         made.add_metric_column("acc")
-    with pytest.raises(ValueError, match="the parameter column 'x' is shown already"):
+    with pytest.raises(ValueError, match="'x'"):
         made.add_parameter_column("x")
 
 
 def test_metrics_are_inferred_up_to_a_limit():
     trials = [trial(0, loss=1.0, a=1, b=2, c=3, text="t")]
     titles = [title.strip(" |") for title in header(reporter(infer_limit=2), trials)]
-    assert titles == ["x", "k", "iter", "total time (s)", "loss", "a"]
+    assert titles[:3] + titles[4:] == ["x", "k", "iter", "loss", "a"]
+    assert titles[3].endswith("(s)")
 
 
 def test_long_cells_keep_their_tail():
@@ -109,18 +92,20 @@ def test_sorting_puts_the_best_first():
 
 def test_sorting_without_a_metric_is_warned_about(caplog):
     CLIReporter(sort_by_metric=True)
-    assert "sort_by_metric=True needs metric and mode" in caplog.text
+    (record,) = caplog.records
+    assert "sort_by_metric=True" in record.getMessage()
 
 
 def test_what_the_user_gave_is_stronger_than_the_experiment():
     made = reporter(metric="acc", mode="max", total_samples=7)
     text = made.text([trial(0, loss=1.0, acc=0.5)], False)
-    assert "with acc=0.5" in text
-    assert "Number of trials: 1/7" in text
+    assert " acc=0.5 " in text
+    assert " 1/7 " in text
 
 
 def test_nan_is_never_the_best():
-    assert "Current best" not in reporter().text([trial(0, loss=float("nan"))], False)
+    assert "a1a89_00000 " not in reporter().text([trial(0, loss=float("nan"))], False).split("+--")[0]
+    assert "a1a89_00000 " in reporter().text([trial(0, loss=1.0)], False).split("+--")[0]
 
 
 def test_reports_keep_their_distance():
@@ -142,18 +127,18 @@ def test_tables_depend_on_the_level_unless_asked_for(intermediate, level, shown)
     made = reporter(print_intermediate_tables=intermediate)
     made.set_verbosity(level)
     trials = [trial(0, loss=1.0)]
-    assert ["Trial name" in made.text(trials, done) for done in (False, True)] == shown
+    assert ["| obj_a1a89_00000 |" in made.text(trials, done) for done in (False, True)] == shown
 
 
 def test_a_notebook_gets_tables_as_html(caplog):
     made = reporter(JupyterNotebookReporter)
-    assert "needs a notebook" in caplog.text
+    (record,) = caplog.records
+    assert "JupyterNotebookReporter" in record.getMessage()
     each = trial(0, loss=1.0)
     each.custom_trial_name = "<b>"
     html = made.html([each], True)
     assert "<td>&lt;b&gt;</td><td>TERMINATED</td>" in html
-    assert "== Status ==<br>Current time: 2026-11-15 21:37:08" in html
-    assert "Memory usage on this node: " in html
+    assert_view("legacy/status_html", re.sub(r"[\d.]+/[\d.]+ GiB", "N/N GiB", html))
 
 
 def test_the_base_class_says_what_must_be_written():

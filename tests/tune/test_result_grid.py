@@ -6,7 +6,7 @@ import pytest
 from tests.tune.experiments import add_checkpoint, trial, write_error
 
 from muster.errors import ConfigError
-from muster.session.filesystems import as_fsspec
+from muster.session.checkpoint import as_fsspec
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.result_grid import ResultGrid
 
@@ -83,9 +83,7 @@ def test_values_that_are_not_finite_are_left_out_unless_asked_for(tmp_path):
     only = grid(tmp_path, trial(tmp_path, "t2", [-INF]), trial(tmp_path, "t3", [5.0]))
     assert lr(only.get_best_result("loss", "min", filter_nan_and_inf=False)) == 0.2
     none = grid(tmp_path, trial(tmp_path, "t1", [NAN]), trial(tmp_path, "t2", [INF]))
-    with pytest.raises(
-        RuntimeError, match=r"^No best trial found .*filter_nan_and_inf=False lets them count"
-    ):
+    with pytest.raises(RuntimeError, match=r"'loss': .*filter_nan_and_inf=False"):
         none.get_best_result("loss", "min")
 
 
@@ -96,15 +94,13 @@ def test_one_trial_needs_no_metric(tmp_path):
 
 
 def test_several_trials_need_metric_and_mode(three):
-    with pytest.raises(ValueError, match=r"No metric is provided: pass metric=... to get_best_result"):
+    with pytest.raises(ValueError, match=r"metric=.*get_best_result"):
         three.get_best_result(mode="min")
-    with pytest.raises(ValueError, match=r"No mode is provided: pass mode=... to get_best_result"):
+    with pytest.raises(ValueError, match=r"mode=.*get_best_result"):
         three.get_best_result(metric="loss")
-    with pytest.raises(ValueError, match="mode='up' must be 'min' or 'max'"):
+    with pytest.raises(ValueError, match=r"min.*max"):
         three.get_best_result("loss", "up")
-    with pytest.raises(
-        ValueError, match="scope='best': must be one of all, last, avg, last-5-avg, last-10-avg"
-    ):
+    with pytest.raises(ValueError, match=r"last-5-avg.*last-10-avg"):
         three.get_best_result("loss", "min", "best")
 
 
@@ -129,12 +125,12 @@ def test_without_a_report_there_is_no_best_result(tmp_path):
     made = grid(tmp_path, trial(tmp_path, "t1", []), trial(tmp_path, "t2", []))
     with pytest.raises(RuntimeError) as caught:
         made.get_best_result("loss", "min")
-    assert str(caught.value) == "No best trial found for the metric 'loss': no trial reported anything"
+    assert "'loss': " in str(caught.value)
+    assert "filter_nan_and_inf" not in str(caught.value)
 
 
 def test_an_unknown_metric_is_answered_with_the_known_ones(three):
-    known = r"^No best trial found for the metric 'los': the trials reported loss; did you mean 'loss'\?$"
-    with pytest.raises(RuntimeError, match=known):
+    with pytest.raises(RuntimeError, match=r"'los': .* loss; .*'loss'\?$"):
         three.get_best_result("los", "min")
 
 
@@ -179,9 +175,9 @@ def test_defaults_are_not_applied_to_the_table(tmp_path):
 
 
 def test_a_mode_needs_a_metric_and_must_be_one(three):
-    with pytest.raises(ValueError, match="mode='min' was given without a metric"):
+    with pytest.raises(ValueError, match=r"mode='min' .*metric="):
         three.get_dataframe(filter_mode="min")
-    with pytest.raises(ValueError, match="mode='up' must be 'min' or 'max'"):
+    with pytest.raises(ValueError, match=r"min.*max"):
         three.get_dataframe("loss", "up")
 
 
@@ -190,7 +186,7 @@ def test_the_table_needs_pandas_and_the_best_result_does_not(three, monkeypatch)
 
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert lr(three.get_best_result("loss", "min")) == 0.2
-    with pytest.raises(ConfigError, match=r'pip install "muster-ml\[pandas\]"'):
+    with pytest.raises(ConfigError, match=r"^ExperimentAnalysis\.dataframe .*muster-ml\[pandas\]"):
         three.get_dataframe()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import optuna
@@ -78,12 +79,12 @@ def test_a_registered_name_can_be_run(quiet):
     tune.register_trainable("doubler", lambda config: {"y": 2 * config["x"]})
     found = tune.run("doubler", config={"x": 4}, **quiet)
     assert found.results_df["y"].tolist() == [8]
-    with pytest.raises(TuneError, match="Unknown trainable: halver"):
+    with pytest.raises(TuneError, match=r"\bhalver\..*register_trainable\("):
         tune.run("halver", **quiet)
 
 
 def test_failed_trials_are_an_error_that_names_them(quiet):
-    with pytest.raises(TuneError, match="Trials did not complete") as caught:
+    with pytest.raises(TuneError, match=r"^Trials ") as caught:
         tune.run(fails, name="e", **quiet)
     assert [str(trial).startswith("fails_") for trial in caught.value.args[1]] == [True]
 
@@ -231,7 +232,7 @@ def test_a_searcher_takes_over_what_an_experiment_found(quiet, tmp_path):
     again = OptunaSearch(space, metric="score", mode="max")
     again.restore_from_dir(str(tmp_path / "e"))
     assert len(again.study.trials) == 4
-    with pytest.raises(RuntimeError, match="nothing to restore"):
+    with pytest.raises(RuntimeError, match="restore"):
         again.restore_from_dir(str(tmp_path))
 
 
@@ -276,13 +277,13 @@ def test_an_explicit_resume_config_wins():
 
 @pytest.mark.parametrize("resume", ["LOCAL", "REMOTE", "PROMPT", "ERRORED_ONLY"])
 def test_resume_strings_of_old_are_refused(resume):
-    with pytest.raises(DeprecationWarning, match="does not exist any more"):
+    with pytest.raises(DeprecationWarning, match=re.escape(repr(resume))):
         resume_rules(resume)
 
 
 @pytest.mark.parametrize("resume", ["AUTO+SOME", "SOMETIMES"])
 def test_unknown_resume_strings_are_refused(resume):
-    with pytest.raises(ValueError, match="must be True, False, 'AUTO'"):
+    with pytest.raises(ValueError, match="AUTO"):
         resume_rules(resume)
 
 
@@ -312,7 +313,7 @@ def test_environment_variables_that_ray_dropped_are_refused(monkeypatch, quiet):
 
 
 def test_nothing_to_run_is_said_so(quiet):
-    with pytest.raises(TuneError, match=r"needs a trainable or an Experiment"):
+    with pytest.raises(TuneError, match=r"\bExperiment\b"):
         tune.run([], **quiet)
 
 
@@ -330,7 +331,7 @@ def test_several_experiments_give_one_analysis_with_the_trials_of_all(tmp_path):
 
 def test_a_failed_trial_of_several_experiments_is_raised_when_all_have_ended(tmp_path):
     experiments = [tune.Experiment(name, fails, storage_path=tmp_path) for name in ("one", "two")]
-    with pytest.raises(TuneError, match="Trials did not complete") as raised:
+    with pytest.raises(TuneError, match=r"^Trials ") as raised:
         tune.run(experiments, verbose=0)
     assert len(raised.value.args[1]) == 2
 
@@ -422,7 +423,7 @@ def test_a_failed_trial_ends_run_experiments_at_once_or_at_the_end(tmp_path, con
         tune.Experiment("bad", fails, **place),
         tune.Experiment("good", train, config={"x": 1}, **place),
     ]
-    with pytest.raises(TuneError, match="Trials did not complete"):
+    with pytest.raises(TuneError, match=r"^Trials "):
         tune.run_experiments(experiments, verbose=0, concurrent=concurrent)
     assert sorted(path.name for path in tmp_path.iterdir()) == begun
 
@@ -440,5 +441,5 @@ class Stubborn(Searcher):
 def test_a_searcher_with_a_space_of_its_own_takes_constants_but_no_other_domains(quiet):
     found = tune.run(train, name="e", config={"fixed": 1}, search_alg=Stubborn(), **quiet)
     assert [trial.config for trial in found.trials] == [{"x": 5, "fixed": 1}]
-    with pytest.raises(ValueError, match=r"^Stubborn already has .*give each of them once"):
+    with pytest.raises(ValueError, match=r"^Stubborn "):
         tune.run(train, name="f", config={"x": tune.uniform(0, 1)}, search_alg=Stubborn(), **quiet)

@@ -103,7 +103,7 @@ def test_an_interrupted_experiment_goes_on_with_every_trial_once(tmp_path):
     assert 3 <= len(done) < 24
     assert Tuner.can_restore(tmp_path / "e")
     second = Tuner.restore(tmp_path / "e", train)
-    second._run.callbacks = []
+    second._spec.run.callbacks = []
     grid = second.fit()
     assert (len(grid), grid.num_errors) == (24, 0)
     after = {r.metrics["trial_id"]: r.config for r in grid}
@@ -151,7 +151,7 @@ def test_optuna_searches_and_goes_on_after_an_interruption(tmp_path):
     half = tuner.fit()
     assert 3 <= len(half) < 16
     again = Tuner.restore(tmp_path / "o", train)
-    again._run.callbacks = []
+    again._spec.run.callbacks = []
     grid = again.fit()
     assert (len(grid), grid.num_errors) == (16, 0)
     assert {r.config["x"] for r in half} < {r.config["x"] for r in grid}
@@ -175,12 +175,12 @@ def test_fail_fast_raise_gives_the_trials_own_exception(tmp_path):
 def test_a_ray_cluster_that_is_not_there_is_said_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     run = RunConfig(name="e", storage_path=str(tmp_path), engine="ray")
-    with pytest.raises(EngineUnreachable, match=r"no Ray cluster answers at 127\.0\.0\.1:1; start one"):
+    with pytest.raises(EngineUnreachable, match=r"^.* 127\.0\.0\.1:1; .*RAY_ADDRESS.*$"):
         Tuner(make_train(), run_config=run).fit()
 
 
 def test_what_cannot_be_run_is_said_at_once(tmp_path):
-    with pytest.raises(TuneError, match="did you call it"):
+    with pytest.raises(TuneError, match=r"^Tuner\(None\): "):
         Tuner().fit()
     with pytest.raises(FileNotFoundError, match=r"tuner\.pkl"):
         Tuner.restore(tmp_path, make_train())
@@ -198,7 +198,7 @@ def test_a_new_experiment_under_an_old_name_keeps_the_old_record(tmp_path, caplo
 
     assert len(run([1.0, 2.0])) == 2
     assert len(run([3.0])) == 1
-    assert "already held an experiment;" in caplog.text
+    assert "experiment.sqlite.1.old" in caplog.text
     assert len(Tuner.restore(tmp_path / "again", make_train()).get_results()) == 1
     assert (tmp_path / "again" / "experiment.sqlite.1.old").exists()
 
@@ -239,7 +239,7 @@ def test_a_tuner_without_a_trainable_is_asked_and_told(tmp_path):
         )
 
     tuner = make([3, 1, 2])
-    with pytest.raises(TuneError, match=r"use ask\(\) and tell\(\)"):
+    with pytest.raises(TuneError, match=r"ask\(\).*tell\(\)"):
         tuner.fit()
     first = tuner.ask()
     assert tuner.tell(first, {"y": first.config["x"]}) == "CONTINUE"
@@ -337,5 +337,5 @@ def test_a_failed_trial_with_the_best_value_is_the_best_one_everywhere(tmp_path,
     best = grid.get_best_result()
     assert (best.metrics["loss"], type(best.error)) == (1, ValueError)
     trial_id = best.metrics["trial_id"]
-    assert re.findall(r"Best trial: \S*?(\w{5}_\d{5}) with loss=1\b", capsys.readouterr().out) == [trial_id]
+    assert re.findall(r": \S*?(\w{5}_\d{5}) with loss=1\b", capsys.readouterr().out) == [trial_id]
     assert best_of(read_experiment(str(tmp_path / "e")))[0].trial.trial_id == trial_id

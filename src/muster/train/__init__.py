@@ -15,10 +15,10 @@ from muster.errors import public
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint as Checkpoint
     from muster.session.context import TuneContext as TrainContext
-    from muster.session.preemption import PreemptionInfo as PreemptionInfo
     from muster.session.report import get_checkpoint as get_checkpoint
     from muster.session.report import get_context as get_context
     from muster.session.report import get_preemption_info as get_preemption_info
+    from muster.session.session import PreemptionInfo as PreemptionInfo
     from muster.tune.config import CheckpointConfig as CheckpointConfig
     from muster.tune.config import FailureConfig as FailureConfig
     from muster.tune.config import RunConfig as RunConfig
@@ -29,7 +29,7 @@ _load, _, __all__ = lazy_names(
     __name__,
     {
         "muster.session.checkpoint": ["Checkpoint"],
-        "muster.session.preemption": ["PreemptionInfo"],
+        "muster.session.session": ["PreemptionInfo"],
         "muster.session.report": ["get_checkpoint", "get_context", "get_preemption_info"],
         "muster.tune.config": ["CheckpointConfig", "FailureConfig", "RunConfig", "SyncConfig"],
         "muster.tune.result": ["Result"],

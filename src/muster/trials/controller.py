@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 from muster.base.clock import Clock
 from muster.trials.checkpoints import deletable
-from muster.trials.commands import ContinueTrial, EngineCommand, StartTrial
-from muster.trials.events import Fact
+from muster.trials.events import ContinueTrial, EngineCommand, Fact, StartTrial
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef
 from muster.trials.ports import CheckpointFiles, Engine, Saver, TrialStore
@@ -77,7 +76,9 @@ class TrialController:
         self._handle_events(timeout_s, admits)
         plugins.iteration += 1
         if facts.warnings:
-            self._log_warnings()
+            for text in self._state.facts.warnings:
+                logger.warning("%s", text)
+            self._state.facts.warnings.clear()
         continues = not self._state.is_finished
         fire("on_step_end", iteration=plugins.iteration, trials=trials)
         if facts.checkpoints_to_delete:
@@ -158,8 +159,3 @@ class TrialController:
         superfluous = self.take_deletable()
         if superfluous and self._files is not None:
             self._files.discard(superfluous)
-
-    def _log_warnings(self) -> None:
-        for text in self._state.facts.warnings:
-            logger.warning("%s", text)
-        self._state.facts.warnings.clear()

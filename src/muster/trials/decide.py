@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from traceback import format_exception
 from typing import Any, NamedTuple
 
-from muster.base.foreign import message_text
 from muster.base.framing import pickled
+from muster.base.untrusted import message_text
 from muster.errors import MusterError, TuneError, as_plugin_error
-from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
-from muster.trials.events import TrialFailure, TrialFailureKind, TrialReported
+from muster.trials.events import CheckpointToDelete, Fact, TrialFailure, TrialFailureKind, TrialReported
 from muster.trials.metrics import DEFAULT_METRIC, flatten_result, in_words, missing_metric, number_of
 from muster.trials.model import CheckpointRef, FailurePolicy, Trial
-from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, Plugins
+from muster.trials.plugins import CONTINUE, NOOP, PAUSE, PAUSED, STOP, STOPPED, ControllerView, Plugins
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
 
@@ -45,8 +44,11 @@ class PluginCalls:
         decision: str = _called("on_trial_result", self.scheduler, trial, self.view, trial, flat)
         if decision not in _DECISIONS:
             raise TuneError(
-                f"{type(self.scheduler).__name__}.on_trial_result returned {decision!r} for trial "
-                f"{trial.trial_id}; it must be one of {', '.join(sorted(_DECISIONS))}"
+                (
+                    f"{type(self.scheduler).__name__}.on_trial_result returned {decision!r} for trial "
+                    f"{trial.trial_id}"
+                ),
+                fix=f"it must be one of {', '.join(sorted(_DECISIONS))}",
             )
         return decision
 
@@ -85,7 +87,9 @@ class PluginCalls:
         if trial is None or isinstance(trial, Trial):
             return trial
         name = type(self.scheduler).__name__
-        raise TuneError(f"{name}.choose_trial_to_run returned {trial!r}; return one of the trials, or None")
+        raise TuneError(
+            f"{name}.choose_trial_to_run returned {trial!r}", fix="return one of the trials, or None"
+        )
 
 
 def _called(hook: str, plugin: object, trial: Trial | None, *arguments: object) -> Any:  # noqa: ANN401
@@ -163,7 +167,7 @@ def decide(plugins: PluginCalls, settings: Settings, trial: Trial, event: TrialR
     """Decides on one result, in Ray's order: the searcher sees the last result only at completion."""
     result = event.result.copy()  # it is a fact: what we and the callbacks add does not belong to it
     result["trial_id"] = trial.trial_id
-    flat, is_light, trial.config_leaves = flatten_result(result, trial.config_leaves)
+    flat, is_light, trial.live.config_leaves = flatten_result(result, trial.live.config_leaves)
     if settings.strict_metrics:
         _check_metrics(plugins, settings, trial, flat)
     stops = plugins.stopper is not None and plugins.stopper_stops(trial, result)
@@ -216,7 +220,7 @@ def _is_present(name: object, flat: dict[str, Any]) -> bool:
 
 
 def _save_is_due(trial: Trial, result: dict[str, Any]) -> bool:
-    policy = trial.checkpoint_policy
+    policy = trial.policies.checkpoint_policy
     if policy.at_end and result.get("done"):
         return True
     if policy.frequency > 0 and result.get("training_iteration", 0) % policy.frequency == 0:
@@ -241,4 +245,40 @@ def may_retry(trial: Trial, failure: TrialFailure) -> bool:
     """Returns whether the trial may run again; the caller has counted this failure in `num_failures`."""
     if failure.kind in _FINAL:
         return False
-    return trial.max_failures < 0 or trial.num_failures <= trial.max_failures
+    most = trial.policies.max_failures
+    return most < 0 or trial.num_failures <= most
+
+
+class FactLog:
+    """A FactLog holds facts, warnings and superfluous checkpoints until the controller handles them."""
+
+    def __init__(self) -> None:
+        self.count = 0  # facts ever noted
+        self.warnings: list[str] = []  # the controller logs them and clears the list
+        # Checkpoints whose directories may be deleted once the facts noted before them are durable.
+        self.checkpoints_to_delete: list[CheckpointToDelete] = []
+        self.repeats = False  # facts are handled again; warnings are not logged again on replay
+        self._facts: list[Fact] = []
+
+    def note(self, fact: Fact) -> None:
+        self._facts.append(fact)
+        self.count += 1
+
+    def take(self) -> Sequence[Fact]:
+        """Returns the facts noted since the last call, in order; the caller makes them durable."""
+        facts, self._facts = self._facts, []
+        return facts
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def warn_once(self, text: str) -> None:
+        """Warns of what follows from a fact; not again when a restore handles the fact again."""
+        if not self.repeats:
+            self.warnings.append(text)
+
+    def schedule_deletion(self, checkpoints: Sequence[CheckpointRef]) -> None:
+        """Marks checkpoints as superfluous; their directories stay until a crash cannot bring them back."""
+        self.checkpoints_to_delete.extend(
+            CheckpointToDelete(ref=ref, after=self.count) for ref in checkpoints
+        )

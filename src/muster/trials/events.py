@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from muster.session.preemption import PreemptionInfo
+from muster.session.session import PreemptionInfo
 from muster.trials.model import CheckpointRef
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 class TrialFailureKind(Enum):
@@ -224,36 +225,44 @@ class CheckpointToDelete(Struct, frozen=True, kw_only=True):
     after: int  # facts up to and including that one: the checkpoint may be deleted once so many are durable
 
 
-class FactLog:
-    """A FactLog holds facts, warnings and superfluous checkpoints until the controller handles them."""
+class StartTrial(Struct, frozen=True, kw_only=True):
+    """StartTrial runs a trial: from its checkpoint when it has one, in a warm process when one is free."""
 
-    def __init__(self) -> None:
-        self.count = 0  # facts ever noted
-        self.warnings: list[str] = []  # the controller logs them and clears the list
-        # Checkpoints whose directories may be deleted once the facts noted before them are durable.
-        self.checkpoints_to_delete: list[CheckpointToDelete] = []
-        self.repeats = False  # facts are handled again; warnings are not logged again on replay
-        self._facts: list[Fact] = []
+    trial_id: str
+    trial_name: str
+    trainable_name: str  # the engine was given the trainable under this name
+    config: Mapping[str, Any]
+    resources: PlacementGroupFactory
+    trial_dir: str  # where its files go
+    experiment_name: str
+    experiment_tag: str = ""
+    checkpoint: CheckpointRef | None = None
+    checkpoint_index: int = -1  # numbering continues from here
+    log_to_file: tuple[str | None, str | None] = (None, None)
+    may_reuse: bool = False
+    time_limit_s: float | None = None
+    buffering: tuple[int, float, float, int] = (1, 0.0, 100.0, 0)  # results sent together; see ReportBuffer
 
-    def note(self, fact: Fact) -> None:
-        self._facts.append(fact)
-        self.count += 1
 
-    def take(self) -> Sequence[Fact]:
-        """Returns the facts noted since the last call, in order; the caller makes them durable."""
-        facts, self._facts = self._facts, []
-        return facts
+class ContinueTrial(Struct, frozen=True, kw_only=True, gc=False):
+    """ContinueTrial answers a report: the trial continues."""
 
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
+    trial_id: str
 
-    def warn_once(self, text: str) -> None:
-        """Warns of what follows from a fact; not again when a restore handles the fact again."""
-        if not self.repeats:
-            self.warnings.append(text)
 
-    def schedule_deletion(self, checkpoints: Sequence[CheckpointRef]) -> None:
-        """Marks checkpoints as superfluous; their directories stay until a crash cannot bring them back."""
-        self.checkpoints_to_delete.extend(
-            CheckpointToDelete(ref=ref, after=self.count) for ref in checkpoints
-        )
+class SaveTrial(Struct, frozen=True, kw_only=True):
+    """SaveTrial requests a checkpoint now; the trial waits again afterwards."""
+
+    trial_id: str
+    is_optional: bool = False  # muster's own wish; otherwise a trial that cannot save fails, as in Ray
+
+
+class StopTrial(Struct, frozen=True, kw_only=True):
+    """StopTrial ends a trial: gently, then by force after `grace_s`. Unknown trials are ignored."""
+
+    trial_id: str
+    keep_process: bool = False  # its process may serve another trial
+    grace_s: float = 10.0
+
+
+EngineCommand = StartTrial | ContinueTrial | SaveTrial | StopTrial

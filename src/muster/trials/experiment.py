@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 from typing_extensions import assert_never
 
 from muster.errors import TuneError
-from muster.trials.commands import EngineCommand, StopTrial
-from muster.trials.controller_view import STOPPED
-from muster.trials.decide import PluginCalls, decide
+from muster.trials.decide import FactLog, PluginCalls, decide
 from muster.trials.events import (
     CapacityChanged,
     CheckpointSaved,
+    EngineCommand,
     Event,
     ExperimentEnded,
-    FactLog,
     SearchExhausted,
+    StopTrial,
     TrialAdmitted,
     TrialCharged,
     TrialExited,
@@ -34,7 +33,7 @@ from muster.trials.events import (
 )
 from muster.trials.lifecycle import Lifecycle
 from muster.trials.model import ExperimentPlace, Trial
-from muster.trials.plugins import Plugins
+from muster.trials.plugins import STOP, STOPPED, Plugins
 from muster.trials.spend import COST_KEY, NOTE_S, SpendBook, cost_of
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
 from muster.trials.template import Settings
@@ -136,12 +135,16 @@ class ExperimentState:
         if trial.usd_per_hour is not None:
             event.result.setdefault(COST_KEY, cost_of(trial, event.at))
         if trial.state is not TrialState.RUNNING:
-            if trial.trial_id in self.lifecycle.repeating:
+            if trial.live.repeats:
                 self.facts.note(event)
                 self.lifecycle.repeated(trial, event)
                 return self.take_commands()
-            if self.lifecycle.is_to_stop(trial):
-                self._drop(trial, event)
+            is_last_save = trial.state is TrialState.SAVING and trial.live.after_save == STOP
+            if is_last_save or trial.state is TrialState.STOPPING:
+                # Drops a report that arrives after its trial was stopped: the plug-ins have its last result.
+                if event.checkpoint is not None:
+                    trial.checkpoint_index = max(trial.checkpoint_index, event.checkpoint.index)
+                    self.facts.schedule_deletion([event.checkpoint])
                 return []
         self.facts.note(event)
         decided = decide(self.plugins, self.settings, trial, event)
@@ -169,8 +172,12 @@ class ExperimentState:
             self._hold_limits(guard, at)
             admits = admits and not guard.is_closing
         if admits and not lifecycle.is_stopping:
-            if lifecycle.owed:
-                self._start_owing(at)
+            if lifecycle.is_owed:
+                # Starts the trials that owe a checkpoint since before the restore, before anything is chosen.
+                for trial in [each for each in self.index.pending.values() if each.live.owed]:
+                    if self._has_room(trial):
+                        self.lifecycle.start_owing(trial, at)
+                self.lifecycle.cancel_owed()
             self._take_suggestions(at)
             self._admit(at)
             self.plugins.view.reasons.clear()  # of a choice that found no room
@@ -318,10 +325,10 @@ class ExperimentState:
 
     def admit_again(self, fact: TrialAdmitted) -> None:
         """Repeats an admission during a restore, so that the scheduler records the same choice again."""
-        if fact.repeats and fact.trial_id in self.lifecycle.owed:
+        if fact.repeats and self.index.trials[fact.trial_id].live.owed:
             self.lifecycle.start_owing(self.index.trials[fact.trial_id], fact.at)
             return
-        self.lifecycle.owed.clear()  # there was no room for them
+        self.lifecycle.cancel_owed()
         self.plugins.view.reasons.clear()
         chosen = self.plugins.choose()
         if not fact.trial_id:
@@ -352,12 +359,6 @@ class ExperimentState:
         commands = self._commands.copy()
         self._commands.clear()
         return commands
-
-    def _drop(self, trial: Trial, event: TrialReported) -> None:
-        """Drops a report that arrives after its trial was stopped: the plug-ins have its last result."""
-        if event.checkpoint is not None:
-            trial.checkpoint_index = max(trial.checkpoint_index, event.checkpoint.index)
-            self.facts.schedule_deletion([event.checkpoint])
 
     def _dispatch(
         self, trial: Trial, event: TrialStarted | CheckpointSaved | TrialExited | TrialNoticed
@@ -416,18 +417,6 @@ class ExperimentState:
                 f"the searcher returned trial id {trial.trial_id!r} twice: give each trial its own id"
             )
         self.lifecycle.add(trial, at)
-
-    def _start_owing(self, at: float) -> None:
-        """Starts the trials that owe a checkpoint since before the restore, before anything is chosen.
-
-        One that finds no room, because the experiment is now on a smaller machine, waits like the others.
-        """
-        lifecycle = self.lifecycle
-        for trial_id in tuple(lifecycle.owed):
-            trial = self.index.trials[trial_id]
-            if trial.state is TrialState.PENDING and self._has_room(trial):
-                lifecycle.start_owing(trial, at)
-        lifecycle.owed.clear()
 
     def _admit(self, at: float) -> None:
         """Starts the choices of the scheduler as long as they fit; a choice that does not fit waits."""

@@ -144,22 +144,19 @@ class _Forecaster:
             if node_id is None:
                 continue
             unsaved_s = self._unsaved_s(trial)
+            # To save money, a trial may be moved that continues from there and was not moved twice.
+            has_all = trial.newest is not None or not trial.has_reported_at_least_once
             yield RunningTrial(
                 trial_id=trial.trial_id,
                 node_id=node_id,
                 shape=self._state.index.size(trial),
-                is_movable=self._is_movable(trial),
+                is_movable=has_all and self._given.moves(trial.trial_id) < _MOST_MOVES,
                 unsaved_s=round(unsaved_s, 1),
                 restart_s=given.restart_s,
                 rest_s=_rounded(self._rest[trial.trial_id]),
                 moved_at=given.moved_at(trial.trial_id),
                 is_leader=trial.trial_id in leaders,
             )
-
-    def _is_movable(self, trial: Trial) -> bool:
-        """Returns whether it may be moved to save money: it can go on from there, and was not moved twice."""
-        has_all = trial.newest is not None or not trial.has_reported_at_least_once
-        return has_all and self._given.moves(trial.trial_id) < _MOST_MOVES
 
     def _unsaved_s(self, trial: Trial) -> float:
         known = self._given.unsaved_s(trial.trial_id)
@@ -201,10 +198,7 @@ class _Forecaster:
             if milestone.goes_on <= 0.0:
                 return total
             probability *= 1.0 if at_most else milestone.goes_on
-        return self._as_those_that_ended(trial)
-
-    def _as_those_that_ended(self, trial: Trial) -> float | None:
-        """Returns the rest of a trial that ends by itself, judged by others; known where limits are held."""
+        # The rest of a trial that ends by itself, judged by others; known where limits are held.
         guard = self._state.guard
         mean_s = None if guard is None else guard.usual.mean_trial_s
         return None if mean_s is None else max(0.0, mean_s - _done(trial, SECONDS))
@@ -245,7 +239,14 @@ class _Forecaster:
         grouped: Counter[tuple[Resources, float | None]] = Counter()
         longest: dict[Resources, list[float | None]] = defaultdict(list)
         for trial in self._waiting:
-            grouped[self._state.index.size(trial), _coarse(self._expected_s(trial))] += 1
+            # Rounds to about a tenth, so that trials of nearly the same length are counted together.
+            seconds = self._expected_s(trial)
+            if seconds is None or seconds <= 0:
+                coarse = seconds
+            else:
+                step = 10.0 ** math.floor(math.log10(seconds) - 0.5)
+                coarse = round(round(seconds / step) * step, 1)
+            grouped[self._state.index.size(trial), coarse] += 1
             longest[self._state.index.size(trial)].append(self._most_s(trial))
         for (shape, each_s), count in grouped.items():
             end_s = self._end_s(count, each_s)
@@ -352,11 +353,3 @@ def _done(trial: Trial, time_attr: str) -> float:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
-
-
-def _coarse(seconds: float | None) -> float | None:
-    """Rounds to about a tenth, so that trials of nearly the same length are counted together."""
-    if seconds is None or seconds <= 0:
-        return seconds
-    step = 10.0 ** math.floor(math.log10(seconds) - 0.5)
-    return round(round(seconds / step) * step, 1)

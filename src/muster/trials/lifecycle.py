@@ -9,12 +9,14 @@ from msgspec.structs import replace
 
 from muster.errors import PluginError, TuneError
 from muster.trials.checkpoints import register
-from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
-from muster.trials.controller_view import PluginRequest
-from muster.trials.decide import PluginCalls, TrialDecision, counts, may_retry, plugin_failure
+from muster.trials.decide import FactLog, PluginCalls, TrialDecision, counts, may_retry, plugin_failure
 from muster.trials.events import (
     CheckpointSaved,
-    FactLog,
+    ContinueTrial,
+    EngineCommand,
+    SaveTrial,
+    StartTrial,
+    StopTrial,
     TrialAdmitted,
     TrialCreated,
     TrialDecided,
@@ -28,16 +30,16 @@ from muster.trials.events import (
 )
 from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointRef, Trial
-from muster.trials.placement_group import PlacementGroupFactory
-from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
+from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, PluginRequest
 from muster.trials.preemption import Preemptions
-from muster.trials.states import HAS_PROCESS, TrialState
+from muster.trials.states import HAS_PROCESS, LiveState, TrialState
 from muster.trials.template import SUSPEND_GRACE_S, Settings
 from muster.trials.trial_index import TrialIndex
 
 _S = TrialState
-_PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # in `after_save` only: without a checkpoint its steps would be lost
-_SUSPEND = "SUSPEND"  # in `after_save` only: the trial gives its process up and waits again
+# In `LiveState.after_save` only:
+_PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # without a checkpoint its steps would be lost
+_SUSPEND = "SUSPEND"  # the trial gives its process up and waits again
 
 
 class Lifecycle:
@@ -58,16 +60,8 @@ class Lifecycle:
         self._settings, self.directory_for, self.suspend_grace_s = settings, directory_for, SUSPEND_GRACE_S
         self.is_stopping = False  # no new trials; the running ones are being ended
         self.first_failure: Trial | None = None
-        self.after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is saved
         self.preemptions = Preemptions()
-        self.restoring: set[str] = set()  # started from a checkpoint, no report since
-        # Of trials whose driver ended before the checkpoint that was due with a result: their rows then, and
-        # what follows the checkpoint.
-        self.owed: dict[str, tuple[int, str]] = {}
-        self.repeating: dict[str, int] = {}  # trials that run again up to there: so many rows
-        self.moved_at: dict[str, float] = {}  # when a trial last left a machine on purpose
-        self._freeing: dict[str, PlacementGroupFactory] = {}  # trials whose process will be free in a moment
-        self._broken: dict[str, TrialFailure] = {}  # of trials at whose end a plug-in raised
+        self.is_owed = False  # a trial may owe a checkpoint: its driver ended before that was saved
 
     def add(self, trial: Trial, at: float) -> None:
         """Adds a trial that the searcher has just suggested."""
@@ -103,16 +97,18 @@ class Lifecycle:
         The trial repeats the results since its newest checkpoint, which nothing decides on again, and saves;
         then follows what was decided before. Plug-ins see a trial that is saving, as they did then.
         """
-        self.repeating[trial.trial_id], self.after_save[trial.trial_id] = self.owed.pop(trial.trial_id)
+        assert trial.live.owed is not None  # ensured by the caller
+        (trial.live.repeats, trial.live.after_save), trial.live.owed = trial.live.owed, None
         self._index.move(trial, _S.SAVING)
         self._submit_start(trial, at, repeats=True)
 
     def _submit_start(self, trial: Trial, at: float, *, repeats: bool = False) -> None:
-        settings = self._settings
+        settings, path = self._settings, trial.policies.restore_path
+        given = None if path is None else CheckpointRef(path=path, index=-1)  # the user's
         changed = trial.placement_group_factory.saved() if trial.has_new_resources else None
         self._facts.note(TrialAdmitted(trial_id=trial.trial_id, at=at, resources=changed, repeats=repeats))
         if trial.newest is not None:
-            self.restoring.add(trial.trial_id)
+            trial.live.is_restoring = True
         self._commands.append(
             StartTrial(
                 trial_id=trial.trial_id,
@@ -123,24 +119,27 @@ class Lifecycle:
                 trial_dir=f"{settings.experiment_dir}/{trial.relative_logdir}",
                 experiment_name=settings.name,
                 experiment_tag=trial.experiment_tag,
-                checkpoint=trial.newest or _user_checkpoint(trial.restore_path),
+                checkpoint=trial.newest or given,
                 checkpoint_index=trial.checkpoint_index,
-                log_to_file=trial.log_to_file,
+                log_to_file=trial.policies.log_to_file,
                 may_reuse=settings.reuse_actors,
                 time_limit_s=settings.trial_time_limit_s,
-                buffering=(*settings.result_buffer, trial.checkpoint_policy.frequency),
+                buffering=(*settings.result_buffer, trial.policies.checkpoint_policy.frequency),
             )
         )
 
-    def is_to_stop(self, trial: Trial) -> bool:
-        """Returns whether the trial is stopping, or will stop once its checkpoint is saved."""
-        return trial.state is _S.STOPPING or (
-            trial.state is _S.SAVING and self.after_save.get(trial.trial_id) == STOP
-        )
+    def cancel_owed(self) -> None:
+        """Lets trials that owe a checkpoint start like others: there was no room to make it first."""
+        for trial in self._index.pending.values() if self.is_owed else ():
+            trial.live.owed = None
+        self.is_owed = False
 
     def has_process_soon(self, trial: Trial) -> bool:
         """Returns whether a process that the trial may reuse is about to be free: cheaper than a new one."""
-        return bool(self._freeing) and trial.placement_group_factory in self._freeing.values()
+        wanted, stopping = trial.placement_group_factory, self._index.stopping
+        return any(
+            each.live.frees_process and each.placement_group_factory == wanted for each in stopping.values()
+        )
 
     def refuse(self, trial: Trial, at: float) -> None:
         """Fails a trial that can never start here, instead of letting it wait for ever."""
@@ -151,13 +150,13 @@ class Lifecycle:
         self._fail(trial, failure, at)
 
     def started(self, trial: Trial, event: TrialStarted) -> None:
-        is_repeating = trial.trial_id in self.repeating
+        is_repeating = trial.live.repeats > 0
         if trial.state is not _S.STARTING and not is_repeating:
             return
         trial.location = event.location
         if trial.start_time is None:
             trial.start_time = event.at
-        self.restoring.discard(trial.trial_id)
+        trial.live.is_restoring = False
         trial.num_restore_failures = 0
         trial.num_rows = _rows_at_checkpoint(trial)
         if not is_repeating:
@@ -169,8 +168,8 @@ class Lifecycle:
         """Handles a result that was handled before a restore: it is logged again, and decided nothing on."""
         result = event.result.copy()
         result["trial_id"] = trial.trial_id
-        is_last = trial.num_rows + 1 >= self.repeating[trial.trial_id]
-        if is_last and self.after_save.get(trial.trial_id) == STOP:
+        is_last = trial.num_rows + 1 >= trial.live.repeats
+        if is_last and trial.live.after_save == STOP:
             result["done"] = True
         self._plugins.fire("on_trial_result", trial=trial, result=result)
         trial.num_rows += 1
@@ -179,8 +178,7 @@ class Lifecycle:
         if not is_last:
             self._commands.append(ContinueTrial(trial_id=trial.trial_id))
             return
-        trial.last_result = result
-        del self.repeating[trial.trial_id]
+        trial.last_result, trial.live.repeats = result, 0
         self._submit_save(trial)
 
     def noticed(self, trial: Trial, event: TrialNoticed) -> None:
@@ -205,7 +203,7 @@ class Lifecycle:
         if checkpoint is not None:
             self._keep(trial, checkpoint)
         if trial.state is _S.SAVING and decision in (STOP, PAUSE):  # sent together with the one that saves
-            self.after_save[trial.trial_id] = decision
+            trial.live.after_save = decision
         if trial.state is not _S.RUNNING:
             return  # another command was submitted before the report arrived
         if self._must_save(trial, decided, at):
@@ -245,7 +243,7 @@ class Lifecycle:
             if not event.message and trial.trial_id in self.preemptions.announced:
                 self.preemptions.unsavable.add(trial.trial_id)
             self._plugins.fire("on_trial_save", trial=trial)  # a function that saves nothing, as in Ray
-        decision = self.after_save.pop(trial.trial_id, CONTINUE)
+        decision, trial.live.after_save = trial.live.after_save or CONTINUE, None
         if decision == _PAUSE_IF_SAVED:
             decision = PAUSE if is_made else CONTINUE
         if trial.state is _S.SAVING:
@@ -260,7 +258,7 @@ class Lifecycle:
         """Ends a trial in any state and notifies scheduler, searcher and callbacks once."""
         if trial.is_finished():
             return
-        self.owed.pop(trial.trial_id, None)
+        trial.live.owed = None
         self._complete(trial, has_run=trial.state in (_S.RUNNING, _S.SAVING))
         self._leave(trial, _S.TERMINATED)
         self._fail_completed(trial, at)
@@ -278,8 +276,8 @@ class Lifecycle:
         if isinstance(last, ContinueTrial) and last.trial_id == trial.trial_id:
             self._commands.pop()  # nobody has seen it
         if saves and trial.state is _S.SAVING:
-            if self.after_save.get(trial.trial_id, CONTINUE) == CONTINUE:
-                self.after_save[trial.trial_id] = _SUSPEND
+            if (trial.live.after_save or CONTINUE) == CONTINUE:
+                trial.live.after_save = _SUSPEND
         elif saves and trial.state is _S.RUNNING:
             self._save_then(trial, _SUSPEND)
         else:
@@ -287,9 +285,8 @@ class Lifecycle:
 
     def exited(self, trial: Trial, event: TrialExited) -> None:
         """Handles the end of a process, or its release for another trial."""
-        self.after_save.pop(trial.trial_id, None)
-        self.repeating.pop(trial.trial_id, None)
-        self._freeing.pop(trial.trial_id, None)
+        live = trial.live
+        live.after_save, live.repeats, live.frees_process = None, 0, False
         if trial.state is _S.STOPPING and trial.intent is _S.PENDING:
             self._moved(trial, event)
         elif trial.state is _S.STOPPING:
@@ -300,7 +297,7 @@ class Lifecycle:
             self._complete(trial)
             self._index.move(trial, _S.TERMINATED)
         self._fail_completed(trial, event.at)
-        self.restoring.discard(trial.trial_id)
+        live.is_restoring = False
         self.preemptions.forget(trial.trial_id)
         self.apply_plugin_requests(event.at)
 
@@ -314,7 +311,7 @@ class Lifecycle:
         repeats = trial.num_rows > (0 if trial.newest is None else trial.newest.rows)
         if repeats:
             self._plugins.notify("on_trial_error", trial)
-        self.moved_at[trial.trial_id] = event.at
+        trial.live.moved_at = event.at
         self._index.move(trial, _S.PENDING)
         self._index.pending.move_to_end(trial.trial_id, last=False)
         if repeats:
@@ -322,12 +319,10 @@ class Lifecycle:
 
     def abandon(self, trial: Trial) -> None:
         """Handles a process that ended with its driver: the trial waits again, or ends if it was stopping."""
-        decision = self.after_save.pop(trial.trial_id, None)
-        rows = self.repeating.pop(trial.trial_id, trial.num_rows)
+        decision, rows = trial.live.after_save, trial.live.repeats or trial.num_rows
+        trial.live = LiveState(owed=trial.live.owed, moved_at=trial.live.moved_at)
         if trial.state is _S.SAVING and decision is not None and rows > _rows_at_checkpoint(trial):
-            self.owed[trial.trial_id] = (rows, decision)
-        self._freeing.pop(trial.trial_id, None)
-        self.restoring.discard(trial.trial_id)
+            trial.live.owed, self.is_owed = (rows, decision), True
         self.preemptions.forget(trial.trial_id)
         ends = trial.state is _S.STOPPING
         self._index.move(trial, trial.intent if ends else _S.PENDING)
@@ -343,7 +338,10 @@ class Lifecycle:
             if request is PluginRequest.STOP:
                 self.stop(trial, at)
             elif request is PluginRequest.PAUSE:
-                self._pause(trial)
+                if trial.state is _S.SAVING:
+                    trial.live.after_save = PAUSE
+                elif trial.state is _S.RUNNING:
+                    self._save_then(trial, PAUSE)
             elif request is PluginRequest.PAUSE_WITHOUT_SAVE:
                 self._leave(trial, _S.PAUSED)
             elif request is PluginRequest.SAVE and trial.state is _S.RUNNING:
@@ -372,11 +370,13 @@ class Lifecycle:
         except TuneError as error:
             if self._settings.failure.raise_first:
                 raise
-            self._broken[trial.trial_id] = plugin_failure(error)
+            trial.live.plugin_failure = plugin_failure(error)
 
     def _fail_completed(self, trial: Trial, at: float) -> None:
         """Fails a trial once it has ended, if a plug-in raised when it was notified of that."""
-        if trial.state is _S.TERMINATED and (failure := self._broken.pop(trial.trial_id, None)) is not None:
+        failure = trial.live.plugin_failure
+        if trial.state is _S.TERMINATED and failure is not None:
+            trial.live.plugin_failure = None
             self.fail_again(trial, TrialExited(trial_id=trial.trial_id, at=at, failure=failure))
 
     def fail_again(self, trial: Trial, fact: TrialExited) -> None:
@@ -385,20 +385,14 @@ class Lifecycle:
             self._facts.note(fact)
             self._fail(trial, fact.failure, fact.at)
 
-    def _pause(self, trial: Trial) -> None:
-        if trial.state is _S.SAVING:
-            self.after_save[trial.trial_id] = PAUSE
-        elif trial.state is _S.RUNNING:
-            self._save_then(trial, PAUSE)
-
     def _save_then(self, trial: Trial, decision: str) -> None:
         self._index.move(trial, _S.SAVING)
-        self.after_save[trial.trial_id] = decision
+        trial.live.after_save = decision
         self._submit_save(trial)
 
     def _submit_save(self, trial: Trial) -> None:
         """Requests a checkpoint, which fails a trial that cannot make it unless only muster wants it."""
-        careful = self.after_save.get(trial.trial_id) in (_PAUSE_IF_SAVED, _SUSPEND)
+        careful = trial.live.after_save in (_PAUSE_IF_SAVED, _SUSPEND)
         is_optional = careful or trial.trial_id in self.preemptions.announced
         self._commands.append(SaveTrial(trial_id=trial.trial_id, is_optional=is_optional))
 
@@ -412,7 +406,7 @@ class Lifecycle:
         elif decision == _SUSPEND:
             self._leave(trial, _S.PENDING)
         if self._settings.reuse_actors and trial.state is _S.STOPPING:  # its process waits for this answer
-            self._freeing[trial.trial_id] = trial.placement_group_factory
+            trial.live.frees_process = True
 
     def _leave(self, trial: Trial, intent: TrialState) -> None:
         """Takes the process of a trial away; a trial without one reaches `intent` at once."""
@@ -420,8 +414,7 @@ class Lifecycle:
             if trial.state is not intent and intent is _S.TERMINATED:
                 self._index.move(trial, intent)
             return
-        self.after_save.pop(trial.trial_id, None)
-        self.repeating.pop(trial.trial_id, None)
+        trial.live.after_save, trial.live.repeats = None, 0
         trial.intent = intent
         if trial.state is not _S.STOPPING:
             self._index.move(trial, _S.STOPPING)
@@ -452,7 +445,7 @@ class Lifecycle:
     def _fail(self, trial: Trial, failure: TrialFailure, at: float) -> None:
         plugins = self._plugins
         failure = self.preemptions.explained(trial, failure, at)
-        restoring = trial.trial_id in self.restoring
+        restoring = trial.live.is_restoring
         if counts(trial, failure, self._settings.failure, restoring):
             trial.num_failures += 1
         elif restoring:
@@ -480,8 +473,3 @@ def _rewind_to_checkpoint(trial: Trial) -> None:
 
 def _rows_at_checkpoint(trial: Trial) -> int:
     return 0 if trial.newest is None else trial.newest.rows
-
-
-def _user_checkpoint(restore_path: str | None) -> CheckpointRef | None:
-    """Returns the checkpoint that the user gave, for a trial that has none yet."""
-    return None if restore_path is None else CheckpointRef(path=restore_path, index=-1)

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from muster.base.foreign import shown
 from muster.base.text import did_you_mean
+from muster.base.untrusted import describe
 
 DEBUG_METRICS = frozenset(
     {"trial_id", "experiment_id", "date", "timestamp", "pid", "hostname", "node_ip", "config"}
@@ -124,7 +124,7 @@ def missing_metric(
             if is_first and name in flat and number_of(flat[name]) is None:
                 return (
                     f"the trial reported {name!r}, by which the {component} compares trials, as "
-                    f"{shown(flat[name])}, which is not a number: report float(...), or NaN while it is "
+                    f"{describe(flat[name])}, which is not a number: report float(...), or NaN while it is "
                     "unknown, or leave the key out"
                 )
             if len(own) > 1 and name and name != DEFAULT_METRIC and name not in flat:

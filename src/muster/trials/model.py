@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from muster.base.framing import SCALARS, is_plain, pack, unpack, unpickle
-from muster.trials.metrics import NO_LEAVES, Statistics
+from muster.trials.metrics import Statistics
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
-from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, TrialState
+from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, LiveState, TrialState
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint, TrainingResult
@@ -185,6 +187,31 @@ class FailurePolicy(Struct, frozen=True, kw_only=True):
     count_preemption: bool = False  # a machine that was taken back counts as a failure
 
 
+class TrialPolicies(Struct, frozen=True, kw_only=True):
+    """TrialPolicies are the settings that all trials of an experiment share."""
+
+    checkpoint_policy: CheckpointPolicy = CheckpointPolicy()
+    max_failures: int = 0
+    restore_path: str | None = None
+    log_to_file: tuple[str | None, str | None] = (None, None)
+
+
+_DEFAULTS = TrialPolicies()
+
+
+class _Policy:
+    """A _Policy attribute is the template's until somebody assigns another value to the trial's."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, trial: Trial, owner: type | None = None) -> Any:  # noqa: ANN401 - as annotated there
+        return getattr(trial.policies, self._name)
+
+    def __set__(self, trial: Trial, value: object) -> None:
+        trial.policies = replace(trial.policies, **{self._name: value})
+
+
 # What is seldom read of a finished trial: bytes stand for it until then.
 _PACKABLE = (
     "config",
@@ -198,10 +225,20 @@ _PACKABLE = (
     "statistics",
     "stopping_criterion",
 )
-_PACKABLE_SET = frozenset(_PACKABLE)
-PackedKeys = tuple[Any, ...]  # what the bytes hold: names of attributes, each with its keys if it is a dict
+_PACKABLE_SET = frozenset({*_PACKABLE, "live"})
+_REPEATED = frozenset({int, float, str})
+PackedKeys = tuple[tuple[str, Any], ...]  # what the bytes hold: attributes, each with its keys if a dict
 _known_keys: dict[PackedKeys, PackedKeys] = {}  # most trials of an experiment have the same
 _MOST_KEYS = 256
+
+
+def _without(values: Mapping[str, Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the values with `...` for those that a plain result holds under the same key."""
+    known = result or {}
+    return {
+        key: ... if value and value == (last := known.get(key)) and type(last) in _REPEATED else value
+        for key, value in values.items()
+    }
 
 
 class Trial(TrialReading):
@@ -213,16 +250,16 @@ class Trial(TrialReading):
     # The values of `status`, by the names that plug-ins written for Ray use.
     PENDING, RUNNING, PAUSED, TERMINATED, ERROR = "PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"
 
+    checkpoint_policy, max_failures, restore_path, log_to_file = (_Policy() for _ in range(4))
+
     __slots__ = (
         "__weakref__",
         "_keys",
         "_packed",
         "adopted",
         "checkpoint_index",
-        "checkpoint_policy",
         "checkpoints",
         "config",
-        "config_leaves",
         "cost_usd",
         "custom_dirname",
         "custom_trial_name",
@@ -236,9 +273,8 @@ class Trial(TrialReading):
         "is_unpriced",
         "last_result",
         "last_result_time",
+        "live",
         "location",
-        "log_to_file",
-        "max_failures",
         "num_failures",
         "num_restore_failures",
         "num_rows",
@@ -246,9 +282,9 @@ class Trial(TrialReading):
         "pickled_error_filename",
         "place",
         "placement_group_factory",
+        "policies",
         "priced_at",
         "relative_logdir",
-        "restore_path",
         "save_s",
         "start_time",
         "state",
@@ -272,10 +308,9 @@ class Trial(TrialReading):
     ) -> None:
         self._packed: bytes | None = None
         self._keys: PackedKeys = ()
-        self.trainable_name = trainable_name
-        self.trial_id = trial_id
+        self.trainable_name, self.trial_id = trainable_name, trial_id
         self.config: dict[str, Any] = config if config is not None else {}
-        self.config_leaves = NO_LEAVES  # of the last result, for the next one
+        self.live = LiveState()
         self.evaluated_params: dict[str, Any] = dict(evaluated_params or {})
         self.experiment_tag = experiment_tag
         self.placement_group_factory = placement_group_factory or PlacementGroupFactory([{"CPU": 1}])
@@ -283,11 +318,8 @@ class Trial(TrialReading):
         self.state = TrialState.PENDING
         self.intent = TrialState.TERMINATED  # what STOPPING leads to: PAUSED or TERMINATED
         self.stopping_criterion: dict[str, Any] = {}
-        self.max_failures = 0
-        self.checkpoint_policy = CheckpointPolicy()
+        self.policies = _DEFAULTS
         self.export_formats: list[str] = []
-        self.restore_path: str | None = None
-        self.log_to_file: tuple[str | None, str | None] = (None, None)
         self.custom_trial_name: str | None = None
         self.custom_dirname: str | None = None
         self.relative_logdir: str | None = None
@@ -306,15 +338,12 @@ class Trial(TrialReading):
         self.save_s: float | None = None  # how long its last save took, of those that were asked for
         self.checkpoint_index = -1  # of the newest checkpoint ever made
         self.adopted: CheckpointRef | None = None  # of another trial: where it starts until it makes its own
-        self._begin_costs()
-        for name, value in policies.items():
-            setattr(self, name, value)
-
-    def _begin_costs(self) -> None:
         self.cost_usd: float | None = None  # of the attempts that are over; None: none of them had a price
         self.is_unpriced = False  # an attempt had no price: the cost is not known
         self.usd_per_hour: float | None = None  # of the place it holds; None: not known, or it holds none
         self.priced_at = 0.0  # since when it costs that
+        for name, value in policies.items():
+            setattr(self, name, value)
 
     @property
     def is_packed(self) -> bool:
@@ -324,31 +353,29 @@ class Trial(TrialReading):
         """Turns what is seldom read of a finished trial into bytes; objects of the user stay as they are."""
         if self._packed is not None or self.state not in FINISHED:
             return
-        keys: list[Any] = []
-        values: list[Any] = []
+        plain: dict[str, Any] = {}
         for name in _PACKABLE:
             value = getattr(self, name)
             if name == "statistics":
-                value = value.saved()  # plain by itself
+                value = _without(value.saved(), plain.get("last_result"))  # plain by itself
             elif name == "last_result":
-                value = self._plain_result("config" in keys)
+                value = self._plain_result("config" in plain)
             elif type(value) not in SCALARS and not is_plain(value):
                 value = None
-            if value is None:
-                continue
-            is_dict = type(value) is dict
-            keys += (name, tuple(value) if is_dict else None)
-            values.append(list(value.values()) if is_dict else value)
-        found = tuple(keys)
+            elif name == "location":
+                value = _without(value, plain.get("last_result"))
+            if value is not None:
+                plain[name] = value
+        keys = tuple((name, tuple(value) if type(value) is dict else None) for name, value in plain.items())
+        values = [list(value.values()) if type(value) is dict else value for value in plain.values()]
         if len(_known_keys) >= _MOST_KEYS:
             _known_keys.clear()
-        self._keys, self._packed = _known_keys.setdefault(found, found), pack(values)
-        self.config_leaves = NO_LEAVES
-        for name in found[::2]:
+        self._keys, self._packed = _known_keys.setdefault(keys, keys), pack(values, is_small=True)
+        for name in (*plain, "live"):
             delattr(self, name)
 
     def _plain_result(self, config_is_plain: bool) -> dict[str, Any] | None:
-        """Returns the last result with `...` for a config that is the trial's; None when it is not plain."""
+        """Returns the last result with `...` for the trial's config; None when it is not plain."""
         result = self.last_result
         config = result.get("config")
         if not config_is_plain or not is_plain(config) or pack(config) != pack(self.config):
@@ -364,21 +391,21 @@ class Trial(TrialReading):
         if self._packed is None:
             return {}
         found: dict[str, Any] = {}
-        for name, inner, value in zip(self._keys[::2], self._keys[1::2], unpack(self._packed), strict=True):
+        for (name, inner), value in zip(self._keys, unpack(self._packed), strict=True):
             found[name] = value if inner is None else dict(zip(inner, value, strict=True))
         last = found.get("last_result", {})
         if last.get("config") is ...:
             last["config"] = dict(found["config"])
+        for name, kind in (("location", None), ("statistics", float)):
+            for key, value in found.get(name, {}).items():
+                if value is ...:
+                    found[name][key] = kind(last[key]) if kind else last[key]
         found["statistics"] = Statistics(found["statistics"])
-        return {name: value for name, value in found.items() if not self._has_own(name)}
-
-    def _has_own(self, name: str) -> bool:
-        """Returns whether an attribute is not packed: its slot has a value, assigned since perhaps."""
-        try:
-            object.__getattribute__(self, name)
-        except AttributeError:
-            return False
-        return True
+        for name in list(found):
+            with suppress(AttributeError):
+                object.__getattribute__(self, name)
+                del found[name]  # assigned since
+        return found
 
     if not TYPE_CHECKING:  # or every name would be an attribute
 
@@ -387,6 +414,7 @@ class Trial(TrialReading):
             if name not in _PACKABLE_SET or self._packed is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             values, self._packed, self._keys = self.unpacked(), None, ()
+            self.live = LiveState()
             for each, value in values.items():
                 setattr(self, each, value)
             return getattr(self, name)
@@ -430,8 +458,7 @@ class Trial(TrialReading):
         self, result: dict[str, Any], flat: Mapping[str, Any], at: float, *, is_light: bool = False
     ) -> None:
         """Makes this the last result and adds it to the statistics; `flat` must not be changed afterwards."""
-        self.last_result = result
-        self.last_result_time = at
+        self.last_result, self.last_result_time = result, at
         self.num_rows += 1
         self.statistics.note(flat, is_light=is_light)
 
@@ -467,5 +494,4 @@ class Trial(TrialReading):
         parts = [self.trainable_name, *([str(name)] if name else []), self.trial_id]
         return "_".join(parts).replace("/", "_")
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__

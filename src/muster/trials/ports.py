@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from muster.trials.commands import EngineCommand, StartTrial
-from muster.trials.events import EngineEvent, Fact
+from muster.trials.events import EngineCommand, EngineEvent, Fact, StartTrial
 from muster.trials.model import CheckpointRef
+
+if TYPE_CHECKING:
+    from muster.base.forecast import Forecast
+
+
+class EngineTraits(Struct, frozen=True, kw_only=True):
+    """EngineTraits describe how an engine differs from one that runs processes of this machine."""
+
+    has_prices: bool = False  # somebody publishes what its machines cost
+    fetches_checkpoints: bool = False  # its trials read those that only the remote storage has
+    is_shared: bool = False  # a cluster that assigns its resources itself, and reads forecasts
 
 
 class Engine(Protocol):
-    """An Engine runs trials.
+    """Runs trials. An engine inherits from this class, and overrides what differs.
 
     `submit` never blocks and never raises because of a trial; outcomes come from `poll`.
     The protocol is lock-step: after TrialReported a trial waits for ContinueTrial, SaveTrial or StopTrial.
@@ -34,6 +44,17 @@ class Engine(Protocol):
     def close(self) -> None:
         """Ends every process. Safe to call twice."""
         ...
+
+    def traits(self) -> EngineTraits:
+        return EngineTraits()
+
+    def ends_in(self, left_s: Callable[[], float]) -> None:
+        """Takes a function that returns for how many seconds trials may still run."""
+        return
+
+    def publish(self, forecast: Forecast) -> None:
+        """Takes what the experiment expects of a cluster whose autoscaler reads it."""
+        return
 
 
 class SavedExperiment(Struct, frozen=True, kw_only=True):

@@ -5,10 +5,10 @@ Pure. Called by Lifecycle and ExperimentState with the times of events, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
-from muster.session.preemption import EMPTIED, PreemptionInfo
+from muster.session.session import EMPTIED, PreemptionInfo
 from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.trials.model import Trial
 
@@ -102,10 +102,9 @@ class Preemptions:
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Takes what `saved` returned; an older snapshot has nothing."""
-        announced: Mapping[str, Sequence[Any]] = saved.get("announced", {})
-        self.announced = {trial_id: PreemptionInfo(*values) for trial_id, values in announced.items()}
-        self.unsavable, self._told = set(saved.get("unsavable", ())), set(saved.get("told", ()))
+        """Takes what `saved` returned."""
+        self.announced = {trial_id: PreemptionInfo(*info) for trial_id, info in saved["announced"].items()}
+        self.unsavable, self._told = set(saved["unsavable"]), set(saved["told"])
 
 
 def can_finish(trial: Trial, left_s: float) -> bool:

@@ -41,9 +41,9 @@ from muster.trials.model import CheckpointRef, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Hooks
 from muster.trials.spend import UNSEEN_S
-from muster.trials.states import HAS_PROCESS, TrialState
+from muster.trials.states import HAS_PROCESS, LiveState, TrialState
 
-SNAPSHOT_VERSION = 4
+SNAPSHOT_VERSION = 5
 MakeTrial = Callable[[str, dict[str, Any], Mapping[str, Any], str], Trial]  # id, config, params, tag
 _DATA = (Number, str, bytes, type(None))
 # Plain attributes that a trial is restored with; the rest comes from the template that makes it.
@@ -81,10 +81,6 @@ def snapshot(state: ExperimentState, *, with_ended: bool = True) -> dict[str, An
         "trials": list(_records(state.index.live.values())),
         "pending": list(state.index.pending),
         "paused": list(state.index.paused),
-        "after_save": dict(state.lifecycle.after_save),
-        "restoring": sorted(state.lifecycle.restoring),
-        "owed": {name: list(owed) for name, owed in state.lifecycle.owed.items()},
-        "repeating": dict(state.lifecycle.repeating),
         "preemptions": state.lifecycle.preemptions.saved(),
         "capacity": state.index.capacity.to_floats(),
         "at": state.spend.seen_at if state.spend.is_used else None,
@@ -182,6 +178,8 @@ def _trial_record(trial: Trial) -> dict[str, Any]:
     root = f"{trial.experiment_dir}/"  # what lies inside is stored by its inner name: directories are moved
     if trial.adopted is not None:
         record["adopted"] = _saved_ref(trial.adopted, root)
+    if not trial.is_packed and (live := trial.live.saved()):
+        record["live"] = live
     if trial.save_s is not None:
         record["save_s"] = trial.save_s
     if trial.has_new_resources:
@@ -215,17 +213,14 @@ def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial
     state.plugins.iteration, state.facts.count = seen["iteration"], seen["facts_noted"]
     state.is_exhausted, state.lifecycle.is_stopping = seen["exhausted"], seen["stopping"]
     state.index.capacity = Resources.of(seen["capacity"])
-    state.lifecycle.after_save = dict(seen["after_save"])
-    state.lifecycle.restoring = set(seen["restoring"])
-    state.lifecycle.owed = {name: (rows, decision) for name, (rows, decision) in seen.get("owed", {}).items()}
-    state.lifecycle.repeating = dict(seen.get("repeating", {}))
-    state.lifecycle.preemptions.load(seen.get("preemptions", {}))
+    state.lifecycle.preemptions.load(seen["preemptions"])
     waiting = {*seen["pending"], *seen["paused"]}
     by_id = {}
     # A trial that ran again after it had ended was saved more than once: the last record is valid.
     records = {record["number"]: record for record in (*seen["ended"], *seen["trials"])}
     for _, record in sorted(records.items()):
         trial = by_id[record["trial_id"]] = _trial_from(record, make_trial, state.settings.experiment_dir)
+        state.lifecycle.is_owed |= trial.live.owed is not None
         state.index.enlist(trial, is_waiting=trial.trial_id in waiting)
     for trial_id in (*seen["pending"], *seen["paused"]):  # in the order in which they began to wait
         state.index.enqueue(by_id[trial_id])
@@ -242,7 +237,7 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> 
         setattr(trial, name, record[name])
     trial.state, trial.intent = TrialState(record["state"]), TrialState(record["intent"])
     trial.statistics = Statistics(record["statistics"])
-    trial.save_s = record.get("save_s")
+    trial.save_s, trial.live = record.get("save_s"), LiveState(**record.get("live", {}))
     if "resources" in record:
         bundles, strategy = record["resources"]
         own = trial.placement_group_factory  # the script's: label selectors are not saved
@@ -261,12 +256,10 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> 
 
 def _ref_from(saved: tuple[str, int, Mapping[str, Any], int], root: str) -> CheckpointRef:
     path, index, metrics, rows = saved
-    return CheckpointRef(path=_outer(path, root), index=index, metrics=metrics, rows=rows)
-
-
-def _outer(path: str, root: str) -> str:
     is_elsewhere = path.startswith("/") or "://" in path
-    return path if is_elsewhere else f"{root}/{path}"
+    return CheckpointRef(
+        path=path if is_elsewhere else f"{root}/{path}", index=index, metrics=metrics, rows=rows
+    )
 
 
 def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
@@ -393,7 +386,7 @@ def apply_resume_rules(
 def reset_trial(state: ExperimentState, trial: Trial) -> None:
     """Resets a trial as if it had never run: it keeps id and directory, and loses results and checkpoints."""
     state.facts.schedule_deletion(trial.checkpoints)
-    state.lifecycle.owed.pop(trial.trial_id, None)
+    trial.live.owed = None
     trial.checkpoints = ()
     trial.adopted = None
     trial.restore_path = None

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
+
+from msgspec import Struct
 
 from muster.base.state_machine import StateMachine
+from muster.trials.metrics import NO_LEAVES, ConfigLeaves
 
 
 class TrialState(Enum):
@@ -87,3 +91,22 @@ PUBLIC = {
 }
 FINISHED = frozenset({_S.TERMINATED, _S.ERROR})
 HAS_PROCESS = frozenset({_S.STARTING, _S.RUNNING, _S.SAVING, _S.STOPPING})
+
+
+class LiveState(Struct):
+    """LiveState is what the lifecycle notes of a trial until it ends; a finished trial has none."""
+
+    after_save: str | None = None  # what happens once its checkpoint is saved
+    is_restoring: bool = False  # started from a checkpoint, no report since
+    # Its driver ended before the checkpoint that was due with a result: the rows then, and what follows.
+    owed: tuple[int, str] | None = None
+    repeats: int = 0  # it runs again up to this row
+    moved_at: float | None = None  # when it last left a machine on purpose
+    frees_process: bool = False  # its process will be free in a moment
+    plugin_failure: Any = None  # a TrialFailure: a plug-in raised when it was notified of the end
+    config_leaves: ConfigLeaves = NO_LEAVES  # of the last result, for the next one
+
+    def saved(self) -> dict[str, Any]:
+        """Returns what a snapshot needs, without defaults."""
+        names = ("after_save", "is_restoring", "owed", "repeats")
+        return {name: value for name in names if (value := getattr(self, name))}

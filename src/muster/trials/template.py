@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from muster.trials.model import CheckpointPolicy, FailurePolicy, Trial
+from muster.trials.model import FailurePolicy, Trial, TrialPolicies
 from muster.trials.placement_group import PlacementGroupFactory
 
 TrialNamer = Callable[[Trial], str]
@@ -26,11 +26,8 @@ class TrialTemplate(Struct, frozen=True, kw_only=True):
     num_samples: int = 1  # -1: no end
     resources: PlacementGroupFactory | ResourceChooser | None = None  # a function is given the trial's config
     stopping_criterion: Mapping[str, Any] = field(default_factory=dict)
-    max_failures: int = 0
-    checkpoint_policy: CheckpointPolicy = CheckpointPolicy()
+    policies: TrialPolicies = TrialPolicies()
     export_formats: tuple[str, ...] = ()
-    restore_path: str | None = None
-    log_to_file: tuple[str | None, str | None] = (None, None)
     trial_name_creator: TrialNamer | None = None
     trial_dirname_creator: TrialNamer | None = None
 
@@ -52,11 +49,8 @@ class TrialTemplate(Struct, frozen=True, kw_only=True):
             experiment_tag=tag,
             placement_group_factory=resources,
             stopping_criterion=dict(self.stopping_criterion),
-            max_failures=self.max_failures,
-            checkpoint_policy=self.checkpoint_policy,
             export_formats=list(self.export_formats),
-            restore_path=self.restore_path,
-            log_to_file=self.log_to_file,
+            policies=self.policies,
         )
         if self.trial_name_creator is not None:
             trial.custom_trial_name = _checked_text(self.trial_name_creator(trial), "trial_name_creator")

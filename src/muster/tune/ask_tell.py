@@ -25,7 +25,7 @@ from muster.tune.tune_config import ResumeConfig, TuneConfig, goal_of
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.trials.model import Trial
-    from muster.tune.execution.ask_tell_run import AskTellSpec
+    from muster.tune.execution.launch import ExperimentSpec
     from muster.tune.result_grid import ResultGrid
 
 
@@ -109,8 +109,8 @@ class AskTell:
         _, saved = open_experiment(os.fspath(path), storage_filesystem)
         return cls(
             saved.param_space,
-            tune_config=saved.tune_config,
-            run_config=saved.run_config,
+            tune_config=saved.tune,
+            run_config=saved.run,
             trainable=saved.trainable_name,
             resume=ResumeConfig(),
         )
@@ -172,7 +172,10 @@ class AskTell:
             del self._engine.recalled[trial_id]
             return _decision(known)
         if trial_id not in self._engine.running:
-            raise ValueError(_not_running(known))
+            hint = f"is {known.status}, not running: wait until ask() returns it again"
+            if known.state in FINISHED:
+                hint = f"is over ({known.status}); it takes no more reports"
+            raise ValueError(f"tell: trial {trial_id} {hint}")
         _check_report(metrics, done, checkpoint, error)
         if metrics is not None:
             is_last = done and error is None
@@ -260,36 +263,39 @@ def _wanted(
     run: RunConfig | None,
     trainable: Any,  # noqa: ANN401
     resume: ResumeConfig | None,
-) -> AskTellSpec:
+) -> ExperimentSpec:
+    from muster.base import by_value
     from muster.base.clock import SystemClock
     from muster.host.machine import environment
     from muster.stores.experiment.reader import STORE_NAME
-    from muster.tune.execution.ask_tell_run import AskTellSpec
-    from muster.tune.execution.launch import paths_of
+    from muster.tune.execution.ask_tell_run import stand_in
+    from muster.tune.execution.launch import ExperimentSpec
     from muster.tune.execution.paths import dated_name
     from muster.tune.execution.restore import DEFAULT_NAME
-    from muster.tune.trainable.function_trainable import trainable_name
-    from muster.tune.trainable.packing import packed
+    from muster.tune.trainable.function_trainable import packed, trainable_name
 
     name = DEFAULT_NAME if trainable is None else trainable_name(trainable)
     asked = copy(run) if run is not None else RunConfig()
     asked.name = asked.name or dated_name(name, SystemClock().now(), environment())
     _refuse_what_a_loop_cannot(asked)
-    place = paths_of(asked)
-    if resume is None and (place.directory / STORE_NAME).exists():
-        raise TuneError(
-            f"{place.address} already holds an experiment: AskTell.restore({place.address!r}) resumes "
-            "it; for a new one choose another RunConfig(name=...)"
-        )
-    return AskTellSpec(
-        name=name,
+    loop = stand_in(name)
+    is_named = trainable is None or isinstance(trainable, str)
+    spec = ExperimentSpec(
+        trainable_name=name,
         param_space=space,
         tune=tune or TuneConfig(),
         run=asked,
-        place=place,
-        code=b"" if trainable is None or isinstance(trainable, str) else packed(trainable),
+        trainable=loop,
+        code=by_value.dumps(loop) if is_named else packed(trainable),
         resume=resume,
     )
+    place = spec.place
+    if resume is None and (place.directory / STORE_NAME).exists():
+        raise TuneError(
+            (f"{place.address} already holds an experiment: AskTell.restore({place.address!r}) resumes it"),
+            fix="for a new one choose another RunConfig(name=...)",
+        )
+    return spec
 
 
 def _check_report(
@@ -307,13 +313,6 @@ def _decision(trial: Trial) -> str:
     if trial.state in FINISHED:
         return STOP
     return CONTINUE if trial.state is TrialState.RUNNING else PAUSE
-
-
-def _not_running(trial: Trial) -> str:
-    if trial.state in FINISHED:
-        return f"tell: trial {trial.trial_id} is over ({trial.status}); it takes no more reports"
-    status = trial.status
-    return f"tell: trial {trial.trial_id} is {status}, not running: wait until ask() returns it again"
 
 
 def _refuse_what_a_loop_cannot(run: RunConfig) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.base import by_value
-from muster.base.foreign import error_text, message_text
+from muster.base.untrusted import error_text, message_text
 from muster.errors import TuneError, as_plugin_error, public_constructor
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from numbers import Real
 from typing import Any, TypeVar
 
-from muster.base.foreign import rays_own
+from muster.base.untrusted import ray_object_hint
 from muster.errors import public
 
 DEFAULT_STORAGE_PATH = "~/ray_results"
@@ -188,11 +188,18 @@ class RunConfig(BriefRepr):
         elif not isinstance(self.storage_path, str | os.PathLike):
             raise ValueError(f"RunConfig(storage_path={self.storage_path!r}): must be a directory or a URL")
         elif not isinstance(self.storage_path, str):
-            self.storage_path = _posix(self.storage_path)
+            from pathlib import Path
+
+            self.storage_path = Path(self.storage_path).as_posix()
         self.failure_config = _part("failure_config", self.failure_config, FailureConfig)
         self.checkpoint_config = _part("checkpoint_config", self.checkpoint_config, CheckpointConfig)
         self.sync_config = _part("sync_config", self.sync_config, SyncConfig)
-        verbose = _default_verbosity() if self.verbose is None else self.verbose
+        verbose = self.verbose
+        if verbose is None:
+            from muster.host.machine import environment
+
+            # The levels of the old console mean something else.
+            verbose = 3 if environment().get("RAY_AIR_NEW_OUTPUT") == "0" else 1
         self.verbose = int(verbose) if isinstance(verbose, bool) else verbose
         self._check()
 
@@ -239,7 +246,7 @@ def _part(name: str, given: _Part | None, kind: type[_Part]) -> _Part:
     if given is None:
         return kind()
     if not isinstance(given, kind):
-        if theirs := rays_own(given):
+        if theirs := ray_object_hint(given):
             raise ValueError(f"RunConfig({name}=...): {theirs}")
         hint = f"{kind.__name__}(**{{...}})" if isinstance(given, Mapping) else f"{kind.__name__}(...)"
         raise ValueError(f"RunConfig({name}=...): got a {type(given).__name__}; pass {hint}")
@@ -258,19 +265,6 @@ def _default_storage_path() -> str:
         stacklevel=5,
     )
     return path
-
-
-def _default_verbosity() -> int:
-    """Returns 1; 3 for the old console, whose levels mean something else."""
-    from muster.host.machine import environment
-
-    return 3 if environment().get("RAY_AIR_NEW_OUTPUT") == "0" else 1
-
-
-def _posix(path: os.PathLike[str]) -> str:
-    from pathlib import Path
-
-    return Path(path).as_posix()
 
 
 def log_files(log_to_file: bool | str | Sequence[str] | None) -> LogFiles:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.base import by_value
-from muster.base.foreign import message_text
+from muster.base.untrusted import message_text
 from muster.errors import RestoreError, public_constructor
 from muster.trials.model import Trial
 from muster.tune.config import seconds
@@ -76,14 +76,15 @@ class PluginState:
             content = json.loads(state)
         except ValueError as error:
             raise RestoreError(
-                f"{name}: its saved state is damaged ({error}); restore an older one"
+                f"{name}: its saved state is damaged ({error})", fix="restore an older one"
             ) from error
         if content.get("kind") != self._state_kind:
             raise RestoreError(
-                f"{name}: the saved state is of kind {content.get('kind')!r}; pass what the first run had"
+                f"{name}: the saved state is of kind {content.get('kind')!r}",
+                fix="pass what the first run had",
             )
         if content["version"] > self._state_version:
-            raise RestoreError(f"{name}: its state was saved by a newer muster; upgrade to restore it")
+            raise RestoreError(f"{name}: its state was saved by a newer muster", fix="upgrade to restore it")
         plain: Plain = content["state"]
         return plain
 

@@ -7,20 +7,34 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
+from muster.base.text import moment
 from muster.errors import public
-from muster.tune.reporting import legacy as text
+from muster.trials.metrics import rank_key
 from muster.tune.reporting.formats import SafeStream, shortened
 from muster.tune.reporting.periodic import ReportInterval
+from muster.tune.reporting.plain import EventLines, resource_line
 from muster.tune.reporting.reporter import Reporter, RunInfo, in_notebook
-from muster.tune.reporting.summary import error_file, resume_lines
-from muster.tune.reporting.tables import KNOWN_METRICS, PSQL, best_first, fair_choice, framed, html_table
+from muster.tune.reporting.summary import error_lines, error_table, resume_lines
+from muster.tune.reporting.tables import (
+    KNOWN_METRICS,
+    PSQL,
+    TrialColumns,
+    TrialTable,
+    best_first,
+    columns_for,
+    fair_choice,
+    framed,
+    html_table,
+    parameters_of,
+    row_of,
+)
+from muster.tune.reporting.tally import STATUSES, lookup
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
 
 logger = logging.getLogger(__name__)
 
-PER_TRIAL_S = 5.0  # between two lines about the same trial
 POLL_S = 0.25  # between two questions to `should_report`
 _Columns = Mapping[str, str] | Sequence[str]
 
@@ -147,64 +161,64 @@ class TuneReporterBase(ProgressReporter):
     # What is shown
 
     def _status(self, trials: Sequence[Trial], *sys_info: str) -> list[str]:
-        ran_s = self._clock.monotonic() - self._began
-        lines = ["== Status ==", text.time_text(self._clock.now(), ran_s), *filter(None, sys_info)]
-        if best := text.best_text(trials, self._metric, self._mode, self._parameters(trials)):
-            lines.append(best)
+        minutes, seconds = divmod(max(0.0, self._clock.monotonic() - self._began), 60)
+        hours, minutes = divmod(int(minutes), 60)
+        days, hours = divmod(hours, 24)
+        ran = f"{f'{days} days, ' if days else ''}{hours:02d}:{minutes:02d}:{seconds:05.2f}"
+        lines = ["== Status ==", f"Current time: {moment(self._clock.now())} (running for {ran})"]
+        lines += [*filter(None, sys_info), *self._best(trials)]
         if directory := self._directory or (trials[0].experiment_dir if trials else ""):
             lines.append(f"Result logdir: {directory}")
-        lines.append(text.count_text(trials, self._total_samples))
+        counts = {status: sum(trial.status == status for trial in trials) for status in STATUSES}
+        shown = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()) if count)
+        planned = f"/{self._total_samples}" if self._total_samples else ""
+        lines.append(f"Number of trials: {len(trials)}{planned}" + (f" ({shown})" if shown else ""))
         return lines
 
-    def _shows_table(self, done: bool) -> bool:
-        if not done and self._print_intermediate_tables is not None:
-            return self._print_intermediate_tables
-        return self._tables or self._level >= (2 if done else 3)
+    def _best(self, trials: Sequence[Trial]) -> list[str]:
+        metric, mode = self._metric, self._mode
+        first = next(iter(best_first(trials, metric, mode)), None)
+        if first is None or metric is None or mode is None:
+            return []
+        value = lookup(first.last_result, metric)
+        parameters = parameters_of(first, self._parameters(trials))
+        line = f"Current best trial: {first.trial_id} with {metric}={value} and parameters={parameters}"
+        return [] if rank_key(value, mode) is None else [line]
 
-    def _table(self, trials: Sequence[Trial], done: bool) -> tuple[list[str], list[tuple[str, ...]], str]:
-        rows, left = fair_choice(self._sorted(trials), float("inf") if done else self._max_progress_rows)
+    def _table(self, trials: Sequence[Trial], done: bool) -> TrialTable | None:
+        """Returns the trials that are shown; None: no table."""
+        is_shown = self._tables or self._level >= (2 if done else 3)
+        if not done and self._print_intermediate_tables is not None:
+            is_shown = self._print_intermediate_tables
+        if not trials or not is_shown:
+            return None
+        ranked = best_first(trials, self._metric, self._mode) if self._sort_by_metric else trials
+        rows, left = fair_choice(ranked, float("inf") if done else self._max_progress_rows)
+        metrics = self._metric_columns
+        if metrics is None:
+            inferred = columns_for(rows, (), self._metric, limit=self._infer_limit).metrics
+            metrics = {key: KNOWN_METRICS.get(key, key) for key in inferred}
         parameters = self._parameter_columns or {key: key for key in self._parameters(trials)}
-        metrics = self._metrics(rows)
+        columns, most = TrialColumns(parameters, metrics), self._max_column_length
         titles = ("Trial name", "status", "loc", *parameters.values(), *metrics.values())
-        headers = [shortened(title, self._max_column_length) for title in titles]
-        shown = [text.trial_row(t, list(parameters), list(metrics), self._max_column_length) for t in rows]
-        return headers, shown, text.left_out_text(left)
+        words = ", ".join(f"{count} {status}" for status, count in left.items())
+        return TrialTable(
+            tuple(shortened(title, most) for title in titles),
+            tuple(_with_location(trial, row_of(trial, columns, max_length=most)) for trial in rows),
+            f"... {sum(left.values())} more trials not shown ({words})" if left else "",
+        )
 
     def _parameters(self, trials: Sequence[Trial]) -> list[str]:
         if self._parameter_columns:
             return list(self._parameter_columns)
         return list(self._searched or (sorted(trials[0].evaluated_params) if trials else ()))
 
-    def _metrics(self, rows: Sequence[Trial]) -> dict[str, str]:
-        """Returns the chosen metrics; else the usual ones that occur, the optimised one, and a few others."""
-        if self._metric_columns is not None:
-            return dict(self._metric_columns)
-        there = {
-            key: title
-            for key, title in KNOWN_METRICS.items()
-            if any(key in trial.last_result for trial in rows)
-        }
-        others = [self._metric] if self._metric else []
-        others += text.inferred_metrics(rows, self._infer_limit)
-        added = [key for key in dict.fromkeys(others) if key not in there][: self._infer_limit]
-        return {**there, **{key: key for key in added}}
 
-    def _sorted(self, trials: Sequence[Trial]) -> list[Trial]:
-        if not self._sort_by_metric or self._metric is None or self._mode is None:
-            return list(trials)
-        return best_first(trials, self._metric, self._mode)
-
-    def _errors(self, trials: Sequence[Trial]) -> tuple[str, list[tuple[str, ...]]]:
-        failed = [trial for trial in trials if trial.num_failures or trial.status == "ERROR"]
-        shown = failed[: self._max_error_rows]
-        more = f" ({len(failed) - len(shown)} more not shown)" if len(failed) > len(shown) else ""
-        rows: list[tuple[str, ...]] = [
-            (str(trial), str(trial.num_failures), error_file(trial)) for trial in shown
-        ]
-        return f"Number of errored trials: {len(failed)}{more}", rows
-
-
-_ERROR_HEADERS = ("Trial name", "# failures", "error file")
+def _with_location(trial: Trial, row: tuple[str, ...]) -> tuple[str, ...]:
+    """Adds `address:pid` of a trial's process, while it has one, after its name and status."""
+    place = trial.location
+    location = f"{place['node_ip']}:{place['pid']}" if "node_ip" in place and "pid" in place else ""
+    return (*row[:2], location, *row[2:])
 
 
 @public
@@ -224,13 +238,12 @@ class CLIReporter(TuneReporterBase):
     def text(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
         """Returns what `report` prints."""
         lines = self._status(trials, *sys_info)
-        if trials and self._shows_table(done):
-            headers, rows, more = self._table(trials, done)
-            lines += [framed(headers, rows, PSQL), *([more] if more else [])]
-        title, errors = self._errors(trials)
-        if errors:
-            lines += [title, framed(_ERROR_HEADERS, errors, PSQL)]
-        return "\n".join(lines) + "\n"
+        if table := self._table(trials, done):
+            lines += [framed(table.headers, table.rows, PSQL), table.more]
+        if errors := error_table(trials, self._max_error_rows):
+            before, after = error_lines(trials)
+            lines += [before, framed(errors.headers, errors.rows, PSQL), errors.more, after]
+        return "\n".join(filter(None, lines)) + "\n"
 
 
 @public
@@ -261,12 +274,11 @@ class JupyterNotebookReporter(TuneReporterBase):
 
         status = [*self._status(trials, *sys_info), *memory_lines()]
         parts = ["<br>".join(escape(line) for line in status)]
-        if trials and self._shows_table(done):
-            headers, rows, more = self._table(trials, done)
-            parts += [html_table(headers, rows), escape(more)]
-        title, errors = self._errors(trials)
-        if errors:
-            parts += [escape(title), html_table(_ERROR_HEADERS, errors)]
+        if table := self._table(trials, done):
+            parts += [html_table(table.headers, table.rows), escape(table.more)]
+        if errors := error_table(trials, self._max_error_rows):
+            before, after = error_lines(trials)
+            parts += [before, html_table(errors.headers, errors.rows), escape(errors.more), after]
         return "".join(f"<div>{part}</div>" for part in parts if part)
 
 
@@ -277,72 +289,56 @@ class LegacyReporter(Reporter):
         self._reporter = reporter
         self._clock = clock
         self._pace = ReportInterval(POLL_S)
-        self._level = level
-        self._stream = SafeStream()
-        self._reported_at: dict[str, float] = {}
+        self._print = SafeStream().print
+        self._event_lines = EventLines(self._print, clock=clock, level=level, frame=PSQL)
         configure = getattr(reporter, "set_verbosity", None)
         if configure is not None:
             configure(level, tables=tables)
 
     def begin(self, info: RunInfo) -> None:
         super().begin(info)
+        self._event_lines.begin(info.metric)
         self._reporter.setup(
-            start_time=self._clock.now(),
-            total_samples=info.total,
-            metric=info.metric,
-            mode=info.mode,
+            start_time=self._clock.now(), total_samples=info.total, metric=info.metric, mode=info.mode
         )
         remember = getattr(self._reporter, "set_directory", None)
         if remember is not None:
             remember(info.directory, info.parameters)
 
     def note(self, text: str) -> None:
-        self._stream.print(text)
+        self._print(text)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
         began = self._clock.monotonic()
         if began >= self._pace.due:
-            if self._reporter.should_report(trials, done=False):
-                self._report(trials, done=False)
+            self._report(trials, done=False)
             self._pace.showed(began, self._clock.monotonic())
 
     def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
-        if self._reporter.should_report(list(trials), done=True):
-            self._report(trials, done=True)
+        self._report(trials, done=True)
         if interrupted:
-            self._stream.print("\n".join(resume_lines(self.info, trials)))
+            self._print("\n".join(resume_lines(self.info, trials)))
 
     def _report(self, trials: Sequence[Trial], *, done: bool) -> None:
-        used = text.resource_text(self.info.capacity, self.info.used())
-        self._reporter.report(list(trials), done, self.info.scheduler_debug(), used)
+        if self._reporter.should_report(list(trials), done=done):
+            self._event_lines.new_window()
+            used = resource_line(self.info.capacity, self.info.used())
+            self._reporter.report(list(trials), done, self.info.scheduler_debug(), used)
 
 
 class DetailedLegacyReporter(LegacyReporter):
-    """A DetailedLegacyReporter also prints results, from level 2 on, every few seconds per running trial."""
+    """A DetailedLegacyReporter also prints results and ends of trials, from level 2 on."""
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
     ) -> None:
-        at = self._clock.monotonic()
-        if at - self._reported_at.get(trial.trial_id, float("-inf")) >= PER_TRIAL_S:
-            self._reported_at[trial.trial_id] = at
-            self._print_result(trial, result)
+        self._event_lines.reported(trial, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        self._reported_at.pop(trial.trial_id, None)
-        self._print_result(trial, trial.last_result, end=" This trial completed.")
+        self._event_lines.finished(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        self._reported_at.pop(trial.trial_id, None)
-        self._print_result(trial, trial.last_result, end=" This trial errored.")
-
-    def _print_result(self, trial: Trial, result: Mapping[str, Any], end: str = "") -> None:
-        if self._level >= 3:
-            self._stream.print(text.trial_details(trial, result, end.strip()))
-        else:
-            self._stream.print(
-                text.trial_sentence(trial, result, self.info.metric, self.info.parameters) + end
-            )
+        self._event_lines.errored(trial, "")
 
 
 def detect_reporter(*, is_notebook: bool | None = None, **keywords: Any) -> TuneReporterBase:  # noqa: ANN401

@@ -8,11 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import public
-from muster.session.checkpoint import Checkpoint
-from muster.session.filesystems import as_arrow, as_fsspec
-from muster.tune.analysis.result_files import Scored, TrialFolder, opened_place
-from muster.tune.analysis.result_keys import *  # noqa: F403 - Ray's place for them
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, COST_USD
+from muster.session.checkpoint import Checkpoint, as_arrow, as_fsspec
+from muster.tune.analysis.result_files import *  # noqa: F403 - Ray's place for them
+from muster.tune.analysis.result_files import AUTO_RESULT_KEYS, COST_USD, Scored, TrialFolder, opened_place
 from muster.tune.analysis.tables import Row, best_scored, check_mode, frame
 
 if TYPE_CHECKING:
@@ -126,7 +124,8 @@ class Result:
         metrics = {key: value for key, value in (self.metrics or {}).items() if key not in AUTO_RESULT_KEYS}
         shown = [] if self.error is None else [f"error={type(self.error).__name__!r}"]
         filesystem = self._storage_filesystem
-        kind = "local" if filesystem is None else _kind(filesystem)
+        protocol = getattr(filesystem, "protocol", type(filesystem).__name__)
+        kind = "local" if filesystem is None else protocol if isinstance(protocol, str) else protocol[0]
         shown += [
             f"metrics={metrics!r}",
             f"config={self.config!r}",
@@ -136,8 +135,3 @@ class Result:
         ]
         inner = ",\n".join(f"  {each}" for each in shown)
         return f"Result(\n{inner}\n)"
-
-
-def _kind(filesystem: Any) -> str:  # noqa: ANN401
-    protocol = getattr(filesystem, "protocol", type(filesystem).__name__)
-    return str(protocol if isinstance(protocol, str) else protocol[0])

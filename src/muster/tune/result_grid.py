@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
-from muster.base.foreign import error_text, shown
 from muster.base.text import did_you_mean
+from muster.base.untrusted import describe, error_text
 from muster.errors import public
 from muster.trials.metrics import flatten
 from muster.trials.spend import total_cost
 from muster.tune.analysis import ExperimentAnalysis
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import check_mode, pareto_front
 from muster.tune.analysis.trial_record import TrialRecord
 from muster.tune.result import Result
@@ -227,7 +227,7 @@ class ResultGrid:
             hint = f"{len(errors)} of {len(trials)} trials failed, the first with {first}"
         odd = [value for trial in trials if (value := flatten(trial.last_result).get(metric)) is not None]
         if metric not in known and odd:
-            hint = f"its values, such as {shown(odd[0])}, are not a number"
+            hint = f"its values, such as {describe(odd[0])}, are not a number"
         if metric in known and filtered:
             hint = "all values are NaN or infinite; filter_nan_and_inf=False lets them count"
         return f"No best trial found for the metric {metric!r}: {hint}"

@@ -14,11 +14,11 @@ from copy import copy, deepcopy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from muster.base.foreign import error_text, rays_own
+from muster.base.untrusted import error_text, ray_object_hint
 from muster.errors import RestoreError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunConfig, SyncConfig
-from muster.tune.execution.restore import SavedTuner, resume_rules
+from muster.tune.execution.restore import read_spec, resume_rules
 from muster.tune.experiment import Experiment
 from muster.tune.experiment.experiment import as_experiments
 from muster.tune.tune_config import ResumeConfig, TuneConfig, goal_of
@@ -180,7 +180,7 @@ def _checkpoint_config(arguments: Mapping[str, Any]) -> CheckpointConfig:
         else CheckpointConfig()
     )
     if not isinstance(config, CheckpointConfig):
-        fault = rays_own(config) or f"must be a CheckpointConfig, not a {type(config).__name__}"
+        fault = ray_object_hint(config) or f"must be a CheckpointConfig, not a {type(config).__name__}"
         raise ValueError(f"tune.run(checkpoint_config=...): {fault}")
     score = arguments["checkpoint_score_attr"]
     old = {
@@ -206,7 +206,7 @@ def _checkpoint_config(arguments: Mapping[str, Any]) -> CheckpointConfig:
 def _launched(experiment: Experiment, arguments: Mapping[str, Any]) -> ExperimentOutcome:
     """Runs one experiment; `arguments` are the arguments of run() or run_experiments()."""
     from muster.tune.execution.launch import ExperimentSpec, launch
-    from muster.tune.trainable.packing import packed
+    from muster.tune.trainable.function_trainable import packed
 
     trainable = _exporting(experiment, arguments["reuse_actors"])
     asked = ExperimentSpec(
@@ -222,7 +222,9 @@ def _launched(experiment: Experiment, arguments: Mapping[str, Any]) -> Experimen
     rules = resume_rules(arguments["resume"], arguments["resume_config"])
     if rules is not None:
         asked.place.fetch()
-        if _has_earlier_run(asked.place.directory):
+        from muster.stores.experiment.reader import STORE_NAME
+
+        if os.path.isfile(os.path.join(asked.place.directory, STORE_NAME)):
             asked.resume = rules
             _keep_saved_settings(asked)
         else:
@@ -240,14 +242,14 @@ def _keep_saved_settings(asked: ExperimentSpec) -> None:
     ):
         return
     try:
-        asked.run.checkpoint_config = SavedTuner.read(asked.place.directory).run_config.checkpoint_config
+        asked.run.checkpoint_config = read_spec(asked.place.directory).run.checkpoint_config
     except (FileNotFoundError, RestoreError):
         logger.info("%s: its saved settings cannot be read, so those of this call count", asked.place.address)
 
 
 def _exporting(experiment: Experiment, reuses: bool) -> Any:  # noqa: ANN401 - function or class
     """Returns the trainable, made to export its model when that is requested."""
-    from muster.tune.trainable.checkpointing import with_export
+    from muster.tune.trainable.util import with_export
 
     if not experiment.export_formats:
         return experiment.trainable
@@ -257,12 +259,6 @@ def _exporting(experiment: Experiment, reuses: bool) -> Any:  # noqa: ANN401 - f
             "next one cannot export its model at its end. Leave one of them out"
         )
     return with_export(experiment.trainable, experiment.export_formats)
-
-
-def _has_earlier_run(directory: os.PathLike[str]) -> bool:
-    from muster.stores.experiment.reader import STORE_NAME
-
-    return os.path.isfile(os.path.join(directory, STORE_NAME))
 
 
 def _overrides(experiment: Experiment) -> dict[str, Any]:

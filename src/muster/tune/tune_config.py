@@ -67,7 +67,9 @@ class TuneConfig(BriefRepr):
                 "TuneConfig(chdir_to_trial_dir=...) does not exist any more: set the environment variable "
                 "RAY_CHDIR_TO_TRIAL_DIR=0 to keep the working directory of the driver"
             )
-        self._check_mode()
+        modes = self.mode if isinstance(self.mode, list | tuple) else [self.mode]
+        if self.mode is not None and any(mode not in MODES for mode in modes):
+            raise ValueError(f"TuneConfig(mode={self.mode!r}): must be 'min' or 'max'")
         if not is_int(self.num_samples) or self.num_samples < -1 or self.num_samples == 0:
             raise ValueError(
                 f"TuneConfig(num_samples={self.num_samples!r}): must be a whole number above 0, or -1: no end"
@@ -95,12 +97,6 @@ class TuneConfig(BriefRepr):
         for metric in self.metric if isinstance(self.metric, list | tuple) else [self.metric]:
             if metric is not None and not isinstance(metric, str):
                 raise ValueError(f"TuneConfig(metric={self.metric!r}): must be the name of a reported value")
-
-    def _check_mode(self) -> None:
-        several = isinstance(self.mode, list | tuple)
-        modes = self.mode if several else [self.mode] if self.mode is not None else []
-        if any(mode not in MODES for mode in modes or ()):
-            raise ValueError(f"TuneConfig(mode={self.mode!r}): must be 'min' or 'max'")
 
 
 def goal_of(metric: object, mode: object, search_alg: object) -> tuple[Any, Any]:

@@ -9,16 +9,19 @@ from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from muster.base.foreign import error_text, rays_own
+from muster.base.untrusted import error_text, ray_object_hint
 from muster.errors import MusterError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
+from muster.tune.execution.launch import ExperimentSpec
 from muster.tune.execution.restore import (
     DEFAULT_NAME,
     can_restore,
     checked_space,
+    keep_parameters,
     open_experiment,
     saved_trainable,
+    write_spec,
 )
 from muster.tune.result_grid import ResultGrid
 from muster.tune.tune_config import ResumeConfig, TuneConfig, checked_budget, checked_deadline, goal_of
@@ -27,8 +30,7 @@ if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.sim.quote.quote import Quote
     from muster.tune.ask_tell import AskedTrial, AskTell
-    from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
-    from muster.tune.execution.paths import ExperimentPaths
+    from muster.tune.execution.launch import ExperimentOutcome
 
 _Part = TypeVar("_Part", TuneConfig, RunConfig)
 
@@ -73,20 +75,22 @@ class Tuner:
         from muster.base.clock import SystemClock
         from muster.host.machine import environment
         from muster.tune.execution.paths import dated_name
-        from muster.tune.trainable.function_trainable import trainable_name
-        from muster.tune.trainable.packing import packed
+        from muster.tune.registry import get_trainable
+        from muster.tune.trainable.function_trainable import checked_trainable, packed, trainable_name
 
-        self._space = _as_space(param_space)
-        self._trainable = None if trainable is None else _resolved(trainable)
-        self._name = DEFAULT_NAME if trainable is None else trainable_name(trainable)
-        self._code = b"" if trainable is None else packed(self._trainable)
-        self._tune = _checked_part("tune_config", tune_config, TuneConfig) or TuneConfig()
+        space = _as_space(param_space)
+        # Refused here rather than in each of its trials.
+        check = get_trainable if isinstance(trainable, str) else checked_trainable
+        resolved = None if trainable is None else check(trainable)
+        name = DEFAULT_NAME if trainable is None else trainable_name(trainable)
+        code = b"" if trainable is None else packed(resolved)
+        tune = _checked_part("tune_config", tune_config, TuneConfig) or TuneConfig()
         _checked_part("run_config", run_config, RunConfig)
-        self._run = copy(run_config) if run_config is not None else RunConfig()
-        self._run.name = self._run.name or dated_name(self._name, SystemClock().now(), environment())
-        self._overrides: dict[str, Any] = {}
-        self._resume: ResumeConfig | None = None
-        self._has_new_space = False
+        run = copy(run_config) if run_config is not None else RunConfig()
+        run.name = run.name or dated_name(name, SystemClock().now(), environment())
+        self._spec = ExperimentSpec(
+            trainable=resolved, trainable_name=name, code=code, param_space=space, tune=tune, run=run
+        )
         self._grid: ResultGrid | None = None
         self._by_hand: AskTell | None = None
         if run_config is not None and run_config.name and trainable is not None:
@@ -94,14 +98,14 @@ class Tuner:
 
     def _keep(self) -> None:
         """Writes what a restore needs into a new local directory; `fit()` does too, and reports problems."""
-        from muster.tune.execution.restore import SavedTuner
-
         with suppress(MusterError, OSError):
-            place, spec = self._place(), self._asked()
+            spec = self._asked()
+            place = spec.place
             if place.is_remote or can_restore(place.directory):
                 return
             place.directory.mkdir(parents=True, exist_ok=True)
-            SavedTuner.of(spec).write(place.directory, spec.code)
+            keep_parameters(spec.code, place, spec.clock)  # first: what can be restored has them
+            write_spec(spec)
 
     def fit(self) -> ResultGrid:
         """Runs the experiment to its end; failed trials are results too. Ctrl-C stops gently."""
@@ -109,31 +113,20 @@ class Tuner:
 
         launched = launch(self._asked())
         self._grid = self._results(launched)
-        failure = self._run.failure_config
+        failure = self._spec.run.failure_config
         if failure is not None and failure.raises_first and self._grid.num_errors:
             error = self._grid.errors[0]
             raise error if isinstance(error, Exception) else TuneError(error_text(error))
         return self._grid
 
     def _asked(self) -> ExperimentSpec:
-        from muster.tune.execution.launch import ExperimentSpec
-
-        if self._trainable is None:
+        """Returns the spec; TuneError when there is no trainable to run."""
+        if self._spec.trainable is None:
             raise TuneError(
-                "Tuner(None): did you call it? Pass the function itself, Tuner(train), not Tuner(train()); "
-                "without a trainable use ask() and tell() instead of fit()"
+                "Tuner(None): did you call it? Pass the function itself, Tuner(train), not Tuner(train())",
+                fix="without a trainable use ask() and tell() instead of fit()",
             )
-        return ExperimentSpec(
-            trainable=self._trainable,
-            trainable_name=self._name,
-            code=self._code,
-            param_space=self._space,
-            tune=self._tune,
-            run=self._run,
-            resume=self._resume,
-            overrides=self._overrides,
-            has_new_space=self._has_new_space,
-        )
+        return self._spec
 
     def quote(  # noqa: PLR0913 - keywords, each one something that a user may know
         self,
@@ -164,7 +157,7 @@ class Tuner:
         """
         from pathlib import Path
 
-        from muster.config.to_spec import load_spec
+        from muster.providers.kind import load_spec
         from muster.sim.quote.quote import assumptions_of, quote
 
         asked, spec = self._asked(), load_spec(Path(cluster))
@@ -203,12 +196,13 @@ class Tuner:
         if self._by_hand is None:
             from muster.tune.ask_tell import AskTell
 
+            spec = self._spec
             self._by_hand = AskTell(
-                self._space,
-                tune_config=self._tune,
-                run_config=self._run,
-                trainable=self._trainable,
-                resume=self._resume,
+                spec.param_space,
+                tune_config=spec.tune,
+                run_config=spec.run,
+                trainable=spec.trainable,
+                resume=spec.resume,
             )
         return self._by_hand
 
@@ -216,8 +210,8 @@ class Tuner:
         """Returns the results of the last fit, of the reports so far, or of the restored experiment."""
         if self._by_hand is not None:
             return self._by_hand.results()
-        if self._grid is None and self._resume is not None:
-            place = self._place()
+        if self._grid is None and self._spec.resume is not None:
+            place = self._spec.place
             self._grid = ResultGrid(
                 ExperimentAnalysis(place.address, storage_filesystem=place.filesystem, **self._defaults())
             )
@@ -262,9 +256,9 @@ class Tuner:
         )
         tuner = _restored(cls, os.fspath(path), trainable, rules, param_space, storage_filesystem)  # type: ignore[arg-type]
         if cost_budget is not None:
-            tuner._tune.cost_budget = checked_budget(cost_budget, "Tuner.restore")
+            tuner._spec.tune.cost_budget = checked_budget(cost_budget, "Tuner.restore")
         if deadline is not None:
-            tuner._tune.deadline = checked_deadline(deadline, "Tuner.restore")
+            tuner._spec.tune.deadline = checked_deadline(deadline, "Tuner.restore")
         return tuner
 
     @classmethod
@@ -272,13 +266,9 @@ class Tuner:
         """Returns whether `path` is the directory of an experiment."""
         return can_restore(path, storage_filesystem)
 
-    def _place(self) -> ExperimentPaths:
-        from muster.tune.execution.launch import paths_of
-
-        return paths_of(self._run)
-
     def _defaults(self) -> dict[str, Any]:
-        metric, mode = goal_of(self._tune.metric, self._tune.mode, self._tune.search_alg)
+        tune = self._spec.tune
+        metric, mode = goal_of(tune.metric, tune.mode, tune.search_alg)
         return {"default_metric": metric, "default_mode": mode}
 
     def _results(self, launched: ExperimentOutcome) -> ResultGrid:
@@ -311,24 +301,16 @@ def _restored(
             "pass the same trainable"
         )
     space = saved.param_space if param_space is None else checked_space(saved.param_space, param_space)
-    tuner = kind(trainable, param_space=space, tune_config=saved.tune_config, run_config=saved.run_config)
-    tuner._has_new_space = param_space is not None
-    tuner._resume, tuner._overrides = rules, saved.overrides
+    tuner = kind(trainable, param_space=space, tune_config=saved.tune, run_config=saved.run)
+    tuner._spec.has_new_space = param_space is not None
+    tuner._spec.resume, tuner._spec.overrides = rules, saved.overrides
     return tuner
-
-
-def _resolved(trainable: Any) -> Any:  # noqa: ANN401 - function, class or name
-    """Returns a function or class that can be run; refused here rather than in each of its trials."""
-    from muster.tune.registry import get_trainable
-    from muster.tune.trainable.function_trainable import checked_trainable
-
-    return get_trainable(trainable) if isinstance(trainable, str) else checked_trainable(trainable)
 
 
 def _checked_part(name: str, given: _Part | None, kind: type[_Part]) -> _Part | None:
     if given is None or isinstance(given, kind):
         return given
-    if theirs := rays_own(given):
+    if theirs := ray_object_hint(given):
         raise ValueError(f"Tuner({name}=...): {theirs}")
     got, right = type(given).__name__, {"TuneConfig": "tune_config", "RunConfig": "run_config"}
     fix = f"pass it as {right[got]}=..." if got in right else f"pass {kind.__name__}(...)"

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pickle
+import re
 import shutil
 
 import pytest
+from tests.support.builders import created, exited, reported, saved, started
 from tests.tune.experiments import add_checkpoint, logged_row, trial, write_json
 
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.testing.builders import created, exited, reported, saved, started
 from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
@@ -43,23 +44,21 @@ def test_the_best_of_everything(two):
 )
 def test_what_is_best_needs_metric_and_mode(tmp_path, name):
     bare = analysis(tmp_path, {"t1": [1.0]})
-    with pytest.raises(ValueError, match=f"ExperimentAnalysis.{name} needs a metric and a mode"):
+    with pytest.raises(ValueError, match=f"ExperimentAnalysis.*{name}"):
         getattr(bare, name)
 
 
 def test_a_mode_alone_is_about_what_trainables_return(tmp_path):
     assert ExperimentAnalysis(tmp_path, trials=[], default_mode="min").default_metric == "_metric"
-    with pytest.raises(ValueError, match="mode='up' must be 'min' or 'max'"):
+    with pytest.raises(ValueError, match=r"min.*max"):
         ExperimentAnalysis(tmp_path, trials=[], default_mode="up")
 
 
 def test_without_a_candidate_there_is_no_best_trial_but_a_warning(tmp_path, caplog):
     empty = analysis(tmp_path, {"t1": [NAN], "t2": []}, default_metric="loss", default_mode="min")
     assert (empty.best_trial, empty.best_config) == (None, None)
-    assert caplog.records[0].getMessage() == (
-        f"no trial of {tmp_path} reported a finite value of 'loss': there is no best one"
-    )
-    with pytest.raises(ValueError, match=r"ExperimentAnalysis.best_result: no trial reported 'loss'"):
+    assert all(word in caplog.records[0].getMessage() for word in (str(tmp_path), "'loss'"))
+    with pytest.raises(ValueError, match=r"ExperimentAnalysis\.best_result.*loss"):
         _ = empty.best_result
 
 
@@ -99,7 +98,7 @@ def test_missing_and_damaged_logs_only_warn(tmp_path, caplog):
     (tmp_path / "t2" / "result.json").write_text("{broken\n{}\n", encoding="utf-8")
     assert {name: len(table) for name, table in made.trial_dataframes.items()} == {"t1": 0, "t2": 0, "t3": 1}
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning.startswith("results of 2 trial(s) cannot be read:\n  train_t1: ")
+    assert re.findall(r"^  (\w+): ", warning, re.M) == ["train_t1", "train_t2"]
     assert made.dataframe()["logdir"].tolist() == ["t3"]
 
 
@@ -107,14 +106,14 @@ def test_a_metric_that_a_trial_never_logged_leaves_it_out(tmp_path, caplog):
     made = analysis(tmp_path, {"t1": [1.0], "t2": [2.0]})
     write_json(tmp_path / "t2", [logged_row("t2", 1, {}, other=1)])
     assert made.dataframe("loss", "min")["logdir"].tolist() == ["t1"]
-    assert [record.getMessage() for record in caplog.records] == [
-        "trial t2 logged no number for 'loss' and is left out"
-    ]
+    (record,) = caplog.records
+    assert all(word in record.getMessage().split() for word in ("t2", "'loss'"))
 
 
 def test_a_metric_without_a_mode_shows_the_last_results(two, caplog):
     assert two.dataframe("loss")["loss"].tolist() == [5.0, 4.0]
-    assert "without a mode selects nothing" in caplog.records[0].getMessage()
+    (record,) = caplog.records
+    assert "metric='loss'" in record.getMessage()
 
 
 @pytest.mark.conformance("C-213")
@@ -134,10 +133,8 @@ def test_last_and_best_checkpoint(tmp_path, caplog):
     assert found.get_last_checkpoint().path == kept[2].path
     assert found.get_last_checkpoint(other) is None
     assert found.get_best_checkpoint(other) is None
-    assert (caplog.records[-1].levelname, caplog.records[-1].getMessage()) == (
-        "ERROR",
-        "no checkpoint of trial t2 has a number for 'loss'",
-    )
+    assert caplog.records[-1].levelname == "ERROR"
+    assert all(word in caplog.records[-1].getMessage().split() for word in ("t2", "'loss'"))
 
 
 @pytest.mark.conformance("C-214")
@@ -243,7 +240,7 @@ def test_an_experiment_is_read_from_any_filesystem(tmp_path):
 
 
 def test_a_directory_without_a_store_is_no_experiment(tmp_path):
-    with pytest.raises(ValueError, match=r"not an experiment directory .*not found.*Give the directory"):
+    with pytest.raises(ValueError, match=r"experiment\.sqlite.*fit\(\)"):
         ExperimentAnalysis(tmp_path)
-    with pytest.raises(ValueError, match="is not an experiment directory"):
+    with pytest.raises(ValueError, match=r"^/nothing/here\b.*experiment\.sqlite"):
         ExperimentAnalysis("memory://nothing/here")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from tests.series import IS_WHOLE, length
+from tests.support.builders import created
 from tests.tune.crash.lives import Cell, run_cell
 from tests.tune.crash.victim import SCHEDULERS, undo_unknown_failures
 
 from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
-from muster.testing.builders import created
 from muster.trials.events import TrialExited, TrialFailure, TrialFailureKind
 
 CELLS = [

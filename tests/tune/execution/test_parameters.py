@@ -42,7 +42,7 @@ class World:
         self.broken = root / "broken"
         self.train = make_train(str(self.broken))
 
-    def fit(self, **parameters):
+    def tuner(self, **parameters):
         return tune.Tuner(
             tune.with_parameters(self.train, **parameters),
             param_space={"index": tune.grid_search([0, 1])},
@@ -52,7 +52,10 @@ class World:
                 storage_filesystem=self.filesystem,
                 verbose=0,
             ),
-        ).fit()
+        )
+
+    def fit(self, **parameters):
+        return self.tuner(**parameters).fit()
 
     def lose_driver(self) -> None:
         """Its temporary files go, and what it knew."""
@@ -172,3 +175,12 @@ def test_a_second_driver_of_a_running_experiment_leaves_its_trainable_alone(half
         half_done.fit(data=np.zeros(SIZE))
     assert (here / TRAINABLE_FILE).read_bytes() == before
     assert totals(half_done.resume()) == [SIZE + 3.0, SIZE + 4.0]
+
+
+def test_a_driver_that_dies_between_tuner_and_fit_leaves_its_parameters(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_object, "_scratch", ScratchDirectory("muster-parameters-"))
+    world = World(tmp_path, None)
+    world.tuner(data=np.ones(SIZE))
+    assert tune.Tuner.can_restore(world.path)
+    world.lose_driver()
+    assert [each.metrics["total"] for each in world.resume()] == [SIZE, SIZE + 1]

@@ -16,7 +16,7 @@ from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.template import Settings, TrialTemplate
-from muster.tune.execution.saver import ExperimentSaver, decode_snapshot
+from muster.tune.execution.between_steps import ExperimentSaver, decode_snapshot
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.basic_variant import BasicVariantGenerator
 from muster.tune.search.space import uniform

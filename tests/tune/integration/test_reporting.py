@@ -23,9 +23,9 @@ def test_metrics_are_all_or_named_or_renamed(metrics, expected):
 
 
 def test_a_metric_that_is_not_there_is_told_with_those_that_are():
-    with pytest.raises(KeyError, match="F has no metric c, d; it has a, b"):
+    with pytest.raises(KeyError, match=r"F .*\bc, d; .*\ba, b"):
         chosen({"x": "d", "y": "c", "z": "a"}, FOUND, "F")
-    with pytest.raises(KeyError, match="it has none yet"):
+    with pytest.raises(KeyError, match=r"F .*\ba; .*none"):
         chosen("a", {}, "F")
 
 

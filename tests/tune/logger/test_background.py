@@ -77,10 +77,10 @@ def test_nobody_waits_for_a_tracker_that_hangs(caplog):
     assert queue.close(0.2) is False
     assert queue.lost == 5  # two for which there was no room, and three that wait
     tracker.open.set()
-    assert told(caplog) == [
-        "T: 3 results wait and newer ones are left out: it cannot keep up. Do this",
-        "T: 5 results were not sent; all of them are in the trials' result.json. Do this",
-    ]
+    waiting, lost = told(caplog)
+    assert waiting.startswith("T: 3 ")
+    assert lost.startswith("T: 5 ")
+    assert "result.json" in lost
 
 
 def test_a_tracker_that_is_down_for_a_while_loses_nothing_and_is_told_of_once(caplog):
@@ -90,7 +90,8 @@ def test_a_tracker_that_is_down_for_a_while_loses_nothing_and_is_told_of_once(ca
     queue.row("b", {"n": 2})
     assert queue.close(WAIT_S)
     assert tracker.sent == [("a", [1]), ("b", [2])]
-    assert told(caplog) == ["T: ConnectionError: refused. Do this"]
+    (line,) = told(caplog)
+    assert line.startswith("T: ConnectionError: refused. ")
 
 
 def test_what_a_tracker_refuses_is_left_out_and_the_rest_is_sent(caplog):
@@ -101,10 +102,10 @@ def test_what_a_tracker_refuses_is_left_out_and_the_rest_is_sent(caplog):
     queue.row("a", {"n": 2})
     assert queue.close(WAIT_S) is False
     assert (tracker.sent, queue.lost) == ([("a", [2])], 1)
-    assert told(caplog) == [
-        "T: ValueError: bad name. Do this",
-        "T: 1 results were not sent; all of them are in the trials' result.json. Do this",
-    ]
+    refused, lost = told(caplog)
+    assert refused.startswith("T: ValueError: bad name")
+    assert lost.startswith("T: 1 ")
+    assert "result.json" in lost
 
 
 def test_the_end_does_not_wait_long_for_a_tracker_that_is_down():

@@ -286,7 +286,7 @@ def test_a_subclass_of_a_file_logger_keeps_its_own_ways(tmp_path):
 
 
 def test_a_file_logger_outside_an_experiment_says_what_to_do():
-    with pytest.raises(TuneError, match="pass it in RunConfig"):
+    with pytest.raises(TuneError, match="RunConfig"):
         JsonLoggerCallback().log_trial_start(make_trial())
 
 

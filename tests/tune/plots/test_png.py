@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from tests.mistakes.views import assert_view
 from tests.tune.plots.examples import experiment, silent
 
 from muster.tune.plots import KINDS
@@ -43,15 +46,16 @@ def test_each_kind_is_a_png_of_its_panels(tmp_path, kind):
 def test_few_trials_are_drawn_and_empty_panels_say_why(tmp_path, count):
     figure = draw(scene_of(experiment(tmp_path / "exp", count, 3)), "all")
     shown = texts(figure)
-    assert ("no trial has reported loss yet" in shown) == (count == 0)
-    assert (f"needs 8 trials with results; there are {count}" in shown) == (count < 8)
+    assert any(re.fullmatch(rf".* 8 .* {count}", text) for text in shown) == (count < 8)
+    if count == 0:
+        assert_view("plots/no_trials", "\n".join(shown))
     figure.canvas.draw()
 
 
 def test_trials_without_results_are_counted_in_the_subtitle(tmp_path):
     trials = [*experiment(tmp_path / "exp", 8, 3), silent("t1", tmp_path)]
     shown = texts(draw(scene_of(trials), "all"))
-    assert "9 trials  ·  1 failed  ·  1 without loss" in " ".join(shown)
+    assert re.search(r"9 trials  ·  1 \w+  ·  1 \w+ loss", " ".join(shown))
 
 
 def test_names_of_any_length_and_with_dollar_signs_fit_into_the_picture(tmp_path):

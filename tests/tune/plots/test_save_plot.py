@@ -28,29 +28,27 @@ def test_by_default_it_is_results_png_beside_the_trials(tmp_path):
 
 def test_html_is_written_for_another_metric(tmp_path):
     made = grid(tmp_path).plot(tmp_path / "a.html", metric="val/acc", mode="max", kind="curves")
-    assert "best val/acc" in (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "val/acc" in (tmp_path / "a.html").read_text(encoding="utf-8")
     assert made == str(tmp_path / "a.html")
 
 
 def test_it_says_which_metrics_there_are_when_none_is_named(tmp_path):
     results = grid(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"which metric\? Pass metric='...'.*the trials reported loss, val/acc"
-    ):
+    with pytest.raises(ValueError, match="val/acc"):
         results.plot()
-    with pytest.raises(ValueError, match="Pass mode='min' or mode='max'"):
+    with pytest.raises(ValueError, match=r"\bloss\b.*mode='min'.*mode='max'"):
         results.plot(metric="loss")
-    with pytest.raises(ValueError, match="mode='up' must be"):
+    with pytest.raises(ValueError, match="mode='up' "):
         results.plot(metric="loss", mode="up")
 
 
 def test_it_says_what_kinds_and_files_there_are(tmp_path):
     results = grid(tmp_path, default_metric="loss", default_mode="min")
-    with pytest.raises(ValueError, match="must be one of all, curves, parallel, importance"):
+    with pytest.raises(ValueError, match=r"kind='pie'.*\ball,.*\bcurves,.*\bparallel,.*\bimportance"):
         results.plot(kind="pie")
-    with pytest.raises(ValueError, match=r"must end in \.png or \.html"):
+    with pytest.raises(ValueError, match=r"a\.gif'\).*\.png\b.*\.html\b"):
         results.plot(tmp_path / "a.gif")
-    with pytest.raises(FileNotFoundError, match="there is no directory"):
+    with pytest.raises(FileNotFoundError, match=r"none/a\.png'\): .*/none\b"):
         results.plot(tmp_path / "none" / "a.png")
 
 
@@ -65,7 +63,7 @@ def test_without_matplotlib_it_says_what_to_install_and_html_still_works(tmp_pat
     monkeypatch.setattr(builtins, "__import__", refuse)
     results = grid(tmp_path, default_metric="loss", default_mode="min")
     monkeypatch.setattr("muster.tune.plots.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r'pip install "muster-ml\[plot\]"'):
+    with pytest.raises(ImportError, match=r"muster-ml\[plot\]"):
         results.plot(tmp_path / "a.png")
     assert results.plot() == str(tmp_path / "results.html")
     assert results.plot(tmp_path / "a.html").endswith("a.html")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.mistakes.views import assert_view
 from tests.tune.reporting.examples import NOW, move, run_info, step, trial
 
 from muster.base.clock import ManualClock
@@ -37,7 +38,7 @@ def driven(reporter, level=1, *, tables=False):
     return made, clock
 
 
-SYS_INFO = ("Using FIFO scheduling algorithm.", "Logical resource usage: 2.0/2 CPUs, 0.0/0 GPUs")
+SYS_INFO = ("Using FIFO scheduling algorithm.", "Logical resource usage: 2.0/2 CPUs, 0/0 GPUs")
 
 
 def test_a_users_reporter_is_set_up_asked_and_told():
@@ -72,7 +73,7 @@ def test_without_stop_nothing_is_said_of_resuming(capsys):
     reporter.end(interrupted=False, trials=[])
     assert capsys.readouterr().out == ""
     reporter.end(interrupted=True, trials=[])
-    assert "muster tune resume /results/try" in capsys.readouterr().out
+    assert " resume /results/try" in capsys.readouterr().out
 
 
 def result(reporter, each):
@@ -81,7 +82,9 @@ def result(reporter, each):
 
 def shown(level, capsys):
     """What an old console of this level prints over one result, the next one at once, the end."""
-    reporter, _ = driven(CLIReporter(max_report_frequency=0), level)
+    console = CLIReporter(max_report_frequency=0)
+    console._clock = ManualClock(NOW)
+    reporter, _ = driven(console, level)
     each = trial(0, "RUNNING", loss=1.0)
     if level >= 2:
         result(reporter, each)
@@ -94,54 +97,45 @@ def shown(level, capsys):
     return middle, capsys.readouterr().out
 
 
-SENTENCE = "Trial obj_a1a89_00000 reported loss=1.00 with parameters={'x': 0.0, 'k': 0}."
-
-
 @pytest.mark.conformance("C-209")
 def test_level_one_shows_the_status_and_no_table(capsys):
     middle, end = shown(1, capsys)
     assert (middle.count("== Status =="), end.count("== Status ==")) == (1, 1)
-    assert "Trial name" not in middle + end
-    assert "reported" not in middle + end
+    assert "| obj_" not in middle + end
+    assert "iteration" not in middle + end
 
 
 @pytest.mark.conformance("C-209")
-def test_level_two_shows_a_table_at_the_end_and_a_sentence_per_result(capsys):
+def test_level_two_shows_a_table_at_the_end_and_a_line_per_result(capsys):
     middle, end = shown(2, capsys)
-    assert "Trial name" not in middle
-    assert "| Trial name " in end
-    assert middle.splitlines()[0] == SENTENCE
-    assert middle.count("reported") == 1
-    assert end.splitlines()[0] == f"{SENTENCE} This trial completed."
+    assert_view("legacy/level_two", f"{middle}{'=' * 20}\n{end}")
+    assert "| obj_" not in middle
 
 
 @pytest.mark.conformance("C-209")
 def test_level_three_shows_tables_always_and_results_whole(capsys):
     middle, end = shown(3, capsys)
-    assert middle.startswith(
-        "Result for obj_a1a89_00000:\n"
-        "  loss: 1.0\n"
-        "  time_total_s: 1.5\n"
-        "  training_iteration: 3\n"
-        "  trial_id: a1a89_00000\n"
-    )
-    assert "| Trial name " in middle
-    assert "| Trial name " in end
+    assert_view("legacy/level_three", f"{middle}{'=' * 20}\n{end}")
+    assert ["|", "time_total_s", "|", "1.5", "|"] in [line.split() for line in middle.splitlines()]
 
 
-def test_a_trial_is_told_again_after_five_seconds(capsys):
-    reporter, clock = driven(CLIReporter(), 2)
+def test_many_results_between_two_reports_become_one_line(capsys):
+    reporter, clock = driven(CLIReporter(max_report_frequency=0), 2)
     each = trial(0, "RUNNING", loss=1.0)
-    for _ in range(41):
-        result(reporter, each)
-        clock.advance(0.25)
-    assert capsys.readouterr().out.count("reported") == 3
+    for _ in range(2):
+        for _ in range(103):
+            result(reporter, each)
+        step(reporter, [each])
+        lines = capsys.readouterr().out.splitlines()
+        assert sum("obj_a1a89_00000" in line and "iteration" in line for line in lines) == 100
+        assert [line.split()[:3] for line in lines if line.startswith("...")] == [["...", "3", "more"]]
+        clock.advance(5)
 
 
 def test_a_reporter_that_was_passed_shows_its_table_at_any_level(capsys):
     reporter, _ = driven(CLIReporter(), 1, tables=True)
     step(reporter, [trial(0, "RUNNING", loss=1.0)])
-    assert "| Trial name " in capsys.readouterr().out
+    assert "| obj_a1a89_00000 |" in capsys.readouterr().out
 
 
 def test_only_from_level_two_on_results_are_listened_to():

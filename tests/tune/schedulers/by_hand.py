@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.trials.controller_view import ControllerView, PluginRequest
 from muster.trials.model import Trial
+from muster.trials.plugins import ControllerView, PluginRequest
 from muster.trials.states import TrialState
 from muster.trials.trial_index import TrialIndex
 

@@ -12,9 +12,12 @@ from heapq import heappop, heappush
 
 from tests.trials.scripted import Noted
 
-from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
+    ContinueTrial,
+    SaveTrial,
+    StartTrial,
+    StopTrial,
     TrialExited,
     TrialFailure,
     TrialFailureKind,
@@ -22,7 +25,7 @@ from muster.trials.events import (
     TrialStarted,
 )
 from muster.trials.experiment import ExperimentState
-from muster.trials.model import CheckpointPolicy, CheckpointRef
+from muster.trials.model import CheckpointPolicy, CheckpointRef, TrialPolicies
 from muster.trials.plugins import Plugins
 from muster.trials.restore import snapshot
 from muster.trials.template import Settings, TrialTemplate
@@ -65,9 +68,8 @@ class World:
         self.template = TrialTemplate(
             trainable_name="f",
             param_space={"lr": grid_search(lrs)} if space is None else space,
-            max_failures=retries,
             stopping_criterion={"training_iteration": end},
-            checkpoint_policy=policy or CheckpointPolicy(),
+            policies=TrialPolicies(max_failures=retries, checkpoint_policy=policy or CheckpointPolicy()),
         )
         self.capacity = {"CPU": cpus or len(lrs)}
         self.state = self.fresh(scheduler)

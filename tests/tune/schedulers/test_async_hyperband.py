@@ -3,6 +3,7 @@
 import json
 import math
 import pickle
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.mistakes.views import assert_view
 
 from muster.errors import RestoreError, TuneError
 from muster.trials.model import Trial
@@ -32,6 +34,12 @@ def asha(**parameters):
 
 def answers(scheduler, name, *results):
     return [scheduler.on_trial_result(None, trial(name), result(*one)) for one in results]
+
+
+def rungs(scheduler):
+    """Return the rungs of each bracket, as the debug string shows them."""
+    lines = scheduler.debug_string().splitlines()[1:]
+    return [dict(re.findall(r"Iter (\S+): (\S+)", line)) for line in lines]
 
 
 def with_two_trials(scheduler):
@@ -105,15 +113,9 @@ def test_the_last_trials_keep_running_when_asked():
 def test_at_most_one_rung_is_filled_per_result_and_skipped_ones_later():
     scheduler = asha(max_t=9, reduction_factor=3)
     assert answers(scheduler, "t1", (4, 5.0)) == ["CONTINUE"]
-    assert (
-        scheduler.debug_string().splitlines()[1]
-        == "Bracket: Iter 9.000: None | Iter 3.000: 5.0 | Iter 1.000: None"
-    )
+    assert rungs(scheduler) == [{"9.000": "None", "3.000": "5.0", "1.000": "None"}]
     assert answers(scheduler, "t1", (5, 6.0)) == ["CONTINUE"]
-    assert (
-        scheduler.debug_string().splitlines()[1]
-        == "Bracket: Iter 9.000: None | Iter 3.000: 5.0 | Iter 1.000: 6.0"
-    )
+    assert rungs(scheduler) == [{"9.000": "None", "3.000": "5.0", "1.000": "6.0"}]
 
 
 def test_a_last_result_is_recorded_on_completion_and_may_fill_a_lower_rung():
@@ -146,7 +148,7 @@ def test_a_result_without_time_or_metric_means_nothing():
     scheduler = asha()
     assert scheduler.on_trial_result(None, trial("t"), {"training_iteration": 100}) == "CONTINUE"
     assert scheduler.on_trial_result(None, trial("t"), {"score": 1.0}) == "CONTINUE"
-    assert scheduler.debug_string().splitlines()[0] == "Using AsyncHyperBand: num_stopped=0"
+    assert scheduler.debug_string().splitlines()[0].partition("=")[2] == "0"
 
 
 def test_num_stopped_counts_stop_answers_only():
@@ -155,17 +157,16 @@ def test_num_stopped_counts_stop_answers_only():
     scheduler.on_trial_complete(None, trial("t1"), result(2, 5))
     answers(scheduler, "t2", (1, 1))
     scheduler.on_trial_complete(None, trial("t2"), result(1, 1))
-    expected = "Using AsyncHyperBand: num_stopped=2\nBracket: Iter 2.000: 5.0 | Iter 1.000: 3.0"
-    assert scheduler.debug_string() == expected
+    assert_view("schedulers/asha", scheduler.debug_string())
 
 
 def test_brackets_begin_one_rung_later_each_and_may_have_none():
     scheduler = asha(max_t=9, reduction_factor=3, brackets=4)
-    assert scheduler.debug_string().splitlines()[1:] == [
-        "Bracket: Iter 9.000: None | Iter 3.000: None | Iter 1.000: None",
-        "Bracket: Iter 9.000: None | Iter 3.000: None",
-        "Bracket: Iter 9.000: None",
-        "Bracket: ",
+    assert [list(each) for each in rungs(scheduler)] == [
+        ["9.000", "3.000", "1.000"],
+        ["9.000", "3.000"],
+        ["9.000"],
+        [],
     ]
 
 
@@ -214,7 +215,7 @@ def test_contradictory_parameters_are_refused_by_name(parameters, message):
 
 
 def test_a_trial_cannot_be_added_before_metric_and_mode_are_known():
-    with pytest.raises(ValueError, match=r"AsyncHyperBandScheduler compares trials.*TuneConfig"):
+    with pytest.raises(ValueError, match="AsyncHyperBandScheduler"):
         ASHAScheduler(metric="score").on_trial_add(None, trial("t"))
 
 
@@ -227,7 +228,7 @@ def test_metric_and_mode_are_taken_once():
 
 
 def test_a_score_that_is_no_number_is_reported_with_trial_and_key():
-    with pytest.raises(TuneError, match=r"trial t1 reported score = 'high', which is not a number"):
+    with pytest.raises(TuneError, match=r"t1.*high"):
         answers(asha(), "t1", (1, "high"))
 
 
@@ -254,7 +255,7 @@ def test_rungs_survive_saving_by_path_by_bytes_and_by_pickle(tmp_path):
 def test_the_state_of_another_kind_is_refused():
     from muster.tune.schedulers import FIFOScheduler
 
-    with pytest.raises(RestoreError, match="AsyncHyperBandScheduler: the saved state is of kind 'fifo'"):
+    with pytest.raises(RestoreError, match=r"AsyncHyperBandScheduler.*fifo"):
         asha().restore_state(FIFOScheduler().save_state())
 
 

@@ -1,5 +1,6 @@
 import pickle
 
+from tests.mistakes.views import assert_view
 from tests.tune.schedulers.fleet import Fleet, Search
 
 from muster.trials.model import Trial
@@ -49,7 +50,7 @@ def test_every_trial_runs_to_its_end_in_order():
 
 
 def test_it_describes_itself_as_ray_does():
-    assert FIFOScheduler().debug_string() == "Using FIFO scheduling algorithm."
+    assert_view("schedulers/fifo", FIFOScheduler().debug_string())
 
 
 def test_its_state_survives_saving_and_pickling():

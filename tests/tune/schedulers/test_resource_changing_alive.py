@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from tests.series import length
+from tests.simulation.tune.crash_matrix import matrix, recorded, resumed_runs
 from tests.tune.schedulers.elastic import BASES, JUMPS, Watched, elastic
 
-from muster.sim.tune.crash_matrix import matrix, recorded, resumed_runs
 from muster.sim.tune.faults import FaultRates
 
 pytestmark = pytest.mark.slow

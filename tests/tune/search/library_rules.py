@@ -12,7 +12,7 @@ from tests.tune.search.searchers import drawn_domains, is_inside
 from muster.errors import TuneError
 from muster.trials.template import TrialTemplate
 from muster.tune.search.search_generator import SearchGenerator
-from muster.tune.search.searcher import Searcher
+from muster.tune.search.searcher import Searcher, SearcherNotReady
 from muster.tune.search.space import (
     choice,
     grid_search,
@@ -100,25 +100,25 @@ class LibraryRules:
     # Space, metric and mode.
 
     def test_a_grid_is_refused(self):
-        with pytest.raises(ValueError, match=r"cannot take the grid_search at 'n/g'"):
+        with pytest.raises(ValueError, match=r"grid_search.*n/g"):
             generator(self.make(), {"x": uniform(0, 1), "n": {"g": grid_search([1, 2])}})
 
     def test_a_function_and_a_key_with_a_slash_are_refused(self):
-        with pytest.raises(ValueError, match="cannot suggest Function"):
+        with pytest.raises(ValueError, match=r"Function\(.*'f'"):
             self.make(**{self.space_parameter: {"x": uniform(0, 1), "f": sample_from(lambda: 1)}})
-        with pytest.raises(ValueError, match="the key 'a/b' must not hold one"):
+        with pytest.raises(ValueError, match="a/b"):
             generator(self.make(), {"a/b": uniform(0, 1)})
 
     def test_without_a_space_or_a_mode_it_cannot_suggest(self):
-        with pytest.raises(RuntimeError, match="has no search space"):
+        with pytest.raises(SearcherNotReady, match="`param_space`"):
             self.make(metric="loss", mode="min").suggest("a")
         made = self.make(**{self.space_parameter: {"x": uniform(0, 1)}})
-        with pytest.raises(RuntimeError, match="does not know what to optimise"):
+        with pytest.raises(SearcherNotReady, match=r"`metric`.*`mode`"):
             made.suggest("a")
 
     def test_a_space_of_the_constructor_is_converted_with_a_warning_and_kept(self, caplog):
         made = self.make(**{self.space_parameter: self.space})
-        assert "they are converted" in caplog.text
+        assert type(made).__name__ in caplog.text
         assert made.set_search_properties("loss", "min", {"other": uniform(0, 1)}) is False
         assert set(made.suggest("a")) == set(self.space) - (set() if self.suggests_constants else {"const"})
 
@@ -128,11 +128,11 @@ class LibraryRules:
         assert made.metric == "_metric"
 
     def test_a_constant_space_is_a_runtime_error(self):
-        with pytest.raises(RuntimeError, match="has nothing to search"):
+        with pytest.raises(RuntimeError, match=r"\{'const': 7\}"):
             generator(self.make(), {"const": 7})
 
     def test_a_list_of_metrics_is_refused(self):
-        with pytest.raises(ValueError, match=r"optimises one metric"):
+        with pytest.raises(ValueError, match=r"\['a', 'b'\].*OptunaSearch"):
             self.make(**{self.space_parameter: self.space}, metric=["a", "b"], mode=["min", "max"])
 
     # Suggestions.
@@ -228,7 +228,7 @@ class LibraryRules:
         for bad in ({}, {**point(self.space, 0), "x": 3.0}, {**point(self.space, 0), "x": "?"}):
             made = self.make(points_to_evaluate=[bad])
             made.set_search_properties("loss", "min", self.space)
-            with pytest.raises(ValueError, match=r"'x' is|lacks x"):
+            with pytest.raises(ValueError, match=r"'x' |lacks x"):
                 made.suggest("a")
 
     def test_evaluated_points_wait_for_the_space_and_those_outside_are_left_out(self, caplog):
@@ -302,12 +302,10 @@ class LibraryRules:
         from muster.errors import RestoreError
         from muster.tune.search.searcher import pickled, restore_searcher
 
-        with pytest.raises(RestoreError, match="the saved state is of Other"):
+        with pytest.raises(RestoreError, match=r"\bOther\b"):
             restore_searcher(self.make(), pickled({"searcher": "Other", "attributes": {}}))
 
     def test_an_error_names_the_searcher(self):
         made = generator(self.make(points_to_evaluate=[{"x": "?"}]), self.space)
-        with pytest.raises(
-            TuneError, match=rf"the searcher {type(made.searcher).__name__} raised ValueError"
-        ):
+        with pytest.raises(TuneError, match=f"{type(made.searcher).__name__}.*ValueError"):
             made.next_trial()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("ax.api.client", reason="AxSearch needs ax-platform with torch, which is not in `dev`")
@@ -84,7 +86,7 @@ def test_constraints_of_parameters_and_outcomes():
 
 def test_a_step_is_dropped_with_a_warning(caplog):
     searcher({"q": qrandint(4, 12, 4)})
-    assert "4 is dropped" in caplog.text
+    assert re.search(r"'q' .*\b4 ", caplog.text)
 
 
 def test_parameters_of_axs_own():
@@ -98,7 +100,7 @@ def test_parameters_of_axs_own():
     made = AxSearch(space, "loss", "max", random_seed=1)
     found = made.suggest("a")
     assert (set(found), found["f"], type(found["n"]["k"])) == ({"x", "n", "c", "f", "z"}, 3, int)
-    with pytest.raises(ValueError, match="must be 'range', 'choice' or 'fixed'"):
+    with pytest.raises(ValueError, match=r"range.*choice.*fixed"):
         AxSearch([{"name": "x", "type": "rang"}], "loss", "min")
 
 
@@ -122,7 +124,7 @@ def test_a_finite_space_that_is_used_up_ends_the_search():
 
 
 def test_bad_parameters():
-    with pytest.raises(ValueError, match="does not take random_sede; it takes random_seed, method"):
+    with pytest.raises(ValueError, match=r"random_sede.*random_seed"):
         AxSearch(random_sede=1)
-    with pytest.raises(ValueError, match=r"must be an ax.api.client.Client"):
+    with pytest.raises(ValueError, match=r"ax\.api\.client\.Client"):
         AxSearch(ax_client=object())

@@ -184,7 +184,7 @@ def test_points_apply_to_every_experiment():
 @pytest.mark.parametrize("point", [{"z": 1}, {"n": {"z": 1}}, {"n/a": 1}, {"l": [1, 2, 3]}])
 def test_an_unknown_key_or_index_in_a_point_is_a_key_error(point):
     # A list that is too long: TypeError in Ray.
-    with pytest.raises(KeyError, match="is not in the search space"):
+    with pytest.raises(KeyError, match=r"points_to_evaluate: '(z|n/z|n/a|l/2)'"):
         generator({"a": 1, "n": {"a": 1}, "l": [1, 2]}, points_to_evaluate=[point])
 
 
@@ -372,14 +372,14 @@ def test_a_state_that_is_none_is_refused(state, words):
 
 def test_another_space_is_refused():
     saved = generator({"a": grid_search([1, 2])}).save_state()
-    with pytest.raises(RestoreError, match="same param_space"):
+    with pytest.raises(RestoreError, match="param_space"):
         generator({"a": grid_search([1, 2, 3])}).restore_state(saved)
 
 
 def test_rays_directory_methods_keep_the_newest_state(tmp_path):
     made = generator({"x": uniform(0, 1)}, 4, random_state=1)
     assert not made.has_checkpoint(str(tmp_path))
-    with pytest.raises(RestoreError, match="nothing to restore"):
+    with pytest.raises(RestoreError, match=r"basic-variant-state-\*"):
         made.restore_from_dir(str(tmp_path))
     for session in ("2024-01-01", "2024-01-02"):
         made.next_trial()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 
 import pytest
 
@@ -33,7 +34,7 @@ def searcher(space=None, **options):
 
 @pytest.mark.parametrize("domain", [randint(0, 9), choice([1, 2])])
 def test_only_floats(domain):
-    with pytest.raises(ValueError, match="BayesOptSearch cannot search 'p'"):
+    with pytest.raises(ValueError, match="BayesOptSearch"):
         searcher({"p": domain})
 
 
@@ -51,7 +52,7 @@ def test_a_log_scale_is_searched_by_its_exponent():
 
 def test_a_step_is_dropped_with_a_warning(caplog):
     searcher({"p": quniform(0, 1, 0.5)})
-    assert "0.5 is dropped" in caplog.text
+    assert re.search(r"'p' .*\b0\.5 ", caplog.text)
 
 
 @pytest.mark.conformance("C-133")
@@ -83,7 +84,7 @@ def test_a_search_that_repeats_itself_stops_early(caplog):
                 break
             made.on_trial_complete(str(number), {"loss": 1.0})
     assert answers[-1] == "FINISHED"
-    assert "stopping early" in caplog.text
+    assert "patience=None" in caplog.text
 
 
 @pytest.mark.slow
@@ -106,11 +107,11 @@ def test_acquisition_functions(kind):
 
 
 def test_bad_parameters():
-    with pytest.raises(ValueError, match="utility_kwargs has 'kapa'"):
+    with pytest.raises(ValueError, match=r"utility_kwargs.*kapa"):
         searcher(utility_kwargs={"kind": "ucb", "kapa": 1})
-    with pytest.raises(ValueError, match="choose one of ucb, ei, poi"):
+    with pytest.raises(ValueError, match=r"'ubc': .*ucb, ei, poi"):
         searcher(utility_kwargs={"kind": "ubc"})
-    with pytest.raises(ValueError, match="patience must be above 0"):
+    with pytest.raises(ValueError, match=r"patience .*\b0$"):
         BayesOptSearch(patience=0)
     with pytest.raises(ValueError, match="needs `metric`"):
         BayesOptSearch(analysis=[])
@@ -119,7 +120,7 @@ def test_bad_parameters():
 def test_bounds_by_name():
     made = BayesOptSearch({"x": (0, 1), "n/y": (2, 3)}, "loss", "min", [{"x": 0.5, "n/y": 2.5}])
     assert made.suggest("a") == {"x": 0.5, "n": {"y": 2.5}}
-    with pytest.raises(RuntimeError, match="has nothing to search"):
+    with pytest.raises(RuntimeError, match=r"\{'x': 'wide'\}"):
         BayesOptSearch({"x": "wide"}, "loss", "min")
 
 
@@ -134,7 +135,7 @@ def test_a_space_converted_by_hand_is_bounds_by_flat_name():
 def test_a_space_that_was_refused_is_not_kept(space):
     made = BayesOptSearch()
     for _ in range(2):
-        with pytest.raises(ValueError, match="must not hold one"):
+        with pytest.raises(ValueError, match=r"'(a/b|b/a)'"):
             made.set_search_properties("loss", "min", space)
     assert made.set_search_properties("loss", "min", {"x": uniform(0, 1)})
     assert list(made.suggest("a")) == ["x"]

@@ -80,7 +80,7 @@ def test_its_own_limit_and_paused_trials_free_their_place():
 def test_normal_numbers_need_bounds():
     made = searcher({"x": Float(-2, 2).normal(0, 1)})
     assert all(-2 <= made.suggest(str(number))["x"] <= 2 for number in range(20))
-    with pytest.raises(ValueError, match="a normal number without bounds"):
+    with pytest.raises(ValueError, match="normal"):
         searcher({"x": randn(0, 1)})
 
 

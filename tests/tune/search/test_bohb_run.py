@@ -13,8 +13,9 @@ pytest.importorskip(
     "hpbandster.optimizers.config_generators.bohb", reason="TuneBOHB needs hpbandster, which is not in `dev`"
 )
 
+from tests.simulation.tune import crash_matrix
+
 from muster import tune
-from muster.sim.tune import crash_matrix
 from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.experiment import SimulatedExperiment

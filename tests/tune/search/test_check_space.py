@@ -66,13 +66,14 @@ def test_what_is_fine_passes_in_silence(name, caplog):
 def test_a_large_value_is_named_once_with_the_way_around(value, size, caplog):
     with caplog.at_level(logging.WARNING):
         check_space({"data": value, "more": {"data": value}})
-    assert [record.getMessage() for record in caplog.records] == [
-        f"param_space['data'] is {size}, which is stored and sent with every trial, and 1 more are as large: "
-        "pass it with tune.with_parameters"
-    ]
+    (record,) = caplog.records
+    assert all(
+        word in record.getMessage() for word in ("param_space['data']", size, " 1 ", "tune.with_parameters")
+    )
 
 
 def test_a_large_table_of_pandas_is_noticed(caplog):
     pandas = pytest.importorskip("pandas")
     check_space({"data": pandas.DataFrame({"x": np.zeros(300_000)})})
-    assert "param_space['data'] is a DataFrame of 2 MB" in caplog.text
+    (record,) = caplog.records
+    assert all(word in record.getMessage() for word in ("param_space['data']", "DataFrame", "2 MB"))

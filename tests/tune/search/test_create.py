@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from muster.tune.search import SEARCH_ALG_IMPORT
@@ -11,7 +13,8 @@ from muster.tune.search.optuna import OptunaSearch
 def test_a_parameter_of_other_searchers_is_left_out_with_a_warning(caplog):
     made = create_searcher("optuna", metric="loss", mode="min", n_initial_points=3)
     assert (type(made), made.metric) == (OptunaSearch, "loss")
-    assert "OptunaSearch does not take n_initial_points" in caplog.text
+    (record,) = caplog.records
+    assert re.search(r"\bOptunaSearch\b.*\bn_initial_points\b", record.getMessage())
 
 
 def test_a_parameter_that_no_searcher_takes_is_left_out_with_a_warning_that_names_the_nearest_one(caplog):
@@ -31,14 +34,14 @@ def test_seed_is_understood_by_all():
         drawn.append(made._random.random())
     assert drawn[0] == drawn[1] != drawn[2]
     assert type(create_searcher("zoopt", seed=1, budget=10, gamma=3)).__name__ == "ZOOptSearch"
-    with pytest.raises(ValueError, match="ZOOptSearch does not take bugdet"):
+    with pytest.raises(ValueError, match=r"^ZOOptSearch .*\bbugdet;"):
         create_searcher("zoopt", budget=10, bugdet=1)
 
 
 def test_what_a_library_lacks_is_said():
-    with pytest.raises(ValueError, match=r"HEBOSearch is left out: .*numpy"):
+    with pytest.raises(ValueError, match=r"^HEBOSearch .*numpy"):
         create_searcher("hebo")
-    with pytest.raises(ImportError, match="HEBOSearch is left out"):
+    with pytest.raises(ImportError, match=r"^HEBOSearch .*numpy"):
         from muster.tune.search.hebo import HEBOSearch  # noqa: F401
 
 
@@ -47,7 +50,7 @@ def test_a_library_that_is_not_installed_is_an_import_error_with_the_command(nam
     try:
         create_searcher(name)
     except ImportError as error:
-        assert f'pip install "muster-ml[{name}]"' in str(error)
+        assert f'"muster-ml[{name}]"' in str(error)
 
 
 def test_rays_table_of_searchers_imports_them():

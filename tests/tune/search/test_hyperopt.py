@@ -89,7 +89,7 @@ def test_points_of_conditional_spaces():
     ]
     made = searcher(CONDITIONAL, points_to_evaluate=points)
     assert [made.suggest(str(index)) for index in range(3)] == points
-    with pytest.raises(ValueError, match="which is none of"):
+    with pytest.raises(ValueError, match=r"'model' .*\[\{'kind': 'tree', 'depth'"):
         searcher(CONDITIONAL, points_to_evaluate=[{"model": {"kind": "tree"}}]).suggest("a")
 
 
@@ -152,7 +152,7 @@ def test_a_space_converted_by_hand_suggests_the_same_kind_of_values():
 
 
 def test_a_grid_cannot_be_converted():
-    with pytest.raises(ValueError, match="HyperOptSearch cannot take the grid_search at 'x'"):
+    with pytest.raises(ValueError, match=r"HyperOptSearch.*grid_search"):
         HyperOptSearch.convert_search_space({"x": {"grid_search": [1, 2]}})
 
 

@@ -43,18 +43,19 @@ def test_other_optimizers_are_resumed_exactly(name):
 
 
 def test_an_optimizer_is_needed_and_its_name_is_checked():
-    with pytest.raises(ValueError, match="needs an optimizer"):
+    with pytest.raises(ValueError, match=r"NevergradSearch\(optimizer="):
         NevergradSearch()
-    with pytest.raises(ValueError, match=r"no optimizer 'NGOptt'; did you mean .*NGOpt"):
+    with pytest.raises(ValueError, match="NGOptt"):
         NevergradSearch("NGOptt")
-    with pytest.raises(ValueError, match="runs in a thread"):
+    with pytest.raises(ValueError, match=r"\bCobyla\b"):
         NevergradSearch("Cobyla", space={"x": uniform(0, 1)}, metric="loss", mode="min")
 
 
 def test_a_step_is_dropped_with_a_warning(caplog):
     made = NevergradSearch("RandomSearch")
     made.set_search_properties("loss", "min", {"q": qrandint(4, 12, 4)})
-    assert "'q' has a step; it supports no step; 4 is dropped" in caplog.text
+    (record,) = caplog.records
+    assert all(word in record.getMessage().split() for word in ("'q'", "4"))
     assert all(4 <= made.suggest(str(number))["q"] <= 12 for number in range(9))
 
 
@@ -69,9 +70,9 @@ def test_made_optimizers_and_spaces_of_nevergrads_own():
     made = NevergradSearch(numbers, space=["n/a", "b"], metric="loss", mode="max")
     assert set(made.suggest("a")) == {"n", "b"}
     made.on_trial_complete("a", {"loss": 1})
-    with pytest.raises(ValueError, match="1 names for 2 numbers"):
+    with pytest.raises(ValueError, match=r"\b1\b.*\b2\b.*`space`"):
         NevergradSearch(numbers, space=["a"])
-    with pytest.raises(ValueError, match="made already"):
+    with pytest.raises(ValueError, match=r"\boptimizer_kwargs\b"):
         NevergradSearch(numbers, {"budget": 3})
     own = nevergrad.p.Dict(x=nevergrad.p.Scalar(lower=0, upper=1))
     made = NevergradSearch(nevergrad.optimizers.RandomSearch, space=own, metric="loss", mode="min")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 
 import optuna
@@ -89,7 +90,7 @@ def test_what_optuna_cannot_draw_is_a_value_error(space, words):
 
 def test_a_function_in_a_space_of_its_own_is_a_value_error_and_in_the_experiments_space_it_is_not_suggested():
     space = {"f": sample_from(lambda config: config["x"]), "x": uniform(0, 1)}
-    with pytest.raises(ValueError, match="cannot suggest Function"):
+    with pytest.raises(ValueError, match=r"Function\(.*'f'"):
         OptunaSearch(space)
     made = SearchGenerator(OptunaSearch(seed=1))
     made.set_search_properties("loss", "min", space)
@@ -137,13 +138,13 @@ def test_the_same_question_has_the_same_answer():
 
 
 def test_it_must_know_space_metric_and_mode():
-    with pytest.raises(RuntimeError, match="has no search space"):
+    with pytest.raises(RuntimeError, match="`param_space`"):
         OptunaSearch().suggest("a")
-    with pytest.raises(RuntimeError, match="does not know what to optimise"):
+    with pytest.raises(RuntimeError, match=r"`metric`.*`mode`"):
         OptunaSearch({"x": FloatDistribution(0, 1)}).suggest("a")
     made = SearchGenerator(OptunaSearch())
     made.add_configurations(TrialTemplate(trainable_name="t"))
-    with pytest.raises(TuneError, match="has no search space"):
+    with pytest.raises(TuneError, match="`param_space`"):
         made.next_trial()
 
 
@@ -156,7 +157,7 @@ def test_a_mode_without_a_metric_optimises_the_default_one():
 
 def test_a_space_of_its_own_is_kept_and_a_missing_metric_taken(caplog):
     made = OptunaSearch({"x": uniform(0, 1)})
-    assert ["they are converted" in message for message in caplog.messages] == [True]
+    assert ["OptunaSearch" in message for message in caplog.messages] == [True]
     assert not made.set_search_properties("loss", "max", {"y": uniform(0, 1)})
     assert set(made.suggest("a")) == {"x"}
     assert made.study.direction == optuna.study.StudyDirection.MAXIMIZE
@@ -260,9 +261,7 @@ def test_a_samplers_fault_is_a_warning(caplog):
     made = searcher(sampler=optuna.samplers.TPESampler(seed=1, constraints_func=broken))
     made.suggest("a")
     made.on_trial_complete("a", {"loss": 1})
-    assert ["did not take the result of its trial 0: 'gone'" in message for message in caplog.messages] == [
-        True
-    ]
+    assert [message.split(" trial ")[1] for message in caplog.messages] == ["0: 'gone'"]
     assert made.suggest("b") is not None
 
 
@@ -283,7 +282,7 @@ def test_points_that_were_evaluated_are_not_run_again():
         ("COMPLETE", 3, 0.5),
         ("COMPLETE", 4, 0.1),
     ]
-    with pytest.raises(ValueError, match="2 points_to_evaluate need as many"):
+    with pytest.raises(ValueError, match="points_to_evaluate"):
         OptunaSearch(points_to_evaluate=points, evaluated_rewards=[1])
 
 
@@ -325,7 +324,7 @@ def test_a_function_may_branch_and_add_constants():
 @pytest.mark.parametrize("returned", [5, {1: 2}, [("a", 1)]])
 def test_a_function_that_returns_something_else_is_a_type_error(returned):
     made = OptunaSearch(lambda trial: returned, metric="loss", mode="min")
-    with pytest.raises(TypeError, match="must return None or a dict"):
+    with pytest.raises(TypeError, match=re.escape(f"{returned!r}")):
         made.suggest("a")
     assert states(made) == ["FAIL"]
 
@@ -334,14 +333,14 @@ def test_a_slow_function_is_warned_about(monkeypatch, caplog):
     monkeypatch.setattr(optuna_search, "DEFINE_BY_RUN_WARN_THRESHOLD_S", -1)
     made = OptunaSearch(lambda trial: None, metric="loss", mode="min")
     assert made.suggest("a") == {}
-    assert "leave the training to the trainable" in caplog.messages[0]
+    assert ["trainable" in message for message in caplog.messages] == [True]
 
 
 def test_evaluated_points_need_distributions():
     def space(trial):
         trial.suggest_float("x", 0, 1)
 
-    with pytest.raises(TypeError, match="not a define-by-run function"):
+    with pytest.raises(TypeError, match="define-by-run"):
         OptunaSearch(space, metric="loss", mode="min", points_to_evaluate=[{"x": 1}], evaluated_rewards=[1])
     made = OptunaSearch(space, metric="loss", mode="min", points_to_evaluate=[{"x": 0.75}])
     assert made.suggest("a") == {"x": 0.75}
@@ -363,10 +362,10 @@ def test_a_sampler_with_nothing_left_finishes_the_search():
 
 
 def test_a_sampler_must_be_one_and_takes_its_own_seed(caplog):
-    with pytest.raises(AssertionError, match="must be an Optuna sampler"):
+    with pytest.raises(AssertionError, match="'tpe'"):
         OptunaSearch(sampler="tpe")
     OptunaSearch(sampler=optuna.samplers.RandomSampler(), seed=1)
-    assert "give it to your sampler" in caplog.messages[0]
+    assert ["seed" in message for message in caplog.messages] == [True]
 
 
 @pytest.mark.conformance("C-130")
@@ -387,7 +386,7 @@ def test_a_study_in_a_database_is_continued(tmp_path):
 
 def test_without_optuna_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r'pip install "muster-ml\[optuna\]"'):
+    with pytest.raises(ConfigError, match=r"muster-ml\[optuna\]"):
         OptunaSearch()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_a_circle_is_named():
     }
     with pytest.raises(RecursiveDependencyError, match="b -> c -> b"):
         both_ways(space)
-    with pytest.raises(RecursiveDependencyError, match="`x` recursively depends on itself: x -> x"):
+    with pytest.raises(RecursiveDependencyError, match=r"`x` .*: x -> x\b"):
         both_ways({"x": sample_from(lambda c: c["x"])})
 
 
@@ -123,7 +124,8 @@ def test_a_functions_own_error_leaves_as_it_is():
 def test_a_domain_that_a_function_returns_stays_with_a_warning(caplog):
     domain = uniform(0, 1)
     assert both_ways({"f": sample_from(lambda: domain)})["f"] is domain
-    assert "sample_from at 'f' returned a search domain" in caplog.messages[0]
+    (message,) = set(caplog.messages)
+    assert re.search(r"sample_from\b.*'f'", message)
 
 
 @pytest.mark.conformance("C-134")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from muster.tune.search.space import choice, grid_search, sample_from, uniform
@@ -84,16 +86,16 @@ def test_nested_values_are_named_by_their_path():
 
 def test_a_circle_is_an_error_that_names_it():
     space = {"a": sample_from(lambda spec: spec.config.b), "b": sample_from(lambda spec: spec["config"]["a"])}
-    with pytest.raises(RecursiveDependencyError, match="`config/a` recursively depends on itself") as caught:
+    with pytest.raises(RecursiveDependencyError, match="config/a") as caught:
         configs(space)
     assert caught.value.chain == ["config/a", "config/b", "config/a"]
-    with pytest.raises(RecursiveDependencyError, match="recursively depends on"):
+    with pytest.raises(RecursiveDependencyError, match="config/foo -> config/foo"):
         configs({"foo": {"eval": "spec.config.foo"}})
 
 
 @pytest.mark.parametrize("expression", ["1 / 0", "spec.config.nothing", "1 +", "undefined"])
 def test_any_other_failure_names_the_expression(expression):
-    with pytest.raises(ValueError, match="Failed to evaluate expression"):
+    with pytest.raises(ValueError, match=re.escape(expression)):
         configs({"x": {"eval": expression}})
 
 
@@ -135,7 +137,7 @@ def test_variants_share_no_containers():
 
 
 def test_a_grid_of_something_else_than_values_is_refused():
-    with pytest.raises(ValueError, match="needs a list of values, not 5"):
+    with pytest.raises(ValueError, match=r"^grid_search\b.*'a'.*\b5$"):
         configs({"a": {"grid_search": 5}})
 
 

@@ -64,16 +64,16 @@ def test_steps_are_its_precision_and_log_scales_are_refused():
     made = searcher({"q": quniform(0, 1, 0.25)}, parallel_num=9)
     found = [made.suggest(str(number))["q"] for number in range(4)]
     assert all(one % 0.25 == 0 for one in found)
-    with pytest.raises(ValueError, match=r"ZOOptSearch cannot search 'x': it takes no log scale"):
+    with pytest.raises(ValueError, match=r"^ZOOptSearch .*'x': .*uniform\(\)"):
         searcher({"x": loguniform(1, 2)})
 
 
 def test_bad_parameters():
     with pytest.raises(ValueError, match="needs a `budget`"):
         ZOOptSearch()
-    with pytest.raises(ValueError, match="no algorithm 'poss'"):
+    with pytest.raises(ValueError, match="poss"):
         ZOOptSearch(algo="poss", budget=10)
-    with pytest.raises(ValueError, match=r"does not take sede; zoopt takes .*seed"):
+    with pytest.raises(ValueError, match=r"\bsede;.*\bseed\b"):
         ZOOptSearch(budget=10, sede=1)
 
 

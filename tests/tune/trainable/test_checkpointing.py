@@ -5,7 +5,7 @@ import pytest
 from muster.trials.model import CheckpointPolicy
 from muster.tune.config import CheckpointConfig
 from muster.tune.trainable import Trainable
-from muster.tune.trainable.checkpointing import checkpoint_policy
+from muster.tune.trainable.util import checkpoint_policy
 
 
 def train(config): ...
@@ -54,7 +54,7 @@ def test_the_rest_is_taken_over():
 )
 def test_a_function_makes_its_checkpoints_itself(config):
     with pytest.raises(
-        ValueError, match=r"for class trainables; train is a function.*tune.report\(metrics, check"
+        ValueError, match=r"^CheckpointConfig\(checkpoint_\w+=\w+\) .*\btrain\b.*tune\.report\("
     ):
         checkpoint_policy(train, config)
 
@@ -63,7 +63,7 @@ def test_a_class_may_handle_them_itself_or_refuse():
     asked = CheckpointConfig(checkpoint_frequency=3, checkpoint_at_end=True)
     assert checkpoint_policy(HandlesItself, asked) == CheckpointPolicy()
     assert checkpoint_policy(Cannot) == CheckpointPolicy()
-    with pytest.raises(ValueError, match=r"checkpoint_frequency=3\): Cannot does not support it"):
+    with pytest.raises(ValueError, match="checkpoint_frequency=3"):
         checkpoint_policy(Cannot, asked)
-    with pytest.raises(ValueError, match=r"checkpoint_at_end=True\): Cannot does not support it"):
+    with pytest.raises(ValueError, match="checkpoint_at_end=True"):
         checkpoint_policy(Cannot, CheckpointConfig(checkpoint_at_end=True))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pytest
@@ -59,24 +60,20 @@ def test_an_unknown_trainable_is_a_tune_error():
     register_trainable("a", train)
     with pytest.raises(TuneError) as caught:
         get_trainable("c")
-    assert str(caught.value) == (
-        "Unknown trainable: c. Call tune.register_trainable('c', ...) first. Registered: a, b"
-    )
+    assert re.search(r"\bc\. .*tune\.register_trainable\('c', .*: a, b$", str(caught.value))
 
 
 @pytest.mark.conformance("C-093")
 @pytest.mark.parametrize("wrong", [Plain, Plain(), 3, None, {"run": 1}])
 def test_only_functions_and_trainables_can_be_registered(wrong):
-    with pytest.raises(
-        TypeError, match="cannot be a trainable: pass a function of the config, or a subclass"
-    ):
+    with pytest.raises(TypeError, match=r"\btune\.Trainable$"):
         register_trainable("wrong", wrong)
     assert not is_registered("wrong")
 
 
 @pytest.mark.parametrize("name", ["", 3, None])
 def test_a_name_is_a_text(name):
-    with pytest.raises(TypeError, match="the name must be a text"):
+    with pytest.raises(TypeError, match=r"^register_trainable: "):
         register_trainable(name, train)
 
 
@@ -97,9 +94,7 @@ def test_all_kinds_of_callables_are_functions():
     ids=["none", "two", "keyword-only", "used-up"],
 )
 def test_a_function_takes_exactly_the_config(wrong):
-    with pytest.raises(
-        ValueError, match=r"cannot be a trainable .*called with the config as the only argument"
-    ):
+    with pytest.raises(ValueError, match=r"\bconfig\b.*tune\.with_parameters"):
         checked_function(wrong)
 
 
@@ -114,9 +109,9 @@ def test_further_parameters_may_have_defaults(right):
 def test_environments_are_registered_by_their_constructors():
     register_env("maze", train)
     assert get_env("maze") is train
-    with pytest.raises(TypeError, match="register_env: 3 for 'maze' must be a function"):
+    with pytest.raises(TypeError, match=r"register_env.*maze"):
         register_env("maze", 3)
-    with pytest.raises(TuneError, match=r"Unknown environment: pond.* Registered: maze"):
+    with pytest.raises(TuneError, match=r"\bpond\..*register_env\(.*: maze$"):
         get_env("pond")
 
 

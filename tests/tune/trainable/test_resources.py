@@ -107,13 +107,13 @@ def test_parameters_and_resources_combine_in_either_order():
 
 @pytest.mark.parametrize("wrong", [3, "name", Calls])
 def test_only_trainables_can_have_resources(wrong):
-    with pytest.raises(ValueError, match=r"with_resources: needs a function or a subclass of tune.Trainable"):
+    with pytest.raises(ValueError, match="with_resources"):
         with_resources(wrong, {"cpu": 1})
 
 
 @pytest.mark.parametrize("wrong", [3, "cpu", [{"CPU": 1}], None, Calls])
 def test_resources_are_a_dict_bundles_or_a_function(wrong):
-    with pytest.raises(ValueError, match="must be a dict such as"):
+    with pytest.raises(ValueError, match=r"^resources .*PlacementGroupFactory"):
         with_resources(train, wrong)
 
 
@@ -137,12 +137,12 @@ def test_the_trainable_says_first_what_it_needs_then_the_experiment_then_one_cpu
 
 def test_saying_it_twice_is_refused():
     for trainable in (with_resources(train, {"cpu": 2}), with_resources(Steps, {"cpu": 2})):
-        with pytest.raises(TuneError, match="defines its own resources, and so does resources_per_trial"):
+        with pytest.raises(TuneError, match="resources_per_trial"):
             needed(trainable, {}, {"cpu": 1})
 
 
 def test_a_resource_function_must_answer():
-    with pytest.raises(TuneError, match=r"the resource function <lambda> returned 2: it must return"):
+    with pytest.raises(TuneError, match=r"<lambda> \w+ 2: .*PlacementGroupFactory"):
         needed(with_resources(train, lambda config: 2), {})
 
 

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import os
+import re
 
 import cloudpickle
 import pytest
+from tests.contracts.engine_contract.fixture import Driver
 
 from muster.base.clock import ManualClock, SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.engines.local.worker_pool import LocalOptions
 from muster.session import Checkpoint
-from muster.testing.engine_contract.fixture import Driver
 from muster.tune.trainable import Trainable
 from muster.tune.trainable.trainable import TrainingResult
 
@@ -120,7 +121,7 @@ def test_a_step_must_return_a_dict():
         def step(self):
             return 3
 
-    with pytest.raises(TypeError, match=r"Wrong.step\(\) returned a int; it must return a dict"):
+    with pytest.raises(TypeError, match=r"Wrong\.step"):
         Wrong().train()
 
 
@@ -184,15 +185,13 @@ def test_save_checkpoint_may_not_answer_another_directory(tmp_path):
         def save_checkpoint(self, checkpoint_dir):
             return str(tmp_path / "elsewhere")
 
-    with pytest.raises(
-        ValueError, match=r"Elsewhere.save_checkpoint was given .*mine and returned .*elsewhere"
-    ):
+    with pytest.raises(ValueError, match=r"Elsewhere\.save_checkpoint"):
         Elsewhere().save(tmp_path / "mine")
 
 
 def test_restoring_what_is_gone_is_a_value_error(tmp_path):
     gone = TrainingResult(Checkpoint(tmp_path / "gone"), {"training_iteration": 3})
-    with pytest.raises(ValueError, match=r"cannot restore: the checkpoint .*/gone does not exist"):
+    with pytest.raises(ValueError, match=r"/gone .*num_to_keep"):
         Counter().restore(gone)
 
 
@@ -257,7 +256,7 @@ def test_models_are_exported_in_any_format_that_the_class_knows(tmp_path):
         "h5": "/out/h5",
     }
     assert trainable.export_model("mine") == {"mine": f"{tmp_path}/mine"}
-    with pytest.raises(ValueError, match="no directory to write to: pass export_dir"):
+    with pytest.raises(ValueError, match="export_dir"):
         Exports().export_model("model")
 
 
@@ -268,10 +267,8 @@ def test_a_slow_setup_gets_a_hint(clock, caplog):
 
     with caplog.at_level("INFO", logger="muster"):
         Slow()
-    assert [record.getMessage() for record in caplog.records] == [
-        "Slow.setup took 10.5 s: define reset_config and set TuneConfig(reuse_actors=True) to run it once "
-        "per process instead of once per trial"
-    ]
+    (record,) = caplog.records
+    assert re.search(r"^Slow\.setup .*\b10\.5 s: .*reset_config.*reuse_actors=True", record.getMessage())
 
 
 def test_outside_of_a_trial_there_are_no_trial_names():

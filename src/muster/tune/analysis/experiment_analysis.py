@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from muster.errors import StoreError, public
-from muster.session.checkpoint import Checkpoint
-from muster.session.filesystems import as_arrow, as_fsspec
+from muster.host.machine import environment
+from muster.session.checkpoint import Checkpoint, as_arrow, as_fsspec
 from muster.trials.metrics import DEFAULT_METRIC, rank_key
 from muster.trials.model import Trial
 from muster.tune.analysis.result_files import opened_place
@@ -295,13 +295,8 @@ def _row_of(rows: Sequence[Mapping[str, Any]], metric: str | None, mode: str | N
 
 def _last_results(trials: Sequence[TrialRecord], what: str) -> pd.DataFrame:
     """Returns the last results as a table by trial id."""
-    rows = [flat_row(trial.last_result, _delimiter()) for trial in trials]
+    delimiter = environment().get("TUNE_RESULT_DELIM", "/")
+    rows = [flat_row(trial.last_result, delimiter) for trial in trials]
     table: pd.DataFrame = need_pandas(what).DataFrame(rows, columns=None if rows else ["trial_id"])
     indexed: pd.DataFrame = table.set_index("trial_id")
     return indexed
-
-
-def _delimiter() -> str:
-    from muster.host.machine import environment
-
-    return environment().get("TUNE_RESULT_DELIM", "/")

@@ -16,7 +16,7 @@ from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials import events
 from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointRef
-from muster.tune.analysis import result_keys as keys
+from muster.tune.analysis import result_files as keys
 from muster.tune.analysis.result_files import TrialFolder
 
 _LOGS = (keys.EXPR_RESULT_FILE, keys.EXPR_PROGRESS_FILE)
@@ -68,7 +68,9 @@ def _facts(folder: Path, known: Mapping[str, Any]) -> Iterator[events.Fact]:
         config = json.loads(params.read_text()) if params.is_file() else {}
         rows = TrialFolder(str(folder)).rows() if _has(folder, *_LOGS) else []
     except ValueError as error:
-        raise StoreError(f"{folder.name}: its files are damaged ({error}); repair or remove them") from error
+        raise StoreError(
+            f"{folder.name}: its files are damaged ({error})", fix="repair or remove them"
+        ) from error
     first, last = (rows[0], rows[-1]) if rows else ({}, {})
     began = first.get(keys.TIMESTAMP, folder.stat().st_mtime) - (first.get(keys.TIME_TOTAL_S) or 0.0)
     who = str(known.get("trial_id") or first.get(keys.TRIAL_ID) or folder.name)

@@ -15,20 +15,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muster.base.foreign import error_text, shown
+from muster.base.untrusted import describe, error_text
 from muster.errors import StoreError, TuneError
 from muster.session.checkpoint import Checkpoint
 from muster.session.publish import CHECKPOINT_NAME
 from muster.stores.storage import Storage
+from muster.trials import metrics
 from muster.trials.metrics import TRAINING_ITERATION
-from muster.tune.analysis.result_keys import (
-    CHECKPOINT_DIR_NAME,
-    EXPR_ERROR_FILE,
-    EXPR_ERROR_PICKLE_FILE,
-    EXPR_PARAM_FILE,
-    EXPR_PROGRESS_FILE,
-    EXPR_RESULT_FILE,
-)
+from muster.trials.spend import COST_KEY
 from muster.tune.analysis.tables import Row
 
 logger = logging.getLogger(__name__)
@@ -67,7 +61,9 @@ class TrialFolder:
                 f"{self.path} has neither {EXPR_RESULT_FILE} nor {EXPR_PROGRESS_FILE}: the trial logged "
                 "nothing, or its loggers were turned off"
             )
-        return parse_csv(text, self._params())
+        params_text = self._text(EXPR_PARAM_FILE)
+        params: dict[str, Any] = {} if params_text is None else json.loads(params_text)
+        return parse_csv(text, params)
 
     def checkpoints(
         self,
@@ -101,16 +97,11 @@ class TrialFolder:
         if content is not None:
             try:
                 found = pickle.loads(content)
-                return found if isinstance(found, BaseException) else TuneError(shown(found))
+                return found if isinstance(found, BaseException) else TuneError(describe(found))
             except Exception as error:  # noqa: BLE001 - its class may be gone, or refuse to be built
                 logger.warning("%s: the exception cannot be unpickled (%s)", self.path, error_text(error))
         text = text or _FAILURE.split(self._text(EXPR_ERROR_FILE) or "")[-1].strip()
         return TuneError(text) if text else None
-
-    def _params(self) -> dict[str, Any]:
-        text = self._text(EXPR_PARAM_FILE)
-        params: dict[str, Any] = {} if text is None else json.loads(text)
-        return params
 
     def _text(self, name: str) -> str | None:
         content = self._bytes(name)
@@ -173,3 +164,73 @@ def opened_place(path: str, filesystem: Any) -> tuple[str, Any]:  # noqa: ANN401
 
     found, inner = url_to_fs(path)
     return str(inner), found
+
+
+DEFAULT_METRIC = metrics.DEFAULT_METRIC
+DEBUG_METRICS = metrics.DEBUG_METRICS
+
+TRIAL_ID = "trial_id"
+EXPERIMENT_TAG = "experiment_tag"
+CONFIG = "config"
+DONE = "done"
+DATE = "date"
+TIMESTAMP = "timestamp"
+PID = "pid"
+HOSTNAME = "hostname"
+NODE_IP = "node_ip"
+TIME_THIS_ITER_S = "time_this_iter_s"
+TIME_TOTAL_S = "time_total_s"
+TIME_SINCE_RESTORE = "time_since_restore"
+ITERATIONS_SINCE_RESTORE = "iterations_since_restore"
+TIMESTEPS_SINCE_RESTORE = "timesteps_since_restore"
+TIMESTEPS_THIS_ITER = "timesteps_this_iter"
+TIMESTEPS_TOTAL = "timesteps_total"
+EPISODES_THIS_ITER = "episodes_this_iter"
+EPISODES_TOTAL = "episodes_total"
+CHECKPOINT_DIR_NAME = "checkpoint_dir_name"
+COST_USD = COST_KEY
+SHOULD_CHECKPOINT = "should_checkpoint"
+RESULT_DUPLICATE = "__duplicate__"
+TRIAL_INFO = "__trial_info__"
+STDOUT_FILE = "__stdout_file__"
+STDERR_FILE = "__stderr_file__"
+MEAN_ACCURACY = "mean_accuracy"
+MEAN_LOSS = "mean_loss"
+EPISODE_REWARD_MEAN = "episode_reward_mean"
+
+EXPR_RESULT_FILE = "result.json"
+EXPR_PROGRESS_FILE = "progress.csv"
+EXPR_PARAM_FILE = "params.json"
+EXPR_PARAM_PICKLE_FILE = "params.pkl"
+EXPR_ERROR_FILE = "error.txt"
+EXPR_ERROR_PICKLE_FILE = "error.pkl"
+
+CONFIG_PREFIX = "config"
+DEFAULT_EXPERIMENT_NAME = "default"
+DEFAULT_EXPERIMENT_INFO_KEYS = ("trainable_name", EXPERIMENT_TAG, TRIAL_ID)
+DEFAULT_RESULT_KEYS = (TRAINING_ITERATION, TIME_TOTAL_S, MEAN_ACCURACY, MEAN_LOSS)
+
+# Filled in automatically, hence not what a user looks for in a result.
+AUTO_RESULT_KEYS = (
+    TIMESTAMP,
+    CHECKPOINT_DIR_NAME,
+    DONE,
+    TIMESTEPS_TOTAL,
+    EPISODES_TOTAL,
+    TRAINING_ITERATION,
+    TRIAL_ID,
+    DATE,
+    TIME_THIS_ITER_S,
+    TIME_TOTAL_S,
+    PID,
+    HOSTNAME,
+    NODE_IP,
+    CONFIG,
+    TIME_SINCE_RESTORE,
+    ITERATIONS_SINCE_RESTORE,
+    TIMESTEPS_SINCE_RESTORE,
+    EXPERIMENT_TAG,
+    COST_USD,
+)
+
+__all__ = [name for name in globals() if name.isupper()]

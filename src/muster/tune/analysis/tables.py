@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,13 +62,9 @@ def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[in
             losses.append((tuple(s * (v or 0.0) for s, v in zip(signs, numbers, strict=True)), place))
     front: list[tuple[tuple[float, ...], int]] = []
     for one, place in sorted(losses):  # a row that beats another sorts before it
-        if not any(_beats(other, one) for other, _ in front):
+        if not any(other != one and all(map(operator.le, other, one)) for other, _ in front):
             front.append((one, place))
     return sorted(place for _, place in front)
-
-
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
 
 
 MODES = ("min", "max")

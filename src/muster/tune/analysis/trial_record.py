@@ -6,8 +6,6 @@ Attribute names are those of Ray's Trial, because `ExperimentAnalysis.trials` ar
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,8 +21,7 @@ from muster.trials.metrics import TRAINING_ITERATION, Statistics, flatten, tried
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.analysis.ray_results import rays_hint
-from muster.tune.analysis.result_files import Scored, TrialFolder
-from muster.tune.analysis.result_keys import EXPR_ERROR_FILE, EXPR_ERROR_PICKLE_FILE
+from muster.tune.analysis.result_files import EXPR_ERROR_FILE, EXPR_ERROR_PICKLE_FILE, Scored, TrialFolder
 from muster.tune.analysis.tables import Row
 
 MetricAnalysis = Mapping[str, Mapping[str, float]]
@@ -144,7 +141,9 @@ class TrialRecord:
             for summary in saved_trials(self.experiment_path, self.filesystem):
                 if summary.trial_id == self.trial_id and (failure := summary.failure) is not None:
                     return self.folder.error(failure.exception, failure.traceback or failure.message)
-        return TuneError(f"{self.path}: neither error.txt nor experiment.sqlite has its error; run it again")
+        return TuneError(
+            f"{self.path}: neither error.txt nor experiment.sqlite has its error", fix="run it again"
+        )
 
     def _on_disk(self) -> list[Scored]:
         found = self.folder.checkpoints(self._readable_rows, self.made_at)
@@ -266,24 +265,10 @@ def experiment_directory(path: str) -> str:
 
 def saved_trials(directory: str, filesystem: Any = None) -> tuple[TrialSummary, ...]:  # noqa: ANN401
     """Returns the trials in the order of their creation; ValueError when there is no store."""
-    if filesystem is None:
-        if not os.path.isfile(os.path.join(directory, STORE_NAME)):
-            raise _no_store(directory)
-        with open_trials(directory) as reader:
-            return reader.trials()
     storage = Storage(directory, filesystem)
-    try:
-        content = storage.read(STORE_NAME)
-    except StoreError as error:
-        raise _no_store(directory, filesystem) from error
-    with tempfile.TemporaryDirectory() as copy:
-        with open(os.path.join(copy, STORE_NAME), "wb") as stream:
-            stream.write(content)
-        with open_trials(copy, root=directory) as reader:
-            return reader.trials()
-
-
-def _no_store(directory: str, filesystem: Any = None) -> ValueError:  # noqa: ANN401
-    own = "Give the directory that fit() or run() wrote (<storage_path>/<name>), not that of a trial"
-    hint = rays_hint(Storage(directory, filesystem).listing(), directory) or own
-    return ValueError(f"{directory} is not an experiment directory ({STORE_NAME} not found). {hint}")
+    if storage.size(STORE_NAME) is None:
+        own = "Give the directory that fit() or run() wrote (<storage_path>/<name>), not that of a trial"
+        hint = rays_hint(storage.listing(), directory) or own
+        raise ValueError(f"{directory} is not an experiment directory ({STORE_NAME} not found). {hint}")
+    with open_trials(directory, filesystem=filesystem) as reader:
+        return reader.trials()

@@ -29,7 +29,8 @@ def pbt_function(config: dict[str, Any]) -> None:
             saved = json.loads(Path(folder, "checkpoint.json").read_text("utf-8"))
         accuracy, start = saved["acc"], saved["step"] + 1
     for step in range(start, start + _STEPS):
-        best = _best_rate(accuracy)
+        distance = accuracy if accuracy < _MIDPOINT else 2 * _MIDPOINT - accuracy
+        best = 0.01 * max(distance, 1.0) / 10
         off = max(best / learning_rate, learning_rate / best) if learning_rate > 0 else math.inf
         accuracy = max(0.0, accuracy + 5.0 / off - 0.5)
         metrics = {
@@ -45,8 +46,3 @@ def pbt_function(config: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "checkpoint.json").write_text(json.dumps({"acc": accuracy, "step": step}), "utf-8")
             report(metrics, checkpoint=Checkpoint.from_directory(folder))
-
-
-def _best_rate(accuracy: float) -> float:
-    distance = accuracy if accuracy < _MIDPOINT else 2 * _MIDPOINT - accuracy
-    return 0.01 * max(distance, 1.0) / 10

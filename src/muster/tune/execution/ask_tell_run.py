@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,7 +25,6 @@ from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.template import TrialTemplate
 from muster.tune.callback import CallbackList
-from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import (
     scheduler_of,
     search_of,
@@ -34,48 +32,38 @@ from muster.tune.execution.assemble import (
     stopper_of,
     template_of,
 )
-from muster.tune.execution.checkpoint_check import CheckedCheckpoints
-from muster.tune.execution.paths import ExperimentPaths, directory_namer
-from muster.tune.execution.restore import Restorer, SavedTuner, keep_parameters
-from muster.tune.execution.saver import ExperimentSaver
+from muster.tune.execution.between_steps import CheckedCheckpoints, ExperimentSaver
+from muster.tune.execution.launch import ExperimentSpec
+from muster.tune.execution.paths import directory_namer
+from muster.tune.execution.restore import Restorer, keep_parameters, write_spec
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.plugin_state import settings_record
-from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskTellSpec:
-    """An AskTellSpec is everything the experiment is run with; `resume` None: a new experiment."""
-
-    name: str  # of its trials, in place of a trainable's
-    param_space: dict[str, Any]
-    tune: TuneConfig
-    run: RunConfig
-    place: ExperimentPaths
-    code: bytes = b""  # the trainable, pickled, when there is one
-    resume: ResumeConfig | None = None
 
 
 class AskTellRun:
     """An AskTellRun is an open experiment; the caller closes it."""
 
-    def __init__(self, wanted: AskTellSpec) -> None:
+    def __init__(self, wanted: ExperimentSpec) -> None:
         self._wanted = wanted
         self._clock = SteadyClock()
         wanted.place.prepare()
         if wanted.resume is None:
             keep_parameters(wanted.code, wanted.place, self._clock)
-            _write_spec(wanted)
+            write_spec(wanted)
         self.engine = AskTellEngine(self._clock)
         with ExitStack() as stack:
             self._writer = LogWriter(self._clock)
             stack.callback(self._writer.close)
             self._uploads = uploads_for(self._wanted.place, self._wanted.run, self._clock)
-            self._hooks = self._callbacks()
+            chosen = default_callbacks(self._wanted.run.callbacks, environment())
+            if self._uploads is not None:
+                chosen.append(self._uploads)
+            attach_loggers(chosen, self._writer, str(self._wanted.place.directory))
+            self._hooks = CallbackList(chosen)
             self._template = _template(wanted)
             self.state = self._make_state()
             self._store = stack.enter_context(SqliteTrialStore(wanted.place.directory, trust_pickles=True))
@@ -106,7 +94,7 @@ class AskTellRun:
 
     def _begin(self) -> TrialController:
         wanted, state = self._wanted, self.state
-        self._store.save_settings(settings_record(wanted.name, wanted.tune, state))
+        self._store.save_settings(settings_record(wanted.trainable_name, wanted.tune, state))
         saver = ExperimentSaver(state, store=self._store, clock=self._clock, logs=self._writer)
         checkpoints, find = wanted.place.checkpoints(), state.index.trials.get
         controller = TrialController(
@@ -120,7 +108,7 @@ class AskTellRun:
         if wanted.resume is not None:
             restorer = Restorer(wanted.resume, wanted.place, self._clock)
             restorer.restore(saver, state, self._store.load(), self._template.make)
-            state.lifecycle.owed.clear()  # only the user's loop can repeat steps
+            state.lifecycle.cancel_owed()  # only the user's loop can repeat steps
             restorer.repair_logs(self._writer, self._hooks)
             if self._uploads is not None:
                 self._uploads.note(state.index.order)
@@ -147,25 +135,18 @@ class AskTellRun:
             place=wanted.place,
         )
 
-    def _callbacks(self) -> CallbackList:
-        chosen = default_callbacks(self._wanted.run.callbacks, environment())
-        if self._uploads is not None:
-            chosen.append(self._uploads)
-        attach_loggers(chosen, self._writer, str(self._wanted.place.directory))
-        return CallbackList(chosen)
-
     def _log_problems(self, problems: Sequence[str]) -> None:
         for problem in problems:
             logger.warning("%s", problem)
 
 
-def _template(wanted: AskTellSpec) -> TrialTemplate:
+def _template(wanted: ExperimentSpec) -> TrialTemplate:
     """Returns a template without resources: the loop knows itself what it can run."""
-    made = template_of(_loop(wanted.name), wanted.param_space, wanted.tune, wanted.run)
+    made = template_of(wanted.trainable, wanted.param_space, wanted.tune, wanted.run)
     return replace(made, resources=None)
 
 
-def _loop(name: str) -> Callable[[dict[str, Any]], None]:
+def stand_in(name: str) -> Callable[[dict[str, Any]], None]:
     """Returns a stand-in for the loop of the user where a trainable is expected; it raises when it is run."""
 
     def loop(config: dict[str, Any]) -> None:
@@ -173,17 +154,3 @@ def _loop(name: str) -> Callable[[dict[str, Any]], None]:
 
     loop.__name__ = name
     return loop
-
-
-def _write_spec(wanted: AskTellSpec) -> None:
-    """Writes what a restore needs, with the plug-ins as they are before the first trial."""
-    import cloudpickle  # type: ignore[import-untyped]
-
-    saved = SavedTuner(
-        trainable_name=wanted.name,
-        param_space=wanted.param_space,
-        tune_config=wanted.tune,
-        run_config=wanted.run,
-        overrides={},
-    )
-    saved.write(wanted.place.directory, wanted.code or cloudpickle.dumps(_loop(wanted.name)))

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from muster.base.foreign import rays_own
+from muster.base.untrusted import ray_object_hint
 from muster.errors import TuneError
-from muster.trials.model import CheckpointPolicy, FailurePolicy
+from muster.trials.model import CheckpointPolicy, FailurePolicy, TrialPolicies
 from muster.trials.plugins import SchedulerPlugin, SearchPlugin
 from muster.trials.template import Limits, Settings, TrialTemplate
 from muster.tune.config import RunConfig, log_files, seconds
 from muster.tune.constants import idle_warning_in, number_in
-from muster.tune.trainable.checkpointing import checkpoint_policy
 from muster.tune.trainable.function_trainable import trainable_name
-from muster.tune.trainable.util import trial_resources
+from muster.tune.trainable.util import checkpoint_policy, trial_resources
 from muster.tune.tune_config import TuneConfig
 
 if TYPE_CHECKING:
@@ -44,15 +43,24 @@ def template_of(
     """Returns what all trials share; `overrides` are attributes that only tune.run() has."""
     more = dict(overrides or {})
     given = more.pop("resources_per_trial", None)
+    if run.stop is None:
+        criteria_of = {}
+    else:
+        from muster.tune.stopper.function_stopper import resolve_stop
+
+        criteria_of = resolve_stop(run.stop).criteria
     return TrialTemplate(
         trainable_name=more.pop("trainable_name", None) or trainable_name(trainable),
         param_space=param_space,
         num_samples=tune.num_samples,
         resources=trial_resources(trainable, given),
-        stopping_criterion=_criteria_of(run),
-        max_failures=run.failure_config.max_failures if run.failure_config else 0,
-        checkpoint_policy=checkpoint_policy(trainable, run.checkpoint_config),
-        log_to_file=log_files(run.log_to_file),
+        stopping_criterion=criteria_of,
+        policies=TrialPolicies(
+            max_failures=run.failure_config.max_failures if run.failure_config else 0,
+            checkpoint_policy=checkpoint_policy(trainable, run.checkpoint_config),
+            restore_path=more.pop("restore_path", None),
+            log_to_file=log_files(run.log_to_file),
+        ),
         trial_name_creator=tune.trial_name_creator,
         trial_dirname_creator=tune.trial_dirname_creator,
         **more,
@@ -173,7 +181,7 @@ def _given_search(asked: Any, limit: int) -> Any:  # noqa: ANN401 - a name, a Se
         asked.max_concurrent = _one_limit(asked, limit)
     elif not isinstance(asked, SearchAlgorithm):
         kind = type(asked).__name__
-        fault = rays_own(asked) or f"{kind} is neither a Searcher nor a SearchAlgorithm"
+        fault = ray_object_hint(asked) or f"{kind} is neither a Searcher nor a SearchAlgorithm"
         raise TuneError(f"TuneConfig(search_alg=...): {fault}")
     return asked
 
@@ -240,11 +248,3 @@ def stopper_of(tune: TuneConfig, run: RunConfig) -> Stopper | None:
     from muster.tune.stopper.function_stopper import resolve_stop
 
     return resolve_stop(run.stop, tune.time_budget_s).stopper
-
-
-def _criteria_of(run: RunConfig) -> dict[str, Any]:
-    if run.stop is None:
-        return {}
-    from muster.tune.stopper.function_stopper import resolve_stop
-
-    return resolve_stop(run.stop).criteria

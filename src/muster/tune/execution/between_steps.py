@@ -1,4 +1,4 @@
-"""Saves an experiment now and then, and restores it after a crash.
+"""Does what a driver does besides handling events: saves the experiment, checks it, reports what is wrong.
 
 The longer a save takes, the rarer it is done: saving costs at most a twentieth of the time. Its share for
 trials that have ended is not counted: each is saved once, sooner or later, and waits in memory until then.
@@ -7,20 +7,31 @@ trials that have ended is not counted: each is saved once, sooner or later, and 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from muster.base.clock import Clock
-from muster.errors import RestoreError, StoreFull
+from muster.base.text import did_you_mean
+from muster.errors import RestoreError, StoreError, StoreFull
+from muster.stores.checkpoints import CheckpointStore, DeletionQueue
 from muster.stores.experiment import values
+from muster.trials.controller import TrialController
+from muster.trials.events import StartTrial
 from muster.trials.experiment import ExperimentState
+from muster.trials.metrics import TRAINING_ITERATION, flatten
+from muster.trials.model import Trial
 from muster.trials.plugins import Hooks
-from muster.trials.ports import SavedExperiment, TrialStore
+from muster.trials.ports import Engine, SavedExperiment, TrialStore
 from muster.trials.restore import MakeTrial, ended_records, restore, snapshot
+from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
+from muster.tune.callback import Callback
 from muster.tune.plugin_state import PluginState
 
 logger = logging.getLogger(__name__)
@@ -104,7 +115,10 @@ class ExperimentSaver:
         changed = (*index.live.values(), *index.unarchived.values())
         statuses = {trial.trial_id: trial.status for trial in changed}
         seen = encode_snapshot(snapshot(self._state, with_ended=False))
-        ended = _archives(self._state)
+        # The trials that have ended, encoded a hundred at a time: all at once take much memory.
+        records = ended_records(self._state)
+        chunks = iter(lambda: list(islice(records, 100)), [])
+        ended = [encode_snapshot({"ended": chunk}) for chunk in chunks]
         encoded = self._clock.monotonic()
         if self._logs is not None and not self._logs.flush(LAST_LOG_TIMEOUT_S if is_last else LOG_TIMEOUT_S):
             self._save_at = self._early_at = began + SAVE_SHARE * LOG_TIMEOUT_S
@@ -135,13 +149,6 @@ class ExperimentSaver:
         return {name: each for name, each in candidates.items() if hasattr(each, "save_state")}
 
 
-def _archives(state: ExperimentState) -> list[bytes]:
-    """Returns the trials that have ended, encoded a hundred at a time: all at once take much memory."""
-    records = ended_records(state)
-    chunks = iter(lambda: list(islice(records, 100)), [])
-    return [encode_snapshot({"ended": chunk}) for chunk in chunks]
-
-
 def encode_snapshot(seen: Mapping[str, Any]) -> bytes:
     """Returns the data and, beside it, the pickles of users' objects in configurations."""
     return msgspec.msgpack.encode(values.encode(dict(seen)))
@@ -163,3 +170,167 @@ def _decoded(data: bytes) -> dict[str, Any]:
     if not isinstance(seen, dict):
         raise RestoreError("the saved state of the experiment is not a snapshot of trials")
     return seen
+
+
+if TYPE_CHECKING:
+    from muster.trials.decide import PluginCalls
+    from muster.trials.model import Trial
+    from muster.tune.reporting.reporter import Reporter
+
+CHECK_PERIOD_S = 5.0
+
+
+class BackgroundProblems(Callback):
+    """BackgroundProblems shows problems of background workers; each one once, then every ten minutes."""
+
+    REPEAT_S = 600.0
+
+    def __init__(self, sources: Sequence[Any], reporter: Reporter, clock: Clock) -> None:
+        self._sources, self._reporter, self._clock = tuple(sources), reporter, clock
+        self._due_at = clock.monotonic() + CHECK_PERIOD_S
+        self._shown: dict[str, float] = {}
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        now = self._clock.monotonic()
+        if now >= self._due_at:
+            self._due_at = now + CHECK_PERIOD_S
+            self._show(now)
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        self._show(self._clock.monotonic())
+
+    def _show(self, now: float) -> None:
+        for source in self._sources:
+            for problem in source.take_problems():
+                key = problem.partition(" (failure")[0]
+                if now - self._shown.get(key, float("-inf")) >= self.REPEAT_S:
+                    self._shown[key] = now
+                    self._reporter.note(f"warning: {problem}")
+
+
+class CriteriaCheck(Callback):
+    """A CriteriaCheck warns once when the first result lacks what stop criteria or the scheduler read."""
+
+    def __init__(self, stop: object, scheduler: object, reporter: Reporter) -> None:
+        self._reporter = reporter
+        criteria = stop if isinstance(stop, Mapping) else {}
+        self._wanted = {key: f"RunConfig(stop={{{key!r}: {criteria[key]!r}}})" for key in criteria}
+        if isinstance(time := getattr(scheduler, "_time_attr", None), str):
+            self._wanted[time] = f"{type(scheduler).__name__}(time_attr={time!r})"
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        if not self._wanted:  # nearly always
+            return
+        reported = (trial.last_result for trial in trials if TRAINING_ITERATION in trial.last_result)
+        if (result := next(reported, None)) is None:
+            return
+        wanted, self._wanted = self._wanted, {}
+        flat = flatten(result)
+        own = [name for name in flat if name not in AUTO_RESULT_KEYS and not name.startswith("config/")]
+        for name in (name for name in wanted if name not in flat):
+            near = did_you_mean(name, flat)
+            self._reporter.note(
+                f"warning: {wanted[name]} ends nothing, because the first result has no {name!r}; "
+                f"it has {', '.join(own)}{near and f': {near}'}"
+            )
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        self.on_step_end(0, trials)
+
+
+_SLOW = "%s took over %g s (%d times), and all trials waited; make it faster or raise TUNE_WARN_THRESHOLD_S"
+
+
+class SlowCalls:
+    """A SlowCalls thread names plug-ins whose calls take long: it looks at what the control thread does.
+
+    Nothing is measured at the calls themselves, of which there are several per result.
+    """
+
+    LOOKS = 5  # so many in a row must find the same call
+
+    def __init__(self, plugins: PluginCalls, callbacks: Iterable[object], threshold_s: float) -> None:
+        """Begins to watch the thread that makes this object."""
+        search: object = plugins.search
+        while inner := getattr(search, "searcher", None):  # the user's, not what wraps it
+            search = inner
+        watched = (search, plugins.scheduler, plugins.stopper, *callbacks)
+        self._plugins = {id(one): type(one).__name__ for one in watched if one is not None}
+        self._threshold_s, self._control = threshold_s, threading.get_ident()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="muster-slow-calls", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        last, looks, counts = None, 0, dict[str, int]()
+        while not self._is_over.wait(max(0.005, self._threshold_s / self.LOOKS)):
+            name, call = self._current()
+            looks = looks + 1 if call is not None and call is last else 0
+            last = call
+            if looks == self.LOOKS:
+                counts[name] = count = counts.get(name, 0) + 1
+                if count & (count - 1) == 0:  # the first time, the second, the fourth, ...
+                    logger.warning(_SLOW, name, self._threshold_s, count)
+
+    def _current(self) -> tuple[str, FrameType | None]:
+        """Returns the outermost call of a plug-in in a step, by name; reads the locals of no other frame."""
+        frame, calls = sys._current_frames().get(self._control), list[FrameType]()
+        while frame is not None and frame.f_code is not TrialController.step.__code__:
+            calls.append(frame)
+            frame = frame.f_back
+        for call in reversed(calls) if frame is not None else ():
+            code = call.f_code
+            owner = id(call.f_locals.get(code.co_varnames[0])) if code.co_argcount else 0
+            if owner in self._plugins:
+                return f"{self._plugins[owner]}.{code.co_name}", call
+        return "", None
+
+
+class CheckedCheckpoints:
+    """CheckedCheckpoints are the checkpoint directories of one experiment."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        checkpoints: CheckpointStore,
+        find: Callable[[str], Trial | None],
+        deletions: DeletionQueue,
+    ) -> None:
+        """`find` returns a trial by its id."""
+        self._engine = engine
+        self._checkpoints = checkpoints
+        self._find = find
+        self.discard = deletions.discard
+
+    def check(self, command: StartTrial) -> StartTrial:
+        """Returns the command with a checkpoint that is complete, and fetched where the engine needs that."""
+        trial = self._find(command.trial_id)
+        if command.checkpoint is None or trial is None or trial.newest is None:
+            return command
+        drop_unusable(trial, self._checkpoints)
+        self._fetch(trial)
+        return replace(command, checkpoint=trial.newest)
+
+    def _fetch(self, trial: Trial) -> None:
+        """Fetches a checkpoint that a cluster made elsewhere, for the processes of this machine."""
+        if trial.newest is None or self._engine.traits().fetches_checkpoints:
+            return
+        try:
+            self._checkpoints.bring_here(trial.newest)
+        except StoreError as error:
+            logger.warning("the checkpoint of trial %s cannot be fetched: %s", trial.trial_id, error)
+
+
+def drop_unusable(trial: Trial, checkpoints: CheckpointStore) -> None:
+    """Drops the checkpoints of a trial that are newer than the newest complete one."""
+    if trial.adopted is not None:
+        if checkpoints.newest_usable([trial.adopted]) is not None:
+            return
+        trial.adopted = None
+    usable = checkpoints.newest_usable(trial.checkpoints)
+    newest = -1 if usable is None else usable.index
+    trial.checkpoints = tuple(each for each in trial.checkpoints if each.index <= newest)

@@ -28,12 +28,12 @@ from muster.host.file_lock import holder_of
 from muster.host.machine import environment, program
 from muster.host.running_experiments import RunningExperiment, promised_twice, recorded
 from muster.stores.checkpoints import DeletionQueue
-from muster.stores.experiment.full_disk import FullDiskStore
 from muster.stores.experiment.reader import STORE_NAME, open_trials
-from muster.stores.experiment.store import SqliteTrialStore
+from muster.stores.experiment.store import FullDiskStore, SqliteTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
+from muster.trials.ports import Engine
 from muster.trials.restore import MakeTrial
 from muster.trials.template import Limits, TrialTemplate
 from muster.tune.callback import CallbackList
@@ -50,19 +50,23 @@ from muster.tune.execution.assemble import (
     stopper_of,
     template_of,
 )
-from muster.tune.execution.checkpoint_check import CheckedCheckpoints
+from muster.tune.execution.between_steps import (
+    BackgroundProblems,
+    CheckedCheckpoints,
+    CriteriaCheck,
+    ExperimentSaver,
+    SlowCalls,
+)
 from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
 from muster.tune.execution.paths import ExperimentPaths, directory_namer
 from muster.tune.execution.restore import (
     TRAINABLE_FILE,
     Restorer,
-    SavedTuner,
     check_parameters,
     drop_old_parameters,
     keep_parameters,
+    write_spec,
 )
-from muster.tune.execution.run_checks import BackgroundProblems, CriteriaCheck, SlowCalls
-from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
@@ -71,8 +75,6 @@ from muster.tune.reporting import RunInfo
 from muster.tune.reporting.reporter import LiveAmounts
 
 if TYPE_CHECKING:
-    from muster.engines.local.engine import LocalEngine
-    from muster.engines.ray.engine import RayEngine
     from muster.tune.reporting.reporter import Reporter
     from muster.tune.stopper.stopper import Stopper
 
@@ -129,7 +131,7 @@ def rare_collections() -> Iterator[None]:
 
 
 def run_experiment(
-    spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
+    spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: Engine
 ) -> ExperimentOutcome:
     """Runs an experiment to its end, or until Ctrl-C; `stack` closes what is opened here."""
     _prepare(spec, engine)
@@ -157,7 +159,7 @@ def run_experiment(
         _restore(spec, run, Restorer(spec.resume, spec.place, clock), saver, store)
     _announce(spec, run, reporter)
     stack.callback(SlowCalls(state.plugins, run.hooks.callbacks, number("TUNE_WARN_THRESHOLD_S")).close)
-    if not hasattr(engine, "publish"):  # on this machine; Ray shares a cluster out itself
+    if not engine.traits().is_shared:
         _warn_of_others(spec, run, stack, reporter)
     with _ending_hooks(state):
         controller.run(_between_steps(state, engine, clock, stop))
@@ -202,15 +204,14 @@ def _ending_hooks(state: ExperimentState) -> Iterator[None]:
 
 
 def _between_steps(
-    state: ExperimentState, engine: LocalEngine | RayEngine, clock: Clock, stop: threading.Event
+    state: ExperimentState, engine: Engine, clock: Clock, stop: threading.Event
 ) -> Callable[[], bool]:
     """Returns what the controller asks between steps: whether to stop. On a cluster, forecasts go out."""
-    publish = getattr(engine, "publish", None)
-    if publish is None:
+    if not engine.traits().is_shared:
         return stop.is_set
     from muster.tune.execution.forecasts import ForecastPublisher
 
-    publisher = ForecastPublisher(state, publish, clock)
+    publisher = ForecastPublisher(state, engine.publish, clock)
 
     def should_stop() -> bool:
         publisher.publish_if_due()
@@ -219,9 +220,9 @@ def _between_steps(
     return should_stop
 
 
-def _prepare(spec: ExperimentSpec, engine: LocalEngine | RayEngine) -> None:
+def _prepare(spec: ExperimentSpec, engine: Engine) -> None:
     """Makes the directory; TuneError when it cannot be written, or the experiment could not be resumed."""
-    if spec.tune.cost_budget is not None and not engine.has_prices:
+    if spec.tune.cost_budget is not None and not engine.traits().has_prices:
         raise TuneError(
             f"TuneConfig(cost_budget={spec.tune.cost_budget:g}) cannot be held, because nothing says what "
             "the machines cost: add RunConfig(price_per_hour=...), or prices to the cluster file"
@@ -231,8 +232,13 @@ def _prepare(spec: ExperimentSpec, engine: LocalEngine | RayEngine) -> None:
         set_old_experiment_aside(spec.place)
     spec.place.prepare()
     keep_parameters(spec.code, spec.place, spec.clock)
-    if spec.resume is None and holder_of(spec.place.directory / STORE_NAME) is None:
-        _write_spec(spec)  # in use: opening the store refuses
+    if spec.resume is None and holder_of(spec.place.directory / STORE_NAME) is None:  # else opening refuses
+        try:
+            write_spec(spec)
+        except TuneError as error:
+            if spec.must_be_resumable:
+                raise
+            logger.warning("%s", error)
 
 
 def set_old_experiment_aside(place: ExperimentPaths) -> None:
@@ -259,16 +265,6 @@ def set_old_experiment_aside(place: ExperimentPaths) -> None:
     )
 
 
-def _write_spec(spec: ExperimentSpec) -> None:
-    """Writes what a restore needs, with the plug-ins as they are before the first trial."""
-    try:
-        SavedTuner.of(spec).write(spec.place.directory, spec.code)
-    except TuneError as error:
-        if spec.must_be_resumable:
-            raise
-        logger.warning("%s", error)
-
-
 class _Assembled(NamedTuple):
     state: ExperimentState
     template: TrialTemplate
@@ -278,9 +274,7 @@ class _Assembled(NamedTuple):
     clock: SteadyClock
 
 
-def _assemble(
-    spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
-) -> _Assembled:
+def _assemble(spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: Engine) -> _Assembled:
     """Makes the parts of one run, in the order in which they need each other."""
     clock = spec.clock
     named = {**spec.overrides, "trainable_name": spec.trainable_name}  # it may be registered by another
@@ -289,7 +283,7 @@ def _assemble(
     search, ahead = search_of(spec.tune, template, cpus)
     scheduler = scheduler_of(spec.tune)
     settings = settings_of(spec.tune, spec.run, str(spec.place.directory), ahead, environment())
-    settings = checked_buffers(settings, scheduler, template.checkpoint_policy)
+    settings = checked_buffers(settings, scheduler, template.policies.checkpoint_policy)
     if settings.max_pending == pending_ahead(cpus) > PENDING_AHEAD:
         advice = "set TUNE_MAX_PENDING_TRIALS_PG to a lower number if many trials are slow to schedule"
         logger.warning("up to %d trials wait, as there are %g CPUs; %s", settings.max_pending, cpus, advice)

@@ -48,7 +48,7 @@ def input_of(state: ExperimentState, now: float) -> ForecastInput:
         deadline=limits.deadline,
         budget_left=None if left is None else round(left, 4),
         node_of=lambda trial_id: _node_of(state, trial_id),
-        moved_at=state.lifecycle.moved_at.get,
+        moved_at=lambda trial_id: state.index.trials[trial_id].live.moved_at,
     )
 
 

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import SteadyClock, SystemClock
 
 if TYPE_CHECKING:
-    from muster.engines.local.engine import LocalEngine
-    from muster.engines.ray.engine import RayEngine
     from muster.trials.experiment import ExperimentState
     from muster.trials.model import Trial
+    from muster.trials.ports import Engine
     from muster.tune.analysis.trial_record import TrialRecord
     from muster.tune.config import RunConfig
     from muster.tune.execution.paths import ExperimentPaths
@@ -34,12 +33,12 @@ logger = logging.getLogger(__name__)
 class ExperimentSpec:
     """An ExperimentSpec is everything one experiment is run with; `resume` None: a new experiment."""
 
-    trainable: Any
     trainable_name: str
-    code: bytes  # the trainable, pickled
     param_space: dict[str, Any]
     tune: TuneConfig
     run: RunConfig  # has a name
+    trainable: Any = None  # function or class; None: read from an experiment, or trials run by ask and tell
+    code: bytes = b""  # the trainable, pickled
     resume: ResumeConfig | None = None
     overrides: dict[str, Any] = field(default_factory=dict)  # of TrialTemplate: resources, restore_path, ...
     has_new_space: bool = False  # a restore was given a space: its objects go to old trials too
@@ -48,7 +47,9 @@ class ExperimentSpec:
 
     @cached_property
     def place(self) -> ExperimentPaths:
-        return paths_of(self.run)
+        from muster.tune.execution.paths import ExperimentPaths
+
+        return ExperimentPaths(str(self.run.storage_path), str(self.run.name), self.run.storage_filesystem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +74,6 @@ class ExperimentOutcome:
         return [replace(as_record(each, str(place.directory)), find=place.checkpoint) for each in trials]
 
 
-def paths_of(run: RunConfig) -> ExperimentPaths:
-    from muster.tune.execution.paths import ExperimentPaths
-
-    return ExperimentPaths(str(run.storage_path), str(run.name), run.storage_filesystem)
-
-
 def launch(spec: ExperimentSpec) -> ExperimentOutcome:
     """Runs an experiment to its end, or until Ctrl-C; failed trials are results too."""
     from muster.host.machine import environment
@@ -91,7 +86,7 @@ def launch(spec: ExperimentSpec) -> ExperimentOutcome:
         return run_experiment(spec, stack, reporter, engine)
 
 
-def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngine | RayEngine]:
+def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, Engine]:
     """Starts the engine before anything with a thread or a lock: its processes are copies of the first one.
 
     The reporter comes before the engine, because it decides where the output of trials goes.
@@ -110,7 +105,7 @@ def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngin
     return reporter, engine
 
 
-def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | RayEngine:
+def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> Engine:
     """Opens the engine that runs the trials; Ray is imported only when it is requested or already in use."""
     trainables, storage = {spec.trainable_name: spec.code}, spec.place.for_trials()
     if _runs_on_ray(spec.run.engine):

@@ -26,13 +26,6 @@ from muster.trials.model import Trial
 from muster.tune.search.trial_names import trial_dirname, unique_dirname
 
 
-def _staging() -> Path:
-    """Returns where this system keeps what can be fetched again: `~/.cache/muster/experiments` on Linux."""
-    from platformdirs import user_cache_path  # only for remote storage: importing it takes 10 ms
-
-    return user_cache_path("muster") / "experiments"
-
-
 class ExperimentPaths:
     """ExperimentPaths are the places of experiment `name` at `storage_path`, a path or an fsspec URL."""
 
@@ -53,7 +46,10 @@ class ExperimentPaths:
         if not self.is_remote:
             return self.storage.path
         key = f"{self.storage.uri}\n{self._identity}".encode()
-        return _staging() / hashlib.sha256(key).hexdigest()[:16] / self._name
+        # Where this system keeps what can be fetched again: `~/.cache/muster/experiments` on Linux.
+        from platformdirs import user_cache_path  # only for remote storage: importing it takes 10 ms
+
+        return user_cache_path("muster") / "experiments" / hashlib.sha256(key).hexdigest()[:16] / self._name
 
     @cached_property
     def _identity(self) -> str:
@@ -112,7 +108,9 @@ class ExperimentPaths:
         try:
             self.storage.validate(self._identity.encode() if self.is_remote else b"")
             self.directory.mkdir(parents=True, exist_ok=True)
-            _try_writing(self.directory)
+            probe = self.directory / f".muster_probe_{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
         except (OSError, StoreError) as error:
             raise TuneError(
                 f"the experiment cannot be written to {self.address}: {error}. Choose another place with "
@@ -156,12 +154,6 @@ def _seen(directory: Path) -> int:
             return reader.appended()
     except StoreError:
         return -1
-
-
-def _try_writing(directory: Path) -> None:
-    probe = directory / f".muster_probe_{os.getpid()}"
-    probe.write_bytes(b"")
-    probe.unlink()
 
 
 DATE = "%Y-%m-%d_%H-%M-%S"

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 
 from muster.base import by_value
 from muster.base.clock import Clock, SteadyClock, ahead_s
-from muster.base.foreign import error_text, message_text
+from muster.base.untrusted import error_text, message_text
 from muster.errors import RestoreError, StoreError, TuneError
 from muster.host.atomic_write import atomic_write
 from muster.host.regular_file import read_regular
@@ -32,22 +31,21 @@ from muster.stores.storage import PARAMETERS, Storage, with_retries
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.restore import ResumeRules, apply_resume_rules
 from muster.tune.analysis.ray_results import rays_hint
-from muster.tune.config import RunConfig
-from muster.tune.execution.checkpoint_check import drop_unusable
+from muster.tune.execution.between_steps import drop_unusable
+from muster.tune.execution.launch import ExperimentSpec
 from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.defaults import file_kinds
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
-from muster.tune.trainable.packing import can_be_pickled
-from muster.tune.tune_config import ResumeConfig, TuneConfig
+from muster.tune.trainable.function_trainable import can_be_pickled
+from muster.tune.tune_config import ResumeConfig
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
     from muster.trials.ports import SavedExperiment
     from muster.trials.restore import MakeTrial
     from muster.tune.callback import CallbackList
-    from muster.tune.execution.launch import ExperimentSpec
-    from muster.tune.execution.saver import ExperimentSaver
+    from muster.tune.execution.between_steps import ExperimentSaver
     from muster.tune.logger.files.writer import LogWriter
     from muster.tune.trainable.stored_object import StoredObject
 
@@ -57,61 +55,52 @@ TRAINABLE_FILE = "trainable.pkl"
 DEFAULT_NAME = "ask"  # of trials without a trainable, which a loop of the user's runs
 
 
-@dataclass(kw_only=True)
-class SavedTuner:
-    """A SavedTuner is the configs as they were before the first trial, including searcher and scheduler."""
+def write_spec(spec: ExperimentSpec) -> None:
+    """Writes both files, with the plug-ins as they are before the first trial.
 
-    trainable_name: str
-    param_space: dict[str, Any]
-    tune_config: TuneConfig
-    run_config: RunConfig
-    overrides: dict[str, Any]  # further arguments of tune.run()
-
-    @staticmethod
-    def of(spec: ExperimentSpec) -> SavedTuner:
-        return SavedTuner(
-            trainable_name=spec.trainable_name,
-            param_space=spec.param_space,
-            tune_config=spec.tune,
-            run_config=spec.run,
-            overrides=spec.overrides,
-        )
-
-    def write(self, directory: Path, code: bytes) -> None:
-        """Writes both files; TuneError names the part that cannot be pickled."""
-        kept = {**vars(self), "run_config": copy(self.run_config)}
-        kept["run_config"].storage_filesystem = None  # restore is given it again: it may hold a password
-        try:
-            content = by_value.dumps(kept)
-        except Exception as error:
-            parts = [name for name, part in kept.items() if not can_be_pickled(part)]
-            raise TuneError(
-                f"the experiment could not be resumed later, because its {' and '.join(parts)} cannot be "
-                f"pickled: {message_text(error)}. Keep open files, locks and connections out of it"
-            ) from error
-        atomic_write(directory / TRAINABLE_FILE, code)
-        atomic_write(directory / TUNER_FILE, content)
-
-    @staticmethod
-    def read(directory: Path, address: str = "") -> SavedTuner:
-        """Reads the file; `address` is the name the user knows, when the directory is only a copy."""
-        file = directory / TUNER_FILE
-        try:
-            found: Mapping[str, Any] = pickle.loads(read_regular(file))
-            return SavedTuner(**found)
-        except FileNotFoundError:
-            raise FileNotFoundError(
-                f"{address or directory} has no {TUNER_FILE}, so it cannot be resumed. "
-                "Give the directory that fit() or run() wrote: <storage_path>/<name>"
-            ) from None
-        except Exception as error:  # a pickle may raise anything
-            raise RestoreError(
-                f"{file}: cannot be read ({error_text(error)}). Run this where the modules that "
-                "the experiment used can be imported"
-            ) from error
+    Raises:
+        TuneError: A part cannot be pickled; the message names it.
+    """
+    run = copy(spec.run)
+    run.storage_filesystem = None  # restore is given it again: it may hold a password
+    kept = {
+        "trainable_name": spec.trainable_name,
+        "param_space": spec.param_space,
+        "tune_config": spec.tune,
+        "run_config": run,
+        "overrides": spec.overrides,
+    }
+    try:
+        content = by_value.dumps(kept)
+    except Exception as error:
+        parts = [name for name, part in kept.items() if not can_be_pickled(part)]
+        raise TuneError(
+            f"the experiment could not be resumed later, because its {' and '.join(parts)} cannot be "
+            f"pickled: {message_text(error)}. Keep open files, locks and connections out of it"
+        ) from error
+    atomic_write(spec.place.directory / TRAINABLE_FILE, spec.code)
+    atomic_write(spec.place.directory / TUNER_FILE, content)
 
 
-def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths, SavedTuner]:  # noqa: ANN401 - untyped fsspec
+def read_spec(directory: Path, address: str = "") -> ExperimentSpec:
+    """Reads the file; `address` is the name the user knows, when the directory is only a copy."""
+    file = directory / TUNER_FILE
+    try:
+        found: dict[str, Any] = pickle.loads(read_regular(file))
+        return ExperimentSpec(tune=found.pop("tune_config"), run=found.pop("run_config"), **found)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{address or directory} has no {TUNER_FILE}, so it cannot be resumed. "
+            "Give the directory that fit() or run() wrote: <storage_path>/<name>"
+        ) from None
+    except Exception as error:  # a pickle may raise anything
+        raise RestoreError(
+            f"{file}: cannot be read ({error_text(error)}). Run this where the modules that "
+            "the experiment used can be imported"
+        ) from error
+
+
+def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths, ExperimentSpec]:  # noqa: ANN401 - untyped fsspec
     """Opens the experiment at `path`, fetched when it is remote; its run config names its current place."""
     is_local = filesystem is None and "://" not in path
     whole = os.path.abspath(os.path.expanduser(path)) if is_local else path.rstrip("/")  # "." has a name too
@@ -120,8 +109,8 @@ def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths,
     if hint := rays_hint(place.storage.listing(), place.address):
         raise RestoreError(f"{place.address} cannot be resumed: {hint}")
     place.fetch()
-    saved = SavedTuner.read(place.directory, place.address)
-    run = saved.run_config
+    saved = read_spec(place.directory, place.address)
+    run = saved.run
     run.name, run.storage_path, run.storage_filesystem = name, place.parent, filesystem
     return place, saved
 
@@ -158,9 +147,14 @@ def check_parameters(code: bytes, trainable: str, place: ExperimentPaths) -> Non
     names = [each.name for each in objects if not each.is_kept(place.directory, place.elsewhere)]
     if names:
         raise RestoreError(
-            f"{place.address}: parameters of {trainable} are missing or damaged: {', '.join(names)}. No "
-            f"trial was started; pass them again: Tuner.restore({place.address!r}, "
-            f"trainable=tune.with_parameters({trainable}, {', '.join(f'{name}=...' for name in names)}))"
+            (
+                f"{place.address}: parameters of {trainable} are missing or damaged: {', '.join(names)}. No "
+                f"trial was started"
+            ),
+            fix=(
+                f"pass them again: Tuner.restore({place.address!r}, "
+                f"trainable=tune.with_parameters({trainable}, {', '.join(f'{name}=...' for name in names)}))"
+            ),
         )
 
 
@@ -174,8 +168,8 @@ def keep_parameters(code: bytes, place: ExperimentPaths, clock: Clock) -> None:
                 with_retries(partial(there.upload_file, file, name), clock)
         except (OSError, StoreError) as error:
             raise TuneError(
-                f"with_parameters: {each.name} cannot be kept in {place.address} ({error}); make room "
-                "there, or choose another place with RunConfig(storage_path=...)"
+                f"with_parameters: {each.name} cannot be kept in {place.address} ({error})",
+                fix=("make room there, or choose another place with RunConfig(storage_path=...)"),
             ) from error
 
 

@@ -15,8 +15,8 @@ from muster.errors import TuneError, public
 from muster.tune.config import CheckpointConfig, RunConfig, SyncConfig, log_files, seconds
 from muster.tune.registry import get_trainable, register_trainable
 from muster.tune.stopper.function_stopper import resolve_stop
-from muster.tune.trainable.checkpointing import checkpoint_policy
 from muster.tune.trainable.function_trainable import checked_trainable, trainable_name
+from muster.tune.trainable.util import checkpoint_policy
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -88,7 +88,9 @@ class Experiment:
         self.export_formats = (
             [export_formats] if isinstance(export_formats, str) else list(export_formats or ())
         )
-        self.restore = None if restore is None else _checkpoint_path(restore)
+        self.restore = None if restore is None else os.fspath(restore)
+        if self.restore is not None and "://" not in self.restore:  # absolute, because trials run elsewhere
+            self.restore = os.path.abspath(os.path.expanduser(self.restore))
         self._check()
 
     def _check(self) -> None:
@@ -182,9 +184,3 @@ def _part(kind: type[Any], given: Any) -> Any:  # noqa: ANN401 - an instance of 
     if not isinstance(given, kind):
         raise ValueError(f"Experiment: got a {type(given).__name__} where a {kind.__name__} is needed")
     return deepcopy(given)
-
-
-def _checkpoint_path(given: str | os.PathLike[str]) -> str:
-    """Returns an absolute path, because trials run elsewhere; a URL stays as it is."""
-    place = os.fspath(given)
-    return place if "://" in place else os.path.abspath(os.path.expanduser(place))

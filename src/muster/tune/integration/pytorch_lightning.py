@@ -48,7 +48,10 @@ class TuneReportCheckpointCallback(Callback):  # type: ignore[misc]
     def _happened(self, trainer: Any, *ignored: Any, **also_ignored: Any) -> None:  # noqa: ANN401
         if trainer.sanity_checking:
             return
-        found = {name: _number(value) for name, value in trainer.callback_metrics.items()}
+        found = {
+            name: value.item() if hasattr(value, "item") else value
+            for name, value in trainer.callback_metrics.items()
+        }
         values = chosen(self._metrics, found, "Lightning")
         if self._saves:
             send(values, lambda directory: trainer.save_checkpoint(str(Path(directory, self._filename))))
@@ -61,7 +64,3 @@ class TuneReportCallback(TuneReportCheckpointCallback):
 
     def __init__(self, metrics: Metrics = None, on: str | Sequence[str] = "validation_end") -> None:
         super().__init__(metrics, save_checkpoints=False, on=on)
-
-
-def _number(value: Any) -> Any:  # noqa: ANN401 - a tensor of one element
-    return value.item() if hasattr(value, "item") else value

@@ -75,7 +75,8 @@ class _AimTracker(Tracker):
         for result, _ in rows:
             step = result.get("training_iteration")
             for key, value in flat_row(result).items():
-                if self._is_tracked(key) and is_number(value):
+                is_tracked = key not in _NOT_METRICS if self._metrics is None else key in self._metrics
+                if is_tracked and is_number(value):
                     run.track(float(value), name=key, step=step)
 
     def end(self, trial_id: str, failed: bool) -> None:
@@ -98,6 +99,3 @@ class _AimTracker(Tracker):
         run.name = trial.name
         run["trial_id"], run["trial_dir"] = trial.trial_id, trial.directory
         return run
-
-    def _is_tracked(self, key: str) -> bool:
-        return key not in _NOT_METRICS if self._metrics is None else key in self._metrics

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.base.foreign import message_text
+from muster.base.untrusted import message_text
 
 if TYPE_CHECKING:
     from muster.tune.logger.files.writer import LogWriter
@@ -25,7 +25,7 @@ def default_callbacks(
     `environment` is only read. ValueError when a name in it cannot be imported or called.
     """
     from muster.tune.logger.csv import CSVLoggerCallback
-    from muster.tune.logger.files.failure_files import FailureFiles
+    from muster.tune.logger.files.writer import FailureFiles
     from muster.tune.logger.json import JsonLoggerCallback
     from muster.tune.logger.tensorboardx import TBXLoggerCallback
 

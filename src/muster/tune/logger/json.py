@@ -1,13 +1,7 @@
-"""Logs results to result.json, and configs to params.json and params.pkl."""
+"""Ray's path of the logger that writes result.json, params.json and params.pkl."""
 
 from __future__ import annotations
 
-from muster.tune.logger.files.trial_log import JSON
-from muster.tune.logger.logger import FileLogger
+from muster.tune.logger.files.writer import JsonLoggerCallback
 
-
-class JsonLoggerCallback(FileLogger):
-    """A JsonLoggerCallback writes result.json, params.json and params.pkl per trial; it is on by default."""
-
-    _is_stock = True
-    kinds = JSON
+__all__ = ["JsonLoggerCallback"]

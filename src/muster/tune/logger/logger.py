@@ -1,17 +1,14 @@
-"""Defines LoggerCallback, Ray's base class of loggers, and FileLogger, the base of those that write files."""
+"""Defines LoggerCallback, Ray's base class of loggers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from muster.errors import TuneError
 from muster.tune.callback import Callback
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.logger.files.trial_log import TrialLog
-    from muster.tune.logger.files.writer import LogWriter
 
 
 def trial_directory(experiment_dir: str, trial: Trial) -> str:
@@ -78,69 +75,6 @@ class LoggerCallback(Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self.log_trial_end(trial, failed=True)
-
-
-class FileLogger(LoggerCallback):
-    """A FileLogger gives results to the experiment's LogWriter, which `attach_loggers` attaches to it."""
-
-    kinds: int = 0  # which files: JSON, CSV, TBX of trial_log
-    _is_stock: ClassVar[bool] = False  # set by our own classes, in the class itself
-
-    _writer: LogWriter | None = None
-    _experiment_dir = ""
-
-    def attach(self, writer: LogWriter, experiment_dir: str) -> None:
-        """Sets the writer, and the directory to write in."""
-        self._writer, self._experiment_dir = writer, experiment_dir
-
-    def merged_with(self, other: object) -> FileLogger | None:
-        """Returns one logger for two neighbours that no subclass has changed; else None."""
-        if not (isinstance(other, FileLogger) and _is_unchanged(self) and _is_unchanged(other)):
-            return None
-        if self._writer is None or self._writer is not other._writer:
-            return None
-        both = _FileLoggers()
-        both.kinds = self.kinds | other.kinds
-        both.attach(self._writer, self._experiment_dir)
-        return both
-
-    def log_trial_start(self, trial: Trial) -> None:
-        log, writer = self._log(trial), self._attached()
-        writer.start(log, self.kinds, trial.config, (trial.num_rows, restored_iteration(trial)))
-
-    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
-        self._attached().row(self._log(trial), self.kinds, result)
-
-    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        self._attached().end(trial.trial_id, failed=failed)
-
-    def _log(self, trial: Trial) -> TrialLog:
-        return self._attached().log(trial.trial_id, trial_directory(self._experiment_dir, trial))
-
-    def _attached(self) -> LogWriter:
-        if self._writer is None:
-            raise TuneError(
-                f"{type(self).__name__} has no files to write to: pass it in RunConfig(callbacks=[...])"
-            )
-        return self._writer
-
-
-class _FileLoggers(FileLogger):
-    """A _FileLoggers is several file loggers as one: a result is copied and queued once."""
-
-    _is_stock = True
-
-    def on_trial_result(
-        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
-    ) -> None:
-        writer = self._writer
-        assert writer is not None  # ensured by merged_with
-        log = writer.running.get(trial.trial_id) or self._log(trial)
-        writer.row(log, self.kinds, result)
-
-
-def _is_unchanged(callback: FileLogger) -> bool:
-    return bool(vars(type(callback)).get("_is_stock", False))
 
 
 _LEFT_OUT = ("config", "hist_stats")

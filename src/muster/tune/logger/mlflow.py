@@ -301,7 +301,8 @@ def setup_mlflow(  # noqa: PLR0913, PLR0917 - Ray's signature
     require("mlflow")
     import mlflow
 
-    params, given = _divided(config)
+    params = dict(config or {})
+    given = dict(params.pop("mlflow", None) or {})  # MLflow's own settings
     check_store(tracking_uri or given.get("tracking_uri"), "setup_mlflow")
     token = tracking_token or given.get("tracking_token")
     if token is not None:
@@ -322,13 +323,6 @@ def setup_mlflow(  # noqa: PLR0913, PLR0917 - Ray's signature
     for first in range(0, len(texts), 100):  # as many as MLflow takes at a time
         mlflow.log_params(dict(list(texts.items())[first : first + 100]))
     return mlflow
-
-
-def _divided(config: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns what is to be logged, and MLflow's own settings."""
-    params = dict(config or {})
-    settings = params.pop("mlflow", None)
-    return params, dict(settings or {})
 
 
 @contextmanager

@@ -152,18 +152,17 @@ def _scaled(values: np.ndarray, low: float, high: float, is_log: bool) -> np.nda
 
 
 def _number_ticks(low: float, high: float, is_log: bool) -> tuple[Tick, ...]:
-    inner = _decades(low, high) if is_log else _round_steps(low, high)
+    if is_log:
+        first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+        step = max(1, math.ceil((last - first + 1) / MOST_TICKS))
+        inner = [10.0**power for power in range(first, last + 1, step)]
+    else:
+        inner = _round_steps(low, high)
     if len(inner) < 2:  # the ends say more than one round number
         inner = [low, high]
     places = _scaled(np.array(inner), low, high, is_log)
     ticks = [(float(at), short_number(value)) for at, value in zip(places, inner, strict=True)]
     return _apart(tuple(ticks))
-
-
-def _decades(low: float, high: float) -> list[float]:
-    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    step = max(1, math.ceil((last - first + 1) / MOST_TICKS))
-    return [10.0**power for power in range(first, last + 1, step)]
 
 
 def _round_steps(low: float, high: float) -> list[float]:

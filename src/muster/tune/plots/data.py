@@ -87,7 +87,10 @@ def ranked(axes: Sequence[Axis], values: np.ndarray, mode: str) -> Ranking:
         for axis, share, each in zip(axes, shares, bins, strict=True)
     ]
     entries.sort(key=lambda entry: (-entry.share, entry.name))
-    return Ranking(tuple(entries), _chance(bins, ranks), trials=count)
+    shuffled = np.random.default_rng(0).permuted(np.tile(ranks, (_SHUFFLES, 1)), axis=1)
+    best = np.max([_share(groups, shuffled) for groups in bins], axis=0)
+    chance = max(0.0, float(np.quantile(best, 0.95)))
+    return Ranking(tuple(entries), chance, trials=count)
 
 
 def goodness_ranks(values: np.ndarray, mode: str) -> np.ndarray:
@@ -122,12 +125,6 @@ def _share(bins: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     explained = between / (centred**2).sum(axis=1)
     expected = (groups - 1) / (count - 1)
     return np.asarray((explained - expected) / (1 - expected))
-
-
-def _chance(bins: Sequence[np.ndarray], ranks: np.ndarray) -> float:
-    shuffled = np.random.default_rng(0).permuted(np.tile(ranks, (_SHUFFLES, 1)), axis=1)
-    best = np.max([_share(each, shuffled) for each in bins], axis=0)
-    return max(0.0, float(np.quantile(best, 0.95)))
 
 
 def _trend(axis: Axis, ranks: np.ndarray, bins: np.ndarray) -> float:
@@ -210,22 +207,33 @@ class PlotData:
 
 def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str) -> PlotData:
     """Reads the trials; ValueError when trials have results, but none has this metric."""
-    values_found = [_last_value(trial, metric) for trial in trials]
+    values_found: list[float | None] = []
+    for trial in trials:
+        last = number(named(trial.last_result, metric))
+        if last is None and len(trial.last_result) > 1 and trial.analysed is not None:
+            last = trial.metric_analysis.get(metric, {}).get("last")  # it does not report it every time
+        values_found.append(last)
     _check_metric(trials, values_found, metric)
     values = np.array([math.nan if value is None else value for value in values_found])
     finite = np.where(np.isfinite(values), values, np.nan)
     has_value = np.array([value is not None for value in values_found], dtype=bool)
     configs = [flatten(trial.config) for trial in trials]
-    axes = _parameter_axes(configs)
+    labels = dict.fromkeys(label for parameters in configs for label in parameters)
+    made = [parameter_axis(label, [c.get(label, _ABSENT) for c in configs], _ABSENT) for label in labels]
+    axes = [axis for axis in made if axis is not None]
     ranking = ranked([_part(axis, has_value) for axis in axes], values[has_value], mode)
     place = {entry.name: n for n, entry in enumerate(ranking.entries)}
     axes.sort(key=lambda axis: place.get(axis.name, len(place)))
-    best = _best(finite, mode)
+    best = None
+    if np.isfinite(finite).any():
+        best = int(np.nanargmax(finite) if mode == "max" else np.nanargmin(finite))
     order = _worst_first(values, has_value, mode)
     curves = _curves(trials, _spread_out(order, best, MOST_CURVES), metric)
     shown = [axis.name for axis in axes]
     upright = metric_axis(metric, finite, mode)
-    shades = _shades(upright.positions, mode)
+    # Shades follow the positions on the metric's axis, so that the axis can be the legend.
+    share = 1 - upright.positions if mode == "max" else upright.positions
+    shades = np.where(np.isfinite(upright.positions), share, 1.0)
     dots = tuple(
         Dot(
             trial_id=trial.trial_id,
@@ -245,7 +253,7 @@ def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str)
 
 def known_metrics(trials: Sequence[TrialRecord]) -> list[str]:
     """Returns the names of numbers that trials reported, without what muster fills in."""
-    from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+    from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 
     found: dict[str, None] = {}
     for trial in trials:
@@ -265,29 +273,10 @@ def _check_metric(trials: Sequence[TrialRecord], values_found: Sequence[float | 
         )
 
 
-def _last_value(trial: TrialRecord, metric: str) -> float | None:
-    value = number(named(trial.last_result, metric))
-    if value is None and len(trial.last_result) > 1 and trial.analysed is not None:
-        value = trial.metric_analysis.get(metric, {}).get("last")  # it does not report it every time
-    return value
-
-
-def _parameter_axes(configs: Sequence[Mapping[str, Any]]) -> list[Axis]:
-    names = dict.fromkeys(name for config in configs for name in config)
-    made = (parameter_axis(name, [c.get(name, _ABSENT) for c in configs], _ABSENT) for name in names)
-    return [axis for axis in made if axis is not None]
-
-
 def _part(axis: Axis, chosen: np.ndarray) -> Axis:
     return Axis(
         axis.name, axis.positions[chosen], axis.ticks, axis.is_category, axis.is_log, axis.codes[chosen]
     )
-
-
-def _best(values: np.ndarray, mode: str) -> int | None:
-    if not np.isfinite(values).any():
-        return None
-    return int(np.nanargmax(values) if mode == "max" else np.nanargmin(values))
 
 
 def _worst_first(values: np.ndarray, has_value: np.ndarray, mode: str) -> list[int]:
@@ -305,12 +294,6 @@ def _spread_out(order: Sequence[int], best: int | None, limit: int) -> list[int]
         order = [order[place] for place in places]
     rest = [n for n in order if n != best]
     return rest if best is None else [*rest, best]
-
-
-def _shades(positions: np.ndarray, mode: str) -> np.ndarray:
-    """Returns shades at the positions on the metric's axis, so that the axis can be the legend."""
-    share = 1 - positions if mode == "max" else positions
-    return np.where(np.isfinite(positions), share, 1.0)
 
 
 def _curves(trials: Sequence[TrialRecord], chosen: Sequence[int], metric: str) -> dict[int, PlotCurve]:

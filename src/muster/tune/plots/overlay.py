@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -49,18 +49,14 @@ def progress_of(analysis: ExperimentAnalysis, name: str, metric: str, mode: str)
         for row in trial.rows_if_any():
             value = number(flatten(row).get(metric))
             if value is not None and math.isfinite(value):
-                found.append((_time_of(row, trial.start_time), value))
+                stamp = number(row.get("timestamp")) or 0.0
+                fine = (trial.start_time or 0.0) + (number(row.get("time_total_s")) or 0.0)
+                # Rows have whole seconds; the run time gives the fraction, unless the trial was paused.
+                found.append((min(max(fine, stamp), stamp + 0.999), value))
     found.sort(key=lambda each: each[0])
     times, values = np.array(found or np.empty((0, 2))).T
     better = np.maximum if mode == "max" else np.minimum
     return ProgressCurve(name, times - times[:1].sum(), better.accumulate(values))
-
-
-def _time_of(row: Mapping[str, Any], started: float | None) -> float:
-    """Rows have whole seconds; the time that a trial has run gives the fraction, unless it was paused."""
-    stamp = number(row.get("timestamp")) or 0.0
-    fine = (started or 0.0) + (number(row.get("time_total_s")) or 0.0)
-    return min(max(fine, stamp), stamp + 0.999)
 
 
 def save_overlay(curves: Sequence[ProgressCurve], metric: str, x: str, target: Path) -> None:
@@ -109,7 +105,11 @@ def _svg(curves: Sequence[ProgressCurve], metric: str, x: str) -> str:
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, X_AXES[x]))
     parts.append(_text(LEFT, TOP - 6, f"best {metric} so far"))
     for curve, colour in zip(curves, _colours(curves), strict=True):
-        points = _steps(across.place(curve.along(x)), up.place(np.clip(curve.best, ys.min(), ys.max())))
+        xs, heights = across.place(curve.along(x)), up.place(np.clip(curve.best, ys.min(), ys.max()))
+        # A best value holds until there is a better one: only the points where it changes are drawn.
+        keep = np.flatnonzero(np.r_[True, np.diff(heights) != 0])[-MOST_POINTS:]
+        steps = "".join(f"H{xs[at]:.1f}V{heights[at]:.1f}" for at in keep[1:])
+        points = f"M{xs[keep[0]]:.1f} {heights[keep[0]]:.1f}{steps}H{xs[-1]:.1f}"
         parts.append(
             f'<path class="line" fill="none" stroke-width="2" stroke="{colour}" d="{points}">'
             f"<title>{html.escape(curve.name)}</title></path>"
@@ -119,14 +119,6 @@ def _svg(curves: Sequence[ProgressCurve], metric: str, x: str) -> str:
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="12">{html.escape(text)}</text>'
-
-
-def _steps(xs: np.ndarray, ys: np.ndarray) -> str:
-    """A best value holds until there is a better one: only the points where it changes are drawn."""
-    keep = np.flatnonzero(np.r_[True, np.diff(ys) != 0])[-MOST_POINTS:]
-    path = f"M{xs[keep[0]]:.1f} {ys[keep[0]]:.1f}"
-    path += "".join(f"H{xs[at]:.1f}V{ys[at]:.1f}" for at in keep[1:])
-    return f"{path}H{xs[-1]:.1f}"
 
 
 class _Scale:

@@ -12,7 +12,6 @@ import numpy as np
 
 from muster.tune.plots.data import (
     Dot,
-    PlotCurve,
     PlotData,
     explanation,
     headline,
@@ -75,15 +74,13 @@ def _trial(dot: Dot) -> dict[str, Any]:
         "value": None if math.isnan(dot.value) else dot.value,
         "shade": round(dot.shade, 4),
         "parameters": dict(dot.parameters),
-        "curve": None if dot.curve is None else _curve(dot.curve),
-    }
-
-
-def _curve(curve: PlotCurve) -> dict[str, list[float | None]]:
-    return {
-        "iterations": _numbers(curve.iterations),
-        "seconds": _numbers(curve.seconds),
-        "values": _numbers(curve.values),
+        "curve": None
+        if dot.curve is None
+        else {
+            "iterations": _numbers(dot.curve.iterations),
+            "seconds": _numbers(dot.curve.seconds),
+            "values": _numbers(dot.curve.values),
+        },
     }
 
 

@@ -93,7 +93,8 @@ def rate(per_second: float) -> str:
     """
     for count, unit in ((per_second, "s"), (per_second * 60, "min"), (per_second * 3600, "h")):
         if count >= 1 or unit == "h":
-            return f"{_few_digits(count)} trials/{unit}"
+            digits = f"{count:,.0f}" if count >= 10 else f"{count:.1f}".removesuffix(".0")
+            return f"{digits} trials/{unit}"
     raise AssertionError("unreachable: hours take everything")
 
 
@@ -110,10 +111,6 @@ def amount(value: float) -> str:
 def home_relative(path: str, home: str) -> str:
     """Returns `~/...` for paths below the home directory."""
     return f"~{path[len(home) :]}" if home and home != "/" and path.startswith(f"{home}/") else path
-
-
-def _few_digits(count: float) -> str:
-    return f"{count:,.0f}" if count >= 10 else f"{count:.1f}".removesuffix(".0")
 
 
 def _is_float(value: object) -> bool:

@@ -99,7 +99,11 @@ class OutputTap:
         try:
             while not self._drained.is_set() and (data := self._next()) is not None:
                 self._take(data)
-            self._pass_through()
+            if self._rest:
+                _write_all(self._terminal, self._rest)
+            # Copy what processes that outlive the view still write.
+            while data := os.read(self._read, _CHUNK):
+                _write_all(self._terminal, data)
         finally:
             self._drained.set()
             os.close(self._read)
@@ -151,13 +155,6 @@ class OutputTap:
         lines += [line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace") for line in shown]
         if lines:
             self._show(lines)
-
-    def _pass_through(self) -> None:
-        """Copies what processes that outlive the view still write."""
-        if self._rest:
-            _write_all(self._terminal, self._rest)
-        while data := os.read(self._read, _CHUNK):
-            _write_all(self._terminal, data)
 
 
 def flush_streams() -> None:

@@ -77,7 +77,9 @@ class LiveTable:
         names = [shortened(str(trial), 24) for trial in trials]
         self._widths[""] = max(self._widths[""], *(len(name) for name in names), len("trial"))
         fitting = self._fitting(width)
-        lines = [self._header(fitting)]
+        titles = "".join(" " * GAP + self._columns[col].title.rjust(self._widths[col]) for col in fitting)
+        header = f"  {'trial'.ljust(self._widths[''])}  {'status'.ljust(self._status_width)}{titles}"
+        lines = [Text(header, style="dim")]
         for trial, name, row in zip(trials, names, rows, strict=True):
             line = Text().append(f"{self._star if trial is best else ' '} ", style="yellow")
             line.append(name.ljust(self._widths[""]), style="bold" if trial is best else "")
@@ -87,12 +89,6 @@ class LiveTable:
                 line.append(" " * GAP + row[key].rjust(self._widths[key]))
             lines.append(line)
         return lines
-
-    def _header(self, fitting: Sequence[str]) -> Text:
-        titles = "".join(" " * GAP + self._columns[key].title.rjust(self._widths[key]) for key in fitting)
-        return Text(
-            f"  {'trial'.ljust(self._widths[''])}  {'status'.ljust(self._status_width)}{titles}", style="dim"
-        )
 
     def _fitting(self, width: int) -> list[str]:
         """Returns the most important columns that fit beside name and status, in their usual order."""
@@ -208,7 +204,10 @@ class LiveView:
         line = Text()
         if total:
             share = min(1.0, finished / total)
-            line.append_text(self._bar(share, max(8, min(BAR_MAX, width - 44))))
+            room = max(8, min(BAR_MAX, width - 44))
+            done = int(share * room)
+            bar = Text().append(self._glyphs.done * done, style="green")
+            line.append_text(bar.append(self._glyphs.todo * (room - done), style="dim"))
             line.append(f"  {finished:,}/{total:,}  {int(share * 100)}%")
         else:
             line.append(f"{finished:,} trials finished")
@@ -218,11 +217,6 @@ class LiveView:
         if cost := snapshot.info.cost():
             line.append(f"  {cost}", style="dim")
         return line
-
-    def _bar(self, share: float, width: int) -> Text:
-        done = int(share * width)
-        bar = Text().append(self._glyphs.done * done, style="green")
-        return bar.append(self._glyphs.todo * (width - done), style="dim")
 
     def _counts(self, snapshot: ExperimentSnapshot) -> Text:
         shown = [(status, count) for status, count in snapshot.counts.items() if count]
@@ -241,7 +235,8 @@ class LiveView:
             if name != "memory"
         ]
         if used.get("memory"):
-            parts.append(f"memory {_gib(used['memory'])}/{_gib(capacity.get('memory', 0))} GiB")
+            amounts = [f"{count / 2**30:.1f}" for count in (used["memory"], capacity.get("memory", 0))]
+            parts.append(f"memory {'/'.join(amounts)} GiB")
         if snapshot.per_second is not None:
             parts.append(rate(snapshot.per_second))
         return Text("  ".join(parts), style="dim")
@@ -326,7 +321,3 @@ def _fitting_words(words: Sequence[str], width: int) -> str:
 def _tail(path: str, width: int) -> str:
     """Returns the end of a path, which says more than its beginning."""
     return path if len(path) <= width else f"...{path[3 - width :]}"
-
-
-def _gib(count: float) -> str:
-    return f"{count / 2**30:.1f}"

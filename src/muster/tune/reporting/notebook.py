@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
 from muster.trials.metrics import flatten
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.reporting import summary
 from muster.tune.reporting.formats import cell, duration
 from muster.tune.reporting.periodic import PeriodicReporter
@@ -27,7 +27,6 @@ from muster.tune.reporting.tables import (
 if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.analysis import ExperimentAnalysis
-    from muster.tune.analysis.trial_record import TrialRecord
 
 REFRESH_S = 0.5
 Show = Callable[[str], None]
@@ -99,7 +98,13 @@ def page(
         f"<b>{escape(info.name)}</b> <span style='opacity:.6'>{escape(info.searcher)} · "
         f"{escape(info.scheduler)}</span><br><code>{escape(info.directory)}</code>",
         _progress(snapshot),
-        _counts(snapshot),
+        (
+            " · ".join(
+                f"<span style='color:{_COLOURS.get(status, 'inherit')}'>{count:,} {status}</span>"
+                for status, count in snapshot.counts.items()
+                if count
+            )
+        ),
         escape(resource_line(info.capacity, snapshot.used)),
         _best(snapshot),
     ]
@@ -124,14 +129,6 @@ def _progress(snapshot: ExperimentSnapshot) -> str:
         return f"{snapshot.finished:,} trials finished · {words}"
     bar = f"<progress value='{snapshot.finished}' max='{total}'></progress>"
     return f"{bar} {snapshot.finished:,}/{total:,} · {words}"
-
-
-def _counts(snapshot: ExperimentSnapshot) -> str:
-    return " · ".join(
-        f"<span style='color:{_COLOURS.get(status, 'inherit')}'>{count:,} {status}</span>"
-        for status, count in snapshot.counts.items()
-        if count
-    )
 
 
 def _best(snapshot: ExperimentSnapshot) -> str:
@@ -162,7 +159,9 @@ def grid_page(analysis: ExperimentAnalysis) -> str:
     trials = analysis.trials
     shown = best_first(trials, metric, mode)[:GRID_ROWS]
     keys = list(dict.fromkeys(key for trial in shown for key in flatten(trial.config)))
-    own = dict.fromkeys(key for trial in shown for key in flatten(_own_metrics(trial)))
+    results = [trial.last_result.items() for trial in shown]
+    reported = [{name: value for name, value in row if name not in AUTO_RESULT_KEYS} for row in results]
+    own = dict.fromkeys(key for row in reported for key in flatten(row))
     metrics = [metric] if metric in own else list(own)
     rows = [
         [trial.trial_id, trial.status, *(cell(flatten(trial.last_result).get(key)) for key in metrics)]
@@ -179,7 +178,3 @@ def grid_page(analysis: ExperimentAnalysis) -> str:
         f"<span style='color:{_COLOURS['ERROR']}'>✗ {escape(last)}</span>" if failed else "",
     ]
     return f"<div style='{_STYLE}'>{''.join(f'<div>{part}</div>' for part in parts if part)}</div>"
-
-
-def _own_metrics(trial: TrialRecord) -> dict[str, Any]:
-    return {key: value for key, value in trial.last_result.items() if key not in AUTO_RESULT_KEYS}

@@ -134,14 +134,11 @@ class PeriodicReporter(Reporter):
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
         began = self._clock.monotonic()
         if began >= self._pace.due:
-            self._take_turn(began, trials)
-
-    def _take_turn(self, began: float, trials: Sequence[Trial]) -> None:
-        if self._speed is None:  # the first time: restored trials finished before this run
-            self._tally.reset(trials)
-            self._speed = Speed(began, self._tally.finished)
-        self.show(self.snapshot(trials), trials)
-        self._pace.showed(began, self._clock.monotonic())
+            if self._speed is None:  # the first time: restored trials finished before this run
+                self._tally.reset(trials)
+                self._speed = Speed(began, self._tally.finished)
+            self.show(self.snapshot(trials), trials)
+            self._pace.showed(began, self._clock.monotonic())
 
     def snapshot(self, trials: Sequence[Trial]) -> ExperimentSnapshot:
         """Returns a snapshot of this moment; its cost does not grow with the number of trials."""

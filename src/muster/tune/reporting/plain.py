@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from muster.base.clock import Clock
 from muster.base.text import moment
 from muster.trials.metrics import flatten
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.reporting import summary
 from muster.tune.reporting.formats import (
     SafeStream,
@@ -308,7 +308,11 @@ def conclusion(
 
 def result_table(trial: Trial, result: Mapping[str, Any], frame: BoxCharacters) -> str:
     """Returns one result as a table: the keys that muster fills in first, then what the trial reported."""
-    flat = {key: value for key, value in flatten(result).items() if _is_shown(key) and value is not None}
+    flat = {
+        key: value
+        for key, value in flatten(result).items()
+        if key not in HIDDEN and not key.startswith("config/") and value is not None
+    }
     first = [key for key in AUTO_RESULT_KEYS if key in flat]
     rows = [(key, detail(flat[key])) for key in (*first, *(key for key in flat if key not in first))]
     return listed((f"Trial {trial} result",), rows, frame)
@@ -317,10 +321,6 @@ def result_table(trial: Trial, result: Mapping[str, Any], frame: BoxCharacters) 
 def config_table(trial: Trial, frame: BoxCharacters) -> str:
     rows = [(key, detail(value)) for key, value in flatten(trial.config).items()]
     return listed((f"Trial {trial} config",), rows, frame)
-
-
-def _is_shown(key: str) -> bool:
-    return key not in HIDDEN and not key.startswith("config/")
 
 
 def _drawn(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.tables import ALL_UP_TO, PER_STATUS, chosen
-from muster.tune.reporting.tally import ExperimentTally, Failed, ScoreRank
+from muster.tune.reporting.tally import ExperimentTally, FailureLine, ScoreRank
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -29,7 +29,7 @@ class ExperimentSnapshot:
     recent: Sequence[Trial]  # finished, the latest first
     pending: Sequence[Trial]
     paused: Sequence[Trial]
-    failures: Sequence[Failed]  # the latest last
+    failures: Sequence[FailureLine]  # the latest last
     causes: Sequence[tuple[str, int]] = ()  # why trials failed in the end, and how many; only at the end
     used: Mapping[str, float]
     per_second: float | None = None

@@ -81,13 +81,15 @@ def final_rows(
     return kept, more_text(left)
 
 
-def error_table(trials: Sequence[Trial]) -> TrialTable | None:
+def error_table(trials: Sequence[Trial], max_rows: int = ERROR_ROWS) -> TrialTable | None:
     """Returns trials that failed at least once; `*` marks those that succeeded after all."""
     failed = [trial for trial in trials if trial.num_failures or trial.status == "ERROR"]
     if not failed:
         return None
+    marks = ["*" if trial.status == "TERMINATED" else "" for trial in failed[:max_rows]]
     rows = tuple(
-        (_marked(trial), str(trial.num_failures), error_file(trial)) for trial in failed[:ERROR_ROWS]
+        (f"{trial}{mark}", str(trial.num_failures), error_file(trial))
+        for trial, mark in zip(failed, marks, strict=False)
     )
     left = len(failed) - len(rows)
     return TrialTable(
@@ -118,7 +120,3 @@ def error_file(trial: Trial) -> str:
     if not trial.error_filename:
         return ""
     return f"{trial.local_path}/{trial.error_filename}" if trial.local_path else trial.error_filename
-
-
-def _marked(trial: Trial) -> str:
-    return f"{trial}*" if trial.status == "TERMINATED" else str(trial)

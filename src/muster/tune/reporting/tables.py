@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from muster.base.text import padded
 from muster.trials.metrics import flatten, rank_key
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, SHOULD_CHECKPOINT
+from muster.tune.analysis.result_files import AUTO_RESULT_KEYS, SHOULD_CHECKPOINT
 from muster.tune.analysis.tables import number
-from muster.tune.reporting.formats import cell, shortened, wrapped
+from muster.tune.reporting.formats import MAX_NAME, cell, shortened, wrapped
 from muster.tune.reporting.tally import INTERRUPTED, STATUSES, lookup
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class TrialColumns(NamedTuple):
     metrics: Mapping[str, str]
 
 
-def columns_for(trials: Sequence[Trial], parameters: Sequence[str], metric: str | None) -> TrialColumns:
+def columns_for(
+    trials: Sequence[Trial], parameters: Sequence[str], metric: str | None, *, limit: int = INFERRED
+) -> TrialColumns:
     """Returns the searched parameters, the usual metrics that occur, the optimised one, and a few others."""
     flats = [flatten(trial.last_result) for trial in trials]
     metrics = {key: title for key, title in KNOWN_METRICS.items() if any(key in flat for flat in flats)}
@@ -57,7 +60,7 @@ def columns_for(trials: Sequence[Trial], parameters: Sequence[str], metric: str 
         inferred[metric] = wrapped(metric)
     for flat in flats:
         for key, value in flat.items():
-            if len(inferred) >= INFERRED:
+            if len(inferred) >= limit:
                 break
             if key not in _NOT_INFERRED and not key.startswith("config/") and number(value) is not None:
                 inferred.setdefault(key, wrapped(key))
@@ -76,13 +79,13 @@ def status_of(trial: Trial, interrupted: bool) -> str:
     return INTERRUPTED if interrupted and trial.status == "RUNNING" else trial.status
 
 
-def row_of(trial: Trial, columns: TrialColumns, interrupted: bool = False) -> tuple[str, ...]:
-    return (
-        shortened(str(trial)),
-        status_of(trial, interrupted),
-        *(cell(parameter(trial, key)) for key in columns.parameters),
-        *(cell(lookup(trial.last_result, key)) for key in columns.metrics),
-    )
+def row_of(
+    trial: Trial, columns: TrialColumns, interrupted: bool = False, *, max_length: int = MAX_NAME
+) -> tuple[str, ...]:
+    parameters = [parameter(trial, key) for key in columns.parameters]
+    metrics = [lookup(trial.last_result, key) for key in columns.metrics]
+    cells = (shortened(cell(value), max_length) for value in (*parameters, *metrics))
+    return (shortened(str(trial), max_length), status_of(trial, interrupted), *cells)
 
 
 def parameter(trial: Trial, key: str) -> Any:  # noqa: ANN401 - a user's value
@@ -175,22 +178,25 @@ def frame_for(encoding: str | None) -> BoxCharacters:
 
 def framed(headers: Sequence[str], rows: Sequence[Sequence[str]], frame: BoxCharacters = BOX) -> str:
     """Draws a table; columns of numbers are aligned right, the rest left. A header may have two lines."""
-    widths = _widths([*(_lines(headers)), *rows])
-    right = [_is_number_column([row[i] for row in rows]) for i in range(len(headers))]
-    body = [_row(row, widths, right, frame) for row in rows]
-    head = [_row(row, widths, right, frame) for row in _lines(headers)]
-    return _boxed(head, body, widths, frame)
+    split = [header.split("\n") for header in headers]
+    height = max((len(parts) for parts in split), default=1)
+    head = list(zip(*([""] * (height - len(parts)) + parts for parts in split), strict=True))
+    columns = [[row[i] for row in rows if row[i]] for i in range(len(headers))]
+    right = [bool(cells) and all(map(_is_number, cells)) for cells in columns]
+    widths = _widths([*head, *rows])
+    lines = [frame.gap.join(padded(row, widths, right)) for row in (*head, *rows)]
+    return _boxed(lines[:height], lines[height:], widths, frame)
 
 
 def listed(title: Sequence[str], rows: Sequence[tuple[str, str]], frame: BoxCharacters = BOX) -> str:
     """Draws two columns, name and value, below a title of one or two cells."""
-    head = tuple(title) if len(title) == 2 else (title[0], "")
-    widths = _widths([head, *rows]) if len(title) == 2 else _widths(rows)
-    total = max(sum(widths) + len(frame.gap), len(title[0]) if len(title) == 1 else 0)
-    right = [False, False] if len(title) == 2 else [False, True]
-    widths[1] = total - len(frame.gap) - widths[0]
-    first = _row(head, widths, [False, False], frame) if len(title) == 2 else title[0].ljust(total)
-    return _boxed([first], [_row(row, widths, right, frame) for row in rows], widths, frame)
+    is_pair = len(title) == 2
+    widths = _widths([tuple(title), *rows] if is_pair else rows)
+    widths[1] = max(widths[1], 0 if is_pair else len(title[0]) - len(frame.gap) - widths[0])
+    total = sum(widths) + len(frame.gap)
+    head = frame.gap.join(padded(title, widths, [False, False])) if is_pair else title[0].ljust(total)
+    body = [frame.gap.join(padded(row, widths, [False, not is_pair])) for row in rows]
+    return _boxed([head], body, widths, frame)
 
 
 def html_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -212,28 +218,8 @@ def _boxed(head: Sequence[str], body: Sequence[str], widths: Sequence[int], fram
     return "\n".join(shown)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], frame: BoxCharacters) -> str:
-    return frame.gap.join(
-        text.rjust(width) if is_right else text.ljust(width)
-        for text, width, is_right in zip(cells, widths, right, strict=True)
-    )
-
-
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else [0, 0]
-
-
-def _lines(headers: Sequence[str]) -> list[list[str]]:
-    """Returns headers of several lines as rows, aligned at the last one."""
-    split = [header.split("\n") for header in headers]
-    height = max((len(parts) for parts in split), default=1)
-    padded = [[""] * (height - len(parts)) + parts for parts in split]
-    return [[parts[i] for parts in padded] for i in range(height)]
-
-
-def _is_number_column(cells: Sequence[str]) -> bool:
-    shown = [text for text in cells if text]
-    return bool(shown) and all(_is_number(text) for text in shown)
 
 
 def _is_number(text: str) -> bool:

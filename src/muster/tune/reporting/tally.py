@@ -38,8 +38,8 @@ class ScoreRank(NamedTuple):
     trial: Trial
 
 
-class Failed(NamedTuple):
-    """A Failed is the latest failure of a trial, in one line."""
+class FailureLine(NamedTuple):
+    """A FailureLine is the latest failure of a trial, in one line."""
 
     trial: Trial
     message: str
@@ -51,7 +51,7 @@ class ExperimentTally:
     def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
         self.metric = None if mode is None else metric
         self._mode = mode
-        self.failures: dict[str, Failed] = {}
+        self.failures: dict[str, FailureLine] = {}
         self._cause_of: dict[str, str] = {}  # trial to kind and place of its last failure
         self._causes: dict[str, str] = {}  # kind and place to the first message of that kind
         self._clear()
@@ -112,16 +112,14 @@ class ExperimentTally:
         what = last_line(message)
         place = place_of(message)
         shown = f"{what} ({place})" if what and place else what
-        self.failures[trial.trial_id] = Failed(trial, shown)
-        self._note_cause(trial.trial_id, f"{what.partition(':')[0]} {place}" if place else what, shown)
-        if len(self.failures) > KEPT_FAILURES:
-            del self.failures[next(iter(self.failures))]
-
-    def _note_cause(self, trial_id: str, cause: str, shown: str) -> None:
+        self.failures[trial.trial_id] = FailureLine(trial, shown)
+        cause = f"{what.partition(':')[0]} {place}" if place else what
         if cause not in self._causes and len(self._causes) >= KEPT_CAUSES:
             cause, shown = UNKNOWN_CAUSE, UNKNOWN_CAUSE
         self._causes.setdefault(cause, shown)
-        self._cause_of[trial_id] = cause
+        self._cause_of[trial.trial_id] = cause
+        if len(self.failures) > KEPT_FAILURES:
+            del self.failures[next(iter(self.failures))]
 
     def causes(self, trials: Iterable[Trial]) -> list[tuple[str, int]]:
         """Returns why trials failed in the end, the most frequent reason first."""

@@ -12,10 +12,9 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from muster.base.text import counted
-from muster.trials.controller_view import PROMOTED, STOPPED, ControllerView
 from muster.trials.metrics import in_words
 from muster.trials.model import Trial
-from muster.trials.plugins import CONTINUE, PAUSE, STOP
+from muster.trials.plugins import CONTINUE, PAUSE, PROMOTED, STOP, STOPPED, ControllerView
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain, plain_number, refuse
 from muster.tune.schedulers.trial_scheduler import explain, first_waiting
@@ -221,7 +220,10 @@ class PromotionRule:
 
     def choose(self, tune_controller: ControllerView, live: Live, shown: Shown) -> Trial | None:
         """Returns a promotion from the highest rung that has one, else a new trial: get_job of the paper."""
-        trial = self._promotion(tune_controller, shown) or self._new(tune_controller)
+        trial = self._promotion(tune_controller, shown)
+        if trial is None:
+            waiting = first_waiting(tune_controller)
+            trial = waiting if waiting is not None and waiting.status == "PENDING" else None
         if trial is None:
             trial = self._when_nothing_can_run(tune_controller, live)
         if trial is not None:
@@ -237,10 +239,6 @@ class PromotionRule:
                 return trial
         return None
 
-    def _new(self, tune_controller: ControllerView) -> Trial | None:
-        trial = first_waiting(tune_controller)
-        return trial if trial is not None and trial.status == "PENDING" else None
-
     def _when_nothing_can_run(self, tune_controller: ControllerView, live: Live) -> Trial | None:
         """Chooses among paused trials none of which is good enough, when no new ones come.
 
@@ -251,20 +249,27 @@ class PromotionRule:
         if self._any_trial_is_active(tune_controller, live):
             return None
         standings: list[Standing] = []
-        for trial in _resting(tune_controller, live):
-            rung = self._highest(live[trial.trial_id], trial.trial_id)
+        for trial_id, bracket in live.items():
+            trial = tune_controller.get_trial(trial_id)
+            if trial is None or not is_resting(trial):
+                continue
+            rung = self._highest(bracket, trial_id)
             if rung is None:
                 return trial  # paused by something else before its first rung
-            standings.append((rung, rung.rank(trial.trial_id), trial))
+            standings.append((rung, rung.rank(trial_id), trial))
         if not standings:
             return None
         if not tune_controller.search_alg.is_finished():  # type: ignore[attr-defined]
-            worst = _worst(standings)
+            worst = max(standings, key=lambda one: (-one[0].milestone, one[1], one[2].trial_id))[2]
             reason = f"a new trial needs its place, and it was the least promising of {len(standings)} paused"
             explain(tune_controller, worst.trial_id, STOPPED, reason)
             tune_controller.stop_trial(worst)
             return None
-        best = None if self._is_settled else _best(standings)
+        # The trial that got furthest and did best there, unless all of them are NaN.
+        ranked = [one for one in standings if not math.isnan(one[0].scores[one[2].trial_id])]
+        best = None
+        if ranked and not self._is_settled:
+            best = min(ranked, key=lambda one: (-one[0].milestone, one[1], one[2].trial_id))[2]
         if best is None:
             for rung, _, trial in standings:
                 reason = f"it stayed at rung {in_words(rung.milestone)}, and there is nothing more to try"
@@ -321,20 +326,3 @@ def _milestones(parameters: AshaParameters, bracket: int) -> list[float]:
 def _is_active(tune_controller: ControllerView, live: Live, trial_id: str) -> bool:
     trial = tune_controller.get_trial(trial_id) if trial_id in live else None
     return trial is not None and not is_resting(trial)
-
-
-def _resting(tune_controller: ControllerView, live: Live) -> Iterable[Trial]:
-    for trial_id in live:
-        trial = tune_controller.get_trial(trial_id)
-        if trial is not None and is_resting(trial):
-            yield trial
-
-
-def _worst(standings: list[Standing]) -> Trial:
-    return max(standings, key=lambda one: (-one[0].milestone, one[1], one[2].trial_id))[2]
-
-
-def _best(standings: list[Standing]) -> Trial | None:
-    """Returns the trial that got furthest and did best there; None when all of them are NaN."""
-    ranked = [one for one in standings if not math.isnan(one[0].scores[one[2].trial_id])]
-    return min(ranked, key=lambda one: (-one[0].milestone, one[1], one[2].trial_id))[2] if ranked else None

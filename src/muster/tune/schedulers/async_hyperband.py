@@ -9,10 +9,9 @@ from typing import Any
 
 from muster.base.rng import Seed
 from muster.base.text import counted
-from muster.trials.controller_view import PAUSED, PROMOTED, STOPPED, ControllerView
 from muster.trials.metrics import in_words
 from muster.trials.model import Trial
-from muster.trials.plugins import CONTINUE, PAUSE, STOP, Milestone
+from muster.trials.plugins import CONTINUE, PAUSE, PAUSED, PROMOTED, STOP, STOPPED, ControllerView, Milestone
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.asha_promotion import AshaParameters, PromotionRule, Shown
@@ -40,10 +39,7 @@ class RunningPercentile:
             heappush(self._below, -value)
         else:
             heappush(self._above, value)
-        self._balance()
-
-    def _balance(self) -> None:
-        """Makes `_below` end, and `_above` begin, with the neighbours of the percentile."""
+        # Makes `_below` end, and `_above` begin, with the neighbours of the percentile.
         wanted = int((len(self._below) + len(self._above) - 1) * self._fraction) + 1
         while len(self._below) < wanted:
             heappush(self._below, -heappop(self._above))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
+from muster.trials.plugins import ControllerView
 from muster.tune.schedulers.hyperband import HyperBandScheduler
 from muster.tune.schedulers.hyperband_bands import any_member_runs
 from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters
@@ -51,18 +51,16 @@ class HyperBandForBOHB(HyperBandScheduler):
         """
         budget = self._ended_at.pop(trial.trial_id, None)
         if budget is None:
-            budget = self._unasked_budget(trial.trial_id, result)
+            # The milestone, if the last result is the first one there.
+            bracket, time = self._bands.bracket_of(trial.trial_id), result.get(self._time_attr)
+            if bracket is None or trial.trial_id not in bracket.members or not isinstance(time, int | float):
+                budget = None
+            else:
+                is_first = bracket.members[trial.trial_id].time < bracket.milestone <= time
+                budget = bracket.milestone if is_first else None
         if budget is not None:
             result["hyperband_info"] = {"budget": budget}
         super().on_trial_complete(tune_controller, trial, result)
-
-    def _unasked_budget(self, trial_id: str, result: dict[str, Any]) -> int | None:
-        """Returns the milestone, if the last result is the first one there."""
-        bracket, time = self._bands.bracket_of(trial_id), result.get(self._time_attr)
-        if bracket is None or trial_id not in bracket.members or not isinstance(time, int | float):
-            return None
-        is_first = bracket.members[trial_id].time < bracket.milestone <= time
-        return bracket.milestone if is_first else None
 
     def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
         self._ended_at.pop(trial.trial_id, None)

@@ -13,9 +13,8 @@ from contextlib import closing
 from typing import Any, ClassVar
 
 from muster.errors import TuneError
-from muster.trials.controller_view import PAUSED, PROMOTED, STOPPED, ControllerView
 from muster.trials.model import Trial
-from muster.trials.plugins import Milestone, RungToOpen
+from muster.trials.plugins import PAUSED, PROMOTED, STOPPED, ControllerView, Milestone, RungToOpen
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.hyperband_bands import (
     Bands,
@@ -169,7 +168,9 @@ class HyperBandScheduler(MetricScheduler):
 
     def _is_complete(self, tune_controller: ControllerView, bracket: Bracket) -> bool:
         """Returns whether members may be compared: not while more of them are about to come."""
-        return self._bands.is_closed(bracket) or not _gives_more(tune_controller)
+        is_finished = getattr(getattr(tune_controller, "search_alg", None), "is_finished", None)
+        # A controller that cannot say has no more trials.
+        return self._bands.is_closed(bracket) or is_finished is None or is_finished()
 
     def _compare(self, tune_controller: ControllerView, bracket: Bracket, current: Trial | None) -> None:
         """Compares a bracket; a stopped trial is removed, so the hooks that follow find nothing to do."""
@@ -283,9 +284,3 @@ class HyperBandScheduler(MetricScheduler):
         self._set_up(HyperBandParameters(**state["parameters"]))
         super()._from_plain(state)
         self._bands.from_plain(state)
-
-
-def _gives_more(tune_controller: ControllerView) -> bool:
-    """Returns whether the searcher may have more trials; False for a controller that cannot say."""
-    is_finished = getattr(getattr(tune_controller, "search_alg", None), "is_finished", None)
-    return is_finished is not None and not is_finished()

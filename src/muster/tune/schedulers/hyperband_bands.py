@@ -148,7 +148,8 @@ class Bands:
         """Returns the bracket of a trial; a trial without one joins its old bracket, if any, or the next."""
         bracket = self._bracket_of.get(trial_id)
         if bracket is None or bracket.is_over:
-            bracket = self._filling()
+            last = self.brackets[-1] if self.brackets else None  # as in the paper, each is filled once
+            bracket = self._next() if last is None or last.is_full or last.is_over else last
             bracket.given += 1
         if trial_id not in bracket.members:
             bracket.add(trial_id)
@@ -168,11 +169,6 @@ class Bands:
     def expect_again(self, trial_id: str, bracket: Bracket) -> None:
         """Remembers the bracket of a trial that failed, in case it is tried again."""
         self._bracket_of[trial_id] = bracket
-
-    def _filling(self) -> Bracket:
-        """Returns the bracket for the next new trial; as in the paper, each is filled once."""
-        last = self.brackets[-1] if self.brackets else None
-        return self._next() if last is None or last.is_full or last.is_over else last
 
     def _next(self) -> Bracket:
         count = self._parameters.brackets_per_band
@@ -214,13 +210,10 @@ class Bands:
                 if saved is None:
                     self.bands[-1].append(None)
                 else:
-                    self._take_up(saved)
+                    bracket = self._append(saved["s"])
+                    bracket.from_plain(saved)
+                    self._bracket_of.update(dict.fromkeys(bracket.members, bracket))
+                    if bracket.members:
+                        self.open[bracket.number] = bracket
         for trial_id, number in state["failed"].items():
             self._bracket_of[trial_id] = self.brackets[number]
-
-    def _take_up(self, saved: Plain) -> None:
-        bracket = self._append(saved["s"])
-        bracket.from_plain(saved)
-        self._bracket_of.update(dict.fromkeys(bracket.members, bracket))
-        if bracket.members:
-            self.open[bracket.number] = bracket

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from muster.base.text import counted
-from muster.trials.controller_view import PAUSED, STOPPED, ControllerView
 from muster.trials.model import Trial
+from muster.trials.plugins import PAUSED, STOPPED, ControllerView
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain, first_waiting
 
@@ -70,18 +70,19 @@ class Curves:
         curve = self._curves.setdefault(trial_id, ScoreCurve())
         before, curve.last = curve.last, time
         if time < before:
-            self._forget_columns()
+            self._columns.clear()
+            self._column_times.clear()
             curve.cut(time)
         same = self._columns.get(time) if time == before else None
         if same is not None and math.isfinite(curve.mean(time)):
             same.remove(curve.mean(time))
         if time >= self._grace_period:
             curve.append(time, score)
-        if same is not None:
-            _insert(same, curve.mean(time))
         first = bisect_right(self._column_times, before)
-        for column_time in self._column_times[first : bisect_right(self._column_times, time)]:
-            _insert(self._columns[column_time], curve.mean(column_time))
+        passed = self._column_times[first : bisect_right(self._column_times, time)]
+        for column_time in [*passed, *([time] if same is not None else [])]:
+            if math.isfinite(mean := curve.mean(column_time)):
+                self._columns[column_time].add(mean)
 
     def others(self, trial_id: str, time: float) -> Others:
         """Returns how many other trials have a finite mean up to `time`, and the median of these means."""
@@ -106,20 +107,11 @@ class Curves:
             self._known_times.add(time)
         return column
 
-    def _forget_columns(self) -> None:
-        self._columns.clear()
-        self._column_times.clear()
-
     def to_plain(self) -> Plain:
         return {one: (curve.last, curve.times, curve.sums) for one, curve in self._curves.items()}
 
     def from_plain(self, state: Plain) -> None:
         self._curves = {trial_id: ScoreCurve(*saved) for trial_id, saved in state.items()}
-
-
-def _insert(column: Any, mean: float) -> None:  # noqa: ANN401 - as above
-    if math.isfinite(mean):
-        column.add(mean)
 
 
 _ROUNDING = 1e-12  # relative: a mean of equal values may differ from them by so much

@@ -9,8 +9,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from muster.errors import TuneError
-from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
+from muster.trials.plugins import ControllerView
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.pbt import PopulationBasedTraining
 from muster.tune.schedulers.pbt_explore import Config, Path, values_of

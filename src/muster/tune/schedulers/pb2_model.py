@@ -200,21 +200,16 @@ def unlikeliness(values: Array, pairs: Pairs, targets: Array) -> tuple[float, Ar
     factor = cholesky(kernel.with_noise(covariance), lower=True, check_finite=False)
     weights = cho_solve((factor, True), targets, check_finite=False)
     cost = 0.5 * targets @ weights + np.log(factor.diagonal()).sum() + 0.5 * len(targets) * _LOG_2_PI
-    slack = _inverse(factor) - np.outer(weights, weights)  # half of it: how the cost changes with each entry
+    lower = dpotri(factor, lower=1)[0]  # with zeros above, as the factor has them
+    whole = lower + lower.T
+    whole.flat[:: len(whole) + 1] *= 0.5
+    slack = whole - np.outer(weights, weights)  # half of it: how the cost changes with each entry
     by_entry = slack * covariance
     by_variance = by_entry.sum()
     by_scale = np.vdot(by_entry, pairs.squares) / kernel.lengthscale
     by_noise = slack.trace() * kernel.noise
     by_epsilon = np.vdot(by_entry, pairs.apart) * (-0.5 / (1.0 - kernel.epsilon))
     return float(cost), 0.5 * np.array([by_variance, by_scale, by_noise, by_epsilon])
-
-
-def _inverse(factor: Array) -> Array:
-    """Returns the inverse of the matrix that has this lower Cholesky factor."""
-    lower = dpotri(factor, lower=1)[0]  # with zeros above, as the factor has them
-    whole = lower + lower.T
-    whole.flat[:: len(whole) + 1] *= 0.5
-    return whole
 
 
 def window(factor: Array, targets: Array) -> int:

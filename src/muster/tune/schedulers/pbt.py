@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from muster.base.rng import Seed, Stream, global_generators_at
-from muster.trials.controller_view import COPIED, PAUSED, ControllerView
 from muster.trials.metrics import TRAINING_ITERATION, in_words
 from muster.trials.model import CheckpointRef, Trial
-from muster.trials.plugins import Milestone, RungToOpen
+from muster.trials.plugins import COPIED, PAUSED, ControllerView, Milestone, RungToOpen
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers import pbt_explore
@@ -226,7 +225,8 @@ class PopulationBasedTraining(MetricScheduler):
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
         """Carries out planned changes of trials without a process; returns the trial that is most behind."""
-        if self._asked.synch and self._all_wait():
+        is_settled = not self._exploits and len(self._population) > 0
+        if self._asked.synch and is_settled and self._population.least_time() >= self._next_sync:
             self._perturb_all(tune_controller)
         for name in list(self._exploits):
             target = tune_controller.get_trial(name)
@@ -234,18 +234,13 @@ class PopulationBasedTraining(MetricScheduler):
                 self._exploit_when_saved(tune_controller, target)
         below = self._next_sync if self._asked.synch else math.inf
         busy = {*self._exploits, *(exploit.donor_id for exploit in self._exploits.values())}
-        found = self._population.most_behind(
-            lambda name: name not in busy and self._may_run(tune_controller, name), below
-        )
+
+        def may_run(name: str) -> bool:
+            trial = None if name in busy else tune_controller.get_trial(name)
+            return trial is not None and _has_no_process(trial)
+
+        found = self._population.most_behind(may_run, below)
         return None if found is None else tune_controller.get_trial(found)
-
-    def _may_run(self, tune_controller: ControllerView, name: str) -> bool:
-        trial = tune_controller.get_trial(name)
-        return trial is not None and _has_no_process(trial)
-
-    def _all_wait(self) -> bool:
-        is_settled = not self._exploits and len(self._population) > 0
-        return is_settled and self._population.least_time() >= self._next_sync
 
     def _perturb_all(self, tune_controller: ControllerView) -> None:
         population, interval = self._population, self._asked.perturbation_interval

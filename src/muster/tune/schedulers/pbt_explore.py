@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
-from muster.base.foreign import error_text
 from muster.base.rng import Stream, global_generators_at
+from muster.base.untrusted import error_text
 from muster.errors import TuneError
 from muster.trials.metrics import in_words
 from muster.tune.plugin_state import refuse
@@ -108,17 +108,14 @@ def _changed(value: Any, mutation: Any, chances: Chances, stream: Stream) -> tup
     if stream.random() < chances.resample_probability or (is_list and not has_neighbours):
         return drawn(mutation, stream), "resample"
     if is_list:
-        return _shifted(mutation, mutation.index(value), stream)
+        position = mutation.index(value)
+        step, side = ((-1, "left"), (1, "right"))[stream.randrange(2)]
+        moved = min(max(position + step, 0), len(mutation) - 1)
+        return mutation[moved], f"shift {side}" + (" (noop)" if moved == position else "")
     if not isinstance(value, Number):
         return drawn(mutation, stream), "resample"  # cannot be multiplied
     factor = stream.choice(chances.perturbation_factors)
     return _of_type(value, value * factor), f"* {factor}"  # type: ignore[operator]
-
-
-def _shifted(values: Any, position: int, stream: Stream) -> tuple[Any, str]:  # noqa: ANN401
-    step, side = ((-1, "left"), (1, "right"))[stream.randrange(2)]
-    moved = min(max(position + step, 0), len(values) - 1)
-    return values[moved], f"shift {side}" + (" (noop)" if moved == position else "")
 
 
 def _of_type(old: Any, new: Any) -> Any:  # noqa: ANN401 - numbers of any kind

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from muster.trials.controller_view import PAUSED, ControllerView
 from muster.trials.metrics import TRAINING_ITERATION
 from muster.trials.model import Trial
+from muster.trials.plugins import PAUSED, ControllerView
 from muster.trials.states import TrialState
 from muster.tune.schedulers.trial_scheduler import FIFOScheduler, explain
 from muster.tune.search.trial_names import format_vars
@@ -138,13 +138,8 @@ def _rows(policy_file: str) -> list[list[Any]]:
             row = json.loads(line)
         except ValueError as error:
             raise ValueError(f"{where}, line {number} is not valid JSON ({error}): {how}") from error
-        if not _is_row(row):
+        is_row = isinstance(row, list) and len(row) == _ROW_LENGTH and isinstance(row[3], (int, float))
+        if not is_row or not isinstance(row[4], dict) or not isinstance(row[5], dict):
             raise ValueError(f"{where}, line {number} is no list of {_ROW_LENGTH} policy fields: {how}")
         rows.append(row)
     return rows
-
-
-def _is_row(row: Any) -> bool:  # noqa: ANN401 - whatever a file holds
-    if not isinstance(row, list) or len(row) != _ROW_LENGTH:
-        return False
-    return isinstance(row[4], dict) and isinstance(row[5], dict) and isinstance(row[3], (int, float))

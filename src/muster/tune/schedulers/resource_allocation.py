@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from muster.base.resources import SCALE, Resources, to_units
 from muster.trials.checkpoints import metric as named
-from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.plugins import ControllerView
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 
@@ -173,9 +173,15 @@ class DistributeResources:
         if result.get("training_iteration", 0) < 1:
             return None
         base = scheduler.base_trial_resources or trial.placement_group_factory
-        self._check(base)
+        if not self.add_bundles and len(base.bundles) != 1:
+            raise ValueError(
+                f"{type(self).__name__}: trials have {len(base.bundles)} bundles ({base}), and which "
+                "of them grows is unknown: pass add_bundles=True to add bundles, or give trials one"
+            )
         unit, capacity = self._unit(base), tune_controller.occupancy().capacity
-        whole = _rest(capacity, Resources.of(self.reserve_resources))
+        reserved = Resources.of(self.reserve_resources)
+        # Never below 0: whoever reserves more than there is keeps trials at their base.
+        whole = Resources({name: max(0, units - reserved.units(name)) for name, units in capacity.items()})
         claimed, sharers = scheduler.claims(tune_controller)
         free = whole.minus(claimed)
         have = units_above(size_of(base), size_of(trial.placement_group_factory), unit)
@@ -227,13 +233,6 @@ class DistributeResources:
         if self.add_bundles and base.bundles[-1]:
             return Resources.of(base.bundles[-1])
         return Resources.of(GPU=1) if base.required_resources.get("GPU") else Resources.of(CPU=1)
-
-    def _check(self, base: PlacementGroupFactory) -> None:
-        if not self.add_bundles and len(base.bundles) != 1:
-            raise ValueError(
-                f"{type(self).__name__}: trials have {len(base.bundles)} bundles ({base}), and which "
-                "of them grows is unknown: pass add_bundles=True to add bundles, or give trials one"
-            )
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
@@ -307,11 +306,6 @@ def _score(result: Mapping[str, Any], metric: str, sign: float) -> float:
     except (TypeError, ValueError):
         return -math.inf
     return -math.inf if math.isnan(score) else score
-
-
-def _rest(capacity: Resources, reserved: Resources) -> Resources:
-    """Returns what is left, never below 0: who reserves more than there is keeps trials at their base."""
-    return Resources({name: max(0, units - reserved.units(name)) for name, units in capacity.items()})
 
 
 AT_REST = (TrialState.PENDING, TrialState.PAUSED)

@@ -14,9 +14,9 @@ from typing import Any
 
 from muster.base.resources import Resources
 from muster.errors import TuneError
-from muster.trials.controller_view import PAUSED, ControllerView
 from muster.trials.model import Trial
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
+from muster.trials.plugins import PAUSED, ControllerView
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.resource_allocation import (
@@ -117,8 +117,9 @@ class ResourceChangingScheduler(TrialScheduler):
 
         Trials that the base scheduler keeps paused count only when it wants them to continue.
         """
-        wanted = int(self._is_kept_waiting(tune_controller))
-        return self._changes.claims(tune_controller, self._base_trial_resources, wanted)
+        trial = tune_controller.get_trial(self._wanted) if self._wanted else None
+        is_waiting = trial is not None and trial.state is TrialState.PAUSED and trial not in self._changes
+        return self._changes.claims(tune_controller, self._base_trial_resources, int(is_waiting))
 
     # Ray's hooks; what else is passed to them is the base scheduler's.
 
@@ -281,10 +282,6 @@ class ResourceChangingScheduler(TrialScheduler):
 
     # Whether other trials need what is free.
 
-    def _is_kept_waiting(self, tune_controller: ControllerView) -> bool:
-        trial = tune_controller.get_trial(self._wanted) if self._wanted else None
-        return trial is not None and trial.state is TrialState.PAUSED and trial not in self._changes
-
     def _note_wanted(self, tune_controller: ControllerView, chosen: Trial | None) -> None:
         """Notes whether the base scheduler's choice found no space. A restore has to learn the same here."""
         if not self._changes.others_paused(tune_controller):
@@ -312,8 +309,11 @@ class ResourceChangingScheduler(TrialScheduler):
         if isinstance(answer, Mapping):
             return resource_dict_to_bundles(answer)
         raise TuneError(
-            f"ResourceChangingScheduler: the resources_allocation_function {self._allocate!r} returned "
-            f"{answer!r}; return a PlacementGroupFactory, or None for no change"
+            (
+                f"ResourceChangingScheduler: the resources_allocation_function {self._allocate!r} returned "
+                f"{answer!r}"
+            ),
+            fix="return a PlacementGroupFactory, or None for no change",
         )
 
     def _warn_of_too_much(self, trial: Trial, new: PlacementGroupFactory, capacity: Resources) -> None:

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 
 from muster.errors import TuneError
 from muster.trials import plugins
-from muster.trials.controller_view import ControllerView
 from muster.trials.metrics import DEFAULT_METRIC, in_words
 from muster.trials.model import Trial
-from muster.trials.plugins import Milestone
+from muster.trials.plugins import ControllerView, Milestone
 from muster.tune.plugin_state import PluginState, restore_by_path, saved_by_path
 
 __all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]

@@ -74,12 +74,12 @@ class BasicVariantGenerator(SearchAlgorithm):
     @property
     def total_samples(self) -> int:
         """Returns the planned trials; grids nested in choices are counted when they have been made."""
-        return sum(self._expected(i) for i in range(len(self._experiments)))
-
-    def _expected(self, position: int) -> int:
-        made = self._made[position] if position < len(self._made) else 0
-        planned = self._experiments[position].planned
-        return made if position < self._position or self._is_finished else max(made, planned)
+        total = 0
+        for position, experiment in enumerate(self._experiments):
+            made = self._made[position] if position < len(self._made) else 0
+            is_over = position < self._position or self._is_finished
+            total += made if is_over else max(made, experiment.planned)
+        return total
 
     def add_configurations(self, experiments: Experiments) -> None:
         for template in as_templates(experiments):
@@ -246,7 +246,7 @@ def _decoded(state: bytes) -> dict[str, Any]:
         raise RestoreError(f"BasicVariantGenerator: this is not a saved state of it ({error})") from error
     if version != 1:
         raise RestoreError(
-            f"BasicVariantGenerator: its state has version {version}; this muster reads version 1"
+            f"BasicVariantGenerator: its state has version {version}", fix="this muster reads version 1"
         )
     return dict(saved)
 

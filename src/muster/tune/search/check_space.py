@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from muster.base.foreign import rays_own
+from muster.base.untrusted import ray_object_hint
 from muster.tune.search.paths import Path, children, is_container
 from muster.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, grid_bounds
 
@@ -28,11 +28,7 @@ def check_space(space: Mapping[str, Any], where: str = "param_space") -> None:
         if isinstance(value, Domain):
             fault = _fault(value)
         else:
-            fault = (
-                _grid_fault(path, value)
-                if isinstance(value, dict)
-                else _uncalled(value) or _rays_domain(value)
-            )
+            fault = _grid_fault(path, value) if isinstance(value, dict) else _not_a_value(value)
             size = _size(value)
             if size >= LARGE:
                 large.append((place, f"a {type(value).__name__} of {size / 1e6:.0f} MB"))
@@ -106,18 +102,14 @@ def _grid_fault(path: Path, value: Mapping[str, Any]) -> str:
     return ""
 
 
-def _uncalled(value: Any) -> str:  # noqa: ANN401
-    if getattr(value, "__module__", None) != "muster.tune.search.space" or not callable(value):
-        return ""
-    return f"is the function {value.__name__} itself; call it, e.g. tune.{value.__name__}(...)"
-
-
-def _rays_domain(value: Any) -> str:  # noqa: ANN401
-    """Returns what to do about a domain of Ray Tune, which would be a constant here."""
-    if not rays_own(value, ("ray.tune.search.",)):
-        return ""
-    what = f"{type(value).__name__} is a domain of Ray's own"
-    return f"{what}: make it with muster's tune (`muster compat SCRIPT` shows where Ray's is imported)"
+def _not_a_value(value: Any) -> str:  # noqa: ANN401
+    """Returns what to do about a function that was not called, or a domain of Ray Tune; "" for a value."""
+    if getattr(value, "__module__", None) == "muster.tune.search.space" and callable(value):
+        return f"is the function {value.__name__} itself; call it, e.g. tune.{value.__name__}(...)"
+    if ray_object_hint(value, ("ray.tune.search.",)):  # it would be a constant here
+        what = f"{type(value).__name__} is a domain of Ray's own"
+        return f"{what}: make it with muster's tune (`muster compat SCRIPT` shows where Ray's is imported)"
+    return ""
 
 
 def _size(value: Any) -> int:  # noqa: ANN401 - whatever a user puts into a space

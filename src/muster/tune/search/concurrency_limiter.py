@@ -54,14 +54,11 @@ class ConcurrencyLimiter(Wrapper):
         elif self.batch:
             self.cached_results[trial_id] = (result, error)
             if len(self.cached_results) == len(self.live_trials):
-                self._flush()
+                withheld, self.cached_results, self.live_trials = self.cached_results, {}, {}
+                for cached_id, (cached, failed) in withheld.items():
+                    self.searcher.on_trial_complete(cached_id, result=cached, error=failed)
         else:
             del self.live_trials[trial_id]
-            self.searcher.on_trial_complete(trial_id, result=result, error=error)
-
-    def _flush(self) -> None:
-        withheld, self.cached_results, self.live_trials = self.cached_results, {}, {}
-        for trial_id, (result, error) in withheld.items():
             self.searcher.on_trial_complete(trial_id, result=result, error=error)
 
     def get_state(self) -> dict[str, Any]:

@@ -237,8 +237,8 @@ class LibrarySearcher(SpaceSearcher):
         saved = pickle.loads(state)
         if saved["searcher"] != type(self).__name__:
             raise RestoreError(
-                f"{type(self).__name__}: the saved state is of {saved['searcher']}; "
-                "pass what the first run had"
+                f"{type(self).__name__}: the saved state is of {saved['searcher']}",
+                fix="pass what the first run had",
             )
         self.set_state(saved["attributes"])
         if self._is_started:

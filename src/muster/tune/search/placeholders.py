@@ -75,20 +75,16 @@ def inject_placeholders(space: Any, placeholders: Placeholders, path: Path = ())
     if isinstance(space, Function):
         return placeholders.put(FUNCTION, path, space)
     if isinstance(space, Categorical):
-        return _with_options(space, placeholders, path)
+        new = copy.copy(space)
+        new.categories = [
+            inject_placeholders(v, placeholders, (*path, i)) for i, v in enumerate(space.categories)
+        ]
+        return new
     return space if isinstance(space, Domain) else placeholders.put(REFERENCE, path, space)
 
 
 def is_sole_key(node: dict[Any, Any], key: str) -> bool:
     return len(node) == 1 and key in node
-
-
-def _with_options(domain: Categorical, placeholders: Placeholders, path: Path) -> Categorical:
-    new = copy.copy(domain)
-    new.categories = [
-        inject_placeholders(v, placeholders, (*path, i)) for i, v in enumerate(domain.categories)
-    ]
-    return new
 
 
 class _Options(Sequence[Any]):
@@ -139,7 +135,7 @@ def _renewed(
             found = placeholders.put_back(value, place, functions)
             if not _holds_placeholder(found):  # else the space has something else there now
                 objects[place] = found
-    kept = {path: at(config, path) for path in functions if _is_plain(config, path)}
+    kept = {path: at(config, path) for path in functions if isinstance(at(config, path), _PRIMITIVES)}
     renewed: dict[str, Any] = filled(filled(config, objects), kept)
     again = {path: each for path, each in functions.items() if path not in kept}
     return dict(resolve_functions(renewed, again)) if again else renewed
@@ -178,8 +174,3 @@ def _has(config: Any, path: Path) -> bool:  # noqa: ANN401
     except (KeyError, IndexError, TypeError):
         return False
     return True
-
-
-def _is_plain(config: Any, path: Path) -> bool:  # noqa: ANN401
-    """Returns whether a value need not be made anew."""
-    return isinstance(at(config, path), _PRIMITIVES)

@@ -44,7 +44,11 @@ class RandomStream:
 
     def state(self) -> State:
         """Returns the position of the stream, in numpy's form; `as_plain` makes it fit for JSON."""
-        return _raw_state(self.rng)
+        import numpy as np
+
+        if isinstance(self.rng, np.random.RandomState):
+            return {"legacy": True, **dict(self.rng.get_state(legacy=False))}
+        return {"legacy": False, **dict(self.rng.bit_generator.state)}
 
     def saved(self) -> State:
         """Returns the position as JSON for a state file; it is fixed from now on even if nothing was drawn.
@@ -63,14 +67,6 @@ class RandomStream:
             self._given, self._rng = state["seed"], None
         else:
             self._rng = _rng_at(state)
-
-
-def _raw_state(rng: Rng) -> State:
-    import numpy as np
-
-    if isinstance(rng, np.random.RandomState):
-        return {"legacy": True, **dict(rng.get_state(legacy=False))}
-    return {"legacy": False, **dict(rng.bit_generator.state)}
 
 
 def as_plain(value: Any) -> Any:  # noqa: ANN401 - numpy's own nested state

@@ -93,11 +93,12 @@ class Repeater(Wrapper):
         group.completed += 1
         if group.completed == group.size:
             scores = [scores for scores in group.results.values() if scores is not None]
-            self.searcher.on_trial_complete(group.first, result=self._mean(scores), error=error)
-
-    def _mean(self, results: list[dict[str, Any]]) -> dict[str, Any]:
-        metrics = self.metric if isinstance(self.metric, (list, tuple)) else [self.metric]
-        return {metric: _nan_mean([r.get(metric, math.nan) for r in results]) for metric in metrics}
+            metrics = self.metric if isinstance(self.metric, (list, tuple)) else [self.metric]
+            means: dict[str, Any] = {}
+            for metric in metrics:
+                known = [score[metric] for score in scores if not math.isnan(score.get(metric, math.nan))]
+                means[metric] = sum(known) / len(known) if known else math.nan
+            self.searcher.on_trial_complete(group.first, result=means, error=error)
 
     def get_state(self) -> dict[str, Any]:
         """Returns the groups that are not complete, and the settings, which a new Repeater takes over."""
@@ -108,8 +109,3 @@ class Repeater(Wrapper):
         self._filling, self._group_of = state["filling"], state["group_of"]
         self.repeat = state.get("repeat", self.repeat)  # states of older versions lack them
         self._set_index = state.get("set_index", self._set_index)
-
-
-def _nan_mean(values: list[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan

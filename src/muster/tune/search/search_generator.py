@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, msgpack
 
-from muster.base.foreign import message_text
 from muster.base.ids import IdSource, RandomIds
+from muster.base.untrusted import message_text
 from muster.errors import MusterError, RestoreError, TuneError, as_plugin_error
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
@@ -91,7 +91,8 @@ class SearchGenerator(SearchAlgorithm):
     def next_trial(self) -> Trial | None:
         if self._template is None or self.is_finished():
             return None
-        trial_id = self._next_id()
+        # The id stays the same until a trial is made of it, also after None or a crash.
+        trial_id = f"{(self._own_root() + self._counter * _ID_STEP) % 2**32:08x}"
         suggestion = self._ask("suggest", trial_id)
         if suggestion is None:
             return None
@@ -103,18 +104,11 @@ class SearchGenerator(SearchAlgorithm):
                 f"the searcher {self._name} suggested {suggestion!r}: suggest() must return a dict, "
                 "None (ask again later) or Searcher.FINISHED"
             )
-        return self._made(self._template, trial_id, suggestion)
-
-    def _made(self, template: TrialTemplate, trial_id: str, suggestion: dict[str, Any]) -> Trial:
         self._counter += 1
         config = _merged(self._config, suggestion)
         tag = f"{self._counter}_{format_vars(flattened(config))}"
         evaluated = {flat_name(path): value for path, value in flattened(suggestion).items()}
-        return template.make(trial_id, self._placeholders.resolve(config), evaluated, tag)
-
-    def _next_id(self) -> str:
-        """Returns the next id, the same until a trial is made of it, also after None or a crash."""
-        return f"{(self._own_root() + self._counter * _ID_STEP) % 2**32:08x}"
+        return self._template.make(trial_id, self._placeholders.resolve(config), evaluated, tag)
 
     def _own_root(self) -> int:
         if self._root is None:
@@ -176,7 +170,7 @@ class SearchGenerator(SearchAlgorithm):
             raise RestoreError(f"SearchGenerator: this is not a saved state of it ({error})") from error
         if saved.version != 1:
             raise RestoreError(
-                f"SearchGenerator: its state has version {saved.version}; this muster reads version 1"
+                f"SearchGenerator: its state has version {saved.version}", fix="this muster reads version 1"
             )
         self._root, self._counter = saved.root, saved.counter
         self._num_samples, self._is_finished = saved.num_samples, saved.is_finished

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from muster.base import by_value
-from muster.base.foreign import error_text
+from muster.base.untrusted import error_text
 from muster.errors import MusterError, RestoreError, TuneError, public, public_constructor
 from muster.trials.metrics import flatten
 from muster.trials.model import Trial
@@ -185,20 +185,18 @@ class Searcher:
     def restore_from_dir(self, checkpoint_dir: str) -> None:
         """Reads the newest state file of a directory, or what an experiment saved in its own."""
         found = newest_state_file(checkpoint_dir, self.CKPT_FILE_TMPL.split("-{}", maxsplit=1)[0])
-        state = _stored_state(checkpoint_dir) if found is None else found.read_bytes()
+        state: bytes | None = None
+        if found is not None:
+            state = found.read_bytes()
+        elif (saved := stored_search_state(checkpoint_dir)) is not None:
+            parts = msgspec.msgpack.decode(saved)  # of a SearchGenerator
+            state = parts.get("searcher") if isinstance(parts, dict) else None
         if state is None:
             raise RuntimeError(
                 f"{checkpoint_dir} has no {self.CKPT_FILE_TMPL.format('*')} and is not an experiment of a "
                 "searcher: nothing to restore"
             )
         restore_searcher(self, state)
-
-
-def _stored_state(directory: str) -> bytes | None:
-    saved = stored_search_state(directory)
-    parts = {} if saved is None else msgspec.msgpack.decode(saved)  # of a SearchGenerator
-    found: bytes | None = parts.get("searcher") if isinstance(parts, dict) else None
-    return found
 
 
 def check_metric_and_mode(metric: Any, mode: Any) -> None:  # noqa: ANN401 - users may pass anything

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from muster.base.foreign import message_text
+from muster.base.untrusted import message_text
 from muster.tune.search.paths import Path, at, children, filled, flat_name, is_container, sort_key
 from muster.tune.search.random_stream import RandomStream, State, as_plain
 from muster.tune.search.sample import Categorical, Domain, Float, Function, Integer
@@ -199,7 +199,10 @@ class VariantCursor(Iterator[Variant]):
                 continue
             spec, deeper = self._take(level)
             if not deeper:
-                return self._resolved_vars(spec), spec
+                # Always the final value. Ray shows a choice's container before its inner values are drawn, so
+                # that tags held addresses of objects, and compares values that can disagree.
+                paths = dict.fromkeys(path for open_level in self._levels for path in open_level.open.paths)
+                return {path: at(spec, path) for path in paths}, spec
             self._levels.append(_Level(spec, deeper))
         raise StopIteration
 
@@ -251,12 +254,6 @@ class VariantCursor(Iterator[Variant]):
         if self._is_constant:
             level.constants = drawn
         return drawn
-
-    def _resolved_vars(self, spec: Any) -> dict[Path, Any]:  # noqa: ANN401
-        # Always the final value. Ray shows a choice's container before its inner values are drawn, so that
-        # tags held addresses of objects, and compares values that can disagree; looked up, they cannot.
-        paths = dict.fromkeys(path for level in self._levels for path in level.open.paths)
-        return {path: at(spec, path) for path in paths}
 
 
 def _call_with_spec(path: Path, function: Function, spec: Any) -> Any:  # noqa: ANN401

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from muster.base.clock import Clock
-from muster.base.foreign import rays_own
+from muster.base.untrusted import ray_object_hint
 from muster.errors import TuneError
 from muster.tune.stopper.stopper import CombinedStopper, Stopper
 from muster.tune.stopper.timeout import TimeoutStopper
@@ -45,7 +45,7 @@ class FunctionStopper(Stopper):
             imitates = f"{fn!r} has stop_all but is not a Stopper: let its class extend muster.tune.Stopper"
             if isinstance(fn, type) and issubclass(fn, Stopper):
                 imitates = f"{fn.__name__} is a class; pass an object of it, {fn.__name__}(...)"
-            raise ValueError(f"stop: {rays_own(fn) or imitates}")
+            raise ValueError(f"stop: {ray_object_hint(fn) or imitates}")
         return is_function
 
 

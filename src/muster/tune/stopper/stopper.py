@@ -99,8 +99,8 @@ class CombinedStopper(Stopper):
         saved = self._checked(state)["stoppers"]
         if len(saved) != len(self._stoppers):
             raise RestoreError(
-                f"CombinedStopper: {len(saved)} stoppers were saved, now there are {len(self._stoppers)}; "
-                "pass the same ones in the same order"
+                f"CombinedStopper: {len(saved)} stoppers were saved, now there are {len(self._stoppers)}",
+                fix="pass the same ones in the same order",
             )
         for stopper, one in zip(self._stoppers, saved, strict=True):
             stopper.restore_state(base64.b64decode(one), trials)

@@ -52,17 +52,15 @@ class TrialPlateauStopper(Stopper):
         if last is None:
             last = self._last[trial_id] = deque(maxlen=self._num_results)
         last.append(value)
-        if seen < self._grace_period or len(last) < self._num_results or not self._is_past_threshold(value):
+        if seen < self._grace_period or len(last) < self._num_results:
+            return False
+        limit = self._threshold
+        if limit is not None and (value > limit if self._mode == "min" else value < limit):
             return False
         return spread(last) < self._std
 
     def why(self, trial_id: str = "") -> str:
         return f"the last {self._num_results} values of {self._metric} spread by less than {self._std:g}"
-
-    def _is_past_threshold(self, value: float) -> bool:
-        if self._threshold is None:
-            return True
-        return value <= self._threshold if self._mode == "min" else value >= self._threshold
 
     def stop_all(self) -> bool:
         return False

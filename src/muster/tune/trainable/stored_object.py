@@ -21,13 +21,13 @@ from typing import Any
 
 from muster.base import by_value
 from muster.base.clock import SystemClock
-from muster.base.foreign import error_text
+from muster.base.untrusted import error_text
 from muster.errors import StoreError, TuneError
 from muster.host.atomic_write import replacing
 from muster.host.scratch_directory import ScratchDirectory
 from muster.session.session import current
 from muster.stores.storage import PARAMETERS, Storage, with_retries
-from muster.tune.trainable.packing import keep_owners_of_refs
+from muster.tune.trainable.function_trainable import keep_owners_of_refs
 
 SMALL = 16 * 1024  # bytes that may as well travel with the code
 _ALIGN = 64  # what numpy likes its data to begin at
@@ -180,8 +180,8 @@ def _written(parts: list[Any], name: str) -> str:
     except OSError as error:
         size = sum(map(len, parts)) / 1e6
         raise TuneError(
-            f"with_parameters: {name} ({size:.0f} MB) cannot be written to {folder} ({error}); "
-            "free some space there, or set TMPDIR to a directory with more"
+            f"with_parameters: {name} ({size:.0f} MB) cannot be written to {folder} ({error})",
+            fix="free some space there, or set TMPDIR to a directory with more",
         ) from error
     return path
 
@@ -193,8 +193,8 @@ def _mapped(path: str, name: str) -> Any:  # noqa: ANN401
             view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
     except OSError as error:
         raise TuneError(
-            f"with_parameters: {name} cannot be read here ({error}); Tuner.restore(path, "
-            f"trainable=tune.with_parameters(..., {name}=...)) passes it again"
+            f"with_parameters: {name} cannot be read here ({error})",
+            fix=(f"Tuner.restore(path, trainable=tune.with_parameters(..., {name}=...)) passes it again"),
         ) from error
     size = int.from_bytes(view[:8], "little")
     place = 8 + size

@@ -283,7 +283,9 @@ class Trainable:
             kept = folder if self._storage is None else publish_next(folder, self._storage)
         finally:
             if checkpoint_dir is None and (self._storage is not None or not os.listdir(folder)):
-                _remove(folder)
+                import shutil
+
+                shutil.rmtree(folder, ignore_errors=True)
         return TrainingResult(Checkpoint(kept), {**self._last_result, **self.get_state()})
 
     def restore(self, checkpoint_path: TrainingResult | Checkpoint | str | os.PathLike[str]) -> None:
@@ -332,9 +334,3 @@ class Trainable:
         who.node_ip, who.pid = self.get_current_ip_pid()
         who.hostname = hostname()
         return who
-
-
-def _remove(folder: str) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)

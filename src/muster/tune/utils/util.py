@@ -14,8 +14,7 @@ from muster.base.clock import Clock, SystemClock
 from muster.host.machine import environment
 from muster.tune.execution.paths import dated
 from muster.tune.registry import get_trainable
-from muster.tune.trainable.function_trainable import is_trainable_class, trainable_name
-from muster.tune.trainable.packing import culprits
+from muster.tune.trainable.function_trainable import culprits, is_trainable_class, trainable_name
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +166,8 @@ def flatten_dict(
     ahead: deque[tuple[str, Any]] = deque([("", dt)])
     while ahead:
         prefix, container = ahead.popleft()
-        for key, value in _items(container):
+        for name, value in container.items() if isinstance(container, Mapping) else enumerate(container):
+            key = str(name)
             if prevent_delimiter and delimiter in key:
                 raise ValueError(
                     f"the key {key!r} contains {delimiter!r}, which separates the levels: rename it"
@@ -177,11 +177,6 @@ def flatten_dict(
             else:
                 flat[prefix + key] = value
     return flat
-
-
-def _items(container: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - dict or list
-    pairs = container.items() if isinstance(container, Mapping) else enumerate(container)
-    return [(str(key), value) for key, value in pairs]
 
 
 def unflatten_dict(dt: Mapping[str, Any], delimiter: str = "/") -> Nested:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[4]
 
 def wait_until_gone(pid):
     deadline = time.monotonic() + 20
-    while (found := find(pid)) is not None and found.lives:
+    while (found := find(pid)) is not None and found.is_alive:
         assert time.monotonic() < deadline, "the process that writes logs outlived its driver"
         time.sleep(0.002)
 

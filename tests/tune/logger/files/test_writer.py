@@ -108,7 +108,7 @@ def test_a_full_disk_leaves_no_torn_row_and_is_tried_again(tmp_path, monkeypatch
         writer.row(log, JSON, {"n": n})
     assert not writer.flush(10)
     assert numbers(path) == [1]
-    assert any("No space left" in problem for problem in writer.take_problems())
+    assert any(os.strerror(errno.ENOSPC) in problem for problem in writer.take_problems())
     room[0] = 10_000
     assert writer.close(10)
     assert numbers(path) == [1, 2, 3, 4]
@@ -157,7 +157,7 @@ def test_a_disk_that_stands_still_costs_rows_but_not_the_experiment(tmp_path, mo
     assert kept[:9] == list(range(9))
     assert kept == sorted(kept)
     assert len(kept) < 30
-    assert f"{1000 - len(kept)} results were not logged: the disk could not keep up" in writer.take_problems()
+    assert any(problem.startswith(f"{1000 - len(kept)} ") for problem in writer.take_problems())
 
 
 def test_few_files_are_open_at_a_time_and_all_rows_arrive(tmp_path):

@@ -40,7 +40,9 @@ class Packer:
             log, kinds, what, at = entry
             try:
                 if not log.number:
-                    self._open(log, out)
+                    self._last_number += 1
+                    log.number = self._last_number
+                    out.append((log.number, 0, _OPEN, log.directory, log.hand_over()))
                 if not kinds:
                     self._order(log, what, out)
                     continue
@@ -56,15 +58,12 @@ class Packer:
                 if _SCALARS.issuperset(map(type, values)):
                     add((log.number, kinds, at, number, values))
                 else:
-                    add((log.number, kinds, at, number, *_split_non_plain(values)))
+                    others: list[NonPlain] = []  # what belongs where a value is not plain, and None is
+                    plain = [_plain_value(value, (place,), others) for place, value in enumerate(values)]
+                    add((log.number, kinds, at, number, plain, others))
             except Exception as error:  # noqa: BLE001 - a user's value may do anything when it is turned into text
                 self._report_problem(log.directory, error)
         return pack(out)
-
-    def _open(self, log: TrialLog, out: list[tuple[Any, ...]]) -> None:
-        self._last_number += 1
-        log.number = self._last_number
-        out.append((log.number, 0, _OPEN, log.directory, log.hand_over()))
 
     def _schema(self, row: dict[Any, Any], out: list[tuple[Any, ...]]) -> tuple[int, int]:
         if len(self._schemas) >= _MOST_SCHEMAS:
@@ -149,12 +148,6 @@ class Unpacker:
 
 def _plain_key(key: object) -> Any:  # noqa: ANN401 - plain
     return key if type(key) in _KEYS else str(key)
-
-
-def _split_non_plain(values: list[Any]) -> tuple[list[Any], list[NonPlain]]:
-    """Returns values with None where they are not plain, and what belongs there."""
-    others: list[NonPlain] = []
-    return [_plain_value(value, (at,), others) for at, value in enumerate(values)], others
 
 
 def _plain_value(value: Any, path: tuple[Any, ...], others: list[NonPlain]) -> Any:  # noqa: ANN401

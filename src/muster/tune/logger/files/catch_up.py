@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from muster.tune.logger.files.failure_files import failure_text, pickled_failure
+from muster.tune.logger.files.writer import failure_text, pickled_failure
 from muster.tune.logger.logger import restored_iteration, trial_directory
 
 if TYPE_CHECKING:

@@ -159,7 +159,9 @@ class RowEncoder:
         for row, config in zip(rows, configs, strict=True):
             if type(config) is dict:
                 if config is not self._config:
-                    self._learn(config)
+                    text = encode(shortened(config))
+                    # A config changes as a whole (PBT gives a new one), never in place: compare identities.
+                    self._config, self._raw, self._nulls = config, msgspec.Raw(text), text.count(b"null")
                 row["config"] = self._raw
                 nulls += self._nulls
             if row.get("checkpoint_dir_name", nulls) is None:
@@ -180,8 +182,3 @@ class RowEncoder:
         except _REFUSED:
             return None
         return data if data.count(b"null") == nulls and data.isascii() else None
-
-    def _learn(self, config: object) -> None:
-        text = encode(shortened(config))
-        # A config changes as a whole (PBT gives a new one), never in place: its identity stands for it.
-        self._config, self._raw, self._nulls = config, msgspec.Raw(text), text.count(b"null")

@@ -41,9 +41,12 @@ def last_iteration(path: str) -> int | None:
     data = content(path)
     if path.endswith(".csv"):
         records = records_of(data)
-        return _csv_iteration(records[-1], _column(records)) if len(records) > 1 else None
+        if len(records) < 2:
+            return None
+        last = dict(zip(fields_of(records[0]), fields_of(records[-1]), strict=False))
+        return _number(last.get(ITERATION))
     lines = data.splitlines()
-    return _json_iteration(lines[-1]) if lines else None
+    return _number((_parsed(lines[-1]) or {}).get(ITERATION)) if lines else None
 
 
 def iteration_of(row: Row) -> int:
@@ -75,26 +78,12 @@ def _cut_csv(data: bytes, rows: int | None) -> int:
     return sum(map(len, records if rows is None else records[: rows + 1]))  # the header is one of them
 
 
-def _column(records: Sequence[bytes]) -> int | None:
-    header = fields_of(records[0]) if records else []
-    return header.index(ITERATION) if ITERATION in header else None
-
-
-def _csv_iteration(record: bytes, column: int | None) -> int | None:
-    fields = fields_of(record)
-    return _number(fields[column]) if column is not None and column < len(fields) else None
-
-
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
     except ValueError:
         return None
     return row if isinstance(row, dict) else None
-
-
-def _json_iteration(line: bytes) -> int | None:
-    return _number((_parsed(line) or {}).get(ITERATION))
 
 
 def _number(value: Any) -> int | None:  # noqa: ANN401 - as read from a file

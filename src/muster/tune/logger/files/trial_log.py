@@ -127,7 +127,11 @@ class TrialLog:
         """
         rows, iteration = after
         self.ended = False
-        self._flush(context)
+        self.encode_rows(context)
+        try:
+            self.write(context)
+        except OSError as error:
+            context.report_problem(self.directory, error)
         self._is_new = not (os.path.exists(self._path(RESULTS)) or os.path.exists(self._path(PROGRESS)))
         if self._is_new:
             self._table = Table()
@@ -230,7 +234,9 @@ class TrialLog:
         except Exception as error:  # noqa: BLE001 - a user's value may do anything when it is turned into text
             if len(rows) == 1:
                 context.report_problem(self._path(RESULTS), error)
-                self._encode(context, [_writable(rows[0])])
+                kinds, result, at = rows[0]  # rows are counted, so none may be missing: its plain values
+                plain = {str(key): value for key, value in result.items() if type(value) in SCALARS}
+                self._encode(context, [(kinds, plain, at)])
                 return
             for row in rows:
                 self.rows = [row]
@@ -268,13 +274,6 @@ class TrialLog:
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
-
-    def _flush(self, context: WriterContext) -> None:
-        self.encode_rows(context)
-        try:
-            self.write(context)
-        except OSError as error:
-            context.report_problem(self.directory, error)
 
     def _repair(self, context: WriterContext, rows: int | None) -> None:
         try:
@@ -383,12 +382,6 @@ _VERBS: dict[str, Callable[..., None]] = {
     "fail": TrialLog.fail,
     "end": TrialLog.end,
 }
-
-
-def _writable(row: Row) -> Row:
-    """Returns the plain values of a row that cannot be written: rows are counted, so none may be missing."""
-    kinds, result, at = row
-    return kinds, {str(key): value for key, value in result.items() if type(value) in SCALARS}, at
 
 
 def _rows_before_a_cut(entries: Sequence[Entry]) -> list[Row]:

@@ -7,15 +7,32 @@ a separate process, to which the thread then only forwards.
 from __future__ import annotations
 
 import logging
+import pickle
 import threading
+import time  # only for formatting; the time is read from a Clock
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.base.clock import Clock, SystemClock
-from muster.tune.logger.files.trial_log import Entry, Order, Position, TrialLog
+from muster.errors import TuneError
+from muster.tune.callback import Callback
+from muster.tune.logger.files.trial_log import (
+    CSV,
+    ERRORS,
+    JSON,
+    PICKLED_ERROR,
+    TBX,
+    Entry,
+    Order,
+    Position,
+    TrialLog,
+)
 from muster.tune.logger.files.write import FileWriter, Problems
+from muster.tune.logger.logger import LoggerCallback, restored_iteration, trial_directory
 
 if TYPE_CHECKING:
+    from muster.trials.events import TrialFailure
+    from muster.trials.model import Trial
     from muster.tune.logger.files.writer_process import Forwarder
 
 logger = logging.getLogger(__name__)
@@ -103,7 +120,10 @@ class LogWriter:
     def take_problems(self) -> tuple[str, ...]:
         """Returns what went wrong since the last call, one line for each cause."""
         dropped, self._dropped = self._dropped, 0
-        messages = [_problem_text(*problem) for problem in self._problems.take()]
+        messages = [
+            f"{path}: {reason}{f' and {count - 1} more times' if count > 1 else ''}"
+            for reason, path, count in self._problems.take()
+        ]
         if dropped:
             messages.append(f"{dropped} results were not logged: the disk could not keep up")
         return tuple(messages)
@@ -171,7 +191,10 @@ class LogWriter:
 
     def _run(self) -> None:
         while True:
-            self._wait()
+            forwarder = self._forwarder
+            if forwarder is None or not forwarder.wait(self._wake):
+                self._wake.wait(self._flush_every_s)
+            self._wake.clear()
             is_last = self._closing
             try:
                 self._write_queued(is_last)
@@ -184,16 +207,12 @@ class LogWriter:
                 self._thread = None  # a row that comes later begins another one
                 return
 
-    def _wait(self) -> None:
-        forwarder = self._forwarder
-        if forwarder is None or not forwarder.wait(self._wake):
-            self._wake.wait(self._flush_every_s)
-        self._wake.clear()
-
     def _write_queued(self, is_last: bool) -> None:
         is_hurried, self._is_hurried = self._is_hurried, False
         if self._threshold == self._limit > self._process_from and self._forwarder is None:
-            self._start_process()
+            from muster.tune.logger.files.writer_process import Forwarder
+
+            self._forwarder = Forwarder(self._file_writer, self._problems, self._clock, self._open_limit)
         forwarder = self._forwarder
         if forwarder is not None:
             forwarder.poll()
@@ -212,11 +231,6 @@ class LogWriter:
             forwarder.finish()
         self._file_writer.retry(now=is_last)
 
-    def _start_process(self) -> None:
-        from muster.tune.logger.files.writer_process import Forwarder
-
-        self._forwarder = Forwarder(self._file_writer, self._problems, self._clock, self._open_limit)
-
     def _taken(self, most: int) -> tuple[list[Entry], list[threading.Event]]:
         """Returns the next entries of the queue, and the events to set when they are written."""
         take = self._queue.popleft
@@ -230,6 +244,136 @@ class LogWriter:
             ticket.set()
 
 
-def _problem_text(reason: str, path: str, count: int) -> str:
-    more = f" and {count - 1} more times" if count > 1 else ""
-    return f"{path}: {reason}{more}"
+class FileLogger(LoggerCallback):
+    """A FileLogger gives results to the experiment's LogWriter, which `attach_loggers` attaches to it."""
+
+    kinds: int = 0  # which files: JSON, CSV, TBX of trial_log
+    _is_stock: ClassVar[bool] = False  # set by our own classes, in the class itself
+
+    _writer: LogWriter | None = None
+    _experiment_dir = ""
+
+    def attach(self, writer: LogWriter, experiment_dir: str) -> None:
+        """Sets the writer, and the directory to write in."""
+        self._writer, self._experiment_dir = writer, experiment_dir
+
+    def merged_with(self, other: object) -> FileLogger | None:
+        """Returns one logger for two neighbours that no subclass has changed; else None."""
+        if not (isinstance(other, FileLogger) and _is_unchanged(self) and _is_unchanged(other)):
+            return None
+        if self._writer is None or self._writer is not other._writer:
+            return None
+        both = _FileLoggers()
+        both.kinds = self.kinds | other.kinds
+        both.attach(self._writer, self._experiment_dir)
+        return both
+
+    def log_trial_start(self, trial: Trial) -> None:
+        log, writer = self._log(trial), self._attached()
+        writer.start(log, self.kinds, trial.config, (trial.num_rows, restored_iteration(trial)))
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        self._attached().row(self._log(trial), self.kinds, result)
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        self._attached().end(trial.trial_id, failed=failed)
+
+    def _log(self, trial: Trial) -> TrialLog:
+        return self._attached().log(trial.trial_id, trial_directory(self._experiment_dir, trial))
+
+    def _attached(self) -> LogWriter:
+        if self._writer is None:
+            raise TuneError(
+                f"{type(self).__name__} has no files to write to: pass it in RunConfig(callbacks=[...])"
+            )
+        return self._writer
+
+
+class _FileLoggers(FileLogger):
+    """A _FileLoggers is several file loggers as one: a result is copied and queued once."""
+
+    _is_stock = True
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
+    ) -> None:
+        writer = self._writer
+        assert writer is not None  # ensured by merged_with
+        log = writer.running.get(trial.trial_id) or self._log(trial)
+        writer.row(log, self.kinds, result)
+
+
+def _is_unchanged(callback: FileLogger) -> bool:
+    return bool(vars(type(callback)).get("_is_stock", False))
+
+
+class CSVLoggerCallback(FileLogger):
+    """A CSVLoggerCallback writes progress.csv in each trial's directory; it is on by default."""
+
+    _is_stock = True
+    kinds = CSV
+
+
+class JsonLoggerCallback(FileLogger):
+    """A JsonLoggerCallback writes result.json, params.json and params.pkl per trial; it is on by default."""
+
+    _is_stock = True
+    kinds = JSON
+
+
+class TBXLoggerCallback(FileLogger):
+    """A TBXLoggerCallback writes TensorBoard event files in each trial's directory; it is on by default.
+
+    Numbers of results are logged under ray/tune/, and so are arrays: as an image, a sheet of images or a
+    video with three, four or five dimensions, else as a histogram. The config goes to HPARAMS at the end.
+    """
+
+    _is_stock = True
+    kinds = TBX
+
+
+class FailureFiles(Callback):
+    """A FailureFiles appends every failure to error.txt and keeps the latest exception in error.pkl."""
+
+    _writer: LogWriter | None = None
+    _experiment_dir = ""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+
+    def attach(self, writer: LogWriter, experiment_dir: str) -> None:
+        self._writer, self._experiment_dir = writer, experiment_dir
+
+    def on_trial_failure(
+        self, iteration: int, trials: list[Trial], trial: Trial, failure: TrialFailure, **info: object
+    ) -> None:
+        trial.error_filename = ERRORS
+        trial.pickled_error_filename = PICKLED_ERROR
+        if self._writer is None:
+            return
+        text = failure_text(trial.num_failures, failure, self._clock.now()).encode("utf-8", "replace")
+        log = self._writer.log(trial.trial_id, trial_directory(self._experiment_dir, trial))
+        self._writer.fail(log, text, pickled_failure(failure))
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
+        self._end(trial, failed=False)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
+        self._end(trial, failed=True)
+
+    def _end(self, trial: Trial, *, failed: bool) -> None:
+        """Closes the files of a trial; a file logger, where there is one, has done this already."""
+        if self._writer is not None:
+            self._writer.end(trial.trial_id, failed=failed)
+
+
+def pickled_failure(failure: TrialFailure) -> bytes:
+    """Returns error.pkl: the exception of the trial, else a TuneError with the reason."""
+    return failure.exception or pickle.dumps(TuneError(failure.traceback or failure.message))
+
+
+def failure_text(number: int, failure: TrialFailure, at: float) -> str:
+    """Returns one entry of error.txt: which failure, when, and what happened."""
+    date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(at))
+    cause = (failure.traceback or failure.message).rstrip("\n")
+    return f"Failure # {number} (occurred at {date})\n{cause}\n"

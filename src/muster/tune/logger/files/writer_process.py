@@ -8,9 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import select
-import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -18,9 +16,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.framing import FrameReader, frame, pack, unpack
-from muster.host import machine, processes
+from muster.base.framing import Frame, FrameReader, frame, pack, unpack
+from muster.host import machine
 from muster.host.die_with_parent import die_with_parent
+from muster.host.framed_child import ChildGoneError, FramedChild, boot_command
 from muster.tune.logger.files.batch import Packer, Unpacker
 from muster.tune.logger.files.trial_log import Entry
 from muster.tune.logger.files.write import FileWriter, Problems
@@ -64,7 +63,8 @@ class _WriterServer:
                 self._file_writer.work(entries)
             self._file_writer.retry(now=self._is_last)
             if entries is not None or self._file_writer.is_stuck != was_stuck:
-                self._answer()
+                kind = WriterFrameKind.FINISHED if self._is_last else WriterFrameKind.DONE
+                self._send(kind, pack((self._batches, self._file_writer.is_stuck, self._problems.take())))
             was_stuck = self._file_writer.is_stuck
         self._file_writer.close()
 
@@ -92,10 +92,6 @@ class _WriterServer:
                 self._batches += 1
                 entries += self._unpacker.entries(payload)
 
-    def _answer(self) -> None:
-        kind = WriterFrameKind.FINISHED if self._is_last else WriterFrameKind.DONE
-        self._send(kind, pack((self._batches, self._file_writer.is_stuck, self._problems.take())))
-
     def _send(self, kind: int, payload: bytes) -> None:
         self._connection.sendall(frame(kind, payload))
 
@@ -108,17 +104,8 @@ def main() -> NoReturn:
     os._exit(0)  # the files are closed; there is nothing else to clean up
 
 
-_BOOT = (
-    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); "
-    "from muster.tune.logger.files.writer_process import main; main()"
-)
-_CHUNK = 1 << 16
 _LEAVE_S = 5.0
 _PATIENCE_S = 2.0  # after waiting so long in vain it is checked whether the process is stopped
-
-
-class WriterProcessGoneError(Exception):
-    """The process that writes log files has ended without a request."""
 
 
 def is_possible() -> bool:
@@ -126,27 +113,12 @@ def is_possible() -> bool:
     return os.name == "posix" and bool(sys.executable)
 
 
-class WriterProcess:
+class WriterProcess(FramedChild):
     """A WriterProcess starts the process without waiting (see `is_ready`); OSError when that fails."""
 
     def __init__(self, problems: Problems, open_limit: int) -> None:
-        ours, theirs = socket.socketpair()
-        path = "\n".join(entry or machine.working_directory() for entry in sys.path)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), str(os.getpid()), str(open_limit)],
-                pass_fds=[theirs.fileno()],
-                env=machine.child_environment({}),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in the terminal is the driver's to handle
-            )
-        ours.setblocking(False)
-        self._socket = ours
-        self._poll = select.poll()
-        self._poll.register(ours, select.POLLIN)
-        self._frames = FrameReader()
+        module = "muster.tune.logger.files.writer_process"
+        super().__init__(boot_command(module), open_limit, env=machine.child_environment({}))
         self._problems = problems
         self._packer = Packer(problems.add)
         self._kept: deque[tuple[int, Sequence[Entry]]] = deque()
@@ -158,99 +130,63 @@ class WriterProcess:
         self.done = 0  # of these: written, or stuck
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def kept(self) -> list[Entry]:
         """Returns the entries that are not known to be in their files."""
         return [entry for _, entries in self._kept for entry in entries]
 
-    def send(self, entries: Sequence[Entry]) -> None:
-        """Sends entries; waits while too much is on its way. WriterProcessGoneError: they are kept."""
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Sends entries; waits while too much is on its way. ChildGoneError: they are kept."""
         self.sent += 1
         self._kept.append((self.sent, entries))
         try:
             payload = self._packer.packed(entries)
         except (ValueError, MemoryError) as error:
-            raise WriterProcessGoneError from error  # and so nothing more is sent there
-        self._send(WriterFrameKind.WORK, payload)
+            raise ChildGoneError from error  # and so nothing more is sent there
+        self._handle(self.send(WriterFrameKind.WORK, payload))
 
     def finish(self) -> None:
         """Waits until everything is written, or has been tried once more."""
-        self._send(WriterFrameKind.LAST)
+        self._handle(self.send(WriterFrameKind.LAST))
         while not self.has_finished:
             self.listen(_PATIENCE_S)
 
     def listen(self, timeout_s: float) -> None:
-        """Handles what the process sends; waits for that up to the timeout."""
-        if not self._wait(timeout_s):
-            return
-        try:
-            data = self._socket.recv(_CHUNK)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise WriterProcessGoneError from error
-        if not data:
-            raise WriterProcessGoneError
-        for kind, payload in self._frames.feed(data):
-            self._handle_frame(kind, payload)
+        """Handles what the process sends; waits for that up to the timeout.
 
-    def _handle_frame(self, kind: int, payload: bytes) -> None:
-        if kind == WriterFrameKind.READY:
-            self.is_ready = True
-            return
-        self.done, self.is_stuck, problems = unpack(payload)
-        self._problems.merge(problems)
-        if not self.is_stuck:
-            while self._kept and self._kept[0][0] <= self.done:
-                self._kept.popleft()
-        self.has_finished = kind == WriterFrameKind.FINISHED
-
-    def _send(self, kind: int, payload: bytes = b"") -> None:
-        data = memoryview(frame(kind, payload))
-        while data:
-            try:
-                data = data[self._socket.send(data) :]
-            except BlockingIOError:
-                self._poll.modify(self._socket, select.POLLIN | select.POLLOUT)
-                try:
-                    self._receive_while_sending()
-                finally:
-                    self._poll.modify(self._socket, select.POLLIN)
-            except OSError as error:
-                raise WriterProcessGoneError from error
-
-    def _receive_while_sending(self) -> None:
-        if any(events & ~select.POLLOUT for _, events in self._wait(_PATIENCE_S)):
-            self.listen(0)
-
-    def _wait(self, timeout_s: float) -> list[tuple[int, int]]:
-        """Waits for the process; one that a signal has stopped is continued after a moment."""
-        found = self._poll.poll(timeout_s * 1000)
-        self._waited_s = 0.0 if found else self._waited_s + timeout_s
+        A process that a signal has stopped is continued after a moment.
+        """
+        frames = self.wait(timeout_s)
+        self._waited_s = 0.0 if frames else self._waited_s + timeout_s
+        self._handle(frames)
         if self._waited_s >= _PATIENCE_S:
             self._waited_s = 0.0
-            process = processes.find(self.pid)
-            if process is not None and process.is_stopped:
-                processes.send([process], signal.SIGCONT)
-                what = (
-                    f"the process that writes them (pid {self.pid}) was stopped by a signal and is continued"
-                )
-                self._problems.add("log files", RuntimeError(what))
-        return found
+            self.continue_if_stopped()
+
+    def continue_if_stopped(self, *more: int) -> list[int]:
+        stopped = super().continue_if_stopped(*more)
+        for pid in stopped:
+            what = f"the process that writes them (pid {pid}) was stopped by a signal and is continued"
+            self._problems.add("log files", RuntimeError(what))
+        return stopped
+
+    def _handle(self, frames: Sequence[Frame]) -> None:
+        for kind, payload in frames:
+            if kind == WriterFrameKind.READY:
+                self.is_ready = True
+                continue
+            self.done, self.is_stuck, problems = unpack(payload)
+            self._problems.merge(problems)
+            if not self.is_stuck:
+                while self._kept and self._kept[0][0] <= self.done:
+                    self._kept.popleft()
+            self.has_finished = kind == WriterFrameKind.FINISHED
 
     def retire(self) -> str:
         """Ends the process, waits until it is gone, and returns how it ended."""
-        self._socket.close()
-        if not self.is_ready and self._process.poll() is None:
-            self._process.kill()  # no need to wait until it has started
-        try:
-            code = self._process.wait(_LEAVE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
+        if not self.is_ready and self.process.poll() is None:
+            self.process.kill()  # no need to wait until it has started
+        self.end(_LEAVE_S)
+        code = self.process.returncode
         return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
 
@@ -318,8 +254,8 @@ class Forwarder:
         self._due.extend((batch, ticket) for ticket in tickets)
         try:
             if entries:
-                remote.send(entries)
-        except WriterProcessGoneError:
+                remote.write(entries)
+        except ChildGoneError:
             self._continue_without_process(is_sudden=True)
         self._release_waiters()
 
@@ -331,7 +267,7 @@ class Forwarder:
         try:
             if self.is_in_use:
                 remote.finish()
-        except WriterProcessGoneError:
+        except ChildGoneError:
             self._continue_without_process(is_sudden=True)
         else:
             self._continue_without_process(is_sudden=False)
@@ -341,7 +277,7 @@ class Forwarder:
             return
         try:
             self._remote.listen(timeout_s)
-        except WriterProcessGoneError:
+        except ChildGoneError:
             self._continue_without_process(is_sudden=True)
         self._release_waiters()
 

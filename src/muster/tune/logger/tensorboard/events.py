@@ -52,18 +52,17 @@ def png(frames: Sequence[bytes], width: int, height: int, channels: int) -> byte
     """Returns one image, or several played in a loop: rows from the top, one byte for each channel."""
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
     chunks = [_SIGNATURE, _chunk(b"IHDR", header)]
-    packed = [zlib.compress(_filtered(frame, width * channels)) for frame in frames]
+    stride = width * channels
+    packed = []
+    for frame in frames:  # each row is preceded by the filter it went through: none
+        rows = [b"\x00" + frame[start : start + stride] for start in range(0, len(frame), stride)]
+        packed.append(zlib.compress(b"".join(rows)))
     if len(packed) == 1:
         chunks.append(_chunk(b"IDAT", packed[0]))
     else:
         chunks.append(_chunk(b"acTL", struct.pack(">II", len(packed), 0)))  # played for ever
         chunks += _animated(packed, width, height)
     return b"".join([*chunks, _chunk(b"IEND", b"")])
-
-
-def _filtered(frame: bytes, stride: int) -> bytes:
-    """Returns the rows, each preceded by the filter it went through: none."""
-    return b"".join([b"\x00" + frame[start : start + stride] for start in range(0, len(frame), stride)])
 
 
 def _animated(packed: Sequence[bytes], width: int, height: int) -> list[bytes]:
@@ -112,7 +111,12 @@ def _as_array(value: Any) -> np.ndarray | None:  # noqa: ANN401 - numpy's, torch
 
 def _shown(values: np.ndarray) -> bytes:
     pixels = _pixels(values) if values.ndim in (3, 4, 5) else None
-    return _histogram(values) if pixels is None else _picture(pixels)
+    if pixels is None:
+        return _histogram(values)
+    _, height, width, channels = pixels.shape
+    data = png([frame.tobytes() for frame in pixels], width, height, channels)
+    size = b"\x08" + varint(height) + b"\x10" + varint(width) + b"\x18" + varint(channels)
+    return delimited(_IMAGE, size + delimited(4, data))
 
 
 def _pixels(values: np.ndarray) -> np.ndarray | None:
@@ -153,13 +157,6 @@ def _sheet(films: np.ndarray) -> np.ndarray:
     return sheet
 
 
-def _picture(pixels: np.ndarray) -> bytes:
-    _, height, width, channels = pixels.shape
-    data = png([frame.tobytes() for frame in pixels], width, height, channels)
-    size = b"\x08" + varint(height) + b"\x10" + varint(width) + b"\x18" + varint(channels)
-    return delimited(_IMAGE, size + delimited(4, data))
-
-
 def _histogram(values: np.ndarray) -> bytes:
     """Returns a histogram of the finite values, with buckets of the same width."""
     import numpy as np
@@ -173,7 +170,8 @@ def _histogram(values: np.ndarray) -> bytes:
         counts, limits = _buckets(finite, low, high)
         total, squares = float(finite.sum()), float(finite.dot(finite))
     head = struct.pack("<BdBdBdBdBd", 0x09, low, 0x11, high, 0x19, finite.size, 0x21, total, 0x29, squares)
-    return delimited(_HISTOGRAM, head + delimited(6, _doubles(limits)) + delimited(7, _doubles(counts)))
+    doubles = [array.astype("<f8").tobytes() for array in (limits, counts)]
+    return delimited(_HISTOGRAM, head + delimited(6, doubles[0]) + delimited(7, doubles[1]))
 
 
 def _buckets(finite: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
@@ -184,10 +182,6 @@ def _buckets(finite: np.ndarray, low: float, high: float) -> tuple[np.ndarray, n
         return np.array([finite.size]), np.array([high])
     counts, edges = np.histogram(finite, _BUCKETS, (low, high))
     return counts, edges[1:]
-
-
-def _doubles(values: np.ndarray) -> bytes:
-    return values.astype("<f8").tobytes()
 
 
 PREFIX = "ray/tune/"

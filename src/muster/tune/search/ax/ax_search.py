@@ -175,8 +175,13 @@ class AxSearch(LibrarySearcher):
             )
 
     def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
-        if point is None and self._is_used_up():
-            return self.FINISHED
+        if point is None:
+            experiment = self._client._experiment
+            size = math.prod(one.cardinality() for one in experiment.search_space.parameters.values())
+            if (
+                len(experiment.arms_by_signature) >= size
+            ):  # a finite space is used up, which Ax does not check
+                return self.FINISHED
         with _quiet():
             if point is not None:
                 values = self._values(point)
@@ -199,12 +204,6 @@ class AxSearch(LibrarySearcher):
             return dict(self._client.get_next_trials(max_trials=1))
         except (DataRequiredError, MaxParallelismReachedException):
             return {}
-
-    def _is_used_up(self) -> bool:
-        """Returns whether every configuration of a finite space was tried, which Ax does not check."""
-        experiment = self._client._experiment
-        size = math.prod(one.cardinality() for one in experiment.search_space.parameters.values())
-        return bool(len(experiment.arms_by_signature) >= size)
 
     def _values(self, point: Mapping[str, Any]) -> dict[str, Any]:
         if self._dimensions is not None:

@@ -111,7 +111,9 @@ class TuneBOHB(LibrarySearcher):
         else:
             with self._running():
                 found, _ = self._model.get_config(None)
-            values = {name: _plain(value) for name, value in dict(found).items()}
+            values = {
+                name: value.item() if hasattr(value, "item") else value for name, value in dict(found).items()
+            }
         return values, self._suggestion(values)
 
     def _values(self, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,9 +127,13 @@ class TuneBOHB(LibrarySearcher):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if trial_id not in self._live:
             return
-        budget = _budget(result)
+        info = result.get("hyperband_info")
+        found = info.get("budget") if isinstance(info, Mapping) else result.get("hyperband_info/budget")
+        budget = None if found is None else float(found)
         if self._has_budgets is None:
-            self._has_budgets = _has_info(result)
+            self._has_budgets = any(
+                key == "hyperband_info" or key.startswith("hyperband_info/") for key in result
+            )
             if not self._has_budgets:
                 logger.warning(
                     "TuneBOHB: results carry no `hyperband_info`, so the model learns nothing and "
@@ -166,21 +172,6 @@ class TuneBOHB(LibrarySearcher):
         )
         with self._running():
             self._model.new_result(job)
-
-
-def _has_info(result: Mapping[str, Any]) -> bool:
-    return any(key == "hyperband_info" or key.startswith("hyperband_info/") for key in result)
-
-
-def _budget(result: Mapping[str, Any]) -> float | None:
-    """Returns the budget of a result, flat as searchers see it, or nested as users may pass it."""
-    info = result.get("hyperband_info")
-    found = info.get("budget") if isinstance(info, Mapping) else result.get("hyperband_info/budget")
-    return None if found is None else float(found)
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    return value.item() if hasattr(value, "item") else value
 
 
 def _hyperparameter(one: Dimension) -> Any:  # noqa: ANN401

@@ -272,7 +272,10 @@ class HyperOptSearch(LibrarySearcher):
         from hyperopt.pyll import rec_eval
 
         found = rec_eval(self._domain.expr, memo=self._domain.memo_from_config(drawn))
-        return {key: _plain(value) for key, value in found.items()}
+        return {
+            key: value.item() if hasattr(value, "item") and not getattr(value, "shape", True) else value
+            for key, value in found.items()
+        }
 
     def _values(self, point: dict[str, Any]) -> dict[str, Any]:
         return self._converted_space.values(point) if self._converted_space is not None else dict(point)
@@ -321,7 +324,3 @@ def _holds(node: Any, kind: type) -> bool:  # noqa: ANN401
         return True
     inner = node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ()
     return any(_holds(part, kind) for part in inner)
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - numpy's scalars as Python's
-    return value.item() if hasattr(value, "item") and not getattr(value, "shape", True) else value

@@ -63,29 +63,22 @@ class ConvertedSpace:
     def _choice(self, one: Dimension) -> BaseDistribution:
         from optuna.distributions import CategoricalDistribution
 
-        return CategoricalDistribution(
-            [
-                option if isinstance(option, _STORABLE) else self._label(one.name, index, option)
-                for index, option in enumerate(one.options)
-            ]
-        )
-
-    def _label(self, name: str, index: int, option: Any) -> str:  # noqa: ANN401
-        # Storages keep JSON, in which a tuple would come back as a list, and an object not at all.
-        label = f"ref_ph_{option[1]}" if is_placeholder(option) else f"option_{index}"
-        self._options.setdefault(name, {})[label] = option
-        return label
+        choices: list[Any] = []
+        for index, option in enumerate(one.options):
+            if isinstance(option, _STORABLE):
+                choices.append(option)
+            else:  # storages keep JSON, in which a tuple would come back as a list, and an object not at all
+                choices.append(f"ref_ph_{option[1]}" if is_placeholder(option) else f"option_{index}")
+                self._options.setdefault(one.name, {})[choices[-1]] = option
+        return CategoricalDistribution(choices)
 
     def suggestion(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Returns Optuna's parameters in the shape of the space, without the constants."""
-        values = {
-            path: self._option(name, params[name]) for name, path in self._paths.items() if name in params
-        }
+        values = {path: params[name] for name, path in self._paths.items() if name in params}
+        for name, options in self._options.items():
+            if isinstance(value := params.get(name), str):
+                values[self._paths[name]] = options.get(value, value)
         return dict(filled(self._skeleton, values))
-
-    def _option(self, name: str, value: Any) -> Any:  # noqa: ANN401
-        options = self._options.get(name)
-        return options.get(value, value) if options and isinstance(value, str) else value
 
     def params(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a user's point, nested or flat, by Optuna's names; what is not a variable is left out."""
@@ -185,7 +178,10 @@ class StudyRecord:
         return encoded
 
     def _encode(self, trial: FrozenTrial) -> bytes:
-        places = {name: self._place(d) for name, d in trial.distributions.items()}
+        places: dict[str, int] = {}
+        for name, distribution in trial.distributions.items():
+            encoded = pickle.dumps(distribution, protocol=5)
+            places[name] = self._distributions.setdefault(encoded, len(self._distributions))
         parts = (
             int(trial.state),
             trial.values,
@@ -198,10 +194,6 @@ class StudyRecord:
             trial.datetime_complete,
         )
         return pickle.dumps(parts, protocol=5)
-
-    def _place(self, distribution: Any) -> int:  # noqa: ANN401 - an Optuna distribution
-        encoded = pickle.dumps(distribution, protocol=5)
-        return self._distributions.setdefault(encoded, len(self._distributions))
 
     def fill(self, study: Study, saved: dict[str, Any]) -> None:
         """Puts saved trials into an empty study, with their numbers."""

@@ -114,7 +114,8 @@ class OptunaSearch(SpaceSearcher):
                 self.add_evaluated_point(point, reward)
         else:
             for point in self._points:
-                self._ot_study.enqueue_trial(self._params_of(point))
+                params = self._converted.params(point) if self._converted is not None else dict(point)
+                self._ot_study.enqueue_trial(params)
         while self._pending:
             try:
                 self.add_evaluated_point(*self._pending.pop(0))
@@ -150,9 +151,6 @@ class OptunaSearch(SpaceSearcher):
     def _objectives(self) -> list[tuple[str, str]]:
         return [(metric, mode) for metric, mode in self._metrics() if mode != "obs"]
 
-    def _params_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        return self._converted.params(point) if self._converted is not None else dict(point)
-
     def _ready_study(self) -> Study:
         self._require_ready(bool(self._metric and self._mode and self._ot_study))
         assert self._ot_study is not None
@@ -168,7 +166,8 @@ class OptunaSearch(SpaceSearcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         study = self._ready_study()
         if trial_id in self._live:  # asked again: the same answer
-            return self._suggestion(self._frozen(study, self._live[trial_id]))
+            storage_id = self._storage_id(study, self._live[trial_id])
+            return self._suggestion(study._storage.get_trial(storage_id))
         if self._is_exhausted:
             return self.FINISHED
         trial = study.ask(self._converted.distributions if self._converted is not None else None)
@@ -292,7 +291,9 @@ class OptunaSearch(SpaceSearcher):
                 "OptunaSearch: evaluated points need a space of distributions, not a define-by-run function"
             )
         params = self._converted.params(parameters)
-        numbers = None if value is None else _as_list(value)
+        numbers = None
+        if value is not None:
+            numbers = [float(one) for one in (value if isinstance(value, (list, tuple)) else [value])]
         is_number = numbers is not None and not any(math.isnan(number) for number in numbers)
         state = "PRUNED" if pruned and not error else "COMPLETE" if is_number and not error else "FAIL"
         values = numbers if is_number and state != "FAIL" else None
@@ -357,15 +358,8 @@ class OptunaSearch(SpaceSearcher):
     def _storage_id(study: Study, number: int) -> int:
         return study._storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
 
-    def _frozen(self, study: Study, number: int) -> FrozenTrial:
-        return study._storage.get_trial(self._storage_id(study, number))
-
 
 def _state(name: str) -> TrialState:
     from optuna.trial import TrialState
 
     return TrialState[name]
-
-
-def _as_list(value: Any) -> list[float]:  # noqa: ANN401
-    return [float(one) for one in value] if isinstance(value, (list, tuple)) else [float(value)]

@@ -115,7 +115,8 @@ class ZOOptSearch(LibrarySearcher):
             if point is not None:
                 solution = self._adopted(point)
                 return solution, self._suggestion(solution)
-            if self._is_waiting():
+            is_full = inner.complete_num < self._first or inner.live_num >= self._parallel
+            if inner.init_num >= self._first and is_full:
                 return None
             if inner.init_num == self._first:
                 inner.init_num += (
@@ -137,12 +138,6 @@ class ZOOptSearch(LibrarySearcher):
         inner.live_num += 1
         inner.init_num += inner.init_num < self._first
         return solution
-
-    def _is_waiting(self) -> bool:
-        inner = self._optimizer
-        if inner.init_num < self._first:
-            return False
-        return bool(inner.complete_num < self._first or inner.live_num >= self._parallel)
 
     def _adopted(self, point: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Returns a user's point, as if zoopt had drawn it."""
