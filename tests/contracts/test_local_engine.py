@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import cloudpickle
 import pytest
+from tests.contracts.engine_contract.contract import EngineContract, EngineFixture
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.engines.local.worker_pool import LocalOptions
-from muster.testing.engine_contract import EngineContract, EngineFixture
 
 OPTIONS = LocalOptions(quiet=True, kill_after_s=0.3)
 

@@ -4,12 +4,12 @@ import os
 
 import cloudpickle
 import pytest
+from tests.contracts.engine_contract.contract import EngineContract
 from tests.ray_clusters import clear
+from tests.support.ray_cluster import AUTH
 
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
-from muster.testing.engine_contract import EngineContract
-from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
 OPTIONS = RayOptions(kill_after_s=0.3)

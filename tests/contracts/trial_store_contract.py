@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol, get_args
 
 import pytest
+from tests.support.builders import START, created, exited, failed, reported, saved, started
 
-from muster.session.preemption import PreemptionInfo
-from muster.testing.builders import START, created, exited, failed, reported, saved, started
+from muster.session.session import PreemptionInfo
 from muster.trials.events import (
     ExperimentEnded,
     ExperimentResumed,

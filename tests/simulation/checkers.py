@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from tests.simulation.cluster import CLOCK_PRECISION_S, FaultyCluster
+
 from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.model import FailureKind, Instance, NodeKind, StopCause, health_key
+from muster.cluster.model import FailureKind, Instance, NodeKind, NodeStatus, StopCause, health_key
 from muster.cluster.plan import Launch, Subject, base_id
 from muster.cluster.rules.resize import AGAIN_S
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
-from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.tasks import SimNode
 
 WINDOW_S = 300.0
@@ -39,7 +40,7 @@ class NoHotLoop:
         self._new_refusals: set[str] = set()  # types and offers refused, not yet part of a decision
         self._refused_at: dict[str, list[tuple[float, float]]] = {}  # true time, and that of the decision
 
-    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         if len(cluster.restored_at) != self._heads:  # what calls raised was lost with the head that made them
             self._heads = len(cluster.restored_at)
             self._new_refusals.clear()
@@ -54,7 +55,7 @@ class NoHotLoop:
             yield from self._decided(cluster)
         self._record_calls(cluster)
 
-    def _decided(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def _decided(self, cluster: FaultyCluster) -> Iterator[str]:
         now, plan = cluster.world.time, cluster.store.committed
         for name in sorted(self._new_refusals):
             times = [times for times in self._refused_at.get(name, ()) if now - times[0] < WINDOW_S]
@@ -64,7 +65,7 @@ class NoHotLoop:
         self._new_refusals.clear()
         yield from self._asked_too_soon(cluster)
 
-    def _asked_too_soon(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def _asked_too_soon(self, cluster: FaultyCluster) -> Iterator[str]:
         plan, pause_s = cluster.store.committed, cluster.spec.spec.backoff.base_s
         launches = [a for a in plan.actions if isinstance(a, Launch)] if plan else []
         new = [a for a in launches if base_id(a.request_id) == a.request_id]
@@ -73,10 +74,10 @@ class NoHotLoop:
         for name in sorted(requested):
             at, known_at = self._refused_at.get(name, [_NEVER])[-1]
             since = cluster.world.time - at
-            if since + cluster.ran_ahead_s(known_at) < pause_s:
+            if since + cluster.ran_ahead_s(known_at) < pause_s - CLOCK_PRECISION_S:
                 yield f"{name} was asked for {since:g} s after a refusal was known"
 
-    def _record_calls(self, cluster: SimulatedCluster) -> None:
+    def _record_calls(self, cluster: FaultyCluster) -> None:
         """What the calls of this tick raised is known to the next one, if the controller survives."""
         calls = cluster.cloud.launch_calls[self._calls :]
         self._calls += len(calls)
@@ -89,7 +90,7 @@ class NoHotLoop:
                 offer = call.offer if call.refused in _OF_ONE_OFFER else ""
                 self._new_refusals.update(health_key(name, offer) for name in call.shape)
 
-    def _clear_refusals(self, cluster: SimulatedCluster) -> None:
+    def _clear_refusals(self, cluster: FaultyCluster) -> None:
         for commit in cluster.store.commits:
             for record in commit.plan.writes:
                 if record.state is InstanceState.RAY_RUNNING:
@@ -102,7 +103,7 @@ _OF_ONE_OFFER = frozenset({FailureKind.CAPACITY, FailureKind.UNKNOWN})
 
 
 _S = InstanceState
-Check = Callable[[SimulatedCluster], Iterator[str]]
+Check = Callable[[FaultyCluster], Iterator[str]]
 STAYING = frozenset({_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
 
 
@@ -118,7 +119,6 @@ def safety_checks() -> tuple[Check, ...]:
         BusyNodesAreNotInstalledOver(),
         the_head_is_left_alone,
         nodes_joined_by_hand_are_left_alone,
-        hosts_are_held_once,
         states_follow_the_table,
         VersionsGrow(),
         requests_are_resolved_in_time,
@@ -128,7 +128,7 @@ def safety_checks() -> tuple[Check, ...]:
     )
 
 
-def the_loop_lives(cluster: SimulatedCluster) -> Iterator[str]:
+def the_loop_lives(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that no input stops the loop, and that no rule has to be switched off."""
     if cluster.problem:
         yield cluster.problem
@@ -137,7 +137,7 @@ def the_loop_lives(cluster: SimulatedCluster) -> Iterator[str]:
             yield f"{note.source} failed: {note.message}"
 
 
-def no_machine_has_two_owners(cluster: SimulatedCluster) -> Iterator[str]:
+def no_machine_has_two_owners(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that at most one live record owns a machine."""
     owners = Counter(i.cloud_id for i in cluster.store.live.values() if i.cloud_id and i.state in ON_CLOUD)
     for cloud_id, count in owners.items():
@@ -145,7 +145,7 @@ def no_machine_has_two_owners(cluster: SimulatedCluster) -> Iterator[str]:
             yield f"machine {cloud_id} is owned by {count} live records"
 
 
-def no_machine_is_forgotten(cluster: SimulatedCluster) -> Iterator[str]:
+def no_machine_is_forgotten(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that every existing machine in a committed listing has an owner."""
     if cluster.store.committed is None or cluster.cloud.listed is None:
         return
@@ -156,7 +156,7 @@ def no_machine_is_forgotten(cluster: SimulatedCluster) -> Iterator[str]:
             yield f"machine {cloud_id} ({machine.node_type}) is listed and has no owner"
 
 
-def no_launch_goes_over_a_limit(cluster: SimulatedCluster) -> Iterator[str]:
+def no_launch_goes_over_a_limit(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that, when machines are requested, those that stay are within the limits of that tick."""
     for commit in cluster.store.commits:
         added = {
@@ -185,7 +185,7 @@ def _is_request(instance: Instance) -> bool:
     return instance.history[0].state is _S.QUEUED and instance.state in STAYING
 
 
-def busy_nodes_are_drained_first(cluster: SimulatedCluster) -> Iterator[str]:
+def busy_nodes_are_drained_first(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that no machine is given up while its node works, unless a drain's deadline has passed.
 
     Checked when the decision is written: it cannot be taken back when a node restarts on the machine later.
@@ -211,7 +211,7 @@ def busy_nodes_are_drained_first(cluster: SimulatedCluster) -> Iterator[str]:
                 yield f"{record.cloud_id} was given up under {len(node.running)} running tasks ({deadline})"
 
 
-def _is_known(cluster: SimulatedCluster, node: SimNode) -> bool:
+def _is_known(cluster: FaultyCluster, node: SimNode) -> bool:
     report = cluster.runtime.report_read
     if report is None:
         return True
@@ -219,11 +219,11 @@ def _is_known(cluster: SimulatedCluster, node: SimNode) -> bool:
     return shown is not None or node.node_id in cluster.runtime.shown_alive
 
 
-def _is_drained(cluster: SimulatedCluster, node: SimNode) -> bool:
+def _is_drained(cluster: FaultyCluster, node: SimNode) -> bool:
     return node.drain_deadline_at is not None and node.drain_deadline_at <= cluster.world.time
 
 
-def _is_unpaid(cluster: SimulatedCluster, record: Instance) -> bool:
+def _is_unpaid(cluster: FaultyCluster, record: Instance) -> bool:
     """Returns whether a used-up budget ends it: its node was not known as its own, or was asked in time."""
     if record.stop_cause is not StopCause.BUDGET:
         return False
@@ -238,7 +238,7 @@ class BusyNodesAreNotInstalledOver:
     def __init__(self) -> None:
         self._seen = 0
 
-    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         new = cluster.installer.started[self._seen :]
         self._seen += len(new)
         for action in new:
@@ -254,7 +254,7 @@ class OnlyWhatIsLeavingIsTerminated:
     def __init__(self) -> None:
         self._seen = 0
 
-    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         calls = cluster.cloud.terminated[self._seen :]
         self._seen += len(calls)
         leaving = (
@@ -265,7 +265,7 @@ class OnlyWhatIsLeavingIsTerminated:
                 yield f"{cloud_id} was terminated, but no record is TERMINATING"
 
 
-def the_head_is_left_alone(cluster: SimulatedCluster) -> Iterator[str]:
+def the_head_is_left_alone(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that the head is never terminated or drained."""
     heads = {m.cloud_id for m in cluster.cloud.machines.values() if m.kind is NodeKind.HEAD}
     if any(cloud_id in heads for _, cloud_id in cluster.cloud.terminated):
@@ -275,7 +275,7 @@ def the_head_is_left_alone(cluster: SimulatedCluster) -> Iterator[str]:
         yield "the head was drained"
 
 
-def nodes_joined_by_hand_are_left_alone(cluster: SimulatedCluster) -> Iterator[str]:
+def nodes_joined_by_hand_are_left_alone(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that a node that somebody joined by hand is never drained, nor its machine terminated."""
     theirs = {machine.cloud_id for machine in cluster.joined_by_hand}
     if theirs and any(cloud_id in theirs for _, cloud_id in cluster.cloud.terminated):
@@ -289,24 +289,7 @@ def nodes_joined_by_hand_are_left_alone(cluster: SimulatedCluster) -> Iterator[s
         yield "a node that somebody joined by hand was drained"
 
 
-def hosts_are_held_once(cluster: SimulatedCluster) -> Iterator[str]:
-    """Checks that each machine of a rack has a host of its type for itself, and no node while that is off."""
-    rack = cluster.cloud.rack
-    if not rack:
-        return
-    workers = [m for m in cluster.cloud.alive() if m.kind is NodeKind.WORKER]
-    for name, count in Counter(machine.node_type for machine in workers).items():
-        if count > rack.count(name):
-            yield f"{count} machines of {name}, the rack has {rack.count(name)} hosts"
-    for ip, count in Counter(machine.ip for machine in workers).items():
-        if count > 1:
-            yield f"host {ip} is held by {count} machines"
-    for machine in workers:
-        if not machine.answers(cluster.world.time) and cluster.runtime.node_on(machine) is not None:
-            yield f"{machine.cloud_id} has a node, and its host {machine.ip} is off"
-
-
-def states_follow_the_table(cluster: SimulatedCluster) -> Iterator[str]:
+def states_follow_the_table(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that every record follows the table of transitions."""
     for commit in cluster.store.commits:
         for after in commit.plan.writes:
@@ -336,7 +319,7 @@ class VersionsGrow:
         self._published = 0
         self._heads = self._first = 0
 
-    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         if len(cluster.restored_at) != self._heads:  # an older ledger, and a runtime that knows none
             self._heads = len(cluster.restored_at)
             self._version, self._first = 0, self._published
@@ -351,7 +334,7 @@ class VersionsGrow:
             self._published += 1
 
 
-def requests_are_resolved_in_time(cluster: SimulatedCluster) -> Iterator[str]:
+def requests_are_resolved_in_time(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that with a listing no request waits too long; without one, nothing can be known."""
     plan, limit_s = cluster.store.committed, cluster.spec.spec.timeouts.request_s
     if plan is None or cluster.cloud.listed is None:
@@ -361,7 +344,7 @@ def requests_are_resolved_in_time(cluster: SimulatedCluster) -> Iterator[str]:
             yield f"{instance.instance_id} is REQUESTED for {plan.at - instance.since:g} s"
 
 
-def verdicts_add_up(cluster: SimulatedCluster) -> Iterator[str]:
+def verdicts_add_up(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that every request of every named demand and gang in the report has exactly one reason."""
     plan, report = cluster.plan, cluster.runtime.report_read
     if plan is None or report is None or not plan.verdicts:
@@ -386,7 +369,7 @@ class SizesAreSafe:
         # By record: a machine whose node starts anew may get another one, and is tried once more then.
         self._failed: dict[InstanceId, float] = {}
 
-    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         sizes = cluster.cloud.sizes
         if not sizes.now:
             return
@@ -398,7 +381,7 @@ class SizesAreSafe:
         yield from self._calls(cluster)
         yield from self._records(cluster)
 
-    def _calls(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def _calls(self, cluster: FaultyCluster) -> Iterator[str]:
         sizes = cluster.cloud.sizes
         owners = {record.cloud_id: record.instance_id for record in cluster.store.live.values()}
         for call in sizes.calls[self._seen :]:
@@ -411,12 +394,14 @@ class SizesAreSafe:
                 yield f"{call.cloud_id} was asked to grow after it had failed"
         self._seen = len(sizes.calls)
 
-    def _records(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def _records(self, cluster: FaultyCluster) -> Iterator[str]:
         """A head that starts from an older ledger may have forgotten a failure."""
         if len(cluster.restored_at) > self._restores:
             self._restores = len(cluster.restored_at)
             self._failed.clear()
         plan = cluster.store.committed
+        if cluster.cloud.listed is None:
+            return  # nobody knows how far the machines are
         for record in cluster.store.live.values():
             change = record.resize
             if change is None or record.cloud_id is None or plan is None:
@@ -427,8 +412,16 @@ class SizesAreSafe:
             limit_s = known.resize.timeout_s if known and known.resize else float("inf")
             since = plan.at if change.since is None else change.since
             took_s = plan.at - since - cluster.ran_ahead_s(since)
-            if took_s > limit_s + AGAIN_S + RESIZE_SLACK_S and record.state is _S.RAY_RUNNING:
+            is_late = took_s > limit_s + AGAIN_S + RESIZE_SLACK_S
+            if is_late and record.state is _S.RAY_RUNNING and _is_shown(cluster, record):
                 yield f"{record.cloud_id} is being resized for {took_s:g} s"
+
+
+def _is_shown(cluster: FaultyCluster, record: Instance) -> bool:
+    """Returns whether this tick could end a change: it saw the machine's size and what its node counts."""
+    machines, report = cluster.cloud.listed or {}, cluster.runtime.report_read
+    readable = (n.node_id for n in report.nodes if n.status is not NodeStatus.UNSPECIFIED) if report else ()
+    return record.cloud_id in machines and record.node_id in readable
 
 
 def _more(one: Resources, other: Resources) -> dict[str, int]:

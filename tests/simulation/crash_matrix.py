@@ -12,25 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
+from tests.simulation.checkers import safety_checks
+from tests.simulation.cluster import FaultyCluster
+from tests.simulation.liveness import unsettled
+from tests.simulation.money import money_checks
+from tests.simulation.options import BACKOFF, TIMEOUTS
 
 from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import ClusterSpec, LaunchLimits, Strategy
-from muster.sim.cluster.build import OpenStore, SimulatedCluster
-from muster.sim.cluster.checkers import safety_checks
+from muster.sim.cluster.build import OpenStore
 from muster.sim.cluster.crash_points import CrashPoints, Killed
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.liveness import unsettled
-from muster.sim.cluster.money import money_checks
-from muster.sim.cluster.options import (
-    BACKOFF,
-    HEAD_TYPE,
-    TIMEOUTS,
-    WORKER_TYPES,
-    RunOptions,
-    catalogue_for,
-    head_type,
-)
+from muster.sim.cluster.options import HEAD_TYPE, WORKER_TYPES, RunOptions, catalogue_for, head_type
 from muster.sim.cluster.tasks import FOREVER, GangWork, TaskClass
 
 TICK_S = 10.0
@@ -91,7 +85,7 @@ class CrashRun:
 def run_day(fatal: int | None = None, open_store: OpenStore | None = None) -> CrashRun:
     """Runs the whole day; the controller dies right after kill point number `fatal` (the first is 1)."""
     crash_points = CountingCrashPoints(fatal)
-    cluster = SimulatedCluster(Seed(1), _options(), Faults.none(), open_store, crash_points)
+    cluster = FaultyCluster(Seed(1), _options(), Faults.none(), open_store, crash_points)
     _schedule_events(cluster)
     checks = (*safety_checks(), *money_checks())
     complaints: list[str] = []
@@ -129,7 +123,7 @@ def _options() -> RunOptions:
     return RunOptions(spec=spec, catalogue=sells, tick_s=TICK_S, dead_kept_s=60.0)
 
 
-def _schedule_events(cluster: SimulatedCluster) -> None:
+def _schedule_events(cluster: FaultyCluster) -> None:
     """The events are far enough apart that one lost tick does not change the day."""
     world, runtime = cluster.world, cluster.runtime
     small, large = Resources.of(CPU=1), Resources.of(CPU=4)
@@ -149,7 +143,7 @@ def _schedule_events(cluster: SimulatedCluster) -> None:
     world.after(455.0, maximum_is_lowered)
 
 
-def _final_state(cluster: SimulatedCluster) -> FinalState:
+def _final_state(cluster: FaultyCluster) -> FinalState:
     alive = cluster.cloud.alive()
     owners = Counter(r.cloud_id for r in cluster.store.live.values() if r.cloud_id)
     return FinalState(

@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+from tests.simulation.cluster import FaultyCluster
+
 from muster.base.resources import Resources
-from muster.cluster.binpack.feasible import capacity
 from muster.cluster.model import NodeKind, NodeType, Selector, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.planner.demand_classes import capacity
 from muster.cluster.states import ON_CLOUD, InstanceState
-from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.tasks import GangWork, matches
 
 _S = InstanceState
 IDLE_SLACK_S = 60.0
 
 
-def unsettled(cluster: SimulatedCluster) -> Iterator[str]:
+def unsettled(cluster: FaultyCluster) -> Iterator[str]:
     """Yields what is not in its final state; nothing when the cluster is at rest."""
     if cluster.plan is None:
         yield "the controller is not running"
@@ -34,7 +36,7 @@ def unsettled(cluster: SimulatedCluster) -> Iterator[str]:
     yield from _idlers(cluster)
 
 
-def _unexplained_demand(cluster: SimulatedCluster) -> Iterator[str]:
+def _unexplained_demand(cluster: FaultyCluster) -> Iterator[str]:
     verdicts: dict[tuple[Subject, str], list[Verdict]] = {}
     for verdict in cluster.plan.verdicts if cluster.plan else ():
         verdicts.setdefault((verdict.subject, verdict.subject_id), []).append(verdict)
@@ -60,7 +62,7 @@ def _largest_need(gang: GangWork) -> Resources:
 
 
 def _untrue(
-    cluster: SimulatedCluster, name: str, given: Sequence[Verdict], fitting: Sequence[NodeType]
+    cluster: FaultyCluster, name: str, given: Sequence[Verdict], fitting: Sequence[NodeType]
 ) -> Iterator[str]:
     """Yields pending demand whose explanation is missing, temporary or wrong."""
     if not given:
@@ -70,7 +72,7 @@ def _untrue(
             yield f"{name}: {verdict.reason.value} {verdict.detail}".rstrip()
 
 
-def _holds(cluster: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType]) -> bool:
+def _holds(cluster: FaultyCluster, reason: Reason, fitting: Sequence[NodeType]) -> bool:
     have = Counter(machine.node_type for machine in cluster.cloud.alive())
     limit = cluster.spec.spec.max_nodes
     if reason is Reason.INFEASIBLE:
@@ -84,30 +86,29 @@ def _holds(cluster: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType
     return False  # placed, on its way or backed off: none of that may last
 
 
-def _is_sold_out(cluster: SimulatedCluster, known: NodeType) -> bool:
+def _is_sold_out(cluster: FaultyCluster, known: NodeType) -> bool:
     """Returns whether every offer of the type is at its maximum, as the ledger counts."""
     held = Counter(i.offer_name for i in cluster.store.live.values() if i.node_type == known.name)
     most = ((held[offer.name], offer.max_nodes) for offer in known.offers)
     return bool(known.offers) and all(limit is not None and count >= limit for count, limit in most)
 
 
-def _holders(cluster: SimulatedCluster, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
+def _holders(cluster: FaultyCluster, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
     """Returns the types that could hold one such request; the head's type cannot be bought again."""
-    return [
-        t
-        for t in cluster.spec.spec.node_types[1:]
-        if capacity(t).holds(shape) and (not selectors or any(matches(s, t.labels) for s in selectors))
-    ]
+    may_grow = cluster.cloud.traits().resizable
+    types = [t if may_grow else replace(t, resize=None) for t in cluster.spec.spec.node_types[1:]]
+    fitting = [t for t in types if capacity(t).holds(shape)]
+    return [t for t in fitting if not selectors or any(matches(s, t.labels) for s in selectors)]
 
 
-def _passing_states(cluster: SimulatedCluster) -> Iterator[str]:
+def _passing_states(cluster: FaultyCluster) -> Iterator[str]:
     for instance in cluster.store.live.values():
         if instance.state is not _S.RAY_RUNNING:
             name = f"{instance.instance_id} ({instance.node_type})"
             yield f"{name} is {instance.state.name}: {instance.details}"
 
 
-def _strays(cluster: SimulatedCluster) -> Iterator[str]:
+def _strays(cluster: FaultyCluster) -> Iterator[str]:
     """Machine, record and node belong together, one of each."""
     owned = Counter(i.cloud_id for i in cluster.store.live.values() if i.state in ON_CLOUD)
     for machine in cluster.cloud.alive():
@@ -120,7 +121,7 @@ def _strays(cluster: SimulatedCluster) -> Iterator[str]:
         yield f"{cloud_id} has a record and does not exist"
 
 
-def _limits(cluster: SimulatedCluster) -> Iterator[str]:
+def _limits(cluster: FaultyCluster) -> Iterator[str]:
     spec = cluster.spec.spec
     have = Counter(machine.node_type for machine in cluster.cloud.alive())
     known = {t.name: t for t in spec.node_types}
@@ -139,7 +140,7 @@ def _limits(cluster: SimulatedCluster) -> Iterator[str]:
             yield f"{have[t.name]} machines of {t.name}, its minimum is {least}"
 
 
-def _idlers(cluster: SimulatedCluster) -> Iterator[str]:
+def _idlers(cluster: FaultyCluster) -> Iterator[str]:
     """A node that is idle for long stays for a minimum, a standing request or pending work, or leaves."""
     spec, now = cluster.spec.spec, cluster.world.time
     if spec.idle_timeout_s is None:

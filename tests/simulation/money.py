@@ -9,16 +9,18 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from tests.simulation.checkers import Check
+from tests.simulation.cluster import FaultyCluster
+
 from muster.base.ids import CloudId, InstanceId, RequestId
+from muster.cluster.cost import spend_so_far
 from muster.cluster.expected_work import boot_time
 from muster.cluster.model import Instance, NodeKind, NodeStatus, Offer, StopCause, health_key
 from muster.cluster.plan import Launch, Plan, base_id
-from muster.cluster.pools import lost_work_s, risks
-from muster.cluster.spend import spend_so_far
+from muster.cluster.planner.offers import lost_work_s, risks
 from muster.cluster.states import ON_CLOUD, InstanceState
-from muster.sim.cluster.build import CommittedPlan, SimulatedCluster
-from muster.sim.cluster.checkers import Check
-from muster.sim.cluster.cloud import CloudMachine
+from muster.sim.cluster.build import CommittedPlan
+from muster.sim.cluster.machines import CloudMachine
 
 _S = InstanceState
 SPREAD = 1.3  # how much dearer another pool may be
@@ -30,7 +32,7 @@ def money_checks() -> tuple[Check, ...]:
     return SpendAddsUp(), PurchasesAreExplained(), launches_take_the_cheapest_offer
 
 
-def launches_take_the_cheapest_offer(cluster: SimulatedCluster) -> Iterator[str]:
+def launches_take_the_cheapest_offer(cluster: FaultyCluster) -> Iterator[str]:
     """Checks every new launch of a type with offers, as the decision that made it could know the offers.
 
     It has an offer of the config, at the config's price. That offer is not backed off and, with the machines
@@ -46,7 +48,7 @@ def launches_take_the_cheapest_offer(cluster: SimulatedCluster) -> Iterator[str]
                     yield from _wrong_offer(cluster, commit.plan, held, name, action.offer)
 
 
-def _expected_losses(cluster: SimulatedCluster, plan: Plan) -> dict[str, float]:
+def _expected_losses(cluster: FaultyCluster, plan: Plan) -> dict[str, float]:
     """Returns the share of the price of spot offers that is expected to be lost with their machines."""
     spec, memory = cluster.spec.spec, plan.memory
     lost_s = lost_work_s((), boot_time(memory.boot_s, spec))
@@ -54,7 +56,7 @@ def _expected_losses(cluster: SimulatedCluster, plan: Plan) -> dict[str, float]:
 
 
 def _wrong_offer(
-    cluster: SimulatedCluster, plan: Plan, held: Counter[str], name: str, bought: Offer | None
+    cluster: FaultyCluster, plan: Plan, held: Counter[str], name: str, bought: Offer | None
 ) -> Iterator[str]:
     known = cluster.spec.spec.node_type(name)
     if known is None or not known.offers:
@@ -121,7 +123,7 @@ class PurchasesAreExplained:
         self._heads = 0
         self._forgotten: dict[str | None, float] = {}  # machines above a limit when a new head started
 
-    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         if len(cluster.restored_at) != self._heads:  # what was leaving is without a record until it is listed
             self._heads = len(cluster.restored_at)
             self._let_go |= self._held - {i.cloud_id for i in cluster.store.live.values() if i.cloud_id}
@@ -137,7 +139,7 @@ class PurchasesAreExplained:
             yield f"{bought} machines bought, {self._wanted} wanted, {self._explained} replacements explained"
         yield from self._limits(cluster, given_back)
 
-    def _repeated(self, cluster: SimulatedCluster, before: Instance | None, after: Instance) -> Iterator[str]:
+    def _repeated(self, cluster: FaultyCluster, before: Instance | None, after: Instance) -> Iterator[str]:
         again = _requests(after) - max(_requests(before), 1)
         if again <= 0:
             return
@@ -149,7 +151,7 @@ class PurchasesAreExplained:
 
     def _ended(
         self,
-        cluster: SimulatedCluster,
+        cluster: FaultyCluster,
         commit: CommittedPlan,
         before: Instance | None,
         after: Instance,
@@ -171,7 +173,7 @@ class PurchasesAreExplained:
         if is_ours or commit.plan.at - since <= cluster.spec.spec.timeouts.listing_grace_s:
             yield f"{machine.cloud_id} exists, and its record ended without a call: {after.details}"
 
-    def _limits(self, cluster: SimulatedCluster, given_back: set[CloudId]) -> Iterator[str]:
+    def _limits(self, cluster: FaultyCluster, given_back: set[CloudId]) -> Iterator[str]:
         spec = cluster.spec.spec
         self._raise_limit(None, float("inf") if spec.max_nodes is None else spec.max_nodes)
         for known in spec.node_types:
@@ -187,7 +189,7 @@ class PurchasesAreExplained:
             what = "machines" if name is None else f"machines of {name}"
             yield f"{counts[name]} {what} are paid for, {which} is {self._most.get(name, 0):g}"
 
-    def _above(self, cluster: SimulatedCluster, counts: Counter[str | None]) -> list[str | None]:
+    def _above(self, cluster: FaultyCluster, counts: Counter[str | None]) -> list[str | None]:
         """Returns the types, or None for the cluster, of which too many are paid for.
 
         A head that starts from an older ledger has forgotten which machines came late or were on their way
@@ -203,7 +205,7 @@ class PurchasesAreExplained:
     def _raise_limit(self, name: str | None, limit: float) -> None:
         self._most[name] = max(self._most.get(name, 0), limit)
 
-    def _late(self, cluster: SimulatedCluster) -> set[CloudId]:
+    def _late(self, cluster: FaultyCluster) -> set[CloudId]:
         """Returns the machines of requests that no longer waited for as many, or were called back."""
         waiting: Counter[tuple[RequestId | None, str]] = Counter()
         for record in cluster.store.live.values():
@@ -223,7 +225,7 @@ def _requests(record: Instance | None) -> int:
     return 0 if record is None else len(record.entered(_S.REQUESTED))
 
 
-def _unheld(cluster: SimulatedCluster) -> list[CloudMachine]:
+def _unheld(cluster: FaultyCluster) -> list[CloudMachine]:
     """Returns the machines that were bought and that no record of a request holds."""
     live = cluster.store.live.values()
     held = {i.cloud_id for i in live if i.launch_request_id and i.cloud_id and i.state in ON_CLOUD}
@@ -235,7 +237,7 @@ def _answers(machine: CloudMachine, record: Instance) -> bool:
     return (base_id(machine.request_id or RequestId("")), machine.node_type) == wanted
 
 
-def _is_known(cluster: SimulatedCluster, machine: CloudMachine) -> bool:
+def _is_known(cluster: FaultyCluster, machine: CloudMachine) -> bool:
     """Returns whether this tick could see the machine: on the list, or in time by a node that names it."""
     report = cluster.runtime.report_read
     age_s, limits = cluster.world.time - machine.created_at, cluster.spec.spec.timeouts
@@ -274,7 +276,7 @@ class SpendAddsUp:
         self._given_back: dict[InstanceId, float] = {}
         self._heads = 0
 
-    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         if len(cluster.restored_at) != self._heads:  # what was seen since the copy is forgotten
             self._heads = len(cluster.restored_at)
             self._first_seen.clear()
@@ -294,7 +296,7 @@ class SpendAddsUp:
         if cluster.store.committed is not None:
             yield from _total(cluster)
 
-    def _record_listing(self, cluster: SimulatedCluster) -> None:
+    def _record_listing(self, cluster: FaultyCluster) -> None:
         now, listed = cluster.world.time, cluster.cloud.listed or {}
         for cloud_id in listed:
             self._first_seen.setdefault(cloud_id, now)
@@ -311,12 +313,20 @@ class SpendAddsUp:
         nodes = {node.node_id for node in live}
         alive = {record.cloud_id for record in cluster.store.live.values() if record.node_id in nodes}
         alive |= {node.cloud_id for node in live}  # a node that names the machine, whoever follows it
+        records = cluster.store.live.values()
+        followed = {record.node_id for record in records}
+        # Of a node on a machine that no list shows, only another address proves that it is not on this one.
+        has_unseen = any(node.cloud_id not in listed and node.node_id not in followed for node in live)
+        unclear = {record.cloud_id for record in records if has_unseen and not record.internal_ip}
         for machine in cluster.cloud.machines.values():
             if not machine.exists and machine.cloud_id not in listed and machine.cloud_id not in alive:
-                self._missed.setdefault(_life(machine), []).append(now)
+                if machine.cloud_id in unclear:
+                    self._missed.pop(_life(machine), None)
+                else:
+                    self._missed.setdefault(_life(machine), []).append(now)
 
     def _began_in_time(
-        self, cluster: SimulatedCluster, before: Instance | None, after: Instance, machine: CloudMachine
+        self, cluster: FaultyCluster, before: Instance | None, after: Instance, machine: CloudMachine
     ) -> Iterator[str]:
         """A record starts to cost in the tick that first sees its machine, not sooner and not later."""
         if _begun(after) is None or (before is not None and _begun(before) is not None):
@@ -330,7 +340,7 @@ class SpendAddsUp:
             yield f"{machine.cloud_id}: seen at {first_seen:g} s, paid for from {now:g} s on"
 
     def _ended_in_time(
-        self, cluster: SimulatedCluster, record: Instance, machine: CloudMachine
+        self, cluster: FaultyCluster, record: Instance, machine: CloudMachine
     ) -> Iterator[str]:
         """A machine that is gone is given back, or its record ends, after the grace; then its record ends."""
         now, missed = cluster.world.time, self._missed.get(_life(machine), [])
@@ -348,7 +358,7 @@ class SpendAddsUp:
             yield f"{machine.cloud_id}: closed {now - due:g} s too late after its end"
 
 
-def _total(cluster: SimulatedCluster) -> Iterator[str]:
+def _total(cluster: FaultyCluster) -> Iterator[str]:
     """The spend of the ledger is the sum over all records ever, each counted once."""
     plan = cluster.store.committed
     if plan is None:

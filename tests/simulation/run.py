@@ -6,13 +6,20 @@ budget of virtual time.
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
+
+from tests.simulation.checkers import Check, safety_checks
+from tests.simulation.cluster import KEPT_COPIES, FaultyCluster
+from tests.simulation.fault_rates import draw_faults
+from tests.simulation.liveness import unsettled
+from tests.simulation.money import money_checks
+from tests.simulation.options import draw_options
+from tests.simulation.trace import Trace
 
 from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
@@ -26,17 +33,11 @@ from muster.cluster.model import (
     Strategy,
     health_key,
 )
-from muster.sim.cluster.build import KEPT_COPIES, SimulatedCluster
-from muster.sim.cluster.checkers import Check, safety_checks
-from muster.sim.cluster.cloud import CloudMachine
-from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.liveness import unsettled
-from muster.sim.cluster.money import money_checks
-from muster.sim.cluster.options import GIB, RunOptions, draw_options
+from muster.sim.cluster.machines import CloudMachine
+from muster.sim.cluster.options import GIB, RunOptions
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import FOREVER, GangWork, TaskClass
-from muster.sim.cluster.trace import Trace
-from muster.sim.cluster.world import World
+from muster.sim.cluster.world import World, quiet
 
 ON_DEMAND: Selector = (LabelMatch("market", LabelOperator.IN, ("on-demand",)),)
 ZONE_B: Selector = (LabelMatch("zone", LabelOperator.IN, ("b",)),)
@@ -149,19 +150,19 @@ class Report:
 
     @property
     def replay(self) -> str:
-        return f"muster sim replay --seed {self.seed} --until-tick {self.ticks}{self.options}"
+        return f"python -m tests.simulation replay --seed {self.seed} --until-tick {self.ticks}{self.options}"
 
 
 class SeedRun:
     """A SeedRun runs one seed, step by step."""
 
-    cluster_class: ClassVar[type[SimulatedCluster]] = SimulatedCluster
+    cluster_class: ClassVar[type[FaultyCluster]] = FaultyCluster
     command_options: ClassVar[str] = ""
 
     def __init__(self, seed: int, on_line: TraceListener | None = None) -> None:
         self.seed = Seed(seed)
         self.options = self.draw_options()
-        self.faults = Faults.drawn(self.seed)
+        self.faults = draw_faults(self.seed)
         self.cluster = self.cluster_class(self.seed, self.options, self.faults)
         self.report = Report(seed=seed, options=self.command_options)
         self._workload = Workload(self.seed, self.cluster.world, self.cluster.runtime, self.options)
@@ -238,7 +239,6 @@ class SeedRun:
             name = faults.stream("sold_out").choice(sorted(cluster.cloud.sells.types))
             cluster.cloud.sell_out(name, faults.between("sold_out", 20, 300))
         self._change_offers()
-        self._change_hosts()
         if faults.hit("clock_jumps"):
             cluster.world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
         if faults.hit("config_edited"):
@@ -264,20 +264,6 @@ class SeedRun:
             cluster.cloud.sell_out(health_key(known.name, offer.name), sold_out_s)
         if offers and faults.hit("offer_price_changes"):
             cluster.spec.reprice_offer(faults.stream("offer_price_changes"))
-
-    def _change_hosts(self) -> None:
-        faults, cloud, now = self.faults, self.cluster.cloud, self.cluster.world.time
-        if not cloud.rack:
-            return
-        if faults.hit("host_off"):
-            host = cloud.rack.drawn_on(faults.stream("host_off"), now)
-            if host is not None:
-                cloud.switch_off(host, faults.between("host_off", 20, 300))
-        if faults.hit("host_taken"):
-            cloud.rack.lend(faults.stream("host_taken"), now, faults.between("host_taken", 20, 300))
-        if faults.hit("host_listed_change"):
-            away_s = faults.between("host_listed_change", 20, 300)
-            cloud.rack.unlist(faults.stream("host_listed_change"), now, away_s)
 
     def _apply_fault(self, kind: str, machine: CloudMachine) -> None:
         cluster = self.cluster
@@ -327,8 +313,3 @@ def sweep(seeds: Sequence[int], jobs: int = 1, kind: type[SeedRun] = SeedRun) ->
 
 def _simulated(kind: type[SeedRun], seed: int) -> Report:
     return kind(seed).to_end()
-
-
-def quiet() -> None:
-    """Silences the warnings of both controllers, which are expected in a simulation."""
-    logging.getLogger("muster").addHandler(logging.NullHandler())

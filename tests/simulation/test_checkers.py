@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.simulation.checkers import VersionsGrow, states_follow_the_table
+from tests.simulation.cluster import FaultyCluster
+from tests.simulation.money import PurchasesAreExplained
+from tests.simulation.run import SeedRun
+from tests.support.builders import instance
 
-from muster.cluster import controller, spend, what_if
+from muster.cluster import controller, cost
 from muster.cluster.model import Instance, StopCause
 from muster.cluster.plan import Drain, Plan, Reason, Terminate
+from muster.cluster.planner import pack
 from muster.cluster.reconcile import RULES, reconcile
 from muster.cluster.rules import draft, launch, observe_cloud, observe_nodes
 from muster.cluster.rules.draft import is_head
 from muster.cluster.states import InstanceState as S
-from muster.sim.cluster.build import CommittedPlan, SimulatedCluster
-from muster.sim.cluster.checkers import VersionsGrow, states_follow_the_table
-from muster.sim.cluster.money import PurchasesAreExplained
-from muster.sim.cluster.run import SeedRun
-from muster.testing.builders import instance
+from muster.sim.cluster.build import CommittedPlan
 
 
 def with_rules(monkeypatch, *, without: str = "", instead=None, also=None) -> None:
@@ -55,7 +57,7 @@ def test_a_rule_that_fails_is_found(monkeypatch):
 
 
 def test_a_type_that_is_asked_for_without_a_pause_is_found(monkeypatch):
-    monkeypatch.setattr(what_if, "is_blocked", lambda health, now: False)
+    monkeypatch.setattr(pack, "is_blocked", lambda health, now: False)
     with_rules(monkeypatch, without="backoff")
     assert is_found("after a refusal was known", 12)
 
@@ -207,7 +209,7 @@ def test_an_offer_above_its_own_maximum_is_found(monkeypatch):
 
 
 def test_spend_that_ignores_the_terms_of_the_offer_is_found(monkeypatch):
-    monkeypatch.setattr(spend, "billed_s", lambda offer, used_s: used_s)
+    monkeypatch.setattr(cost, "billed_s", lambda offer, used_s: used_s)
     assert is_found("the ledger has $", 20)
 
 
@@ -238,7 +240,7 @@ def _no_log_lines(caplog):
     caplog.set_level("CRITICAL")
 
 
-def _cluster_with(commit: CommittedPlan) -> SimulatedCluster:
+def _cluster_with(commit: CommittedPlan) -> FaultyCluster:
     cluster = SeedRun(0).cluster
     cluster.store.commits.append(commit)
     return cluster
@@ -300,5 +302,5 @@ def _wish_for_many(draft) -> None:
 
 
 def _adopt_everything_again(draft) -> None:
-    for cloud_id in draft.seen.cloud or ():
+    for cloud_id in draft.snapshot.cloud or ():
         draft.create(S.ALLOCATED, draft.spec.node_types[0].name, "on a whim", cloud_id=cloud_id)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.simulation.checkers import NoHotLoop, busy_nodes_are_drained_first
+from tests.simulation.cluster import ClockChange, FaultyCluster
+from tests.simulation.money import SpendAddsUp
+from tests.simulation.run import SeedRun
+from tests.support.builders import instance
 
 from muster.cluster.model import RuntimeReport
 from muster.cluster.plan import Launch, Plan
 from muster.cluster.states import InstanceState as S
-from muster.sim.cluster.build import ClockChange, CommittedPlan, SimulatedCluster
-from muster.sim.cluster.checkers import NoHotLoop, busy_nodes_are_drained_first
+from muster.sim.cluster.build import CommittedPlan
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.money import SpendAddsUp
-from muster.sim.cluster.run import SeedRun
 from muster.sim.cluster.world import START_OF_DAY
-from muster.testing.builders import instance
 
 STEP_S = 10.0
 
 
 @pytest.fixture
-def cluster() -> SimulatedCluster:
+def cluster() -> FaultyCluster:
     run = SeedRun(0)
-    calm = SimulatedCluster(run.seed, run.options, Faults.none())
+    calm = FaultyCluster(run.seed, run.options, Faults.none())
     calm.tick()
     calm.world.advance(STEP_S)
     return calm

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.series import step
+from tests.simulation import crash_matrix
+from tests.simulation.crash_matrix import run_day
 
 from muster.base.clock import ManualClock
-from muster.sim.cluster import crash_matrix
 from muster.sim.cluster.cloud import SimCloud
-from muster.sim.cluster.crash_matrix import run_day
 from muster.sim.cluster.options import RunOptions
-from muster.sim.cluster.run import quiet
-from muster.sim.cluster.world import START_OF_DAY
+from muster.sim.cluster.world import START_OF_DAY, quiet
 from muster.stores.ledger.store import SqliteInstanceStore
 
 UNDISTURBED = run_day()
@@ -89,9 +88,9 @@ def test_the_matrix_notices_a_cloud_that_buys_twice_for_one_request(monkeypatch)
         )  # so that a new controller asks before the machine is listed
         return made
 
-    def forgetful(self: SimCloud, request_id: str, shape: dict[str, int]) -> None:
+    def forgetful(self: SimCloud, request_id: str, shape: dict[str, int], offers=()) -> None:
         self._seen.clear()
-        launch(self, request_id, shape)
+        launch(self, request_id, shape, offers)
 
     monkeypatch.setattr(crash_matrix, "_options", slow)
     calm = run_day()

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from muster.cluster.controller import narrowed
-from muster.cluster.model import NodeKind, NodeStatus, RuntimeReport, Timeouts
-from muster.cluster.plan import Terminate
-from muster.cluster.reconcile import reconcile
-from muster.cluster.snapshot import Memory, ProviderTraits
-from muster.cluster.states import InstanceState as S
-from muster.testing.builders import (
+from tests.support.builders import (
     NOW,
     cloud_instance,
     cluster_spec,
@@ -17,6 +11,13 @@ from muster.testing.builders import (
     node_type,
     snapshot,
 )
+
+from muster.cluster.controller import narrowed
+from muster.cluster.model import NodeKind, NodeStatus, RuntimeReport, Timeouts
+from muster.cluster.plan import Terminate
+from muster.cluster.reconcile import reconcile
+from muster.cluster.snapshot import Memory, ProviderTraits
+from muster.cluster.states import InstanceState as S
 
 LONG_AGO = NOW - 10_000.0
 SPEC = cluster_spec((node_type("head", max_nodes=1), node_type("cpu")), head_node_type="head")

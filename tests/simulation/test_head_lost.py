@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.simulation.checkers import safety_checks
+from tests.simulation.cluster import FaultyCluster
+from tests.simulation.liveness import unsettled
+from tests.simulation.money import money_checks
+from tests.simulation.options import BACKOFF, TIMEOUTS
 
 from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import ClusterSpec, NodeKind, Objective
 from muster.cluster.states import ON_CLOUD
-from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.checkers import safety_checks
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.liveness import unsettled
-from muster.sim.cluster.money import money_checks
-from muster.sim.cluster.options import (
-    BACKOFF,
-    HEAD_TYPE,
-    TIMEOUTS,
-    WORKER_TYPES,
-    RunOptions,
-    catalogue_for,
-    head_type,
-)
+from muster.sim.cluster.options import HEAD_TYPE, WORKER_TYPES, RunOptions, catalogue_for, head_type
 from muster.sim.cluster.tasks import FOREVER, TaskClass
 
 TICK_S = 5.0
@@ -44,7 +37,7 @@ class Story:
             backoff=BACKOFF,
         )
         options = RunOptions(spec=spec, catalogue=catalogue_for(spec), tick_s=TICK_S)
-        self.cluster = SimulatedCluster(Seed(1), options, Faults.none())
+        self.cluster = FaultyCluster(Seed(1), options, Faults.none())
         self.checks = (*safety_checks(), *money_checks())
 
     def ticks(self, count: int) -> None:

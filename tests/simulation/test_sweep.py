@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.series import length
-
-from muster.cli.main import cli
-from muster.sim.cluster import options
-from muster.sim.cluster.faults import KINDS, Faults
-from muster.sim.cluster.run import SeedRun, simulate, sweep
+from tests.simulation.__main__ import simulation
+from tests.simulation.fault_rates import KINDS, draw_faults
+from tests.simulation.run import SeedRun, simulate, sweep
 
 HERE = Path(__file__).parent
 SEEDS = length(100, 300)
@@ -36,13 +34,6 @@ def test_no_seed_breaks_a_property_and_all_faults_were_there():
     assert injected == set(KINDS)
 
 
-@pytest.mark.slow
-def test_seeds_that_are_a_rack_now_hold_in_the_cloud_that_broke_a_property_too(monkeypatch):
-    seeds = [seed for seed in found_seeds() if SeedRun(seed).options.catalogue.hosts]
-    monkeypatch.setattr(options, "RACK_SHARE", 0.0)
-    assert {seed: simulate(seed).violations for seed in seeds} == {seed: [] for seed in seeds}
-
-
 def test_two_runs_of_one_seed_are_equal():
     assert simulate(17) == simulate(17)
 
@@ -54,23 +45,21 @@ def test_different_seeds_are_different_runs():
 @pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["1", "4242"])
 def test_the_trace_does_not_depend_on_the_hash_seed(hash_seed):
-    code = (
-        "from muster.sim.cluster.run import simulate; print(*(simulate(s).trace_hash for s in (4, 17, 23)))"
-    )
+    code = "from tests.simulation.run import simulate; print(*(simulate(s).trace_hash for s in (4, 17, 23)))"
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert out.stdout.split() == [simulate(seed).trace_hash for seed in (4, 17, 23)]
 
 
 def test_the_seed_turns_about_half_of_the_fault_kinds_on():
-    drawn = [Faults.drawn(SeedRun(seed).seed).rates for seed in range(60)]
+    drawn = [draw_faults(SeedRun(seed).seed).rates for seed in range(60)]
     on = sum(len(rates) for rates in drawn) / (60 * len(KINDS))
     assert 0.35 < on < 0.55
     assert any(not rates for rates in drawn)
 
 
 def test_run_prints_header_ticks_and_summary():
-    result = CliRunner().invoke(cli, ["sim", "run", "--seed", "17"])
+    result = CliRunner().invoke(simulation, ["run", "--seed", "17"])
     lines = result.output.splitlines()
     assert (result.exit_code, lines[0]) == (0, "seed 17")
     assert any(line.startswith("  faults ") for line in lines)
@@ -79,7 +68,7 @@ def test_run_prints_header_ticks_and_summary():
 
 
 def test_replay_stops_at_the_tick_and_shows_the_world():
-    result = CliRunner().invoke(cli, ["sim", "replay", "--seed", "17", "--until-tick", "20"])
+    result = CliRunner().invoke(simulation, ["replay", "--seed", "17", "--until-tick", "20"])
     assert result.exit_code == 0
     assert "20 ticks (20 with faults)" in result.output
     for title in ("instances", "machines (truth)", "pending demand"):
@@ -87,21 +76,21 @@ def test_replay_stops_at_the_tick_and_shows_the_world():
 
 
 def test_sweep_prints_how_many_runs_and_exits_with_zero_when_all_is_well():
-    result = CliRunner().invoke(cli, ["sim", "sweep", "--seeds", "3", "--start", "5", "--jobs", "1"])
+    result = CliRunner().invoke(simulation, ["sweep", "--seeds", "3", "--start", "5", "--jobs", "1"])
     assert (result.exit_code, result.output.splitlines()[-1].endswith("0 seeds with violations")) == (0, True)
 
 
 def test_a_failing_seed_exits_with_one_and_prints_its_replay_command(monkeypatch):
-    monkeypatch.setattr("muster.sim.cluster.checkers.the_loop_lives", lambda cluster: iter(["it broke"]))
-    result = CliRunner().invoke(cli, ["sim", "sweep", "--seeds", "1", "--start", "5", "--jobs", "1"])
+    monkeypatch.setattr("tests.simulation.checkers.the_loop_lives", lambda cluster: iter(["it broke"]))
+    result = CliRunner().invoke(simulation, ["sweep", "--seeds", "1", "--start", "5", "--jobs", "1"])
     assert result.exit_code == 1
     assert "it broke" in result.output
-    assert "replay: muster sim replay --seed 5 --until-tick 1" in result.output
+    assert "replay: python -m tests.simulation replay --seed 5 --until-tick 1" in result.output
 
 
 def test_the_printed_replay_of_a_run_that_never_rests_shows_that(monkeypatch):
-    monkeypatch.setattr("muster.sim.cluster.run.unsettled", lambda cluster: iter(["it moves on"]))
+    monkeypatch.setattr("tests.simulation.run.unsettled", lambda cluster: iter(["it moves on"]))
     report = simulate(5)
     assert report.violations == ["not at rest: it moves on"]
-    result = CliRunner().invoke(cli, report.replay.split()[1:])
+    result = CliRunner().invoke(simulation, report.replay.split()[3:])
     assert "not at rest: it moves on" in result.output

@@ -6,9 +6,8 @@ import logging
 
 import pytest
 from tests.series import length
-
-from muster.sim.cluster.faults import KINDS
-from muster.sim.cluster.v1_cloud import V1Run
+from tests.simulation.fault_rates import KINDS
+from tests.simulation.v1_cloud import V1Run
 
 SEEDS = range(length(15, 30))
 # One create call is one moment here: nothing in it can be slow.

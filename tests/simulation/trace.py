@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 
+from tests.simulation.cluster import FaultyCluster
+
 from muster.cluster.plan import Drain, Install, Launch, Plan, Terminate
 from muster.cluster.states import PENDING, RUNNING
-from muster.sim.cluster.build import SimulatedCluster
 
 HEADER = (
     f"{'tick':>5} {'time':>7} {'phase':<6} {'life':>4} {'ledger':>6}  {'coming':>6} {'runs':>4} {'going':>5}"
@@ -26,7 +27,7 @@ class Trace:
         self._injected: dict[str, int] = {}
         self._edits = 0
 
-    def line(self, cluster: SimulatedCluster, tick: int, phase: str) -> tuple[str, bool]:
+    def line(self, cluster: FaultyCluster, tick: int, phase: str) -> tuple[str, bool]:
         """Returns this tick's line, and whether anything happened in it."""
         what = self._happened(cluster)
         columns = (
@@ -42,7 +43,7 @@ class Trace:
     def digest(self) -> str:
         return self._hash.hexdigest()[:16]
 
-    def _happened(self, cluster: SimulatedCluster) -> str:
+    def _happened(self, cluster: FaultyCluster) -> str:
         faults = cluster.faults.injected
         new = [kind for kind, count in faults.items() if count > self._injected.get(kind, 0)]
         self._injected = dict(faults)
@@ -75,7 +76,7 @@ def _acts(plan: Plan | None) -> list[str]:
     return parts
 
 
-def _counts(cluster: SimulatedCluster) -> str:
+def _counts(cluster: FaultyCluster) -> str:
     states = Counter(instance.state for instance in cluster.store.live.values())
     coming = sum(states[state] for state in PENDING)
     runs = sum(states[state] for state in RUNNING)

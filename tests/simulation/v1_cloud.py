@@ -10,18 +10,21 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.simulation.cluster import FaultyCluster
+from tests.simulation.run import SeedRun
+
 from muster.base.ids import CloudId, RequestId
 from muster.base.rng import Stream
 from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, NodeKind, Offer, TerminateFailure
-from muster.config.node_launch import NodeLaunch
+from muster.config.to_spec import NodeLaunch
+from muster.providers.background_calls import inline_pools
 from muster.providers.node_provider import NodeLaunchException, NodeProvider
 from muster.providers.v1 import tags as t
-from muster.providers.v1.adapter import V1Adapter, inline_pools
-from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.cloud import KINDS, REFUSALS, Catalogue, LaunchCall, SimCloud
+from muster.providers.v1.adapter import V1Adapter
+from muster.sim.cluster.cloud import KINDS, REFUSALS, LaunchCall, SimCloud
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.run import SeedRun
+from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.world import World
 
 _KIND_TAGS = {NodeKind.HEAD: t.NODE_KIND_HEAD, NodeKind.WORKER: t.NODE_KIND_WORKER, NodeKind.UNMANAGED: "?"}
@@ -114,14 +117,10 @@ class V1SimCloud(SimCloud):
         return shown
 
     @crash_point("cloud.launch")
-    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
-        self.launch_calls.append(LaunchCall(self._world.time, request_id, dict(shape)))
-        self.adapter.launch(request_id, shape)
-
-    @crash_point("cloud.launch_offer")
-    def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
-        self.launch_calls.append(LaunchCall(self._world.time, request_id, dict(shape), offer=offer.name))
-        self.adapter.launch_offer(request_id, shape, offer)
+    def launch(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
+        name = offers[0].name if offers else ""
+        self.launch_calls.append(LaunchCall(self._world.time, request_id, dict(shape), offer=name))
+        self.adapter.launch(request_id, shape, offers)
 
     @crash_point("cloud.terminate")
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
@@ -206,7 +205,7 @@ class V1SimCloud(SimCloud):
         self.end(machine, "terminated")
 
 
-class V1SimulatedCluster(SimulatedCluster):
+class V1SimulatedCluster(FaultyCluster):
     """A V1SimulatedCluster is the simulated cluster, bought through the adapter."""
 
     cloud_class = V1SimCloud
@@ -216,3 +215,4 @@ class V1Run(SeedRun):
     """A V1Run is one seed with every machine bought through the adapter."""
 
     cluster_class = V1SimulatedCluster
+    command_options = " --cloud v1"

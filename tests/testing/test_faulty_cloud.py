@@ -8,16 +8,17 @@ import threading
 import pytest
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import BUSY, HEAD_NODE, spec
+from tests.support.builders import demand, node_report, node_type
 
 from muster.cluster.controller import ClusterController
-from muster.config.node_launch import NodeLaunch
+from muster.config.to_spec import NodeLaunch
 from muster.errors import CapacityExhausted, ConfigError, ProviderError
-from muster.providers.registry import make_external
+from muster.providers.background_calls import inline_pools
 from muster.providers.v1 import tags as t
-from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.providers.v1.adapter import V1Adapter
 from muster.providers.v1.failures import kind_of
+from muster.providers.v1.kind import make_external
 from muster.testing import ProviderContract
-from muster.testing.builders import demand, node_report, node_type
 from muster.testing.faulty_cloud import Fault, FaultyCloud, faults_of
 
 names = (f"faulty-{number}" for number in itertools.count())

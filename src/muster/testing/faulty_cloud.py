@@ -118,7 +118,7 @@ def faults_of(entries: object) -> tuple[Fault, ...]:
             name = entry.get("fault") if isinstance(entry, Mapping) else None
             near = did_you_mean(str(name), _KINDS) or f"faults are {', '.join(_KINDS)}"
             hint = "docs/providers.md lists the keys" if name in _KINDS else near
-            raise ConfigError(f"{error}; {hint}", path=path) from None
+            raise ConfigError(f"{error}", path=path, fix=f"{hint}") from None
         if fault.call is None and fault.fault in _OF_A_CALL:
             raise ConfigError(f"'{fault.fault}' needs a call, for example call: create_node", path=path)
         found.append(fault)
@@ -283,19 +283,16 @@ class FaultyCloud(NodeProvider):
         with self._state.open() as cloud:
             hitting = [one for kind in _OF_A_CALL for one in self._hitting(kind, cloud, name)]
         for one in hitting:
-            self._wait(one)
+            if one.fault == "slow":
+                self.clock.sleep(one.seconds)
+            elif one.fault == "hang":
+                self._released.wait()
             if one.fault == "fail":
                 raise _ERRORS[one.kind](f"faulty cloud: {name} was refused ({one.kind})")
         with self._state.open() as cloud:
             result = answer(cloud)
         instead: list[T] = [copy.deepcopy(one.value) for one in hitting if one.fault == "returns"]
         return instead[0] if instead else result
-
-    def _wait(self, fault: Fault) -> None:
-        if fault.fault == "slow":
-            self.clock.sleep(fault.seconds)
-        elif fault.fault == "hang":
-            self._released.wait()
 
     def _hitting(self, kind: str, cloud: dict[str, Any], call: str | None = None) -> list[Fault]:
         """Returns the faults of a kind that happen now, and counts that they were asked for."""

@@ -8,10 +8,10 @@ Example:
 
 from __future__ import annotations
 
-from muster.testing.engine_contract.fixture import EngineFixture
-from muster.testing.engine_contract.lockstep import LockstepPromises
-from muster.testing.engine_contract.misbehaving import HardPromises
-from muster.testing.engine_contract.resume import ResumePromises
+from tests.contracts.engine_contract.fixture import EngineFixture
+from tests.contracts.engine_contract.lockstep import LockstepPromises
+from tests.contracts.engine_contract.misbehaving import HardPromises
+from tests.contracts.engine_contract.resume import ResumePromises
 
 __all__ = ["EngineContract", "EngineFixture"]
 

@@ -10,8 +10,14 @@ import pytest
 
 from muster.base.clock import SystemClock
 from muster.testing.trainables import TRAINABLES
-from muster.trials.commands import ContinueTrial, StartTrial
-from muster.trials.events import EngineEvent, TrialExited, TrialReported, TrialStarted
+from muster.trials.events import (
+    ContinueTrial,
+    EngineEvent,
+    StartTrial,
+    TrialExited,
+    TrialReported,
+    TrialStarted,
+)
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.ports import Engine
 
@@ -32,7 +38,7 @@ class Driver:
         trial_id: str,
         trainable: str,
         config: Mapping[str, Any] | None = None,
-        **more: Any,  # noqa: ANN401 - further fields of StartTrial
+        **more: Any,
     ) -> None:
         """Submits a StartTrial with one CPU; `resources` may be a dict."""
         resources = more.pop("resources", {"CPU": 1})

@@ -5,10 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.contracts.engine_contract.fixture import Driver, EngineFixture
 
-from muster.testing.engine_contract.fixture import Driver, EngineFixture
-from muster.trials.commands import ContinueTrial, SaveTrial, StopTrial
-from muster.trials.events import TrialExited, TrialFailureKind, TrialReported, TrialStarted
+from muster.trials.events import (
+    ContinueTrial,
+    SaveTrial,
+    StopTrial,
+    TrialExited,
+    TrialFailureKind,
+    TrialReported,
+    TrialStarted,
+)
 from muster.trials.ports import Engine
 
 

@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.contracts.engine_contract.fixture import Driver, EngineFixture
 
 from muster.base.clock import SystemClock
-from muster.testing.engine_contract.fixture import Driver, EngineFixture
 from muster.testing.trainables import Point
-from muster.trials.commands import StopTrial
-from muster.trials.events import TrialExited, TrialFailureKind, TrialReported
+from muster.trials.events import StopTrial, TrialExited, TrialFailureKind, TrialReported
 from muster.trials.ports import Engine
 
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster.testing.engine_contract.fixture import Driver, EngineFixture
-from muster.trials.commands import SaveTrial, StopTrial
-from muster.trials.events import CheckpointSaved, TrialExited, TrialFailureKind, TrialReported, TrialStarted
+from tests.contracts.engine_contract.fixture import Driver, EngineFixture
+
+from muster.trials.events import (
+    CheckpointSaved,
+    SaveTrial,
+    StopTrial,
+    TrialExited,
+    TrialFailureKind,
+    TrialReported,
+    TrialStarted,
+)
 from muster.trials.model import CheckpointRef
 from muster.trials.ports import Engine
 

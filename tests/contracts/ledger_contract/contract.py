@@ -8,9 +8,9 @@ Example:
 
 from __future__ import annotations
 
-from muster.testing.ledger_contract.fixture import FullStore
-from muster.testing.ledger_contract.history import PastPromises
-from muster.testing.ledger_contract.writes import WritePromises
+from tests.contracts.ledger_contract.fixture import FullStore
+from tests.contracts.ledger_contract.history import PastPromises
+from tests.contracts.ledger_contract.writes import WritePromises
 
 __all__ = ["FullStore", "InstanceStoreContract"]
 

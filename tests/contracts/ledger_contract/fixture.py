@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.support.builders import NOW
 
 from muster.base.clock import Clock, ManualClock
 from muster.cluster.ports import InstanceStore
 from muster.cluster.snapshot import Quarantined
 from muster.stores.ledger.history import History
 from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
-from muster.testing.builders import NOW
 
 
 class FullStore(InstanceStore, Protocol):

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from msgspec.structs import replace
+from tests.contracts.ledger_contract.fixture import FullStore, StoreFixture
+from tests.support.builders import NOW, launch, moved, one_of_each, plan, record
 
 from muster.base.clock import ManualClock
 from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.machine_size import ResizeRecord
 from muster.cluster.model import NodeKind, StatusChange
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined, TypeHealth, WithoutDrivers
-from muster.cluster.states import InstanceState
+from muster.cluster.states import InstanceState, ResizeRecord
 from muster.stores.ledger.history import Spend
 from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
-from muster.testing.builders import NOW, launch, moved, one_of_each, plan, record
-from muster.testing.ledger_contract.fixture import FullStore, StoreFixture
 
 S = InstanceState
 HOUR_S = 3600.0

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.contracts.ledger_contract.fixture import FullStore, StoreFixture
+from tests.support.builders import NOW, launch, moved, plan, record
 
 from muster.base.clock import ManualClock
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
@@ -13,8 +15,6 @@ from muster.cluster.model import NodeKind
 from muster.cluster.snapshot import Memory, Quarantined
 from muster.cluster.states import CREATABLE, InstanceState
 from muster.errors import StoreError, VersionConflict
-from muster.testing.builders import NOW, launch, moved, plan, record
-from muster.testing.ledger_contract.fixture import FullStore, StoreFixture
 
 S = InstanceState
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -13,8 +14,9 @@ from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import WORKER_TYPES, RunOptions, catalogue_for, head_type
 from muster.sim.cluster.tasks import GangWork, TaskClass
+from muster.stores.history.entries import HistoryEntry
 from muster.stores.history.files import HistoryLimits, HistoryWriter
-from muster.stores.history.recorder import TickRecord
+from muster.stores.history.past import PastReader
 
 TYPES = {known.name: known for known in WORKER_TYPES}
 
@@ -70,7 +72,7 @@ class RecordedCluster:
             self.cluster.tick()
             self.cluster.store.commits.clear()
             result = self.cluster.result
-            self.writer.record(TickRecord(result.snapshot, result.plan, result.ledger))
+            self.writer.record(result)
             self.cluster.world.advance(self.tick_s)
 
     def busy(self, seconds: float, mean_gap_s: float) -> None:
@@ -90,3 +92,10 @@ class RecordedCluster:
 
     def end(self) -> None:
         self.writer.close(self.cluster.world.now())
+
+
+def read_past(entries: Iterable[HistoryEntry]) -> PastReader:
+    past = PastReader()
+    for entry in entries:
+        past.add(entry)
+    return past

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import cluster_spec
 
 from muster.base.rng import Seed
 from muster.cluster.model import FailureKind, NodeKind, Offer
@@ -12,7 +13,6 @@ from muster.sim.cluster.crash_points import CrashPoints
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import catalogue_for
 from muster.sim.cluster.world import World
-from muster.testing.builders import cluster_spec
 
 
 def cloud(**rates: float) -> tuple[World, SimCloud]:
@@ -48,8 +48,8 @@ def test_one_offer_is_sold_out_at_a_time_and_machines_have_the_price_and_terms_o
     sim.sells.prices |= {"cpu-4 a/spot": 0.1, "cpu-4 b/on-demand": 0.4}
     sim.sells.reports_offers = True
     sim.sell_out("cpu-4 a/spot", 60.0)
-    sim.launch_offer("r-1", {"cpu-4": 1}, cheap)
-    sim.launch_offer("r-2", {"cpu-4": 1}, dear)
+    sim.launch("r-1", {"cpu-4": 1}, (cheap,))
+    sim.launch("r-2", {"cpu-4": 1}, (dear,))
     world.advance(10.0)
     assert [f.request_id for f in sim.poll_launch_failures()] == ["r-1"]
     (machine,) = sim.list_instances().values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import cluster_spec
 
 from muster.base.resources import Resources
 from muster.base.rng import Seed
@@ -16,7 +17,6 @@ from muster.sim.cluster.options import WORKER_TYPES, catalogue_for
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import GangWork, TaskClass
 from muster.sim.cluster.world import World
-from muster.testing.builders import cluster_spec
 
 ONE = TaskClass(Resources.of(CPU=1), name="one")
 

@@ -9,8 +9,8 @@ import pytest
 from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import ClusterSpec, FailureKind, NodeType, Offer
-from muster.sim.cluster.cloud import Catalogue
 from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
 from muster.sim.joint.cloud import BootTime, SpotModel, SpotPool, SpotSeries, assign_pools
 from muster.sim.joint.cluster import JointCluster

@@ -6,15 +6,14 @@ from muster.base.ids import CloudId
 from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import ClusterSpec, NodeType
-from muster.sim.cluster.cloud import Catalogue, CloudMachine
 from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.machines import Catalogue, CloudMachine
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
 from muster.sim.joint.cluster import JointCluster
 from muster.sim.joint.engine import JointEngine
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.engine import Costs
-from muster.trials.commands import ContinueTrial, StartTrial, StopTrial
-from muster.trials.events import CapacityChanged
+from muster.trials.events import CapacityChanged, ContinueTrial, StartTrial, StopTrial
 from muster.trials.model import CheckpointRef
 from muster.trials.placement_group import PlacementGroupFactory
 
@@ -31,9 +30,8 @@ def cluster():
 
 
 def join(made, node_type=GPU):
-    number = len(made.joined_by_hand) + 1
+    number = len(made.runtime.nodes) + 1
     machine = CloudMachine(CloudId(f"m-{number}"), node_type.name, 1.0, made.world.time, up=True)
-    made.joined_by_hand.append(machine)
     return made.runtime.join(machine, node_type)
 
 

@@ -12,8 +12,8 @@ from muster.autoscaler.monitor import TickInterval
 from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import ClusterSpec, LaunchLimits, NodeType, Objective, Offer
-from muster.sim.cluster.cloud import Catalogue
 from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
 from muster.sim.joint.cloud import SpotModel, SpotPool, SpotSeries
 from muster.sim.joint.cluster import JointCluster

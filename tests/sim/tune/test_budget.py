@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 from tests.series import length
+from tests.simulation.tune import crash_matrix
+from tests.simulation.tune.chaos import MOST_STEPS, random_experiment
 
 from muster.base.rng import Seed
-from muster.sim.tune import crash_matrix
 from muster.sim.tune.candidates import SCHEDULERS
-from muster.sim.tune.chaos import MOST_STEPS, random_experiment
 from muster.sim.tune.curve import Curve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.spend import HOUR_S, UNSEEN_S, total_cost
 from muster.trials.template import SUSPEND_GRACE_S, Limits
-from muster.tune.execution.saver import ExperimentSaver
+from muster.tune.execution.between_steps import ExperimentSaver
 from muster.tune.search.space import uniform
 
 SEEDS = length(200, 1000)

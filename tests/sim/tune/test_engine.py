@@ -12,9 +12,12 @@ from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Curve, FunctionCurve
 from muster.sim.tune.engine import SimulatedEngine
 from muster.sim.tune.faults import FaultPlan, FaultRates, ProcessFaults
-from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
+    ContinueTrial,
+    SaveTrial,
+    StartTrial,
+    StopTrial,
     TrialExited,
     TrialFailureKind,
     TrialReported,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.contracts.engine_contract.contract import EngineContract, EngineFixture
+from tests.contracts.engine_contract.fixture import Driver
+from tests.contracts.engine_contract.lockstep import LockstepPromises
+from tests.contracts.engine_contract.misbehaving import HardPromises
+from tests.contracts.engine_contract.resume import ResumePromises
 
 from muster.base.clock import ManualClock
 from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Curve, FunctionCurve
 from muster.sim.tune.engine import SimulatedEngine
-from muster.testing.engine_contract import EngineContract, EngineFixture
-from muster.testing.engine_contract.fixture import Driver
-from muster.testing.engine_contract.lockstep import LockstepPromises
-from muster.testing.engine_contract.misbehaving import HardPromises
-from muster.testing.engine_contract.resume import ResumePromises
 from muster.testing.trainables import Point
 from muster.trials.events import TrialStarted
 

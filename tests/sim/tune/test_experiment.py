@@ -13,7 +13,7 @@ from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment
 from muster.sim.tune.history import best_at
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
-from muster.tune.execution.saver import ExperimentSaver
+from muster.tune.execution.between_steps import ExperimentSaver
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import grid_search, uniform
 from muster.tune.stopper import MaximumIterationStopper

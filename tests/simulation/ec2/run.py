@@ -9,6 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace as replaced
 
 from msgspec.structs import replace
+from tests.simulation.checkers import Check
+from tests.simulation.cluster import FaultyCluster
+from tests.simulation.ec2.cloud import Ec2Cloud
+from tests.simulation.options import draw_options
+from tests.simulation.run import SeedRun
 
 from muster.base.ids import CloudId
 from muster.base.rng import Seed
@@ -17,14 +22,10 @@ from muster.cluster.model import NodeKind, Notice, NoticeKind, NoticePolicy, hea
 from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import Quarantined
 from muster.cluster.states import InstanceState
-from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.checkers import Check
-from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
-from muster.sim.cluster.ec2.cloud import Ec2Cloud
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.options import RunOptions, draw_options
-from muster.sim.cluster.run import SeedRun
+from muster.sim.cluster.machines import CloudMachine
+from muster.sim.cluster.options import RunOptions
 from muster.sim.cluster.world import World
 
 _S = InstanceState
@@ -33,6 +34,8 @@ FAULTS: Mapping[str, tuple[float, float]] = {
     "call_breaks": (0.01, 0.1),  # per call: no answer, and no effect
     "fleet_says_nothing": (0.1, 0.6),  # per override that has too few: the answer lacks its error
     "describe_late": (0.05, 0.6),  # per machine: calls do not know it for its first while
+    "template_gone": (0.02, 0.2),  # per fleet: somebody has removed all launch templates
+    "profile_unknown": (0.02, 0.2),  # per fleet: for a while, EC2 does not know the instance profile
     "start_refused": (0.1, 0.6),  # per stopped machine: there is no room for it now
     "pool_small": (0.02, 0.2),  # per tick: one (type, zone, market) has few machines or none for a while
     "interrupted": (0.01, 0.08),  # per tick: a notice for a machine, which goes at its deadline
@@ -55,16 +58,16 @@ def add_rates(seed: Seed, faults: Faults) -> None:
 
 
 def draw_ec2_options(seed: Seed) -> RunOptions:
-    """Draws the options of this seed; no racks here, and short pauses after notices."""
+    """Draws the options of this seed; short pauses after notices."""
     options = draw_options(seed)
-    options.catalogue.hosts = {}
     policy = NoticePolicy(
         ahead_s=seed.derive("sim.ec2").choice((60.0, 600.0)),
         rebalance_s=seed.derive("sim.ec2.rebalance").choice((None, 60.0)),
         pool_pause_s=40.0,
     )
-    options.spec = replace(options.spec, notices=policy)
-    options.shown |= {"hosts": None, "cloud": "ec2"}
+    plain = tuple(replace(one, resize=None) for one in options.spec.node_types)  # EC2 resizes none in place
+    options.spec = replace(options.spec, notices=policy, node_types=plain)
+    options.shown |= {"cloud": "ec2"}
     return options
 
 
@@ -85,8 +88,8 @@ class SimNotices:
         self.read_last = tuple(self.current.values())
         if not self._faults.hit("notice_damaged"):
             return NoticeReport(notices=self.read_last)
-        bad = Notice(cloud_id=CloudId("m-0001"), kind=NoticeKind.REBALANCE, deadline=float("nan"))
-        note = Quarantined(source="notice m-0002", message="simulated: not JSON")
+        bad = Notice(cloud_id=CloudId("i-0001"), kind=NoticeKind.REBALANCE, deadline=float("nan"))
+        note = Quarantined(source="notice i-0002", message="simulated: not JSON")
         return NoticeReport(notices=(bad, *self.read_last), damaged=(note,))
 
     def announce(self, cloud_id: CloudId, kind: NoticeKind, in_s: float | None) -> None:
@@ -102,7 +105,7 @@ class SimNotices:
             self.current[cloud_id] = replace(self.current[cloud_id], is_cancelled=True)
 
 
-class Ec2Cluster(SimulatedCluster):
+class Ec2Cluster(FaultyCluster):
     """An Ec2Cluster is the simulated cluster on EC2, with a board of notices."""
 
     cloud_class = Ec2Cloud
@@ -114,6 +117,7 @@ class Ec2Cluster(SimulatedCluster):
         self.notices = SimNotices(world, crash_points, faults)
         super().__init__(seed, options, faults, crash_points=crash_points, world=world)
         self.cloud.keeps_stopped = seed.derive("sim.ec2.stopped").random() < 0.5
+        self.cloud.api.denies_fleets = bool(faults.rates) and seed.derive("sim.ec2.rights").random() < 0.1
 
     def ports(self) -> Ports:
         return replaced(super().ports(), notices=self.notices)
@@ -176,7 +180,7 @@ class Ec2Run(SeedRun):
             self.cluster.restart_node(machine, 20.0)
 
 
-def nodes_under_notice_do_not_serve(cluster: SimulatedCluster) -> Iterator[str]:
+def nodes_under_notice_do_not_serve(cluster: FaultyCluster) -> Iterator[str]:
     """Checks that a tick which read an interruption that is due leaves no record of the machine in service.
 
     One that no list has shown is left alone, and one that is newer than the notice: it may be another life.

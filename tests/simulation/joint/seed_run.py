@@ -15,22 +15,23 @@ from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
+from tests.simulation.checkers import Check
+from tests.simulation.cluster import FaultyCluster
+from tests.simulation.options import draw_options
+from tests.simulation.run import SHAPES, Report, SeedRun, TraceListener
+from tests.simulation.tune.chaos import random_experiment
 
 from muster.base.rng import Seed, Stream
+from muster.cluster.budget_policy import Budget, Consolidation, ForecastPolicy
 from muster.cluster.model import ClusterSpec, NodeType, health_key
 from muster.cluster.plan import Reason, Verdict
-from muster.cluster.spending import Budget, Consolidation, ForecastPolicy
 from muster.cluster.states import InstanceState
-from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.checkers import Check
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.options import RunOptions, draw_options
-from muster.sim.cluster.run import SHAPES, Report, SeedRun, TraceListener
+from muster.sim.cluster.options import RunOptions
 from muster.sim.joint.cloud import SpotModel, SpotPool, SpotSeries
 from muster.sim.joint.cluster import JointCluster
 from muster.sim.joint.tuner import JointExperiment, JointTuner, TunerGroup
 from muster.sim.tune.candidates import SCHEDULERS
-from muster.sim.tune.chaos import random_experiment
 from muster.sim.tune.curve import as_curve
 from muster.sim.tune.experiment import NullTrialStore
 from muster.trials.events import Fact, TrialReported, TrialStarted
@@ -118,12 +119,16 @@ def draw_pools(seed: Seed, spec: ClusterSpec) -> list[SpotPool]:
     ]
 
 
+class JointSeedCluster(FaultyCluster, JointCluster):
+    """The cluster of tuners, with everything that seeds can break."""
+
+
 class JointSeedRun(SeedRun):
     """A JointSeedRun is one seed with tuners in its world."""
 
-    cluster_class = JointCluster
+    cluster_class = JointSeedCluster
     command_options = " --joint"
-    cluster: JointCluster
+    cluster: JointSeedCluster
 
     def __init__(self, seed: int, on_line: TraceListener | None = None) -> None:
         super().__init__(seed, on_line)
@@ -189,7 +194,7 @@ class JointSeedRun(SeedRun):
         )
         return not self._to_begin and not is_at_work and super()._is_at_rest()
 
-    def _tuner_checks(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def _tuner_checks(self, cluster: FaultyCluster) -> Iterator[str]:
         for tuner in self.group.tuners:
             yield from _placements_are_single(cluster, tuner)
             if tuner.ended_at is not None and not tuner.is_killed:
@@ -226,7 +231,7 @@ class HeldBack:
     def __init__(self) -> None:
         self._since: float | None = None
 
-    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         waits = self._waits(cluster)
         if waits is None:
             self._since = None
@@ -237,7 +242,7 @@ class HeldBack:
             text = f"{waits.subject_id} waits for its turn for {now - self._since:.0f} s"
             yield f"{text}, and nothing has a place: {waits.detail}"
 
-    def _waits(self, cluster: SimulatedCluster) -> Verdict | None:
+    def _waits(self, cluster: FaultyCluster) -> Verdict | None:
         if cluster.plan is None or cluster.plan.actions:
             return None
         if any(verdict.reason is Reason.BUDGET for verdict in cluster.plan.verdicts):
@@ -250,7 +255,7 @@ class HeldBack:
         return next(waits, None)
 
 
-def _placements_are_single(cluster: SimulatedCluster, tuner: JointTuner) -> Iterator[str]:
+def _placements_are_single(cluster: FaultyCluster, tuner: JointTuner) -> Iterator[str]:
     """A trial has at most one place, and none once its tuner is over."""
     prefix = f"{tuner.asked.name}-"
     held = Counter(
@@ -302,6 +307,6 @@ def wrong_rows(tuner: JointTuner, store: RecordingStore, *, is_jumping: bool) ->
         yield f"{name}: the best value is {found and found.value}, of the rows it is {sign * best}"
 
 
-def _expected(tuner: JointTuner, result: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a metric
+def _expected(tuner: JointTuner, result: Mapping[str, Any]) -> Any:
     asked = tuner.asked.experiment
     return as_curve(asked.curve).metrics(result["config"], result["training_iteration"])[asked.metric]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 from tests.series import length
+from tests.simulation.__main__ import simulation
+from tests.simulation.joint.seed_run import FAULTS, JointSeedRun, wrong_rows
+from tests.simulation.run import sweep
 
-from muster.cli.main import cli
-from muster.sim.cluster.run import sweep
-from muster.sim.joint.seed_run import FAULTS, JointSeedRun, wrong_rows
 from muster.trials.events import TrialReported
 
 # Found: 78 (work of others was held back in the place of trials), 102 (a plan with fewer machines had dearer
@@ -64,6 +64,6 @@ def test_the_faults_of_tuners_have_rates_of_their_own():
 
 
 def test_joint_and_another_cloud_is_refused():
-    result = CliRunner().invoke(cli, ["sim", "run", "--joint", "--cloud", "ec2", "--seed", "1"])
+    result = CliRunner().invoke(simulation, ["run", "--joint", "--cloud", "ec2", "--seed", "1"])
     assert result.exit_code == 2
     assert "leave out one of the two" in result.output

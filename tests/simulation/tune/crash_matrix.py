@@ -18,13 +18,12 @@ import msgspec
 from muster.base.clock import Clock
 from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
 from muster.stores.experiment.memory import MemoryTrialStore
-from muster.trials.commands import ContinueTrial, EngineCommand
 from muster.trials.controller import TrialController
-from muster.trials.events import EngineEvent
+from muster.trials.events import ContinueTrial, EngineCommand, EngineEvent
 from muster.trials.experiment import ExperimentState
 from muster.trials.ports import SavedExperiment
 from muster.trials.restore import replay, snapshot
-from muster.tune.execution.saver import ExperimentSaver, decode_snapshot
+from muster.tune.execution.between_steps import ExperimentSaver, decode_snapshot
 from muster.tune.plugin_state import PluginState
 
 
@@ -33,7 +32,7 @@ def same_state(one: bytes, other: bytes) -> bool:
     return one == other or plain(one) == plain(other)
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401 - anything that was saved
+def plain(value: Any) -> Any:
     """Returns the value as plain data."""
     if isinstance(value, bytes):
         return _plain_bytes(value)
@@ -43,18 +42,18 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - anything that was saved
         return [plain(item) for item in value]
     if isinstance(value, datetime):
         return "a moment"
-    if isinstance(value, float) and value != value:  # noqa: PLR0124 - NaN
+    if isinstance(value, float) and value != value:
         return "nan"
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return _of_object(value)
 
 
-def _plain_bytes(value: bytes) -> Any:  # noqa: ANN401
+def _plain_bytes(value: bytes) -> Any:
     if value[:1] == b"\x80":
         try:
             return plain(pickle.loads(value))
-        except Exception:  # noqa: BLE001 - not a pickle after all
+        except Exception:
             pass
     try:
         found = msgspec.msgpack.decode(value)
@@ -63,7 +62,7 @@ def _plain_bytes(value: bytes) -> Any:  # noqa: ANN401
     return plain(found) if isinstance(found, (dict, list)) else value
 
 
-def _of_object(value: object) -> Any:  # noqa: ANN401
+def _of_object(value: object) -> Any:
     """Returns the class and the attributes of an object, or its pickle when it has no attributes."""
     name = type(value).__qualname__
     try:
@@ -105,7 +104,7 @@ class _Recorder:
         self._engine, self._clock = run.engine, run.clock
         self.step = Step()
 
-    def capacity(self) -> Any:  # noqa: ANN401
+    def capacity(self) -> Any:
         return self._engine.capacity()
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:

@@ -6,9 +6,9 @@ import os
 
 import pytest
 from tests.series import length
+from tests.simulation.tune.chaos import longest_s, random_experiment, run_to_end
 
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled
-from muster.sim.tune.chaos import longest_s, random_experiment, run_to_end
 from muster.sim.tune.experiment import SimulatedExperiment, StuckExperiment
 from muster.tune.schedulers import FIFOScheduler
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 from tests.series import step
+from tests.simulation.tune import crash_matrix as crash
 
-from muster.sim.tune import crash_matrix as crash
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled, make_searcher
 from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import FunctionCurve

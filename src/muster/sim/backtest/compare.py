@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from muster.sim.backtest.recording import Recording, read_recording
 from muster.sim.backtest.replay import Replay, ReplayResult, Variant, percentile, tick_of
-from muster.sim.cluster.run import quiet
+from muster.sim.cluster.world import quiet
 
 
 class Spread(Struct, frozen=True):

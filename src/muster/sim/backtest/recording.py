@@ -142,7 +142,7 @@ def read_recording(place: Path) -> Recording:
         raise StoreError(damage[0] if damage else f"{place}: the history is empty; let the cluster run first")
     if past.until - past.since < 1.0:
         raise StoreError(
-            f"{place}: the history is {past.until - past.since:.1f} s long; let the cluster run first"
+            f"{place}: the history is {past.until - past.since:.1f} s long", fix="let the cluster run first"
         )
     if experiments:
         told = f"what the forecasts of {counted(len(experiments), 'experiment')} told, by which idle machines"

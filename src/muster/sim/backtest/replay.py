@@ -15,7 +15,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from muster.autoscaler.monitor import Tick, TickInterval
+from muster.autoscaler.monitor import TickInterval
 from muster.base.rng import Seed
 from muster.cluster.model import (
     ClusterSpec,
@@ -32,8 +32,9 @@ from muster.sim.backtest.recording import ASSUMED_BOOT_S, ASSUMED_END_S, Recordi
 from muster.sim.backtest.spot import NOTICE_S, TAKEN_WITHIN_S, WITHOUT_NOTICE, PoolSeries, SpotPools
 from muster.sim.backtest.work import UNKNOWN_S, GangOfWork, Work
 from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.cloud import CloudMachine, SimCloud
+from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.machines import CloudMachine
 from muster.sim.cluster.options import RunOptions, catalogue_for
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import GangWork, SimNode, TaskClass
@@ -162,17 +163,16 @@ class Replay:
             cluster.tick()
             cluster.store.commits.clear()
             result = cluster.result
-            if result is None or result.snapshot is None or result.ledger is None:
+            if result is None or not result.is_observed:
                 raise StoreError(f"variant {self._variant.name}: {cluster.problem or 'a tick failed'}")
-            self._sample()
+            every_s = self._recording.length_s / SAMPLES
+            if not self._spend or self._cluster.world.time - self._spend[-1][0] >= every_s:
+                self._spend.append((round(self._cluster.world.time, 1), round(self._cluster.spent(), 4)))
             if self._within is None and cluster.world.time >= self._end_s:
                 self._within = self._measure()
             if self._is_over() or cluster.world.time > give_up_s:
                 return self._result()
-            tick = Tick(
-                plan=result.plan, snapshot=result.snapshot, ledger=result.ledger, errors=result.port_errors
-            )
-            self._wait(interval.after(tick))
+            self._wait(interval.after(result))
 
     # -- what is there -----------------------------------------------------------------------------
 
@@ -305,11 +305,6 @@ class Replay:
             return False
         is_busy = any(node.running for node in runtime.nodes.values())
         return not runtime.gangs and not runtime.pending_tasks() and not is_busy
-
-    def _sample(self) -> None:
-        every_s = self._recording.length_s / SAMPLES
-        if not self._spend or self._cluster.world.time - self._spend[-1][0] >= every_s:
-            self._spend.append((round(self._cluster.world.time, 1), round(self._cluster.spent(), 4)))
 
     def _measure(self) -> tuple[float, float, float]:
         """Returns $, hours of machines, and the share of the work that is done."""

@@ -59,13 +59,13 @@ def read_spot(path: Path) -> tuple[PoolSeries, ...]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
-            f"cannot be read: {error.strerror}; name a file of spot series", file=str(path)
+            f"cannot be read: {error.strerror}", file=str(path), fix="name a file of spot series"
         ) from None
     except ValueError as error:
-        raise ConfigError(f'is not JSON ({error}); write {{"series": [...]}}', file=str(path)) from None
+        raise ConfigError(f"is not JSON ({error})", file=str(path), fix='write {"series": [...]}') from None
     series = data.get("series") if isinstance(data, Mapping) else None
     if not isinstance(series, list) or not series:
-        raise ConfigError('has no "series": a list of {"step_s", "runs"}; add it', file=str(path))
+        raise ConfigError('has no "series": a list of {"step_s", "runs"}', file=str(path), fix="add it")
     return tuple(_series(entry, f"series[{position}]", str(path)) for position, entry in enumerate(series))
 
 
@@ -73,10 +73,13 @@ def _series(entry: object, where: str, file: str) -> PoolSeries:
     step_s = entry.get("step_s") if isinstance(entry, Mapping) else None
     runs = entry.get("runs") if isinstance(entry, Mapping) else None
     if not isinstance(step_s, int | float) or not _is_number(step_s) or step_s <= 0:
-        raise ConfigError("step_s is not a number of seconds; write one above 0", path=where, file=file)
+        raise ConfigError("step_s is not a number of seconds", path=where, file=file, fix="write one above 0")
     if not isinstance(runs, list) or not runs or not all(map(_is_run, runs)):
         raise ConfigError(
-            "runs is not a list of [machines, steps]; write numbers, steps above 0", path=where, file=file
+            "runs is not a list of [machines, steps]",
+            path=where,
+            file=file,
+            fix="write numbers, steps above 0",
         )
     most = max(machines for machines, _ in runs)
     times = MANY if most <= 1 else 2

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from muster.base.text import short_duration
 from muster.cluster.model import ClusterSpec, NodeType, Objective, Offer
 from muster.config.document import Document
-from muster.config.load import load_config
 from muster.config.prices import PriceRow, PriceTable, parse_prices
-from muster.config.to_spec import load_spec, to_spec
+from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
+from muster.providers.kind import load_config, load_spec
 from muster.sim.backtest.replay import Variant
 from muster.sim.backtest.spot import PoolSeries, read_spot
 
@@ -132,7 +132,7 @@ def only_market(spec: ClusterSpec, market: str) -> ClusterSpec:
     )
     if not any(known.max_nodes for known in types if known.name != spec.head_node_type):
         raise ConfigError(
-            f"--market {market}: no node type can be bought there; add offers of it, or --prices"
+            f"--market {market}: no node type is available there", fix="add offers of it, or --prices"
         )
     return replace(spec, node_types=types)
 

@@ -1,38 +1,37 @@
 """Builds one simulated cluster with all its parts, and the controller that runs it.
 
-The composition root of the simulator: the runs, the crash matrix and the story all start here.
+The composition root of the simulator: stories, quotes, backtests and seeds all start here.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from muster.base.ambient import Ambient
-from muster.base.ids import CloudId, CountingIds, InstanceId, RequestId
+from muster.base.ids import CountingIds, InstanceId, RequestId
 from muster.base.resources import EMPTY
-from muster.base.rng import Seed, Stream
+from muster.base.rng import Seed
 from muster.cluster.controller import ClusterController, Ports
+from muster.cluster.cost import spend_so_far
 from muster.cluster.model import (
     Instance,
     NodeKind,
 )
 from muster.cluster.plan import Plan
 from muster.cluster.ports import InstanceStore, Ledger, TickResult
-from muster.cluster.spend import spend_so_far
 from muster.cluster.states import TERMINAL
 from muster.errors import StoreError
-from muster.sim.cluster.cloud import CloudMachine, SimCloud, noticed_after_s
+from muster.sim.cluster.cloud import SimCloud, noticed_after_s
 from muster.sim.cluster.crash_points import CrashPoints, Killed, crash_point
 from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.machines import CloudMachine
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions
 from muster.sim.cluster.ports import SimDrains, SimInstaller, SimResizer, SimSpec
 from muster.sim.cluster.runtime import SimRuntime
-from muster.sim.cluster.tasks import SimNode, listeners_on
+from muster.sim.cluster.tasks import listeners_on
 from muster.sim.cluster.world import World
-from muster.stores.ledger.backup import settle_restored
 from muster.stores.ledger.memory import MemoryInstanceStore
 
 
@@ -90,14 +89,6 @@ class SimStore:
     def raise_version(self, at_least: int) -> int:
         return self.inner.raise_version(at_least)
 
-    def restart_from(self, inner: MemoryInstanceStore, records: Mapping[InstanceId, Instance]) -> None:
-        """Continues from an older ledger and the records of then, as if nothing had been written since."""
-        self.inner, self.committed, self.newest = inner, None, None
-        self.commits.clear()
-        self.records = {**records, **{record.instance_id: record for record in inner.find()}}
-        self.live = dict(inner.load().instances)
-        self.version = inner.load().version
-
     def _note(self, plan: Plan) -> None:
         for record in plan.writes:
             self.records[record.instance_id] = record
@@ -107,22 +98,6 @@ class SimStore:
                 self.live[record.instance_id] = record
 
 
-@dataclass(frozen=True)
-class ClockChange:
-    """A ClockChange is a controller whose time differs from that of the one before by more than what passed.
-
-    Time inside a controller is steady; only a start reads the wall clock again, or stands still behind the
-    ledger. What began before such a start may seem longer or shorter than it was; what began later is exact.
-    """
-
-    at: float  # true time of its first decision
-    plan_at: float  # the same in its own time
-    ahead_s: float  # by how much more than true time its own has moved; negative: it stood still
-
-
-CLOCK_PRECISION_S = 1e-3  # times are sums of floats near 1.8e9
-KEPT_COPIES = 12  # ticks that the ledger of a new head is behind at most
-LedgerAtTick = tuple[MemoryInstanceStore, dict[InstanceId, Instance]]  # with its pruned records
 # Called for every new controller: a file is opened again, memory is kept.
 OpenStore = Callable[[], InstanceStore]
 
@@ -132,6 +107,7 @@ class SimulatedCluster:
 
     cloud_class: ClassVar[type[SimCloud]] = SimCloud
     runtime_class: ClassVar[type[SimRuntime]] = SimRuntime
+    spec_class: ClassVar[type[SimSpec]] = SimSpec
 
     def __init__(
         self,
@@ -150,20 +126,15 @@ class SimulatedCluster:
         self.drains = SimDrains(self.world, self.crash_points, faults, self.runtime)
         self.resizer = SimResizer(self.world, self.crash_points, faults, self.runtime)
         self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.machines.get)
-        self.copies: deque[LedgerAtTick] = deque(maxlen=KEPT_COPIES)  # newest last
-        self.restored_at: list[float] = []  # when a new head started from one
         memory = MemoryInstanceStore()
         self._open_store: OpenStore = open_store or (lambda: memory)
         self.store = SimStore(self.crash_points, faults, self._open_store())
-        self.spec = SimSpec(self.crash_points, faults, options.spec, options.catalogue)
+        self.spec = self.spec_class(self.crash_points, faults, options.spec, options.catalogue)
         self.controller: ClusterController | None = None
         self.lives = 0  # how many controllers there have been
         self.plan: Plan | None = None  # of this tick; None when the controller died in it or is down
         self.result: TickResult | None = None  # all of this tick, likewise
         self.problem = ""  # an exception that reached the simulator
-        self.joined_by_hand: list[CloudMachine] = []  # never in the cloud's list, and not ours
-        self.clock_changes: list[ClockChange] = []
-        self._lead_s: float | None = None  # of the newest controller's time over true time
         self._connect()
 
     def _connect(self) -> None:
@@ -173,7 +144,6 @@ class SimulatedCluster:
         self.cloud.installs_runtime = not self.options.spec.install_runtime
         self.cloud.on_up = self._came_up
         self.cloud.on_gone = self._went
-        self.cloud.on_off = self._lost_power
         self.cloud.is_passing = self._is_passing
         self._start_head()
         self.world.advance(0.0)
@@ -182,29 +152,6 @@ class SimulatedCluster:
         head = self.cloud.create(HEAD_TYPE, NodeKind.HEAD)
         head.up = True
         self.world.after(self.options.head_late_s, lambda: self.join(head))
-
-    def keep_copy(self) -> None:
-        """Copies the ledger, as a monitor does after every tick."""
-        if isinstance(self.store.inner, MemoryInstanceStore):
-            self.copies.append((self.store.inner.copy(), dict(self.store.records)))
-
-    def lose_head(self, ticks_ago: int) -> None:
-        """Ends the head's machine and every node; a new head starts from the ledger as it was so long ago."""
-        if not self.copies:
-            return
-        self.runtime.forget_nodes()
-        for machine in self.cloud.alive():
-            if machine.kind is NodeKind.HEAD:
-                self.cloud.end(machine, "lost")
-        older, records = self.copies[max(-ticks_ago, -len(self.copies))]
-        self.copies.clear()
-        tick_id = f"restored-{len(self.restored_at) + 1}"
-        settle_restored(older, tick_id, self.world.now(), is_set_up_again=self.options.spec.install_runtime)
-        self.store.restart_from(older, records)
-        self._open_store = lambda: older
-        self.restored_at.append(self.world.time)
-        self.controller = None
-        self._start_head()
 
     def rest(self) -> None:
         """Skips a tick, as when no controller is running."""
@@ -220,8 +167,6 @@ class SimulatedCluster:
     def tick(self) -> None:
         """Runs one tick of the controller, which is started when there is none."""
         self.rest()
-        if self.cloud.rack:
-            self.spec.list_hosts(self.cloud.rack.listed(self.world.time))
         try:
             if self.controller is None:
                 self.controller = self._start_controller()
@@ -234,24 +179,6 @@ class SimulatedCluster:
             self.controller = None
         finally:
             self.crash_points.kill_after = None
-            self._note_clock()
-
-    def _note_clock(self) -> None:
-        plan = self.store.committed
-        if plan is None:
-            return
-        before, self._lead_s = self._lead_s, plan.at - self.world.time
-        ahead_s = 0.0 if before is None else self._lead_s - before
-        if abs(ahead_s) > CLOCK_PRECISION_S:
-            self.clock_changes.append(ClockChange(self.world.time, plan.at, ahead_s))
-
-    def ran_ahead_s(self, since_plan: float) -> float:
-        """Returns by how much too long the time since then, by the controllers' clock, may seem to them."""
-        return sum(max(0.0, c.ahead_s) for c in self.clock_changes if c.plan_at > since_plan)
-
-    def stood_still_s(self, since: float) -> float:
-        """Returns for how much of the true time since then the controllers' clock stood still."""
-        return sum(max(0.0, -c.ahead_s) for c in self.clock_changes if c.at > since)
 
     def _start_controller(self) -> ClusterController:
         self.lives += 1
@@ -285,33 +212,11 @@ class SimulatedCluster:
         size = status.current if status is not None else EMPTY
         self.runtime.join(machine, self.cloud.sells.types.get(machine.node_type), size)
 
-    def restart_node(self, machine: CloudMachine, after_s: float) -> None:
-        """Ends the runtime's process on this machine and starts it again under a new id."""
-        node = self.runtime.node_on(machine)
-        if node is not None:
-            self.runtime.kill_node(node)
-            self.world.after(after_s, lambda: self.join(machine))
-
     def _came_up(self, machine: CloudMachine) -> None:
         if not self.cloud.installs_runtime or self.faults.hit("join_never"):
             return  # the installer brings the node, or nothing does
         late = self.faults.between("join_late", 20, 150) if self.faults.hit("join_late") else 0.0
         self.world.after(late, lambda: self.join(machine))
-
-    def join_by_hand(self, draw: Stream, for_s: float) -> None:
-        """Lets somebody join a node of their own for a while, with or without a type and a cloud id."""
-        number = len(self.joined_by_hand) + 1
-        name = draw.choice(("", *sorted(self.cloud.sells.types)))
-        machine = CloudMachine(CloudId(f"hand-{number}"), name, 0.0, self.world.time, up=True)
-        self.joined_by_hand.append(machine)
-        node = self.runtime.join(machine, self.cloud.sells.types.get(name))
-        if node is not None:
-            node.hides_id, node.ip = draw.random() < 0.5, draw.choice(("", f"192.168.0.{number}"))
-            self.world.after(for_s, lambda: self._leave(node))
-
-    def _leave(self, node: SimNode) -> None:
-        self.runtime.kill_node(node)
-        node.machine.ended_at = self.world.time
 
     def _is_passing(self, machine: CloudMachine) -> bool:
         """Returns whether a machine boots, drains or has no node any more."""
@@ -324,8 +229,3 @@ class SimulatedCluster:
             for listener in tuple(listeners_on(node)):
                 listener.frozen()
             self.world.after(noticed_after_s(machine.ended_how), lambda: self.runtime.kill_node(node))
-
-    def _lost_power(self, machine: CloudMachine) -> None:
-        node = self.runtime.node_on(machine)
-        if node is not None:
-            self.runtime.kill_node(node)

@@ -1,34 +1,31 @@
 """Simulates a cloud provider with prices, boot times, shortages, quotas and every kind of failure.
 
 The truth is in `machines`; what the controller sees passes through the faults. Launches are idempotent by
-request id, as the port demands. With hosts in the catalogue it is a rack: a machine is a host that was taken.
+request id, as the port demands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from muster import errors
 from muster.base.ids import CloudId, RequestId
 from muster.base.rng import Stream
-from muster.cluster.machine_size import ResizeStatus
 from muster.cluster.model import (
     CloudInstance,
     FailureKind,
     LaunchFailure,
     NodeKind,
-    NodeType,
     Offer,
     TerminateFailure,
     health_key,
 )
+from muster.cluster.ports import CloudProvider
 from muster.cluster.snapshot import ProviderTraits
-from muster.cluster.spend import billed_s
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.rack import SimHost, SimRack
-from muster.sim.cluster.sizes import MachineSizes
+from muster.sim.cluster.machines import Catalogue, CloudMachine, MachineSizes
 from muster.sim.cluster.world import World
 
 REFUSALS: dict[FailureKind, type[errors.ProviderError]] = {
@@ -42,69 +39,6 @@ REFUSALS: dict[FailureKind, type[errors.ProviderError]] = {
 
 
 @dataclass
-class CloudMachine:
-    """A CloudMachine is one machine as it truly is, whatever is listed; it costs money until it ends."""
-
-    cloud_id: CloudId
-    node_type: str
-    price_per_hour: float
-    created_at: float
-    kind: NodeKind = NodeKind.WORKER
-    request_id: RequestId | None = None
-    launch_hash: str = ""
-    offer: Offer | None = None  # what it was bought from
-    reports_offer: bool = False
-    host: SimHost | None = None  # of a rack
-    up: bool = False
-    leaving: bool = False  # a terminate arrived
-    ended_at: float | None = None
-    ended_how: str = ""
-    listed_from: float = 0.0
-    hidden_until: float = 0.0
-    listed_until: float = 0.0  # an ended machine may stay on the list for a while
-
-    @property
-    def ip(self) -> str:
-        if self.host is not None:
-            return self.host.ip
-        number = self.cloud_id.rpartition("-")[2]
-        return f"10.0.{int(number) // 256}.{int(number) % 256}"
-
-    @property
-    def exists(self) -> bool:
-        return self.ended_at is None
-
-    def cost(self, now: float) -> float:
-        """Returns the cost so far, by the terms of its offer, else to the second."""
-        end = now if self.ended_at is None else self.ended_at
-        return billed_s(self.offer, end - self.created_at) * self.price_per_hour / 3600
-
-    def answers(self, now: float) -> bool:
-        """Returns whether commands reach it: not while its host is off."""
-        return self.host is None or now >= self.host.off_until
-
-    def is_listed(self, now: float) -> bool:
-        if now < self.listed_from or now < self.hidden_until:
-            return False
-        return self.exists or now < self.listed_until
-
-    def shown(self, size: ResizeStatus | None = None) -> CloudInstance:
-        offer = self.offer if self.reports_offer else None
-        return CloudInstance(
-            cloud_id=self.cloud_id,
-            node_type=self.node_type,
-            kind=self.kind,
-            is_running=self.up and self.exists,
-            request_id=self.request_id,
-            launch_hash=self.launch_hash,
-            internal_ip=self.ip,
-            zone=offer.zone if offer else "",
-            market=offer.market if offer else "",
-            resize=size,
-        )
-
-
-@dataclass
 class LaunchCall:
     """A LaunchCall is one launch call as it arrived; `refused` is set when the call raised."""
 
@@ -115,21 +49,6 @@ class LaunchCall:
     offer: str = ""
 
 
-@dataclass
-class Catalogue:
-    """A Catalogue lists what is on sale: types, prices, boot times, and how many there are."""
-
-    types: dict[str, NodeType]
-    prices: dict[str, float]  # of types, and of offers by `model.health_key`
-    boot_s: tuple[float, float] = (10.0, 40.0)
-    capacity: dict[str, int] = field(default_factory=dict)  # per type, of this cluster; absent: any number
-    quota: int | None = None  # all machines of the account
-    api_s: float = 1.0  # from a launch call to the machine, or to the refusal
-    shutdown_s: tuple[float, float] = (1.0, 8.0)
-    hosts: dict[str, int] = field(default_factory=dict)  # of a rack, per type; empty: a cloud
-    reports_offers: bool = False  # whether listed machines have their zone and market
-
-
 KINDS = tuple(FailureKind)
 
 
@@ -138,8 +57,10 @@ def noticed_after_s(how: str) -> float:
     return 1.0 if how == "terminated" else 10.0
 
 
-class SimCloud:
+class SimCloud(CloudProvider):
     """A SimCloud sells machines from its catalogue and keeps track of all of them."""
+
+    id_prefix = "m"
 
     def __init__(
         self, world: World, crash_points: CrashPoints, faults: Faults, draw: Stream, sells: Catalogue
@@ -151,8 +72,6 @@ class SimCloud:
         self.terminated: list[tuple[float, CloudId]] = []  # every id of every terminate call
         self.on_up: Callable[[CloudMachine], None] = lambda machine: None
         self.on_gone: Callable[[CloudMachine], None] = lambda machine: None
-        self.on_off: Callable[[CloudMachine], None] = lambda machine: None
-        self.rack = SimRack.of(sells.hosts)
         self.sizes = MachineSizes(world, faults, draw)
         self.listed: Mapping[CloudId, CloudInstance] | None = None  # the last answer; None: it failed
         self.failures_reported: list[LaunchFailure] = []  # every unit failure ever handed out
@@ -211,14 +130,8 @@ class SimCloud:
         return shown
 
     @crash_point("cloud.launch")
-    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
-        self._launch(request_id, shape, None)
-
-    @crash_point("cloud.launch_offer")
-    def launch_offer(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer) -> None:
-        self._launch(request_id, shape, offer)
-
-    def _launch(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer | None) -> None:
+    def launch(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
+        offer = offers[0] if offers else None
         call = LaunchCall(
             self._world.time, request_id, dict(shape), offer="" if offer is None else offer.name
         )
@@ -284,25 +197,6 @@ class SimCloud:
         self._sold_out_until.clear()
         self.sells.capacity.clear()
         self.sells.quota = None
-        self.rack.end_shortages()
-        for host in self.rack.hosts.values():
-            host.off_until = min(host.off_until, self._world.time)
-            self._switch_on(host)
-
-    def switch_off(self, host: SimHost, for_s: float) -> None:
-        """Ends what runs on a host, which does not answer for a while; who has it, has it still."""
-        host.off_until = self._world.time + for_s
-        machine = self.machines.get(host.held_by) if host.held_by else None
-        if machine is not None:
-            machine.up = False
-            self.on_off(machine)
-        self._world.after(for_s, lambda: self._switch_on(host))
-
-    def _switch_on(self, host: SimHost) -> None:
-        """The host answers again; nothing runs there."""
-        machine = self.machines.get(host.held_by) if host.held_by else None
-        if machine is not None and machine.answers(self._world.time):
-            machine.up = True
 
     def create(
         self,
@@ -315,7 +209,7 @@ class SimCloud:
         known = self.sells.types.get(node_type)
         priced_as = node_type if offer is None else health_key(node_type, offer.name)
         machine = CloudMachine(
-            cloud_id=CloudId(f"m-{len(self.machines) + 1:04d}"),
+            cloud_id=CloudId(f"{self.id_prefix}-{len(self.machines) + 1:04d}"),
             node_type=node_type,
             price_per_hour=self.sells.prices.get(priced_as, 0.0),
             offer=offer,
@@ -328,8 +222,6 @@ class SimCloud:
         )
         self.machines[machine.cloud_id] = machine
         self.sizes.add(machine.cloud_id, known)
-        if kind is NodeKind.WORKER:
-            machine.host = self.rack.take(node_type, machine.cloud_id, self._world.time)
         return machine
 
     def boot(self, machine: CloudMachine, in_s: float) -> None:
@@ -340,8 +232,6 @@ class SimCloud:
         if not machine.exists:
             return
         machine.ended_at, machine.ended_how = self._world.time, how
-        if machine.host is not None:
-            self.rack.give_back(machine.host, self._world.time + noticed_after_s(how))
         if self._faults.hit("list_ghost"):
             machine.listed_until = self._world.time + self._faults.between("list_ghost", 5, 60)
         self.on_gone(machine)
@@ -393,8 +283,6 @@ class SimCloud:
         names = (node_type, health_key(node_type, offer.name if offer is not None else ""))
         if any(self._world.time < self._sold_out_until.get(name, 0.0) for name in names):
             return FailureKind.CAPACITY
-        if self.rack.is_exhausted(node_type, self._world.time):
-            return FailureKind.CAPACITY
         have = [machine.node_type for machine in self.alive()]
         if have.count(node_type) >= self.sells.capacity.get(node_type, len(have) + 1):
             return FailureKind.CAPACITY
@@ -403,7 +291,7 @@ class SimCloud:
         return None
 
     def _up(self, machine: CloudMachine) -> None:
-        if machine.exists and machine.answers(self._world.time):
+        if machine.exists:
             machine.up = True
             self.on_up(machine)
 
@@ -411,12 +299,10 @@ class SimCloud:
         machine, faults = self.machines.get(cloud_id), self._faults
         if machine is None or not machine.exists or machine.leaving:
             return
-        if not machine.answers(self._world.time):
-            self._refuse_to_end(cloud_id, FailureKind.UNKNOWN, "simulated: the host is off")
-            return
         if faults.hit("terminate_unit_refused"):
             kind = faults.stream("terminate_unit_refused").choice(KINDS)
-            self._refuse_to_end(cloud_id, kind, "simulated")
+            refused = TerminateFailure(cloud_id=cloud_id, kind=kind, message="simulated")
+            self._terminate_failures.append(refused)
             return
         if faults.hit("terminate_lost"):
             return
@@ -426,9 +312,6 @@ class SimCloud:
             slow + round(self._draw.uniform(*self.sells.shutdown_s), 1),
             lambda: self.end(machine, "terminated"),
         )
-
-    def _refuse_to_end(self, cloud_id: CloudId, kind: FailureKind, message: str) -> None:
-        self._terminate_failures.append(TerminateFailure(cloud_id=cloud_id, kind=kind, message=message))
 
     def _hide_one(self, for_s: float) -> None:
         alive = self.alive()

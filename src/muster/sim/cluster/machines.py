@@ -1,4 +1,4 @@
-"""Simulates machines that change their size in place.
+"""Describes simulated machines: what is on sale, each machine as it truly is, and its size.
 
 The truth about a machine's size is its `resize`. A host may put a change off, with or without saying what it
 could give; it may fail halfway; calls get lost. Nodes are told to count it by SimResizer.
@@ -11,35 +11,91 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from muster.base.ids import CloudId
+from muster.base.ids import CloudId, RequestId
 from muster.base.resources import Resources
 from muster.base.rng import Stream
-from muster.cluster.machine_size import ResizeLimits, ResizeStatus
-from muster.cluster.model import ClusterSpec, NodeType
+from muster.cluster.cost import billed_s
+from muster.cluster.model import CloudInstance, NodeKind, NodeType, Offer
+from muster.cluster.states import ResizeStatus
 from muster.errors import ProviderMisconfigured, Throttled
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.world import World
 
-SHARE = 0.25  # of the runs
-TIMEOUT_S = 40.0
 TAKES_S = (2.0, 15.0)
-NAMES = ("CPU", "memory")
 
 
-def with_limits(draw: Stream, spec: ClusterSpec) -> ClusterSpec:
-    """Lets machines of most worker types grow, in some of the runs."""
-    if draw.random() >= SHARE:
-        return spec
-    head, *workers = spec.node_types
-    return replace(spec, node_types=(head, *(_growing(draw, known) for known in workers)))
+@dataclass
+class CloudMachine:
+    """A CloudMachine is one machine as it truly is, whatever is listed; it costs money until it ends."""
+
+    cloud_id: CloudId
+    node_type: str
+    price_per_hour: float
+    created_at: float
+    kind: NodeKind = NodeKind.WORKER
+    request_id: RequestId | None = None
+    launch_hash: str = ""
+    offer: Offer | None = None  # what it was launched from
+    reports_offer: bool = False
+    up: bool = False
+    leaving: bool = False  # a terminate arrived
+    ended_at: float | None = None
+    ended_how: str = ""
+    listed_from: float = 0.0
+    hidden_until: float = 0.0
+    listed_until: float = 0.0  # an ended machine may stay on the list for a while
+
+    @property
+    def ip(self) -> str:
+        number = self.cloud_id.rpartition("-")[2]
+        return f"10.0.{int(number) // 256}.{int(number) % 256}"
+
+    @property
+    def exists(self) -> bool:
+        return self.ended_at is None
+
+    def cost(self, now: float) -> float:
+        """Returns the cost so far, by the terms of its offer, else to the second."""
+        end = now if self.ended_at is None else self.ended_at
+        return billed_s(self.offer, end - self.created_at) * self.price_per_hour / 3600
+
+    def answers(self, now: float) -> bool:
+        """Returns whether commands reach it."""
+        return True
+
+    def is_listed(self, now: float) -> bool:
+        if now < self.listed_from or now < self.hidden_until:
+            return False
+        return self.exists or now < self.listed_until
+
+    def shown(self, size: ResizeStatus | None = None) -> CloudInstance:
+        offer = self.offer if self.reports_offer else None
+        return CloudInstance(
+            cloud_id=self.cloud_id,
+            node_type=self.node_type,
+            kind=self.kind,
+            is_running=self.up and self.exists,
+            request_id=self.request_id,
+            launch_hash=self.launch_hash,
+            internal_ip=self.ip,
+            zone=offer.zone if offer else "",
+            market=offer.market if offer else "",
+            resize=size,
+        )
 
 
-def _growing(draw: Stream, known: NodeType) -> NodeType:
-    if draw.random() < 0.3:
-        return known
-    factor = draw.choice((2, 2, 4))
-    most = Resources({name: known.resources.units(name) * factor for name in NAMES})
-    return replace(known, resize=ResizeLimits(maximum=most, timeout_s=TIMEOUT_S))
+@dataclass
+class Catalogue:
+    """A Catalogue lists what is on sale: types, prices, boot times, and how many there are."""
+
+    types: dict[str, NodeType]
+    prices: dict[str, float]  # of types, and of offers by `model.health_key`
+    boot_s: tuple[float, float] = (10.0, 40.0)
+    capacity: dict[str, int] = field(default_factory=dict)  # per type, of this cluster; absent: any number
+    quota: int | None = None  # all machines of the account
+    api_s: float = 1.0  # from a launch call to the machine, or to the refusal
+    shutdown_s: tuple[float, float] = (1.0, 8.0)
+    reports_offers: bool = False  # whether listed machines have their zone and market
 
 
 @dataclass

@@ -28,9 +28,9 @@ from muster.cluster.model import (
     Strategy,
 )
 from muster.cluster.plan import ScalingReport
-from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.machines import CloudMachine
 from muster.sim.cluster.tasks import (
     FOREVER,
     GangListener,

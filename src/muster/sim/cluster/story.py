@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from muster.base.resources import Resources
 from muster.base.rng import Seed
+from muster.cluster.cost import price_per_hour
 from muster.cluster.model import (
     ClusterSpec,
     Instance,
@@ -26,7 +27,6 @@ from muster.cluster.model import (
     Strategy,
 )
 from muster.cluster.plan import Drain, Plan, Reason, Subject
-from muster.cluster.spend import price_per_hour
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.faults import Faults
@@ -61,12 +61,16 @@ class StoryWriter:
         if plan is None:
             return
         before = {str(i): old for commit in cluster.store.commits for i, old in commit.before.items()}
-        yield from _refusals(plan)
+        failed = [i for i in plan.writes if i.state is _S.ALLOCATION_FAILED]
+        for details in dict.fromkeys(i.details for i in failed):
+            yield StoryEvent("cloud", "refuses", _by_type(i for i in failed if i.details == details), details)
         yield from _arrivals(plan, before)
         yield from _purchases(plan, before)
         yield from self._obstacles(plan)
         yield from _drains(cluster, plan)
-        yield from _ends(plan)
+        gone = [i for i in plan.writes if i.state is _S.TERMINATED and i.cloud_id]
+        if gone:
+            yield StoryEvent("muster", "gone:", _by_type(gone))
 
     def _obstacles(self, plan: Plan) -> Iterator[StoryEvent]:
         verdicts = [v for v in plan.verdicts if v.subject in _REQUESTS and v.reason in _BLOCKED]
@@ -75,12 +79,6 @@ class StoryWriter:
                 what = f"cannot place {verdict.count} of “{verdict.subject_id}”"
                 yield StoryEvent("muster", what, why=f"{verdict.reason.value}: {verdict.detail}".rstrip(": "))
         self._reported = {(v.subject_id, v.reason) for v in verdicts}
-
-
-def _refusals(plan: Plan) -> Iterator[StoryEvent]:
-    failed = [i for i in plan.writes if i.state is _S.ALLOCATION_FAILED]
-    for details in dict.fromkeys(i.details for i in failed):
-        yield StoryEvent("cloud", "refuses", _by_type(i for i in failed if i.details == details), details)
 
 
 def _arrivals(plan: Plan, before: dict[str, Instance | None]) -> Iterator[StoryEvent]:
@@ -118,12 +116,6 @@ def _drains(cluster: SimulatedCluster, plan: Plan) -> Iterator[StoryEvent]:
         yield StoryEvent(
             "muster", "drains", _by_type(cluster.store.records[a.instance_id] for a in group), why
         )
-
-
-def _ends(plan: Plan) -> Iterator[StoryEvent]:
-    gone = [i for i in plan.writes if i.state is _S.TERMINATED and i.cloud_id]
-    if gone:
-        yield StoryEvent("muster", "gone:", _by_type(gone))
 
 
 def _was(before: dict[str, Instance | None], instance: Instance) -> InstanceState | None:

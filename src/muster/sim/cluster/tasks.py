@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from muster.base.ids import NodeId
 from muster.base.resources import Resources
 from muster.cluster.model import LabelOperator, NodeStatus, Selector, Strategy
-from muster.sim.cluster.cloud import CloudMachine
+from muster.sim.cluster.machines import CloudMachine
 
 FOREVER = float("inf")
 

@@ -6,6 +6,7 @@ Nothing here reads the machine's clock; ties between events are broken by the or
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable
 
 START_OF_DAY = 1_767_225_600.0  # a midnight (UTC), so that simulated wall clocks read well
@@ -56,3 +57,8 @@ class World:
         self.time, _, happen = heapq.heappop(self._heap)
         happen()
         return True
+
+
+def quiet() -> None:
+    """Silences the warnings of the controllers, which are expected in a simulation."""
+    logging.getLogger("muster").addHandler(logging.NullHandler())

@@ -16,9 +16,10 @@ from muster.base.ids import CloudId
 from muster.base.rng import Seed, Stream
 from muster.cluster.model import FailureKind, Notice, NoticeKind, Offer, health_key
 from muster.cluster.ports import NoticeReport
-from muster.sim.cluster.cloud import Catalogue, CloudMachine, SimCloud
+from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.crash_points import CrashPoints
 from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.machines import Catalogue, CloudMachine
 from muster.sim.cluster.world import World
 
 SPOT = "spot"

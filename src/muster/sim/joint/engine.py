@@ -17,7 +17,7 @@ from muster.base.ids import CloudId, NodeId
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import Strategy
 from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.cloud import CloudMachine
+from muster.sim.cluster.machines import CloudMachine
 from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode
 from muster.sim.cluster.world import World
 from muster.sim.event_queue import ANY_TURN, GONE, Action, EventQueue, HasTurns
@@ -25,10 +25,10 @@ from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Curve, Report
 from muster.sim.tune.engine import SimulatedEngine, SimulatedProcess
 from muster.sim.tune.faults import FaultPlan
-from muster.trials.commands import StartTrial
 from muster.trials.events import (
     CapacityChanged,
     EngineEvent,
+    StartTrial,
     TrialExited,
     TrialFailure,
     TrialFailureKind,

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from muster.autoscaler.monitor import Tick, TickInterval
+from muster.autoscaler.monitor import TickInterval
 from muster.cluster.model import NodeKind
 from muster.errors import TuneError
-from muster.sim.cluster.cloud import CloudMachine
+from muster.sim.cluster.machines import CloudMachine
 from muster.sim.joint.cluster import JointCluster
 from muster.sim.joint.engine import SpeedOf
 from muster.sim.joint.tuner import JointExperiment, JointTuner, TunerGroup
@@ -86,7 +86,7 @@ class JointRun:
             self.step(limit_s)
         end_s = max((tuner.ended_at or 0.0 for tuner in self.tuners), default=0.0)
         until = self.world.time + _WIND_DOWN_S
-        while self._workers_left() and self.world.run_next(until):
+        while any(machine.exists for machine in self._workers()) and self.world.run_next(until):
             self._tick_early()
         return self._result(end_s)
 
@@ -130,11 +130,9 @@ class JointRun:
 
     def _pause_s(self) -> float:
         seen = self.cluster.result
-        if self._interval is None or seen is None or seen.snapshot is None or seen.ledger is None:
+        if self._interval is None or seen is None or not seen.is_observed:
             return self.cluster.options.tick_s
-        return self._interval.after(
-            Tick(plan=seen.plan, snapshot=seen.snapshot, ledger=seen.ledger, errors=seen.port_errors)
-        )
+        return self._interval.after(seen)
 
     def _publish(self) -> None:
         self.group.publish()
@@ -142,9 +140,6 @@ class JointRun:
 
     def _workers(self) -> list[CloudMachine]:
         return [m for m in self.cluster.cloud.machines.values() if m.kind is NodeKind.WORKER]
-
-    def _workers_left(self) -> bool:
-        return any(machine.exists for machine in self._workers())
 
     def _result(self, end_s: float) -> JointResult:
         now, workers, engines = self.world.time, self._workers(), [tuner.engine for tuner in self.tuners]

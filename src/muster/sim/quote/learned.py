@@ -49,8 +49,8 @@ def pace_of(trials: Sequence[RecordedTrial]) -> StepPace:
     known = [_log_step(trial) for trial in trials]
     if not known:
         raise ConfigError(
-            "no trial has reported a result within the time of the profile; give it more minutes, or give "
-            "step_s, the seconds that a step takes"
+            "no trial has reported a result within the time of the profile",
+            fix=("give it more minutes, or give step_s, the seconds that a step takes"),
         )
     sigma = stdev(known) if len(known) > 1 else 0.0
     return StepPace(
@@ -180,14 +180,18 @@ def starts_of(place: Path, nodes: Sequence[tuple[float, float]] = ()) -> TrialSt
     """
     spans = sorted(_span(file) for file in place.glob(f"*/{RESULTS}"))
     if not spans:
-        raise ConfigError(f"{place}: holds no results of trials; name the directory of an experiment")
+        raise ConfigError(f"{place}: holds no results of trials", fix="name the directory of an experiment")
     ends = sorted(end for _, end in spans)
-    places = _most_at_once(spans)
+    changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
+    places = max(accumulate(change for _, change in changes), default=0)
     gaps = [begin - end for (begin, _), end in zip(spans[places:], ends, strict=False)]
     if not gaps:
         raise ConfigError(
-            f"{place}: no trial of this experiment has waited for another to end, so it is not known how "
-            "long trials take to start; name one with more trials than places, or give start_s"
+            (
+                f"{place}: no trial of this experiment has waited for another to end, so it is not known how "
+                "long trials take to start"
+            ),
+            fix="name one with more trials than places, or give start_s",
         )
     start_s, first = max(0.0, fmean(gaps)), [begin for begin, _ in spans[:places]]
     new = [up for up, end in nodes if first[0] - _NEW_NODE_S < up <= first[-1] < end]
@@ -203,17 +207,12 @@ def _span(file: Path) -> tuple[float, float]:
         return end - float(rows[-1]["time_total_s"]), end
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(
-            f"{file}: not the results of a trial ({error!r}); name the directory of an experiment"
+            f"{file}: not the results of a trial ({error!r})", fix="name the directory of an experiment"
         ) from error
 
 
-def _most_at_once(spans: Sequence[tuple[float, float]]) -> int:
-    changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
-    return max(accumulate(change for _, change in changes), default=0)
-
-
-class Measured(Struct, frozen=True, kw_only=True):
-    """A Measured is what the trials of a quote follow, and what was measured for it."""
+class StepTimings(Struct, frozen=True, kw_only=True):
+    """A StepTimings is what the trials of a quote follow, and what was measured for it."""
 
     make_curve: MakeCurve
     pace: StepPace

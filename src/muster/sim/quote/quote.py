@@ -24,7 +24,7 @@ from muster.cluster.model import ClusterSpec
 from muster.errors import ConfigError
 from muster.sim.backtest.recording import Timings, read_recording
 from muster.sim.joint.cloud import BootTime
-from muster.sim.quote.learned import GivenCurve, LearnedCurve, Measured, StepPace, pace_of, starts_of
+from muster.sim.quote.learned import GivenCurve, LearnedCurve, StepPace, StepTimings, pace_of, starts_of
 from muster.sim.quote.world import Assumptions, QuoteLine, QuoteVariant, checked_spec, line_of
 from muster.sim.tune.trace import RecordedCurve, RecordedTrial, read_trace
 from muster.trials.template import TrialTemplate
@@ -115,7 +115,7 @@ def _as_recorded(assumed: Assumptions, timings: Timings, history: Path) -> Assum
         for of in (timings.boot_s, timings.request_s, timings.end_s)
     )
     if not boots:
-        raise ConfigError(f"{history}: no machine has come up in this history; give boot_s instead")
+        raise ConfigError(f"{history}: no machine has come up in this history", fix="give boot_s instead")
     logs = [math.log(max(each, _LEAST_BOOT_S)) for each in boots]
     boot = BootTime(median_s=math.exp(fmean(logs)), sigma=pstdev(logs), setup_s=0.0)
     if requests:
@@ -144,7 +144,10 @@ def quote(
         assumed: What neither the trials nor the cluster file say.
         progress: Is told what is done.
     """
-    template = _template(asked)
+    if asked.tune.num_samples < 1:
+        raise ConfigError("an experiment without an end has no price: give TuneConfig(num_samples=...)")
+    named = {**asked.overrides, "trainable_name": asked.trainable_name}
+    template = template_of(asked.trainable, asked.param_space, asked.tune, asked.run, named)
     checked_spec(spec, template)
     assumed = assumed or Assumptions()
     measured = (
@@ -181,13 +184,6 @@ def _quiet() -> Iterator[None]:
         logger.disabled, logger.level = before
 
 
-def _template(asked: ExperimentSpec) -> TrialTemplate:
-    if asked.tune.num_samples < 1:
-        raise ConfigError("an experiment without an end has no price: give TuneConfig(num_samples=...)")
-    named = {**asked.overrides, "trainable_name": asked.trainable_name}
-    return template_of(asked.trainable, asked.param_space, asked.tune, asked.run, named)
-
-
 def _most_steps(asked: ExperimentSpec, template: TrialTemplate, recorded: int | None) -> int:
     """Returns after how many steps a trial is over: by its criteria, its scheduler, or as it was seen."""
     given = template.stopping_criterion.get("training_iteration")
@@ -202,12 +198,12 @@ def _most_steps(asked: ExperimentSpec, template: TrialTemplate, recorded: int | 
     return min(ends)
 
 
-def _given(asked: ExperimentSpec, template: TrialTemplate, step_s: float) -> Measured:
+def _given(asked: ExperimentSpec, template: TrialTemplate, step_s: float) -> StepTimings:
     if not step_s > 0:
         raise ConfigError(f"step_s is {step_s:g}: give the seconds that one step takes, more than 0")
     pace, steps = StepPace(step_s=step_s, sigma=0.3, trials=10), _most_steps(asked, template, None)
     metric, mode = _objective(asked.tune)
-    return Measured(
+    return StepTimings(
         make_curve=lambda seed: GivenCurve(pace, metric, mode, steps, seed), pace=pace, is_given=True
     )
 
@@ -221,7 +217,7 @@ def _objective(tune: TuneConfig) -> tuple[str, str]:
 
 def _run(
     asked: ExperimentSpec, template: TrialTemplate, minutes: float, progress: Callable[[str], None]
-) -> Measured:
+) -> StepTimings:
     """Runs the experiment for a few minutes on this computer, as it would begin; keeps nothing of it."""
     progress(f"running trials for at most {minutes:g} min to see how long a step takes")
     counter = _StepCounter(progress)
@@ -231,19 +227,15 @@ def _run(
     metric, _ = _objective(asked.tune)
     longest = max((len(trial.rows) for trial in recorded.trials if trial.trial_id in ended), default=None)
     steps = _most_steps(asked, template, longest)
-    return Measured(
-        make_curve=lambda seed: LearnedCurve(_fresh(recorded), metric, steps, seed),
-        pace=pace_of(recorded.trials),
-        checkpoint_every=_checkpoint_every(recorded),
-        failed=len(counter.failed),
-    )
-
-
-def _checkpoint_every(recorded: RecordedCurve) -> int:
-    """Returns at how many steps a trial was seen to save; 0: none did."""
+    # At how many steps a trial was seen to save; 0: none did.
     rows = [row for trial in recorded.trials for row in trial.rows]
     saved = sum(row.get("checkpoint_dir_name") is not None for row in rows)
-    return round(len(rows) / saved) if saved else 0
+    return StepTimings(
+        make_curve=lambda seed: LearnedCurve(RecordedCurve(recorded.trials), metric, steps, seed),
+        pace=pace_of(recorded.trials),
+        checkpoint_every=round(len(rows) / saved) if saved else 0,
+        failed=len(counter.failed),
+    )
 
 
 class _StepCounter(Callback):
@@ -269,10 +261,6 @@ class _StepCounter(Callback):
         )
 
 
-def _fresh(recorded: RecordedCurve) -> RecordedCurve:
-    return RecordedCurve(recorded.trials)
-
-
 def _fit(asked: ExperimentSpec, minutes: float, place: Path, counter: _StepCounter) -> set[str]:
     """Returns the trials whose own code ended them well."""
     from muster.tune.tuner import Tuner
@@ -289,7 +277,7 @@ def _fit(asked: ExperimentSpec, minutes: float, place: Path, counter: _StepCount
     )
     grid = Tuner(asked.trainable, param_space=asked.param_space, tune_config=tune, run_config=run).fit()
     if len(grid) and len(grid.errors) == len(grid):
-        raise ConfigError(f"every trial of the profile failed; the first: {grid.errors[0]}")
+        raise ConfigError("every trial of the profile failed", fix=f"the first: {grid.errors[0]}")
     ended = {str(one.metrics.get("trial_id")) for one in grid if one.metrics and one.metrics.get("done")}
     return ended - counter.failed.keys()
 

@@ -15,8 +15,8 @@ from muster.autoscaler.monitor import TickInterval
 from muster.base.rng import Seed
 from muster.cluster.model import ClusterSpec, NodeKind, NodeType, health_key
 from muster.errors import ConfigError
-from muster.sim.cluster.cloud import Catalogue
 from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import RunOptions
 from muster.sim.joint.cloud import BootTime, SpotPool, SpotSeries
 from muster.sim.joint.cluster import JointCluster
@@ -118,17 +118,15 @@ def interval_of(values: Sequence[float]) -> tuple[float, float]:
         return min(values), max(values)
     logs = [math.log(value) for value in values]
     count, middle = len(values), fmean(logs)
-    apart = _student_t(max(4, count - 1)) * stdev(logs) * math.sqrt(1.0 + 1.0 / count)
-    return math.exp(middle - apart), math.exp(middle + apart)
-
-
-def _student_t(freedom: int) -> float:
-    """Returns the 95 % point of Student's t, by the expansion of Cornish and Fisher."""
+    # The 95 % point of Student's t, by the expansion of Cornish and Fisher.
+    freedom = max(4, count - 1)
     z = NormalDist().inv_cdf(0.95)
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
+    student_t = z + first / freedom + second / freedom**2 + third / freedom**3
+    apart = student_t * stdev(logs) * math.sqrt(1.0 + 1.0 / count)
+    return math.exp(middle - apart), math.exp(middle + apart)
 
 
 def _run(
@@ -136,6 +134,9 @@ def _run(
 ) -> JointResult:
     cluster = _cluster(variant.spec, assumed, seed)
     tune = variant.tune
+    # Draws how long a trial takes to start in this run, within what is known of it.
+    factor = math.exp(seed.derive("quote.start").gauss(0.0, assumed.start_sigma))
+    costs = assumed.costs
     asked = SimulatedExperiment(
         curve=make_curve(seed),
         space=template.param_space,
@@ -146,9 +147,9 @@ def _run(
         make_search=None if tune.search_alg is None else lambda: _search(tune.search_alg),
         max_concurrent=tune.max_concurrent_trials or 0,
         resources=size_of(template),
-        costs=_costs(assumed, seed),
+        costs=replace(costs, start_s=costs.start_s * factor, first_s=costs.first_s * factor),
         max_failures=-1,
-        seed=_number(seed),
+        seed=seed.derive("quote.search").randrange(2**31),
         given_template=template,
     )
     joint = JointExperiment(name="quote", experiment=asked, knows_limit=True)
@@ -164,13 +165,6 @@ def _run(
     return run.run()
 
 
-def _costs(assumed: Assumptions, seed: Seed) -> Costs:
-    """Draws how long a trial takes to start in this run, within what is known of it."""
-    factor = math.exp(seed.derive("quote.start").gauss(0.0, assumed.start_sigma))
-    costs = assumed.costs
-    return replace(costs, start_s=costs.start_s * factor, first_s=costs.first_s * factor)
-
-
 class QuotedCluster(JointCluster):
     """A QuotedCluster has the head of its own file, at its price."""
 
@@ -184,10 +178,6 @@ def _search(given: Any) -> Any:  # noqa: ANN401 - the user's searcher, by object
     from muster.tune.search import create_searcher
 
     return create_searcher(given) if isinstance(given, str) else deepcopy(given)
-
-
-def _number(seed: Seed) -> int:
-    return seed.derive("quote.search").randrange(2**31)
 
 
 def _cluster(spec: ClusterSpec, assumed: Assumptions, seed: Seed) -> JointCluster:
@@ -239,8 +229,8 @@ def checked_spec(spec: ClusterSpec, template: TrialTemplate) -> ClusterSpec:
         raise ConfigError(f"a quote needs the price of every node type, and {what}: give price_per_hour")
     if not any(_holds(known, template) for known in workers):
         raise ConfigError(
-            f"no node type holds a trial, which needs {size_of(template).required_resources}; add one, or "
-            "ask for less with tune.with_resources"
+            f"no node type holds a trial, which needs {size_of(template).required_resources}",
+            fix=("add one, or ask for less with tune.with_resources"),
         )
     return spec
 

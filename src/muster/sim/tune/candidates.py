@@ -63,11 +63,16 @@ def _median(settings: CandidateSettings) -> dict[str, Any]:
 
 def _population(**more: Any) -> Callable[[CandidateSettings], dict[str, Any]]:  # noqa: ANN401
     def parameters(settings: CandidateSettings) -> dict[str, Any]:
+        from muster.tune.search.sample import Domain, Float
+
+        ranges = {name: domain for name, domain in settings.space.items() if isinstance(domain, Float)}
         return {
             "time_attr": "training_iteration",
             "perturbation_interval": max(1, settings.max_t // 10),
-            "hyperparam_mutations": _domains(settings.space),
-            "hyperparam_bounds": _bounds(settings.space),
+            "hyperparam_mutations": {
+                name: domain for name, domain in settings.space.items() if isinstance(domain, Domain)
+            },
+            "hyperparam_bounds": {name: [domain.lower, domain.upper] for name, domain in ranges.items()},
             "log_config": False,
             "seed": settings.seed,
             **more,
@@ -78,19 +83,6 @@ def _population(**more: Any) -> Callable[[CandidateSettings], dict[str, Any]]:  
 
 def _elastic(settings: CandidateSettings) -> dict[str, Any]:
     return {"base_scheduler": SCHEDULERS["asha"].make(settings), "seed": settings.seed}
-
-
-def _domains(space: Mapping[str, Any]) -> dict[str, Any]:
-    from muster.tune.search.sample import Domain
-
-    return {name: domain for name, domain in space.items() if isinstance(domain, Domain)}
-
-
-def _bounds(space: Mapping[str, Any]) -> dict[str, Any]:
-    from muster.tune.search.sample import Float
-
-    ranges = {name: domain for name, domain in space.items() if isinstance(domain, Float)}
-    return {name: [domain.lower, domain.upper] for name, domain in ranges.items()}
 
 
 SCHEDULERS: dict[str, Candidate] = {

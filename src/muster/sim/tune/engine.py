@@ -13,16 +13,20 @@ from typing import Any
 from typing_extensions import assert_never
 
 from muster.base.clock import SteadyClock
-from muster.session.preemption import PreemptionInfo
 from muster.session.progress import Progress, Signature, fill_result
+from muster.session.session import PreemptionInfo
 from muster.sim.event_queue import GONE, EventQueue, HasTurns, MovableClock
 from muster.sim.tune.costs import Costs, WorkerCapacity
 from muster.sim.tune.curve import Curve, Report, as_curve
 from muster.sim.tune.faults import FaultPlan, FaultRates, ProcessFaults, happens
-from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
+    ContinueTrial,
+    EngineCommand,
     EngineEvent,
+    SaveTrial,
+    StartTrial,
+    StopTrial,
     TrialExited,
     TrialFailure,
     TrialFailureKind,
@@ -33,6 +37,7 @@ from muster.trials.events import (
 )
 from muster.trials.model import CheckpointRef
 from muster.trials.placement_group import PlacementGroupFactory
+from muster.trials.ports import Engine
 from muster.trials.preemption import AFTER_S
 
 MEMORY_KEY = "sim_memory"  # in a checkpoint's metrics: what a curve with a past resumes from
@@ -126,7 +131,8 @@ class SimulatedProcess(HasTurns):
         reported, self.memory = self.curve.advance(self.command.config, self.iteration + 1, self.memory)
         metrics = dict(reported)
         if happens(self.faults, "report", self.iteration + 1, self.faults.odd_reports):
-            metrics = _odd(metrics, self.iteration)
+            odd = math.nan if self.iteration % 3 else math.inf
+            metrics = {key: odd if isinstance(value, float) else value for key, value in metrics.items()}
         stamp = self._progress.advance(metrics, elapsed_s=elapsed_s, now=now)
         assert self._who is not None
         self.last = fill_result(metrics, stamp, self._who, now=now)
@@ -144,11 +150,6 @@ class SimulatedProcess(HasTurns):
         return CheckpointRef(path=path, index=self.checkpoint_index, metrics=metrics)
 
 
-def _odd(metrics: dict[str, Any], number: int) -> dict[str, Any]:
-    odd = math.nan if number % 3 else math.inf
-    return {key: odd if isinstance(value, float) else value for key, value in metrics.items()}
-
-
 def failure_of(error: Exception) -> TrialFailure:
     """Returns an exception of a curve as an engine with processes would report it."""
     if isinstance(error, CheckpointUnknown):
@@ -164,7 +165,7 @@ def failure_of(error: Exception) -> TrialFailure:
     )
 
 
-class SimulatedEngine:
+class SimulatedEngine(Engine):
     """A SimulatedEngine runs trials as `(config, iteration) -> metrics` functions that take virtual time.
 
     Args:

@@ -22,7 +22,7 @@ from muster.sim.tune.faults import FaultPlan
 from muster.sim.tune.history import ImprovementHistory
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
-from muster.trials.model import CheckpointPolicy, FailurePolicy
+from muster.trials.model import CheckpointPolicy, FailurePolicy, TrialPolicies
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Plugins, SearchPlugin
 from muster.trials.ports import TrialStore
@@ -88,8 +88,7 @@ class SimulatedExperiment:
             num_samples=self.num_samples,
             resources=self.resources,
             stopping_criterion=criterion,
-            max_failures=self.max_failures,
-            checkpoint_policy=self.checkpoint_policy,
+            policies=TrialPolicies(max_failures=self.max_failures, checkpoint_policy=self.checkpoint_policy),
         )
 
     def capacity(self) -> dict[str, float]:
@@ -144,7 +143,7 @@ class NullTrialStore:
         self.snapshots += 1
 
     def load(self) -> Any:  # noqa: ANN401
-        raise StoreError("this store keeps nothing; pass a MemoryTrialStore to runs that are resumed")
+        raise StoreError("this store keeps nothing", fix="pass a MemoryTrialStore to runs that are resumed")
 
     def close(self) -> None: ...
 
@@ -222,7 +221,10 @@ class SimulatedRun:
         """Runs one round of the controller; False once the experiment is over."""
         self.steps += 1
         if self.experiment.limits:
-            self._wake_for_limits()
+            # Has the engine come back when the limits are to be looked at: a timer in virtual time.
+            clock, experiment = self.clock, self.experiment
+            at = self.state.wake_at(clock.now()) - clock.now() + clock.monotonic()
+            self.engine.timeline.wake_at = min(at, experiment.deadline_s)
         continues = self.controller.step(0.0)  # the engine waits for what is under way, however long
         if self.experiment.faults is not None:
             self.engine.world.jump(self.experiment.faults.jump_s(self.steps))
@@ -231,12 +233,6 @@ class SimulatedRun:
             continues = self.controller.step(0.0)  # the orders leave now, before time passes
             self.engine.timeline.wake_at = math.inf
         return continues
-
-    def _wake_for_limits(self) -> None:
-        """Has the engine come back when the limits are to be looked at: a timer in virtual time."""
-        clock, experiment = self.clock, self.experiment
-        at = self.state.wake_at(clock.now()) - clock.now() + clock.monotonic()
-        self.engine.timeline.wake_at = min(at, experiment.deadline_s)
 
     def _stuck(self) -> str:
         counts = dict(Counter(trial.state.value for trial in self.state.index.live.values()))

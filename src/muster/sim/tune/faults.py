@@ -10,7 +10,7 @@ from math import inf
 from msgspec import Struct
 
 from muster.base.rng import Seed
-from muster.session.preemption import PreemptionInfo
+from muster.session.session import PreemptionInfo
 
 
 class MachineFaults(Struct, frozen=True):

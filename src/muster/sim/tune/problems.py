@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -101,15 +101,11 @@ class _Surrogate(Curve):
         problem = self.problem
         value = problem.loss(config, float(min(iteration, problem.max_t)))
         if problem.noise:
-            value += problem.noise * _normal(self.seed, config, iteration)
+            # A standard normal value, the same for the same arguments.
+            text = f"{self.seed}/{iteration}/{sorted(config.items())!r}".encode()
+            drawn = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+            value += problem.noise * _NORMAL.inv_cdf((drawn + 0.5) / 2.0**64)
         return {problem.metric: value}
-
-
-def _normal(seed: int, config: Mapping[str, Any], iteration: int) -> float:
-    """Returns a standard normal value, the same for the same arguments."""
-    text = f"{seed}/{iteration}/{sorted(config.items())!r}".encode()
-    drawn = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
-    return _NORMAL.inv_cdf((drawn + 0.5) / 2.0**64)
 
 
 def _distance(rate: float) -> float:

@@ -146,7 +146,8 @@ def _trials(file: Path) -> Iterable[RecordedTrial]:
         rows = parse_json_lines(read_regular(file).decode())
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--trace {file}: not one JSON object per line ({error}); give a {RESULTS} or its directory"
+            f"--trace {file}: not one JSON object per line ({error})",
+            fix=f"give a {RESULTS} or its directory",
         ) from error
     by_trial: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

@@ -79,7 +79,9 @@ def scheduler_maker(spec: str, settings: CandidateSettings) -> Callable[[], Any]
     """Parses `name` or `name:parameter=value,...`; a ConfigError names what is known."""
     name, _, rest = spec.partition(":")
     if name not in SCHEDULERS:
-        raise ConfigError(f"--scheduler {spec}: {name!r} is unknown; choose one of {', '.join(SCHEDULERS)}")
+        raise ConfigError(
+            f"--scheduler {spec}: {name!r} is unknown", fix=f"choose one of {', '.join(SCHEDULERS)}"
+        )
     more = _parameters(spec, rest)
 
     def make() -> Any:  # noqa: ANN401 - a scheduler
@@ -97,6 +99,8 @@ def _parameters(spec: str, text: str) -> dict[str, Any]:
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
-            raise ConfigError(f"--scheduler {spec}: {part!r} is not parameter=value; write it like eta=3")
+            raise ConfigError(
+                f"--scheduler {spec}: {part!r} is not parameter=value", fix="write it like eta=3"
+            )
         found[_SHORT.get(key.strip(), key.strip())] = Document(value, f"--scheduler {spec}").data
     return found

@@ -16,7 +16,7 @@ import pytest
 from muster.base.clock import SystemClock
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import FailureKind, LaunchFailure, NodeKind, Offer
-from muster.cluster.ports import BuysOffers, CloudProvider
+from muster.cluster.ports import CloudProvider
 from muster.providers.contract.watch import promised
 
 FIRST, SECOND = RequestId("r-first"), RequestId("r-second")
@@ -151,13 +151,9 @@ class CloudProviderContract:
     def test_a_launch_from_an_offer_is_as_idempotent_as_any_other(self, port: CloudProvider) -> None:
         if not port.traits().buys_offers:
             pytest.skip("traits().buys_offers is False: it is never given an offer")
-        promised(
-            isinstance(port, BuysOffers), "there is no launch_offer", "what buys offers has launch_offer"
-        )
-        assert isinstance(port, BuysOffers)
-        port.launch_offer(FIRST, {self.node_type: 2}, self.offer)
+        port.launch(FIRST, {self.node_type: 2}, (self.offer,))
         self.comes_true(lambda: len(self.workers(port)) >= 2)
-        port.launch_offer(FIRST, {self.node_type: 2}, self.offer)
+        port.launch(FIRST, {self.node_type: 2}, (self.offer,))
         self.quiet()
         listed = [m for m in port.list_instances().values() if m.kind is NodeKind.WORKER]
         ways = {(m.zone, m.market) for m in listed if m.zone or m.market}
