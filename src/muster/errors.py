@@ -31,7 +31,6 @@ MusterError                   retryable: ClassVar[bool] = False
   TuneError                   Ray's public name: an experiment that cannot continue, and what to change
     RestoreError              an experiment that cannot be resumed from its directory
     PluginError               a user's plug-in raised; also of the type that it raised
-  SimulationError             the simulator found something wrong; carries seed and tick
 """
 
 from __future__ import annotations
@@ -45,22 +44,25 @@ from typing import Any, ClassVar, TypeVar
 
 
 class MusterError(Exception):
-    """A MusterError is the base of every error that muster raises on purpose."""
+    """Base of every error that muster raises on purpose; `fix` says what to do, and ends the message."""
 
     retryable: ClassVar[bool] = False
+    fix: str = ""
+
+    def __init__(self, *args: object, fix: str = "") -> None:
+        self.fix = fix
+        super().__init__(*(f"{args[0]}; {fix}", *args[1:]) if fix and args else args)
 
 
 class ConfigError(MusterError):
     """A ConfigError reports a configuration that cannot be used, with the place to fix."""
 
-    def __init__(self, message: str, *, path: str = "", file: str = "", line: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, path: str = "", file: str = "", line: int | None = None, fix: str = ""
+    ) -> None:
         self.message, self.path, self.file, self.line = message, path, file, line
-        super().__init__(self._render())
-
-    def _render(self) -> str:
-        where = self.file if self.line is None else f"{self.file}:{self.line}"
-        parts = [part for part in (where, self.path) if part]
-        return ": ".join([*parts, self.message])
+        where = file if line is None else f"{file}:{line}"
+        super().__init__(": ".join([part for part in (where, path) if part] + [message]), fix=fix)
 
 
 class InvalidTransition(MusterError):
@@ -110,8 +112,6 @@ class ProviderError(MusterError):
     """A ProviderError is a refusal; `kind` is one of the values of `cluster.model.FailureKind`."""
 
     kind: ClassVar[str] = "unknown"
-    offers: tuple[str, ...] = ()  # the offers that it is about, by name; (): not known
-    pause_s: float | None = None  # how long nothing is bought there at first; None: as after any failure
 
 
 class CapacityExhausted(ProviderError):
@@ -187,9 +187,11 @@ class HostKeyChanged(Unreachable):
 class CommandFailed(RemoteError):
     """A CommandFailed is a command that ended on the machine with another code than 0."""
 
-    def __init__(self, message: str, *, exit_code: int, last_lines: Sequence[str] = ()) -> None:
+    def __init__(
+        self, message: str, *, exit_code: int, last_lines: Sequence[str] = (), fix: str = ""
+    ) -> None:
         self.exit_code, self.last_lines = exit_code, tuple(last_lines)
-        super().__init__(message)
+        super().__init__(message, fix=fix)
 
 
 class ClusterError(MusterError):
@@ -230,14 +232,6 @@ def as_plugin_error(error: Exception, message: str) -> PluginError:
         return PluginError(message)
     made.args = (message,)
     return made
-
-
-class SimulationError(MusterError):
-    """A SimulationError reports what the simulator found; the message ends with the replay command."""
-
-    def __init__(self, message: str, *, seed: int, tick: int) -> None:
-        self.seed, self.tick = seed, tick
-        super().__init__(f"{message}\n  replay: muster sim replay --seed {seed} --until-tick {tick}")
 
 
 T = TypeVar("T")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from tests.support.builders import amounts, demand, gang, instance
+
 from muster.autoscaler.status_files import PublishedStatus
 from muster.cluster.model import NodeKind, NodeReport, NodeStatus, RuntimeReport, StatusChange
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.snapshot import FailedLaunch
 from muster.cluster.states import InstanceState
 from muster.cluster.status import StatusSnapshot
-from muster.testing.builders import amounts, demand, gang, instance
 
 AT = 1_700_000_000.0
 HEAD, BUSY, IDLE, COMING = "t-0a1b2c3d4e5f-i1", "t-5f4e3d2c1b0a-i1", "t-5f4e3d2c1b0a-i2", "t-99aa88bb77cc-i1"

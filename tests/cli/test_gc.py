@@ -8,13 +8,14 @@ import pytest
 from click.testing import CliRunner
 from tests.autoscaler.test_down_external import Site
 from tests.cli.cluster_samples import published
+from tests.mistakes.views import assert_view
 from tests.providers.v1.file_provider import FileNodeProvider
+from tests.support.builders import instance
 
 from muster.autoscaler.status_files import write_status
 from muster.cli.main import cli
 from muster.cluster.states import InstanceState as S
-from muster.config.load import load_config
-from muster.testing.builders import instance
+from muster.providers.kind import load_config
 
 WORKER = {"ray-node-type": "worker", "ray-user-node-type": "cpu", "ray-launch-request": "r-9"}
 
@@ -62,7 +63,7 @@ def test_hosts_that_cannot_be_asked_are_not_taken_for_empty(tmp_path, monkeypatc
     (tmp_path / "rack.yaml").write_text(RACK)
     done = CliRunner().invoke(cli, [words[0], str(tmp_path / "rack.yaml"), *words[1:]])
     assert (done.exit_code, found in done.stdout) == (3, True)
-    assert "2 hosts could not be asked, and what runs there is not known: 127.0.0.1, 127.0.0.2" in done.stderr
+    assert (" 2 " in f" {done.stderr}", ": 127.0.0.1, 127.0.0.2" in done.stderr) == (True, True)
 
 
 @pytest.mark.slow
@@ -70,18 +71,11 @@ def test_machines_without_a_head_are_listed_with_their_price_and_ended_when_aske
     leave_behind(site, 2)
     listed = gc(str(site.file))
     assert listed.exit_code == 0
-    lines = listed.stdout.splitlines()
-    assert lines[0] == "rack: 2 machines that nobody owns"
-    assert [line.split()[:3] for line in lines[2:4]] == [
-        ["rack-1", "worker", "cpu"],
-        ["rack-2", "worker", "cpu"],
-    ]
-    assert lines[2].endswith("$0.5/h")
-    assert " ".join(lines[4:]) == "Together they cost $1 per hour; `muster gc rack --end` ends them"
+    assert_view("cli/gc", listed.stdout)
     assert site.machines() == ["rack-1", "rack-2"]
     refused = gc(str(site.file), "--end", answer="n\n")
     assert (refused.exit_code, site.machines()) == (1, ["rack-1", "rack-2"])
-    assert "Together they cost $1 per hour. End rack-1, rack-2? [Y/n]" in refused.stdout
+    assert ("$1" in refused.stdout, " rack-1, rack-2? [Y/n]" in refused.stdout) == (True, True)
     ended = gc(str(site.file), "--end", answer="y\n")
     assert (ended.exit_code, site.machines()) == (0, [])
 
@@ -103,21 +97,23 @@ def test_a_head_that_cannot_be_asked_keeps_everything_until_it_is_forced_and_for
     leave_behind(site, 1, **{"ray-node-type": "head", "ray-user-node-type": "head"})
     done = gc(str(site.file), "--end", "-y")
     assert (done.exit_code, site.machines()) == (2, ["rack-1", "rack-2"])
-    assert "error: nothing was ended: a head is listed that was not started from here: rack-2" in done.stderr
-    assert "--force asks and ends them all the same" in done.stderr
+    assert (": rack-2" in done.stderr, "--force" in done.stderr) == (True, True)
     done = gc(str(site.file), "--end", "--force", "-y", answer="y\n")
-    assert "Their price is not known. End rack-1, rack-2? [Y/n]" in done.stdout
+    assert (" rack-1, rack-2? [Y/n]" in done.stdout, "$1 " in done.stdout) == (True, False)
     assert (done.exit_code, site.machines()) == (0, [])
 
 
 def test_force_alone_and_a_cluster_that_nobody_knows_are_errors_of_one_line(site):
-    assert gc("--force").stderr == "error: --force goes with --end: alone it changes nothing\n"
-    assert "no cluster 'other' in" in gc("other").stderr
+    forced, unknown = gc("--force"), gc("other")
+    assert (forced.exit_code, unknown.exit_code) == (2, 2)
+    assert (forced.stderr.count("\n"), unknown.stderr.count("\n")) == (1, 1)
+    assert forced.stderr.startswith("error: --force ")
+    assert " 'other' " in unknown.stderr
 
 
 @pytest.mark.slow
 def test_machines_that_did_not_end_are_named(site, monkeypatch):
-    monkeypatch.setattr("muster.autoscaler.launch.unowned.END_S", 1.0)
+    monkeypatch.setattr("muster.autoscaler.lifecycle.gc.END_S", 1.0)
     leave_behind(site, 1)
     (site.folder / "cloud" / "refuse").touch()
     done = gc(str(site.file), "--end", "-y")
@@ -129,10 +125,11 @@ def test_a_monitor_that_runs_owns_its_records_and_one_that_was_killed_cannot_be_
     site.start()
     done = gc("rack", "--end", "-y")
     assert (done.exit_code, site.machines()) == (2, ["rack-1", "rack-2"])
-    assert "has not published a status yet" in done.stderr
+    assert " status " in done.stderr
     write_status(site.home, published(instances=(instance("i", S.RAY_RUNNING, cloud_id="rack-1"),)))
     found = json.loads(gc("rack", "--json").stdout)
     assert (found["head"]["state"], [one["cloud_id"] for one in found["machines"]]) == ("runs", ["rack-2"])
     assert gc("rack", "--end", "-y").exit_code == 2
     site.kill()
-    assert "the monitor on this computer does not run" in gc("rack", "--end", "-y").stderr
+    killed = gc("rack", "--end", "-y")
+    assert (killed.exit_code, " monitor " in killed.stderr, " status " in killed.stderr) == (2, True, False)

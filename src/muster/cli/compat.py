@@ -375,7 +375,7 @@ def examine(path: Path) -> ScriptReport:
         source = data.decode(encoding)
         script = _Script(source)
     except OSError as problem:
-        raise MusterError(f"{path}: cannot be read: {problem.strerror}; check the path") from problem
+        raise MusterError(f"{path}: cannot be read: {problem.strerror}", fix="check the path") from problem
     except (SyntaxError, ValueError) as problem:
         line = getattr(problem, "lineno", None) or 1
         finding = CompatFinding(line, "(the file)", f"it is not Python that can be read: {problem}")

@@ -105,5 +105,5 @@ def save_figure(figure: Figure, path: str | Path) -> None:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--plot {path}: cannot be written ({error}); try a name that ends in .png"
+            f"--plot {path}: cannot be written ({error})", fix="try a name that ends in .png"
         ) from error

@@ -16,9 +16,9 @@ from muster.host.machine import program
 
 if TYPE_CHECKING:
     from muster.autoscaler.home import ClusterHome
-    from muster.autoscaler.launch.unowned import HeadAnswer, UnownedMachine, UnownedMachines
+    from muster.autoscaler.lifecycle.gc import HeadAnswer, UnownedMachine, UnownedMachines
     from muster.config.schema import ClusterConfig
-    from muster.providers.registry import ManagedProvider
+    from muster.providers.machines import ManagedProvider
 
 NOT_ENDED = 3
 ASK_S = 20.0
@@ -50,7 +50,7 @@ def gc(
 
     Such machines are left behind when a head or an `up` was lost. They cost money until somebody ends them.
     """
-    from muster.autoscaler.launch.unowned import HeadState, MachineEnder, not_asked
+    from muster.autoscaler.lifecycle.gc import HeadState, MachineEnder, not_asked
     from muster.base.clock import SystemClock
     from muster.base.ids import RandomIds
     from muster.cli.console import complain, remark
@@ -69,10 +69,11 @@ def gc(
             return
         if found.head.state is not HeadState.NONE and not force:
             raise ClusterError(
-                f"nothing was ended: {found.head.detail}; --force asks and ends them all the same"
+                f"nothing was ended: {found.head.detail}", fix="--force asks and ends them all the same"
             )
         if force or not yes:
-            confirm(_question(found))
+            names = ", ".join(one.cloud_id for one in found.machines)
+            confirm(f"{_price(found)}. End {names}?")
         ender = MachineEnder(provider, home, SystemClock(), RandomIds(), is_forced=force)
         ended = ender.run(found.machines, remark)
     if ended.left:
@@ -86,36 +87,39 @@ def _cluster(word: str | None) -> tuple[ClusterHome, ClusterConfig]:
     """Returns the home and the config of a cluster; a file is enough, also when nothing of it is here."""
     from muster.autoscaler.home import ClusterHome
     from muster.autoscaler.known_clusters import cluster_file, clusters_root, find_cluster
-    from muster.autoscaler.launch.session import read_launch
     from muster.autoscaler.status_files import read_record
-    from muster.config.load import is_cluster_name, load_config
-    from muster.config.node_launch import any_size
+    from muster.config.load import any_size, is_cluster_name
+    from muster.providers.kind import load_config
 
     root, file = clusters_root(os.environ), None if word is None else cluster_file(word)
     if file is not None:
         config = load_config(file, os.environ, any_size)
         return ClusterHome.of(config.cluster_name, root), config
-    is_launched = word is not None and is_cluster_name(word) and read_launch(ClusterHome.of(word, root))
-    home = ClusterHome.of(str(word), root) if is_launched else find_cluster(word, root).home
-    launched, record = read_launch(home), read_record(home)
-    path = launched.config if launched is not None else "" if record is None else record.config
+    home = ClusterHome.of(word, root) if word is not None and is_cluster_name(word) else None
+    if home is None or read_record(home) is None:
+        home = find_cluster(word, root).home
+    record = read_record(home)
     try:
-        if not path:
+        if record is None:
             raise ConfigError("it was ended, so its file is not known here")
-        return home, load_config(Path(path), os.environ, any_size)
+        return home, load_config(Path(record.config), os.environ, any_size)
     except ConfigError as error:
-        raise ClusterError(f"{home.path.name}: {error}; name its file: `{program()} gc FILE`") from error
+        raise ClusterError(
+            f"{home.path.name}: {error}", fix=f"name its file: `{program()} gc FILE`"
+        ) from error
 
 
 @contextmanager
 def _provider(home: ClusterHome, config: ClusterConfig) -> Iterator[ManagedProvider]:
     from muster.base.clock import SystemClock
     from muster.base.ids import RandomIds
-    from muster.config.node_launch import node_launches
-    from muster.providers.registry import ProviderContext, build_provider
+    from muster.config.to_spec import node_launches
+    from muster.providers.kind import HeadPolicy, ProviderContext, build_provider, kind_of
 
-    if config.provider.type == "readonly":
-        raise ClusterError("provider type readonly buys no machines, so none can be left behind")
+    if kind_of(config).head is HeadPolicy.NONE:
+        raise ClusterError(
+            f"provider type {kind_of(config).name} launches no machines: none can be left behind"
+        )
     context = ProviderContext(
         cluster_name=config.cluster_name,
         home=home.path,
@@ -134,8 +138,8 @@ def _provider(home: ClusterHome, config: ClusterConfig) -> Iterator[ManagedProvi
 def _look(home: ClusterHome, config: ClusterConfig, provider: ManagedProvider) -> UnownedMachines:
     from msgspec.structs import replace
 
-    from muster.autoscaler.launch.unowned import silent_hosts, unowned, without_record
-    from muster.base.foreign import error_text
+    from muster.autoscaler.lifecycle.gc import unowned, without_record
+    from muster.base.untrusted import error_text
 
     try:
         listed = provider.list_instances()
@@ -144,29 +148,28 @@ def _look(home: ClusterHome, config: ClusterConfig, provider: ManagedProvider) -
             f"the provider could not list the machines of {config.cluster_name!r}: {error_text(error)}"
         ) from error
     found = unowned(config, listed, _asked(home, config) or without_record(listed))
-    return replace(found, silent=silent_hosts(provider))
+    return replace(found, silent=provider.silent_hosts())
 
 
 def _asked(home: ClusterHome, config: ClusterConfig) -> HeadAnswer | None:
     """Asks the head that was started from here; None when none was, or it was ended."""
-    from muster.autoscaler.launch.session import read_launch
-    from muster.autoscaler.launch.unowned import HeadAnswer, HeadState, answer_of
+    from muster.autoscaler.lifecycle.gc import HeadAnswer, HeadState, answer_of
     from muster.autoscaler.status_files import read_record, read_status
-    from muster.host.processes import lives
+    from muster.host.processes import is_alive
 
     record = read_record(home)
-    if record is not None:
-        return answer_of(read_status(home), is_alive=lives(record.monitor), where="on this computer")
-    launched = read_launch(home)
-    if launched is None or not launched.head_id:
+    if record is None:
+        return None
+    if not record.is_elsewhere:
+        return answer_of(read_status(home), is_alive=is_alive(record.monitor), where="on this computer")
+    head = record.head
+    if head is None or not head.node_id:
         return None
     try:
-        return asyncio.run(asyncio.wait_for(_ask_head(launched.config), ASK_S))
+        return asyncio.run(asyncio.wait_for(_ask_head(record.config), ASK_S))
     except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
         why = str(error) or f"no answer within {ASK_S:g} s"
-        return HeadAnswer(
-            state=HeadState.SILENT, detail=f"the head at {launched.head_ip} cannot be asked ({why})"
-        )
+        return HeadAnswer(state=HeadState.SILENT, detail=f"the head at {head.ip} cannot be asked ({why})")
 
 
 async def _ask_head(file: str) -> HeadAnswer:
@@ -175,17 +178,17 @@ async def _ask_head(file: str) -> HeadAnswer:
 
     import msgspec
 
-    from muster.autoscaler.launch.unowned import HeadAnswer, HeadState, answer_of
+    from muster.autoscaler.lifecycle.gc import HeadAnswer, HeadState, answer_of
     from muster.autoscaler.status_files import PublishedStatus
     from muster.base import codec
-    from muster.cli.cluster.up_down import cluster_session
+    from muster.cli.up_down import opened_cluster
 
-    with cluster_session(file, is_quiet=True) as session:
+    with opened_cluster(file, is_quiet=True) as session:
         head = await asyncio.to_thread(session.head)
         if head is None:
             return HeadAnswer(state=HeadState.NONE, detail="the head's machine is gone")
         where = f"on the head {head.ip}"
-        path = shlex.quote(f"{session.record().head_home}/status.json")
+        path = shlex.quote(f"{session.head_record().home}/status.json")
         runner = session.runner(head.node_id)
         text = await runner.run(f"cat {path} 2>/dev/null || true", timeout_s=ASK_S)
         status = codec.convert(msgspec.json.decode(text), PublishedStatus) if text.strip() else None
@@ -236,8 +239,3 @@ def _lines(machines: tuple[UnownedMachine, ...]) -> Iterator[str]:
 def _price(found: UnownedMachines) -> str:
     price = found.price_per_hour
     return "Their price is not known" if price is None else f"Together they cost ${price:g} per hour"
-
-
-def _question(found: UnownedMachines) -> str:
-    names = ", ".join(one.cloud_id for one in found.machines)
-    return f"{_price(found)}. End {names}?"

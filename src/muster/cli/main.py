@@ -11,7 +11,7 @@ import click
 
 from muster import __version__
 from muster.base.text import did_you_mean
-from muster.errors import MusterError, SimulationError, is_deliberate
+from muster.errors import MusterError, is_deliberate
 
 
 class CommandEntry(NamedTuple):
@@ -80,13 +80,12 @@ AUTOSCALE = {
         "muster.cli.provider.command", "provider", "Check that a provider keeps what it promises."
     ),
     "sim": CommandEntry(
-        "muster.cli.sim.command", "sim", "Run the autoscaler against a simulated cloud with faults."
+        "muster.cli.sim.command", "sim", "Run the autoscaler or a tuner in a simulated world."
     ),
 }
 COMMANDS = {**TUNE, **AUTOSCALE}
 
 BAD_INPUT = 2
-SIMULATION_FAILED = 1
 
 
 class _Refused(click.ClickException):
@@ -98,12 +97,6 @@ class _Refused(click.ClickException):
         from muster.cli.console import complain
 
         complain(self.message)
-
-
-class _Failed(_Refused):
-    """A SimulationError on its way to the exit code."""
-
-    exit_code = SIMULATION_FAILED
 
 
 @contextmanager
@@ -152,8 +145,7 @@ class LazyGroup(click.Group):
             with _usage_in_one_line():
                 return super().invoke(ctx)
         except MusterError as problem:
-            kind = _Failed if isinstance(problem, SimulationError) else _Refused
-            raise kind(str(problem)) from problem
+            raise _Refused(str(problem)) from problem
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as problem:
@@ -165,7 +157,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88},
-    epilog="Exit codes: 0 done; 1 a simulation failed; 2 bad input; others: see each command's --help.",
+    epilog="Exit codes: 0 done; 2 bad input; others: see each command's --help.",
 )
 @click.version_option(__version__, message="muster %(version)s")
 def cli() -> None:

@@ -90,8 +90,8 @@ def monitor(
     from muster.autoscaler.home import ClusterHome
     from muster.autoscaler.known_clusters import clusters_root
     from muster.autoscaler.shadow import HOME_SUFFIX
-    from muster.config.load import load_config
-    from muster.config.node_launch import any_size
+    from muster.config.load import any_size
+    from muster.providers.kind import load_config
 
     log_to_stderr()
     logger = logging.getLogger("muster.monitor")

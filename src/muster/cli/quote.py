@@ -21,7 +21,6 @@ from muster.errors import ConfigError
 
 if TYPE_CHECKING:
     from muster.sim.quote.quote import Quote
-    from muster.sim.quote.world import QuoteLine
 
 
 @click.command(name="quote")
@@ -84,7 +83,7 @@ def quote_command(script: Path, cluster_file: Path, **given: Any) -> None:  # no
 
     Exit codes: 0 answered; 2 bad input.
     """
-    from muster.config.to_spec import load_spec
+    from muster.providers.kind import load_spec
     from muster.sim.quote.quote import assumptions_of, quote
 
     asked, spec = launch_of(script), load_spec(cluster_file)
@@ -121,12 +120,18 @@ def _page(found: Quote) -> Iterator[RenderableType]:
     first = found.lines[0]
     digits = ".2f" if first.cost >= 0.1 else ".4f"
     for line in found.lines:
+        if line.best is None:
+            best = ""
+        elif line is first or not first.best:
+            best = f"{line.best:.4g}"
+        else:
+            best = f"{(line.best - first.best) / abs(first.best):+.1%}"
         table.add_row(
             line.name,
             f"${line.cost:{digits}}",
             f"${line.cost_low:{digits}} to {line.cost_high:{digits}}",
-            _time(line.hours),
-            _best(line, first),
+            f"{line.hours:.1f} h" if line.hours >= 1.0 else f"{60 * line.hours:.0f} min",
+            best,
             line.change,
         )
     yield table
@@ -139,18 +144,6 @@ def _page(found: Quote) -> Iterator[RenderableType]:
     yield Text(
         f"{source}; {counted(found.trials, 'trial')}; each line is {found.starts} simulated runs", style=QUIET
     )
-
-
-def _time(hours: float) -> str:
-    return f"{hours:.1f} h" if hours >= 1.0 else f"{60 * hours:.0f} min"
-
-
-def _best(line: QuoteLine, first: QuoteLine) -> str:
-    if line.best is None:
-        return ""
-    if line is first or not first.best:
-        return f"{line.best:.4g}"
-    return f"{(line.best - first.best) / abs(first.best):+.1%}"
 
 
 def draw(found: Quote, path: Path) -> None:

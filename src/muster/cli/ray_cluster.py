@@ -43,7 +43,9 @@ def manifest_of(word: str | Path | None) -> dict[str, Any] | None:
     if not mine:
         return None
     if len(mine) > 1 or not isinstance(mine[0].get("metadata"), Mapping):
-        raise ConfigError("has more than one RayCluster, or one without metadata; keep one", file=str(path))
+        raise ConfigError(
+            "has more than one RayCluster, or one without metadata", file=str(path), fix="keep one"
+        )
     return mine[0]
 
 
@@ -59,11 +61,13 @@ def up_ray_cluster(
         f"--{name.replace('_', '-')}" for name, value in given.items() if value and name not in _ANYWHERE
     ]
     if unfit:
-        raise ClusterError(f"{', '.join(unfit)}: not for a RayCluster; edit {path} instead")
+        raise ClusterError(f"{', '.join(unfit)}: not for a RayCluster", fix=f"edit {path} instead")
     config = cluster_config(manifest)
     problems = resize_limits(manifest)[1]
     if problems:  # of an object that is there already they are warnings
-        raise ConfigError(f"RayCluster: {problems[0]}; mend it, or remove the annotation", file=str(path))
+        raise ConfigError(
+            f"RayCluster: {problems[0]}", file=str(path), fix="fix it, or remove the annotation"
+        )
     manager, where = _manager(manifest)
     for name, kind in config.available_node_types.items():
         if name != config.head_type:

@@ -1,23 +1,47 @@
-"""Implements `muster up` and `muster down` for clusters on this computer; others are `cli.cluster`'s."""
+"""Implements `muster up` and `muster down` for clusters of all kinds."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.text import Text
 
+from muster.autoscaler.known_clusters import clusters_root, find_cluster
+from muster.autoscaler.lifecycle.down import ClusterDown, DownOptions, StoppedCluster
+from muster.autoscaler.lifecycle.gc import not_asked
+from muster.autoscaler.lifecycle.head_file import Overrides
+from muster.autoscaler.lifecycle.here import HeadHere
+from muster.autoscaler.lifecycle.open import (
+    LaunchContext,
+    OpenCluster,
+    RunningCluster,
+    check_elsewhere,
+    open_cluster,
+    open_to_stop,
+)
+from muster.autoscaler.lifecycle.preflight import preflight
+from muster.autoscaler.lifecycle.up import ClusterUp, UpOptions, wanted_workers
+from muster.base.clock import SystemClock
+from muster.base.ids import RandomIds
+from muster.base.text import counted, money
+from muster.cli.cluster.plan import price_range, show_plan
+from muster.cli.console import GOOD, HEADING, complain, emit, remark, show
+from muster.cli.ray_cluster import down_ray_cluster, manifest_of, up_ray_cluster
+from muster.config.load import any_size
+from muster.config.prices import load_prices
 from muster.errors import ClusterError
 from muster.host.machine import program
-
-if TYPE_CHECKING:
-    from muster.autoscaler.launcher import EndedCluster, LaunchedCluster, Launcher, StepReporter
-    from muster.config.schema import ClusterConfig
-
+from muster.providers.kind import HeadPolicy, asked_sizes
 
 NOT_ALL_WORKERS = 3
 _UP_EPILOG = """\b
@@ -72,47 +96,31 @@ def up(ctx: click.Context, /, config: Path, yes: bool, port: int | None, **given
     computer; with `local` on hosts that are reached over SSH; with `external` on machines of your own class.
     A FILE that is a RayCluster of Kubernetes is applied there.
     """
-    from muster.cli.ray_cluster import manifest_of, up_ray_cluster
-    from muster.config.load import load_config
-    from muster.config.node_launch import any_size
-
     manifest = manifest_of(config)
     if manifest is not None:
         up_ray_cluster(config, manifest, yes=yes, port=port, **given)
         return
-    loaded = load_config(config, os.environ, any_size)
-    if loaded.provider.type != "process":
-        from muster.cli.cluster.up_down import up_elsewhere
-
-        if port is not None:
-            raise ClusterError(
-                "--port is for a head on this computer; head_start_ray_commands has that of others"
-            )
-        if not up_elsewhere(config, yes=yes, **given):
+    overrides = Overrides(**{name: given[name] for name in ("cluster_name", "min_workers", "max_workers")})
+    with opened_cluster(config, overrides, starts=True, is_of_any_kind=True) as cluster:
+        is_here = cluster.kind.head is HeadPolicy.HERE
+        _check_options(cluster, port, given)
+        if not _is_wanted(cluster, yes=yes, dry_run=given["dry_run"], checks=not given["no_check"]):
+            return
+        if is_here:
+            with _one_line(cluster):
+                _show_running(cluster, HeadHere(cluster, port).up())
+            return
+        cluster.bootstrap()
+        options = UpOptions(
+            no_restart=given["no_restart"],
+            restart_only=given["restart_only"],
+            login_shells=given["login_shells"],
+            show_output=None if given["redirect_command_output"] else _show_output,
+        )
+        work = ClusterUp(cluster, options)
+        _show_running(cluster, asyncio.run(work.run()))
+        if not _all_workers(work, given["wait_for_workers"]):
             ctx.exit(NOT_ALL_WORKERS)
-        return
-    _up_here(config, loaded, yes=yes, port=port, **given)
-
-
-def _up_here(config: Path, loaded: ClusterConfig, *, yes: bool, port: int | None, **given: Any) -> None:  # noqa: ANN401
-    from muster.autoscaler.launcher import check_up
-
-    check_up(loaded, config)
-    unfit = [
-        f"--{name.replace('_', '-')}" for name, value in given.items() if value and name not in _EVERYWHERE
-    ]
-    if unfit:
-        raise ClusterError(f"{', '.join(unfit)}: not for provider type 'process'; edit {config} instead")
-    if given["dry_run"]:
-        from muster.cli.cluster.plan import show_plan
-
-        show_plan(loaded)
-        return
-    if not yes:
-        confirm(f"Start cluster {loaded.cluster_name!r} on this computer?")
-    with launching() as launcher:
-        launched = launcher.up(config, port=port)
-    _show_launched(launched)
 
 
 # Options of `up` that mean nothing wrong for a cluster on this computer.
@@ -126,6 +134,46 @@ _EVERYWHERE = (
 )
 
 
+def _check_options(cluster: OpenCluster, port: int | None, given: dict[str, Any]) -> None:
+    """Raise ClusterError for options that mean nothing for this kind of provider."""
+    if cluster.kind.head is not HeadPolicy.HERE:
+        check_elsewhere(cluster)
+        if port is not None:
+            raise ClusterError(
+                "--port is for a head on this computer", fix="head_start_ray_commands has that of others"
+            )
+        return
+    unfit = [
+        f"--{name.replace('_', '-')}" for name, value in given.items() if value and name not in _EVERYWHERE
+    ]
+    if unfit:
+        name, file = cluster.kind.name, cluster.file
+        raise ClusterError(f"{', '.join(unfit)}: not for provider type {name!r}", fix=f"edit {file} instead")
+
+
+def _is_wanted(cluster: OpenCluster, *, yes: bool, dry_run: bool, checks: bool) -> bool:
+    """Show what `up` would do, check it and ask; return whether it is to be done."""
+    prices_of_file, kind = load_prices(cluster.config, cluster.file), cluster.kind
+    if dry_run:
+        show_plan(cluster.config, prices_of_file)
+        for line in kind.made_by_prepare(cluster.config):
+            show(Text(f"  {line}"))
+        rights = kind.needed_rights(cluster.config)
+        if rights:
+            show(Text("\nThe least policy of who runs `up`:", style=HEADING))
+            emit(rights.encode())
+    if checks and kind.has_machines:
+        _check(cluster)
+    if dry_run:
+        return False
+    if not yes:
+        prices = price_range(cluster.config, prices_of_file)
+        price = "" if prices is None else f" ({money(prices[0])}/h at first, at most {money(prices[1])}/h)"
+        place = price if kind.has_machines else " on this computer"
+        confirm(f"Start cluster {cluster.config.cluster_name!r}{place}?")
+    return True
+
+
 def confirm(question: str) -> None:
     """Raises Abort when the user says no, and ClusterError when there is nobody to ask."""
     try:
@@ -135,64 +183,121 @@ def confirm(question: str) -> None:
         if not sys.stdin.isatty():
             click.echo()  # the question has no end of line
             raise ClusterError(
-                "nobody answered, and there is no terminal to ask on; -y confirms in advance"
+                "nobody answered, and there is no terminal to ask on", fix="-y confirms in advance"
             ) from None
         raise
     raise click.Abort
 
 
 @contextmanager
-def launching() -> Iterator[Launcher]:
-    """Yields a launcher that shows its steps: one changing line on a terminal, one line each elsewhere."""
-    from muster.autoscaler.known_clusters import clusters_root
-    from muster.autoscaler.launcher import Launcher
-    from muster.base.clock import SystemClock
-    from muster.base.ids import RandomIds
+def opened_cluster(
+    cluster: str | Path,
+    overrides: Overrides | None = None,
+    *,
+    is_quiet: bool = False,
+    starts: bool = False,
+    is_of_any_kind: bool = False,
+) -> Iterator[OpenCluster]:
+    """Open a cluster; each step of each node is a line on the error stream.
 
-    with _progress() as report:
-        yield Launcher(
-            clusters_root(os.environ), dict(os.environ), clock=SystemClock(), ids=RandomIds(), report=report
-        )
+    A command that `starts` machines asks the cloud what they have; any other needs no account for that.
+    """
+    context = _context(is_quiet=is_quiet)
+    sizes = asked_sizes(context.clock, lambda line: remark(f"note: {line}")) if starts else any_size
+    with open_cluster(cluster, context, overrides or Overrides(), sizes) as session:
+        if not is_of_any_kind:
+            check_elsewhere(session)
+        yield session
+
+
+def _context(*, is_quiet: bool = False) -> LaunchContext:
+    def report(node: str, step: str) -> None:
+        remark(f"[{node}] {step}" if node else step)
+
+    return LaunchContext(
+        root=clusters_root(os.environ),
+        environment=dict(os.environ),
+        clock=SystemClock(),
+        ids=RandomIds(),
+        report=(lambda node, step: None) if is_quiet else report,
+    )
 
 
 @contextmanager
-def _progress() -> Iterator[StepReporter]:
-    from rich.console import Console
-
+def _one_line(cluster: OpenCluster) -> Iterator[None]:
+    """Show the steps on this computer in one changing line; without a terminal, nowhere."""
     page = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    if not page.is_terminal:
-        yield lambda text: None
-        return
-    with page.status("reading the file") as line:
-        yield line.update
+    with page.status("reading the file") if page.is_terminal else contextlib.nullcontext() as line:
+        report = (lambda node, step: None) if line is None else (lambda node, step: line.update(step))
+        cluster.context = dataclasses.replace(cluster.context, report=report)
+        yield
 
 
-def _show_launched(launched: LaunchedCluster) -> None:
-    from rich.text import Text
-
-    from muster.cli.console import GOOD, HEADING, emit, show
-
-    record = launched.record
-    if launched.already:
-        done = f"{record.cluster_name} is up already; edits of {record.config} are applied by its monitor"
-    elif not launched.head_started:
-        done = f"{record.cluster_name} continues with a new monitor (process {record.monitor_pid})"
-    else:
-        done = (
-            f"{record.cluster_name} is up: head at {record.address}, monitor is process {record.monitor_pid}"
+def _all_workers(work: ClusterUp, limit_s: float | None) -> bool:
+    """Says how many workers are wanted, and waits for them where the user asked for it."""
+    wanted, file = wanted_workers(work.session.config), work.session.file
+    if not wanted:
+        remark(f"no workers are wanted until work waits; `{program()} status {file}` shows them")
+        return True
+    if limit_s is None:
+        remark(f"{counted(wanted, 'worker')} wanted; `{program()} status {file}` shows how they come up")
+        return True
+    running = asyncio.run(work.wait_for_workers(limit_s))
+    if running < wanted:
+        complain(
+            f"{running} of {counted(wanted, 'worker')} running after {limit_s:g} s; "
+            f"`{program()} logs {file}` says why"
         )
-    show(Text(done, style=GOOD), Text("\nConnect", style=HEADING))
-    for key, value in {"RAY_ADDRESS": record.address, **record.auth}.items():
-        emit(f"  export {key}={value}".encode())  # to be copied: never wrapped
-    show(Text("\nCommands", style=HEADING))
-    commands = {
-        f"{program()} status {record.cluster_name} --watch": "show machines, waiting requests and spend",
-        f"{program()} why demand {record.cluster_name}": "show why requests wait",
-        f"{program()} down {record.cluster_name}": "stop everything",
+    return running >= wanted
+
+
+def _check(session: OpenCluster) -> None:
+    """Shows what the pre-flight found; ClusterError, before anything is started, for what must fail."""
+    found = asyncio.run(preflight(session))
+    for finding in found:
+        if not finding.is_fatal:
+            remark(f"warning: {finding}")
+    fatal = [finding for finding in found if finding.is_fatal]
+    for finding in fatal[1:]:
+        complain(str(finding))
+    if fatal:
+        raise ClusterError(f"{fatal[0]} (nothing was started; --no-check tries nevertheless)")
+
+
+def _show_output(text: bytes) -> None:
+    sys.stderr.write(text.decode("utf-8", "replace"))
+
+
+def _show_running(cluster: OpenCluster, running: RunningCluster) -> None:
+    record, name, muster = running.record, cluster.config.cluster_name, program()
+    is_here, pid = cluster.kind.head is HeadPolicy.HERE, record.monitor_pid
+    if not running.is_changed:
+        done = f"{name} is up already, as {record.config} says: head at {record.address}"
+    elif is_here and not running.is_new:
+        done = f"{name} continues with a new monitor (process {pid})"
+    else:
+        done = f"{name} is up: head at {record.address}" + (f", monitor is process {pid}" if is_here else "")
+    show(Text(done, style=GOOD), Text("\nCommands", style=HEADING))
+    word = name if is_here else record.config
+    elsewhere = {
+        f"{muster} submit {word} SCRIPT.py": "run a script on the head",
+        f"{muster} attach {word}": "open a terminal on the head",
+        f"{muster} logs {word} --follow": "follow the monitor",
     }
-    width = max(map(len, commands))
-    show(*(Text(f"  {command:<{width}}   {does}") for command, does in commands.items()))
-    emit(f"\nThe monitor's log: {launched.home.monitor_log}".encode())
+    commands = {
+        f"{muster} status {word} --watch": "show machines, waiting requests and spend",
+        **({f"{muster} why demand {word}": "show why requests wait"} if is_here else elsewhere),
+        f"{muster} down {word}": "stop everything",
+    }
+    for command, does in commands.items():
+        emit(f"  {command}   # {does}".encode())
+    show(Text("\nConnect" if is_here else "\nOn the head", style=HEADING))
+    for key, value in {"RAY_ADDRESS": record.address, **running.auth}.items():
+        emit(f"  export {key}={value}".encode())  # to be copied: never wrapped
+    if is_here:
+        emit(f"\nThe monitor's log: {cluster.home.monitor_log}".encode())
+    for note in running.notes:
+        remark(f"note: {note}")
 
 
 _DOWN_EPILOG = """\b
@@ -211,7 +316,7 @@ NOT_ENDED = 3
 @click.command(epilog=_DOWN_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("cluster", metavar="FILE|NAME")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--purge", is_flag=True, help="Delete its history too: ledger, logs and timeline.")
+@click.option("--purge", is_flag=True, help="Delete its history too: ledger and logs.")
 @click.option("--workers-only", is_flag=True, help="End the workers, and leave the head and its monitor.")
 @click.option(
     "--keep-min-workers", is_flag=True, help="As --workers-only, but leave min_workers of each type."
@@ -222,67 +327,55 @@ def down(ctx: click.Context, /, cluster: str, yes: bool, purge: bool, **given: b
 
     A second call does nothing.
     """
-    from muster.cli.cluster.up_down import down_elsewhere, is_elsewhere
-    from muster.cli.ray_cluster import down_ray_cluster, manifest_of
-
     manifest = manifest_of(cluster)
     if manifest is not None:
         down_ray_cluster(manifest, yes=yes)
         return
-    if is_elsewhere(cluster):
-        if not down_elsewhere(cluster, yes=yes, purge=purge, **given):
-            ctx.exit(NOT_ENDED)
-        return
-    if any(given.values()):
-        raise ClusterError(
-            "--workers-only and --keep-min-workers are for clusters that `muster up` started elsewhere"
-        )
-    _down_here(ctx, cluster, yes=yes, purge=purge)
-
-
-def _down_here(ctx: click.Context, cluster: str, *, yes: bool, purge: bool) -> None:
-    from muster.autoscaler.known_clusters import cluster_file, clusters_root, find_cluster
-    from muster.cli.console import complain
-
-    known = find_cluster(cluster, clusters_root(os.environ))
-    if not yes:
-        confirm(f"Stop cluster {known.name!r} and everything that runs on it?")
-    with launching() as launcher:
-        ended = launcher.down(known.home, config_file=cluster_file(cluster), purge=purge)
-    if ended.left:
-        pids = ", ".join(str(pid) for some in ended.left.values() for pid in some)
-        complain(f"{known.name}: these processes still run although they were killed: {pids}")
-    if ended.machines.left:
-        left = "; ".join(f"{machine} ({why})" for machine, why in ended.machines.left.items())
-        complain(
-            f"{known.name}: {len(ended.machines.ended)} machines were ended, these are left: {left}; "
-            f"run `{program()} down {known.name}` again, or end them with your cloud's own tool"
-        )
-    if ended.left or ended.machines.left:
-        ctx.exit(NOT_ENDED)
-    _show_ended(known.name, ended, purge=purge)
-
-
-def _show_ended(name: str, ended: EndedCluster, *, purge: bool) -> None:
-    from rich.text import Text
-
-    from muster.base.text import money
-    from muster.cli.console import GOOD, show
-
-    if ended.nothing:
-        show(Text(f"{name} was down already"))
-    else:
-        monitor = "" if ended.monitor_pid is None else f"its monitor (process {ended.monitor_pid}) and "
-        count, bought = len(ended.nodes), len(ended.machines.ended)
-        what = f"{count} node{'s' if count != 1 else ''}" if count or not bought else ""
-        machines = f"{bought} machine{'s' if bought != 1 else ''} of its provider" if bought else ""
-        show(
-            Text(
-                f"{name} is down: stopped {monitor}{' and '.join(filter(None, (what, machines)))}", style=GOOD
+    options = DownOptions(purge=purge, **given)
+    with open_to_stop(cluster, _context()) as opened:
+        name = opened.config.cluster_name
+        if options.keeps_head and not opened.kind.has_machines:
+            raise ClusterError(
+                "--workers-only and --keep-min-workers are for clusters that `muster up` started elsewhere"
             )
+        if not opened.kind.has_machines:
+            find_cluster(cluster, opened.context.root)  # raises where nothing of it is here
+        what = "the workers of cluster" if options.keeps_head else "cluster"
+        if not yes:
+            confirm(f"Stop {what} {name!r} and everything that runs on it?")
+        with contextlib.nullcontext() if opened.kind.has_machines else _one_line(opened):
+            done = asyncio.run(ClusterDown(opened, options).run())
+        if not _show_down(name, cluster, done, is_down=not options.keeps_head):
+            ctx.exit(NOT_ENDED)
+        if not purge and not done.nothing and opened.home.ledger.is_file():
+            muster = program()
+            show(
+                Text(f"Its history is kept: `{muster} why TYPE {name}`, until `{muster} down {name} --purge`")
+            )
+
+
+def _show_down(name: str, cluster: str, done: StoppedCluster, *, is_down: bool) -> bool:
+    """Return whether nothing is left."""
+    for note in done.notes:
+        remark(f"note: {note}")
+    if done.left:
+        left = "; ".join(f"{machine} ({why})" for machine, why in done.left.items())
+        complain(
+            f"{name}: {counted(len(done.workers), 'machine')} ended, these are left: {left}; run "
+            f"`{program()} down {cluster}` again, or end them with your cloud's own tool"
         )
-    if ended.spend is not None:
-        show(Text(f"It cost {money(ended.spend.total)}"))
-    if not purge and not ended.nothing:
-        muster = program()
-        show(Text(f"Its history is kept: `{muster} why TYPE {name}`, until `{muster} down {name} --purge`"))
+        return False
+    if done.silent:
+        remark(f"note: {not_asked(done.silent)}; run `{program()} down {cluster}` again when they answer")
+    if done.nothing:
+        show(Text(f"{name}: nothing was found to end" if done.silent else f"{name} was down already"))
+    else:
+        parts = [f"its monitor (process {done.monitor_pid})"] if done.monitor_pid is not None else []
+        parts += [counted(len(done.nodes), "node")] if done.nodes else []
+        parts += [counted(len(done.workers), "worker")] if done.workers else []
+        parts += [f"the head at {done.head}"] if done.head else []
+        state = "is down" if is_down else "has no workers any more"
+        show(Text(f"{name} {state}: stopped {' and '.join(parts)}", style=GOOD))
+    if done.spend is not None:
+        show(Text(f"It cost {money(done.spend.total)}"))
+    return not (done.nothing and done.silent)

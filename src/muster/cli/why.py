@@ -24,9 +24,9 @@ from muster.cli.grid import PageSize, TableGrid
 from muster.cli.plan.report import TypeRow
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport, build_report
 from muster.cli.status.view import offers_section, pending_section
+from muster.cluster.cost import cost_of
 from muster.cluster.model import Instance, NodeReport, offer_name
 from muster.cluster.plan import Reason, Subject, Verdict
-from muster.cluster.spend import cost_of
 from muster.cluster.states import TERMINAL
 from muster.cluster.status import OfferStatus
 from muster.errors import ClusterError
@@ -66,7 +66,9 @@ def find_subject(word: str, known: Known) -> WhySubject:
         return names[word]
     is_long_enough = len(word) >= _SHORTEST_PREFIX
     found = {name: about for name, about in names.items() if is_long_enough and name.startswith(word)}
-    live = _live_keys(known)
+    machines = known.published.instances if known.published is not None else ()
+    gangs = {verdict.subject_id for verdict in _verdicts(known) if verdict.subject is Subject.GANG}
+    live = gangs | {record.instance_id for record in machines} | {node.node_id for node in _nodes(known)}
     for candidates in (found, {name: about for name, about in found.items() if about.key in live}):
         if len({(about.kind, about.key) for about in candidates.values()}) == 1:
             return next(iter(candidates.values()))
@@ -104,13 +106,6 @@ def _nodes(known: Known) -> tuple[NodeReport, ...]:
 
 def _verdicts(known: Known) -> tuple[Verdict, ...]:
     return known.published.status.verdicts if known.published is not None else ()
-
-
-def _live_keys(known: Known) -> set[str]:
-    """Returns what `muster status` shows now; its short ids are unique among these."""
-    machines = known.published.instances if known.published is not None else ()
-    gangs = {verdict.subject_id for verdict in _verdicts(known) if verdict.subject is Subject.GANG}
-    return gangs | {record.instance_id for record in machines} | {node.node_id for node in _nodes(known)}
 
 
 def _names(known: Known) -> dict[str, WhySubject]:
@@ -259,24 +254,24 @@ def answer(about: WhySubject, known: Known) -> WhyReport:
     report = None
     if known.published is not None:
         report = build_report(known.published, now=known.now, problem=known.problem)
+    nodes = report.nodes if report is not None and about.kind == MACHINE else ()
+    machine = next((row for row in nodes if about.key in (row.instance_id, row.node_id)), None)
+    is_type, is_request = about.kind == NODE_TYPE, about.kind in (DEMAND, GANG)
+    types = report.node_types if report is not None else ()
+    offers = report.offers if report is not None and is_type else ()
     return WhyReport(
         cluster=known.cluster,
         subject=about.key or DEMAND,
         kind=about.kind,
         at=known.published.at if known.published is not None else 0.0,
         problem=known.problem,
-        machine=_machine_now(about, report),
+        machine=machine,
         pending=tuple(_pending(about, report)),
-        node_types=tuple(_types(about, report)),
-        offers=tuple(_offers(about, report)),
+        node_types=tuple(row for row in types if is_request or (is_type and row.node_type == about.key)),
+        offers=tuple(row for row in offers if row.node_type == about.key),
         machines=tuple(_stories(about, known)),
         story=tuple(_verdict_story(about, known.decisions)),
     )
-
-
-def _machine_now(about: WhySubject, report: StatusReport | None) -> NodeRow | None:
-    rows = report.nodes if report is not None and about.kind == MACHINE else ()
-    return next((row for row in rows if about.key in (row.instance_id, row.node_id)), None)
 
 
 def _pending(about: WhySubject, report: StatusReport | None) -> Iterator[PendingRow]:
@@ -286,18 +281,6 @@ def _pending(about: WhySubject, report: StatusReport | None) -> Iterator[Pending
         can_have_it = row.reason is not Reason.INFEASIBLE  # else the target is only the nearest miss
         waits_for_it = about.kind in (MACHINE, NODE_TYPE) and row.target == about.key and can_have_it
         if is_it or waits_for_it:
-            yield row
-
-
-def _types(about: WhySubject, report: StatusReport | None) -> Iterator[TypeRow]:
-    for row in report.node_types if report is not None else ():
-        if about.kind in (DEMAND, GANG) or (about.kind == NODE_TYPE and row.node_type == about.key):
-            yield row
-
-
-def _offers(about: WhySubject, report: StatusReport | None) -> Iterator[OfferStatus]:
-    for row in report.offers if report is not None and about.kind == NODE_TYPE else ():
-        if row.node_type == about.key:
             yield row
 
 

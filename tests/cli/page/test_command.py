@@ -22,7 +22,7 @@ def ran(*arguments: str):
 
 def test_the_help_names_both_uses():
     shown = ran("--help").output
-    assert ("export" in shown, "--cluster laptop" in shown) == (True, True)
+    assert ("export" in shown, "--cluster" in shown) == (True, True)
 
 
 def test_what_is_no_experiment_is_said_in_one_line(tmp_path: Path):
@@ -32,12 +32,12 @@ def test_what_is_no_experiment_is_said_in_one_line(tmp_path: Path):
 
 def test_a_directory_of_experiments_names_them(tmp_path: Path):
     write_experiment(tmp_path / "mine", 1, 1)
-    with pytest.raises(StoreError, match="there are experiments below it: mine"):
+    with pytest.raises(StoreError, match=": mine"):
         catalog_of([str(tmp_path)], [])
 
 
 def test_an_address_that_cannot_be_reached_is_an_error_with_the_address():
-    with pytest.raises(StoreError, match="memory://nothing/here is not an experiment directory"):
+    with pytest.raises(StoreError, match="memory://nothing/here"):
         catalog_of(["memory://nothing/here"], [])
 
 
@@ -59,8 +59,9 @@ def test_a_port_in_use_is_said_with_what_to_do():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        shown = ran("--port", str(taken.getsockname()[1])).output
-    assert "is in use; give another one with --port" in shown
+        port = str(taken.getsockname()[1])
+        shown = ran("--port", port)
+    assert (shown.exit_code, port in shown.output, "--port" in shown.output) == (2, True, True)
 
 
 def test_the_page_listens_on_this_computer_only():

@@ -77,7 +77,7 @@ def test_what_is_read_of_a_mutated_file_is_what_yaml_reads():
         try:
             expected = yaml.load(text, yaml.CSafeLoader)
         except yaml.YAMLError as problem:
-            assert "duplicate anchor" in str(problem), seed  # YAML allows them; libyaml's composer does not
+            assert " anchor;" in str(problem), seed  # YAML allows them; libyaml's composer does not
             continue
         read += 1
         assert repr(data) == repr(expected), seed

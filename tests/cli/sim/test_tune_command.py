@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -92,10 +93,8 @@ def test_a_recorded_experiment_is_replayed_with_its_own_configs(trace):
         (90.0, pytest.approx(0.4 / 3)),
         (120.0, 0.1),
     ]
-    assert told["notes"] == [
-        "note: 1 of 4 recorded trials ended before iteration 4: what they would have reached later is not "
-        "known, so that simulated trials end there too"
-    ]
+    (note,) = told["notes"]
+    assert re.findall(r"\d+", note) == ["1", "4", "4"]
 
 
 def test_a_file_of_rows_is_a_trace_too(trace, tmp_path):
@@ -119,7 +118,7 @@ def test_suggested_configs_follow_the_nearest_recorded_one(script, trace):
     recorded = {x / step for x in (0.8, 0.4, 0.2, 0.6) for step in range(1, 5)}
     assert {one["value"] for one in found["found"]} <= recorded
     assert found["best"]["config"]["x"] not in (0.8, 0.4, 0.2, 0.6)
-    assert any("followed the nearest of 4 that were" in note for note in told["notes"])
+    assert any(" 4 " in note for note in told["notes"])
 
 
 @pytest.mark.slow
@@ -206,8 +205,10 @@ def test_a_damaged_trace_is_named(tmp_path):
     bad = tmp_path / "rows.json"
     bad.write_text('{"loss": 1}\n')
     result = asked("--trace", bad, "--metric", "loss", "--mode", "min")
-    assert (result.exit_code, "a row has no 'config'" in result.output) == (2, True)
+    assert (result.exit_code, " 'config'" in result.output) == (2, True)
     bad.write_text("not json\n{}\n")
-    assert "not one JSON object per line" in asked("--trace", bad).output
+    damaged = asked("--trace", bad)
+    assert (damaged.exit_code, str(bad) in damaged.output, " JSON " in damaged.output) == (2, True, True)
     bad.write_text("")
-    assert "holds no results" in asked("--trace", bad).output
+    empty = asked("--trace", bad)
+    assert (empty.exit_code, str(bad) in empty.output, empty.output == damaged.output) == (2, True, False)

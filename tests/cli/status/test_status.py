@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 from tests.cli.cluster_samples import AT, GANG_IDS, IDLE, published, with_tuner
+from tests.mistakes.views import assert_view
+from tests.support.builders import amounts, demand, selector
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, write_record, write_status
@@ -21,8 +24,7 @@ from muster.cli.why import Known, find_subject
 from muster.cluster.model import NodeReport, NodeStatus, Offer, RuntimeReport
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.status import OfferStatus
-from muster.host.processes import mark_of
-from muster.testing.builders import amounts, demand, selector
+from muster.host.processes import identify
 
 
 def page(report, width=80, **frame) -> list[str]:
@@ -45,7 +47,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         made = ClusterHome.of(name, tmp_path / "clusters")
         made.path.mkdir(parents=True)
         if up:
-            monitor = replace(mark_of(os.getpid()), pid=pid or os.getpid())
+            monitor = replace(identify(os.getpid()), pid=pid or os.getpid())
             facts = {"config": "laptop.yaml", "address": "127.0.0.1:6399", "monitor": monitor}
             write_record(made, ClusterRecord(cluster_name=name, **facts))
         else:
@@ -57,35 +59,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return make
 
 
+def text(lines: Iterable[str]) -> str:
+    return "\n".join(lines)
+
+
+def missing(shown: str, *wanted: str) -> list[str]:
+    return [word for word in wanted if word not in shown]
+
+
 def status(*words: str):
     return CliRunner().invoke(cli, ["status", *words])
 
 
 def test_the_page_of_a_cluster_reads_as_written_here(monkeypatch: pytest.MonkeyPatch):
     report = replace(build_report(published(recent_failures=()), now=AT + 1), address="127.0.0.1:6399")
-    assert page(report) == [
-        "laptop  127.0.0.1:6399                                           updated 1 s ago",
-        "machines  1 head, 1 busy, 1 idle, 1 starting",
-        "in use    CPU 1.5/4",
-        "spend     $0.46 per hour, $0.0123 so far",
-        "",
-        "Machines",
-        "  machine            type   state      for  in use      $/h",
-        "  t-0a1b2c3d4e5f-i1  head   busy            CPU 1/1",
-        "  t-5f4e3d2c1b0a-i1  small  busy            CPU 0.5/1  0.10",
-        "  t-5f4e3d2c1b0a-i2  big    idle      13 s  CPU 0/2    0.18  idle for 12 of 30 s",
-        "  t-99aa88bb77cc-i1  big    starting   5 s             0.18",
-        "",
-        "Waiting: 5 requests",
-        "      2  {CPU: 2}                             blocked-by-type-limit     9 s",
-        "           big is at its maximum of 2",
-        "      1  {CPU: 64}                            infeasible              2 min",
-        "           no node type can hold {CPU: 64}: nearest is big, which lacks CPU: 62",
-        "      1  PACK of 2 x {CPU: 1}  gang 4f00d100  waiting-for-launch        2 s",
-        "           a machine of type small is being bought",
-        "      1  {CPU: 2}                             waiting-for-node          9 s",
-        "           t-99aa88bb77cc-i1 is on its way",
-    ]
+    assert_view("cli/status", text(page(report)))
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -95,34 +83,22 @@ def test_no_line_is_wider_than_the_page(width: int, wrap: bool):
 
 
 def test_a_wide_page_has_the_sentence_beside_its_verdict():
-    lines = page(build_report(published(), now=AT), 150)
-    assert (
-        "      1  {CPU: 64}                            infeasible              2 min"
-        "  no node type can hold {CPU: 64}: nearest is big, which lacks CPU: 62"
-    ) in lines
+    assert_view("cli/status_wide", text(page(build_report(published(), now=AT), 150)))
 
 
 def test_verbose_adds_memory_and_every_node_type():
     quiet, verbose = (page(build_report(published(), now=AT), verbose=v) for v in (False, True))
     assert [line for line in quiet if "memory" in line or "type-chosen" in line] == []
-    assert "in use    CPU 1.5/4, memory 0/3 GB" in verbose
-    assert "  small  type-chosen      1 at $0.1" in verbose
+    assert_view("cli/status_verbose", text(verbose))
 
 
 def test_more_rows_than_fit_are_counted():
-    lines = page(build_report(published(), now=AT), machines=1, requests=3)
-    assert "  ... and 3 more; --json has them all" in lines
-    assert "  ... and 1 more; --json has them all" in lines
+    assert_view("cli/status_cut", text(page(build_report(published(), now=AT), machines=1, requests=3)))
 
 
 def test_what_is_wrong_stands_above_everything_else():
     seen = published(config_problem="laptop.yaml:3: max_worker: did you mean 'max_workers'?", runtime=None)
-    lines = page(build_report(seen, now=AT, problem="the monitor is gone"))
-    assert lines[1:4] == [
-        "the monitor is gone",
-        "laptop.yaml:3: max_worker: did you mean 'max_workers'?",
-        "the runtime could not be read in the newest tick: nodes and demand are not known",
-    ]
+    assert_view("cli/status_problems", text(page(build_report(seen, now=AT, problem="the monitor is gone"))))
 
 
 def test_a_node_that_muster_did_not_start_is_shown_and_a_dead_one_is_not():
@@ -131,9 +107,9 @@ def test_a_node_that_muster_did_not_start_is_shown_and_a_dead_one_is_not():
     )
     dead = NodeReport(node_id="dd" * 28, status=NodeStatus.DEAD)
     report = build_report(published(instances=(), runtime=RuntimeReport(nodes=(stranger, dead))), now=AT)
-    assert [(row.node_id[:2], row.state, row.detail) for row in report.nodes] == [
-        ("ee", "busy", "not started by muster")
-    ]
+    (row,) = report.nodes
+    assert (row.node_id[:2], row.state, row.instance_id) == ("ee", "busy", "")
+    assert row.detail.endswith("muster")
 
 
 def test_what_ray_adds_to_resources_for_itself_is_left_out():
@@ -148,7 +124,7 @@ def test_label_selectors_are_part_of_what_a_demand_asks_for():
     verdict = Verdict(subject=Subject.DEMAND, subject_id="0", reason=Reason.INFEASIBLE)
     base = published(runtime=RuntimeReport(demands=(wanted,)))
     report = build_report(replace(base, status=replace(base.status, verdicts=(verdict,))), now=AT)
-    assert [row.shape for row in report.pending] == ["{GPU: 1} where zone is a or b or else tier is hot"]
+    assert_view("cli/status_selectors", text(row.shape for row in report.pending))
 
 
 def test_the_only_cluster_that_is_up_needs_no_name(home):
@@ -163,38 +139,32 @@ def test_of_several_clusters_one_must_be_named(home):
     home("other")
     shown = status()
     assert shown.exit_code == 2
-    assert shown.output == (
-        f"error: several clusters in {made.path.parent}; name one: there are laptop (up), other (up)\n"
-    )
+    assert shown.output.startswith("error: ")
+    assert missing(shown.output, str(made.path.parent), "laptop (up), other (up)") == []
     assert status("other").exit_code == 0
 
 
 def test_an_unknown_cluster_is_told_with_the_nearest_name(home):
     made = home("laptop")
-    assert status("labtop").output == (
-        f"error: no cluster 'labtop' in {made.path.parent}; did you mean 'laptop'?\n"
-    )
-    assert status("zzz").output == f"error: no cluster 'zzz' in {made.path.parent}; there are laptop (up)\n"
+    near, far = status("labtop"), status("zzz")
+    assert (near.exit_code, far.exit_code) == (2, 2)
+    assert missing(near.output, "'labtop'", str(made.path.parent), "'laptop'?\n") == []
+    assert missing(far.output, "'zzz'", str(made.path.parent), " laptop (up)\n") == []
 
 
 def test_without_any_cluster_the_first_step_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     shown = status()
     assert shown.exit_code == 2
-    assert shown.output == (
-        f"error: no cluster in {tmp_path}/clusters; "
-        "`muster up examples/laptop.yaml` starts one on this computer\n"
-    )
+    assert missing(shown.output, f" {tmp_path}/clusters; ", "examples/laptop.yaml`") == []
 
 
 def test_a_monitor_that_is_gone_is_told_and_exits_with_3(home):
     made = home(pid=2**22 + 1)
     shown = status()
     assert shown.exit_code == 3
-    assert " ".join(shown.output.split("\n", 1)[1].split()).startswith(
-        f"the monitor (pid {2**22 + 1}) is gone, so nothing scales: "
-        f"`muster up laptop.yaml` starts a new one; see"
-    )
+    problem = shown.output.split("\n", 1)[1]
+    assert missing(problem, f"(pid {2**22 + 1})", "laptop.yaml`") == []
     assert str(made.monitor_log) in "".join(shown.output.split())
 
 
@@ -202,14 +172,14 @@ def test_a_monitor_that_has_not_looked_for_long_is_told(home):
     home(at=SystemClock().now() - 60)
     shown = status()
     assert shown.exit_code == 3
-    assert "has not updated the status for 60 s: check that it still runs" in " ".join(shown.output.split())
+    assert " 60 s: " in " ".join(shown.output.split())
 
 
 def test_a_cluster_that_is_down_is_told_so(home):
     home("old", up=False).status.unlink()
-    assert status().output == (
-        "error: old is down; `muster up FILE` starts it, `muster why TYPE old` shows its past\n"
-    )
+    shown = status()
+    assert shown.exit_code == 2
+    assert missing(shown.output, "error: old ", " FILE`", " TYPE old`") == []
 
 
 def test_a_monitor_that_was_started_by_hand_needs_no_record(home):
@@ -222,10 +192,8 @@ def test_a_head_that_is_gone_is_told(home):
     made.nodes.mkdir()
     shown = status()
     assert shown.exit_code == 3
-    assert (
-        "the head is gone, and with it everything that ran: `muster up laptop.yaml` starts a new one"
-        in " ".join(shown.output.split())
-    )
+    assert missing(shown.output, " head ", "laptop.yaml`") == []
+    assert "pid" not in shown.output
 
 
 def test_json_has_every_row_and_the_same_exit_code(home):
@@ -249,56 +217,19 @@ def test_a_damaged_status_file_is_one_line(home):
     shown = status()
     assert shown.exit_code == 2
     assert shown.output.startswith(f"error: {made.status}: ")
-    assert shown.output.endswith("it may have been written by another version of muster\n")
+    assert shown.output.count("\n") == 1
 
 
 def test_watching_needs_a_terminal(home):
     home()
-    assert status("--watch").output == (
-        "error: --watch needs a terminal; leave out --json, or use `muster status --json` without --watch\n"
-    )
+    shown = status("--watch")
+    assert (shown.exit_code, shown.output.count("\n")) == (2, 1)
+    assert missing(shown.output, "error: --watch ", " --json") == []
 
 
 def test_the_page_of_a_cluster_with_a_tuner_reads_as_written_here():
     """Nothing of placement groups, no cut id, and every reason, at 80 columns."""
-    assert page(build_report(with_tuner(), now=AT + 1)) == [
-        "research                                                         updated 1 s ago",
-        "machines  1 head, 3 busy, 1 idle, 1 terminating",
-        "in use    CPU 32/40, memory 48/150 GB, object_store_memory 0.096/50 GB,",
-        "          trainer 8/10",
-        "spend     $5.03 per hour, $12.50 so far",
-        "",
-        "Machines",
-        "  machine            type             state         for  in use              $/h",
-        "  t-0e5c7e0d79f5-i0  ray.head.        busy               CPU 8/8,",
-        "                     default (head)                      memory 12/30 GB,",
-        "                                                         trainer 2/2",
-        "  t-0e5c7e0d79f5-i1  worker-m6i-      busy               CPU 8/8,          1.006",
-        "                     2xlarge-                            memory 12/30 GB,",
-        "                     ondemand                            trainer 2/2",
-        "  t-0e5c7e0d79f5-i2  worker-m6i-      busy               CPU 8/8,          1.006",
-        "                     2xlarge-                            memory 12/30 GB,",
-        "                     ondemand                            trainer 2/2",
-        "  t-0e5c7e0d79f5-i3  worker-m6i-      busy               CPU 8/8,          1.006",
-        "                     2xlarge-                            memory 12/30 GB,",
-        "                     ondemand                            trainer 2/2",
-        "  t-0e5c7e0d79f5-i4  worker-g5-       idle         13 s  CPU 0/8,          1.006",
-        "                     xlarge-spot                         trainer 0/2",
-        "    idle for 12 of 300 s",
-        "  t-0e5c7e0d79f5-i5  worker-g5-       terminating  10 s                    1.006",
-        "                     xlarge-spot",
-        "    lost: its node is dead",
-        "",
-        "Waiting: 2 requests",
-        "      1  PACK of 1 x {CPU: 1, memory: 2 GB},   blocked-by-cluster-limit  10 min",
-        "         3 x {CPU: 8, GPU: 1, memory: 16 GB}",
-        "         gang 3c45e2c3ac5651712",
-        "           the cluster is at its maximum of 6 nodes, head included",
-        "      1  PACK of 1 x {CPU: 1, memory: 2 GB},   blocked-by-cluster-limit  10 min",
-        "         3 x {CPU: 8, GPU: 1, memory: 16 GB}",
-        "         gang 3c45e2c3ac565171a",
-        "           the cluster is at its maximum of 6 nodes, head included",
-    ]
+    assert_view("cli/status_of_a_tuner", text(page(build_report(with_tuner(), now=AT + 1))))
 
 
 @pytest.mark.parametrize("width", [50, 60, 70, 80, 100, 160, 200])
@@ -348,15 +279,8 @@ def offered():
 
 
 def test_offers_are_shown_with_their_machines_and_why_they_are_not_bought_from():
-    lines = page(offered(), width=100)
-    start = lines.index("Offers")
-    assert (
-        " ".join(lines[start + 2].split()) == "gpu a spot 0.30 2 of 4 capacity: none left; next try in 30 s"
-    )
-    assert lines[start + 3] == ""
+    assert_view("cli/status_offers", text(page(offered(), width=100)))
     assert len([line for line in page(offered(), width=100, verbose=True) if "on-demand" in line]) == 1
-    assert any("small a/spot" in line for line in lines)
-    assert any("big a/spot" in line for line in lines[lines.index("Failed launches") :])
 
 
 def test_the_json_of_a_machine_has_zone_and_market():
@@ -369,11 +293,11 @@ def test_the_json_of_a_machine_has_zone_and_market():
 def test_what_is_wrong_with_a_machine_is_not_hidden_by_why_it_is_kept(reason, is_first):
     base = published()
     machine = base.instances[-1].instance_id
-    wrong = Verdict(subject=Subject.NODE, subject_id=machine, reason=reason, detail="the pod is deferred")
+    wrong = Verdict(subject=Subject.NODE, subject_id=machine, reason=reason, detail="deferred")
     kept = replace(wrong, reason=Reason.KEPT_BUSY, detail="")
     both = (wrong, kept) if is_first else (kept, wrong)
     report = build_report(replace(base, status=replace(base.status, verdicts=both)), now=AT)
-    assert any(f"{reason.value}: the pod is deferred" in line for line in page(report, width=200))
+    assert any(f"{reason.value}: deferred" in line for line in page(report, width=200))
 
 
 def test_a_machine_that_is_removed_after_all_shows_why_it_goes():
@@ -382,4 +306,4 @@ def test_a_machine_that_is_removed_after_all_shows_why_it_goes():
     wrong = Verdict(subject=Subject.NODE, subject_id=machine, reason=Reason.STUCK, detail="it is slow")
     gone = replace(wrong, reason=Reason.REMOVED_IDLE, detail="idle for 10 min")
     report = build_report(replace(base, status=replace(base.status, verdicts=(wrong, gone))), now=AT)
-    assert any("removed-idle: idle for 10 min" in line for line in page(report, width=200))
+    assert any(f"removed-idle: {gone.detail}" in line for line in page(report, width=200))

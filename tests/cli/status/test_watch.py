@@ -32,7 +32,7 @@ def test_the_picture_never_outgrows_the_screen_and_ends_with_the_footer(width: i
 def test_machines_are_the_last_rows_to_be_cut():
     lines = screen(80, 24)
     assert sum(line.startswith("  t-") for line in lines) == 4
-    assert "  ... and 2 more; --json has them all" in lines
+    assert any(line.startswith("  ... and 2 ") for line in lines)
 
 
 def test_a_large_screen_shows_everything():

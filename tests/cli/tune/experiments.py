@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.builders import START, created, exited, reported, started
+
 from muster.stores.experiment.reader import open_trials
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.testing.builders import START, created, exited, reported, started
 from muster.trials.events import Fact, SearchExhausted, TrialFailure, TrialFailureKind
 
 SETTINGS = {"metric": "loss", "mode": "min", "trainable_name": "train"}

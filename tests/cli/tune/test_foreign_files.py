@@ -9,11 +9,11 @@ import signal
 import pytest
 from click.testing import CliRunner
 from tests.cli.tune.experiments import write
+from tests.support.builders import created, exited, reported, started
 from tests.tune.experiments import logged_row, write_json
 
 from muster.cli.main import cli
 from muster.errors import MusterError
-from muster.testing.builders import created, exited, reported, started
 from muster.tune.analysis import ExperimentAnalysis
 
 SECRET = "root:x:0:0"

@@ -10,11 +10,12 @@ import sys
 
 import pandas as pd
 import pytest
-from tests.cli.tune.experiments import four_trials, write
+from tests.cli.tune.experiments import FAILURE, four_trials, write
+from tests.mistakes.views import assert_view
+from tests.support.builders import created, exited, reported, started
 from tests.tune.experiments import add_checkpoint
 
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.testing.builders import created, exited, reported, started
 
 TABLE = """\
 four: finished
@@ -50,27 +51,14 @@ def test_rays_names_of_the_command_work(tune, four):
 
 def test_a_narrow_terminal_leaves_columns_out_and_says_which(tune, four):
     result = tune("ls", four, columns=45)
-    assert result.output.splitlines()[4:] == [
-        "trial    status      iter    time  loss   lr",
-        "a_00000  TERMINATED     1  1.00 s   0.5    0",
-        "a_00001  TERMINATED     2  3.00 s  0.25  0.1",
-        "a_00002  TERMINATED     3  5.00 s   nan  0.2",
-        "a_00003  ERROR          -       -     -  0.3",
-        "note: 1 column does not fit:",
-        "config/net/width. --columns chooses, --json",
-        "has all.",
-    ]
+    assert_view("cli/ls_narrow", result.output)
 
 
 @pytest.mark.conformance("C-246")
 def test_rays_default_columns_can_be_asked_for_by_name(tune, four):
     names = "trainable_name,experiment_tag,trial_id,training_iteration,time_total_s,mean_accuracy,mean_loss"
     result = tune("ls", four, "--columns", f"{names},config/*", "--limit", "1", columns=200)
-    assert result.output.splitlines()[4:] == [
-        "trainable_name  tag          trial    iter    time  mean_accuracy  mean_loss  lr  net/width",
-        "train           tag-a_00000  a_00000     1  1.00 s  -              -           0          1",
-        "note: 1 of 4 are shown (--limit).",
-    ]
+    assert_view("cli/ls_columns", result.output)
 
 
 def test_headings_and_parameters_are_names_of_columns_too(tune, four):
@@ -80,7 +68,7 @@ def test_headings_and_parameters_are_names_of_columns_too(tune, four):
             "trial_id": "a_00003",
             "training_iteration": None,
             "config/lr": pytest.approx(0.3),
-            "error": "ValueError: no such luck",
+            "error": FAILURE.traceback.splitlines()[-1],
         }
     ]
 
@@ -90,8 +78,12 @@ def test_an_unknown_column_is_an_error_that_names_the_nearest(tune, four):
     for option, text in (("--columns", "trial_id,losss"), ("--sort", "losss"), ("--filter", "losss > 1")):
         result = tune("ls", four, option, text)
         assert result.exit_code == 2
-        assert result.output.startswith(f"error: {option}: no column 'losss'. Did you mean loss")
-        assert "There are: trial_id, " in result.output
+        assert result.output.startswith(f"error: {option}: ")
+        assert (" 'losss'" in result.output, " loss" in result.output, ": trial_id, " in result.output) == (
+            True,
+            True,
+            True,
+        )
 
 
 @pytest.mark.conformance("C-246")
@@ -116,19 +108,14 @@ def test_filters_compare_numbers_as_numbers_and_drop_trials_without_a_value(tune
 
 def test_all_filters_must_pass_and_the_rest_is_counted(tune, four):
     result = tune("ls", four, "--filter", "iter >= 1", "--filter", "iter < 3", "--limit", "1")
-    assert result.output.splitlines()[-2:] == [
-        "note: 2 of 4 pass the filter.",
-        "note: 1 of 2 are shown (--limit).",
-    ]
+    assert_view("cli/ls_filtered", result.output)
 
 
 def test_a_filter_that_is_none_is_explained(tune, four):
     result = tune("ls", four, "--filter", "loss")
-    assert (result.exit_code, result.output) == (
-        2,
-        "error: --filter 'loss': must be '<column> <op> <value>' with one of <, <=, ==, !=, >=, >; "
-        "for example --filter 'training_iteration >= 10'\n",
-    )
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert result.output.startswith("error: --filter 'loss': ")
+    assert " <, <=, ==, !=, >=, >; " in result.output
 
 
 def test_the_order_puts_trials_without_a_number_last_either_way(tune, four):
@@ -203,9 +190,7 @@ def test_rays_pickle_of_a_table_can_be_written(tune, four, tmp_path):
 def test_long_values_are_shortened_and_that_is_said(tune, tmp_path):
     facts = [created("a", {"text": "x" * 100}), created("b", {"text": "short"})]
     result = tune("ls", write(tmp_path / "e", facts), "--columns", "trial,text")
-    lines = result.output.splitlines()
-    assert lines[-3] == f"a      {'x' * 14}…{'x' * 13}"
-    assert lines[-1] == "note: Long values are shortened (…); --json has them whole."
+    assert_view("cli/ls_shortened", result.output)
 
 
 def test_without_a_known_metric_the_reported_numbers_are_shown(tune, tmp_path):
@@ -221,7 +206,7 @@ def test_without_a_known_metric_the_reported_numbers_are_shown(tune, tmp_path):
 
 def test_an_experiment_without_trials_is_told_as_such(tune, tmp_path):
     result = tune("ls", write(tmp_path / "e", []))
-    assert result.output == "e: finished\n0 trials\nbest loss (min): not reported yet\n\n"
+    assert_view("cli/ls_without_trials", result.output)
 
 
 def test_a_directory_of_experiments_is_listed_also_when_one_cannot_be_read(tune, four, tmp_path):
@@ -287,7 +272,7 @@ def test_what_is_no_experiment_is_refused_with_what_to_do(tune, four, tmp_path):
         for command in (["ls"], ["show"], ["best"], ["export", "-o", tmp_path / "x.csv"], ["resume"]):
             result = tune(*command, path)
             assert (result.exit_code, message in result.output) == (2, True), result.output
-    assert f"({four.name}): give one of them" in tune("show", four.parent).output
+    assert f"({four.name}): " in tune("show", four.parent).output
 
 
 def test_a_damaged_store_is_told_and_left_as_it_is(tune, tmp_path):
@@ -315,7 +300,8 @@ def test_an_experiment_at_a_url_is_read_and_nobody_says_whether_it_runs(tune, fo
     assert tune("ls", "memory://exp/four").output == TABLE
     text = tune("show", "memory://exp/b").output
     assert text.startswith("b: unfinished\n1 trial: 1 RUNNING\n")
-    assert "\nin memory://exp/b\nTo continue: muster tune resume memory://exp/b\n" in text
+    assert "\nin memory://exp/b\n" in text
+    assert " resume memory://exp/b\n" in text
     missing = tune("ls", "memory://exp/gone")
     assert (missing.exit_code, "is not an experiment directory" in missing.output) == (2, True)
 
@@ -369,7 +355,7 @@ def test_keys_that_are_no_texts_and_an_empty_config_are_shown(tune, tmp_path):
 
 def test_watching_and_writing_exclude_each_other(tune, tmp_path):
     result = tune("ls", write(tmp_path / "e", []), "--watch", "--json")
-    assert (result.exit_code, "leave out --json and --output" in result.output) == (2, True)
+    assert (result.exit_code, "--json" in result.output) == (2, True)
 
 
 @pytest.mark.slow

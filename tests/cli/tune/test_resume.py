@@ -11,9 +11,12 @@ import time
 
 import pytest
 from tests.cli.tune.experiments import four_trials, killed, running
+from tests.mistakes.views import assert_view
 
 from muster.tune import RunConfig, grid_search
 from muster.tune.ask_tell import AskTell
+
+NOTE = "try Adam"
 
 pytestmark = pytest.mark.slow
 
@@ -58,14 +61,15 @@ def test_a_running_experiment_is_shown_as_such_and_not_resumed(tune, tmp_path):
     with running(tmp_path) as process:
         listed, told = tune("ls", tmp_path / "live"), tune("show", tmp_path / "live")
         for text in (listed.stdout, told.stdout):
-            assert text.startswith(f"live: running (process {process.pid} since 20")
+            assert text.startswith(f"live: running (process {process.pid} ")
             assert "2 trials: 2 RUNNING\n" in text
         found = json.loads(tune("ls", tmp_path, "--json").stdout)["experiments"][0]
         assert (found["state"], found["pid"], found["best"]) == ("running", process.pid, 1.0)
         assert abs(found["since"] - time.time()) < 100
         refused = tune("resume", tmp_path / "live")
         assert refused.exit_code == 2
-        assert refused.output.startswith(f"error: {tmp_path}/live: is running (process {process.pid} since ")
+        assert refused.output.startswith(f"error: {tmp_path}/live: ")
+        assert f"(process {process.pid} " in refused.output
 
 
 def test_watching_ends_with_the_experiment(tmp_path):
@@ -74,11 +78,11 @@ def test_watching_ends_with_the_experiment(tmp_path):
             [*MUSTER, "ls", str(tmp_path / "live"), "--watch"], stdout=subprocess.PIPE, text=True
         )
         assert watch.stdout is not None
-        assert watch.stdout.readline().startswith("live: running")
+        assert watch.stdout.readline().split()[:2] == ["live:", "running"]
         (tmp_path / "gate").write_text("go")
         assert process.wait(timeout=60) == 0
         rest, _ = watch.communicate(timeout=60)
-        assert "live: finished\n2 trials: 2 TERMINATED\n" in rest
+        assert ": finished\n2 trials: 2 TERMINATED\n" in rest
         assert watch.returncode == 0
 
 
@@ -91,7 +95,7 @@ def test_ctrl_c_ends_watching_without_a_word(tmp_path):
             text=True,
         )
         assert watch.stdout is not None
-        assert watch.stdout.readline().startswith("live: running")
+        assert watch.stdout.readline().split()[:2] == ["live:", "running"]
         watch.send_signal(signal.SIGINT)
         _, complaint = watch.communicate(timeout=60)
         assert (watch.returncode, complaint) == (0, "")
@@ -99,23 +103,21 @@ def test_ctrl_c_ends_watching_without_a_word(tmp_path):
 
 def test_a_killed_experiment_is_interrupted_and_says_how_to_go_on(tune, copy):
     assert trials(tune, copy) == [(1, "INTERRUPTED", 1, 1.0), (2, "INTERRUPTED", 1, 2.0)]
-    assert tune("ls", copy).stdout.startswith("live: interrupted\n2 trials: 2 INTERRUPTED\n")
-    assert f"\nTo continue: muster tune resume {copy}\n" in tune("show", copy).stdout
+    assert ": interrupted\n2 trials: 2 INTERRUPTED\n" in tune("ls", copy).stdout
+    assert f" resume {copy}\n" in tune("show", copy).stdout
 
 
 def test_resume_goes_on_from_the_checkpoints_with_the_saved_trainable(tune, copy, gate):
     gate.write_text("go")
     done = muster("resume", "live", cwd=copy.parent)
     assert done.returncode == 0, done.stderr
-    assert f"continuing {copy} (0 trials done, 2 unfinished, 0 failed)\n" in done.stderr
-    assert done.stdout.endswith(
-        "live: finished\n2 trials: 2 TERMINATED\n"
-        f"best loss (min): 0.33333 by {_first_id(tune, copy)}\n"
-        f"with {{'x': 1, 'gate': {str(gate)!r}}}\n"
-    )
+    said = done.stderr + "live:" + done.stdout.rpartition("live:")[2]
+    for text, name in ((str(copy), "PATH"), (_first_id(tune, copy), "TRIAL"), (str(gate), "GATE")):
+        said = said.replace(text, name)
+    assert_view("cli/resume", said)
     assert trials(tune, copy) == [(1, "TERMINATED", 3, 1 / 3), (2, "TERMINATED", 3, 2 / 3)]
     again = muster("resume", "live", cwd=copy.parent)
-    assert (again.returncode, "It is finished: there is nothing to continue." in again.stdout) == (0, True)
+    assert (again.returncode, again.stdout.split()[:2]) == (0, ["live:", "finished"])
 
 
 def test_failed_trials_are_an_exit_code_and_run_again_when_asked(tune, copy, gate):
@@ -123,13 +125,7 @@ def test_failed_trials_are_an_exit_code_and_run_again_when_asked(tune, copy, gat
     first = muster("resume", copy, cwd=copy.parent)
     assert (first.returncode, trials(tune, copy)[1]) == (1, (2, "ERROR", 1, 2.0)), first.stderr
     finished = tune("resume", copy)
-    assert (
-        finished.exit_code,
-        "--errored resume, or restart, runs the 1 failed again" in finished.output,
-    ) == (
-        1,
-        True,
-    )
+    assert (finished.exit_code, "--errored" in finished.output) == (1, True)
     gate.write_text("go")
     again = muster("resume", copy, "--errored", "restart", "--script", "script.py", cwd=copy.parent)
     assert (again.returncode, trials(tune, copy)[1]) == (0, (2, "TERMINATED", 3, 2 / 3)), again.stderr
@@ -140,8 +136,9 @@ def test_a_trainable_by_name_is_found_in_the_current_directory(tune, copy, gate)
     (copy / "trainable.pkl").unlink()
     missing = muster("resume", copy, cwd=copy.parent)
     assert (missing.returncode, missing.stdout) == (2, "")
-    assert missing.stderr.startswith(f"error: {copy}: has no trainable.pkl. Name the trainable: ")
-    assert missing.stderr.endswith("--trainable module:name or --script FILE\n")
+    assert missing.stderr.startswith(f"error: {copy}: ")
+    for word in (" trainable.pkl", "--trainable module:name", "--script FILE\n"):
+        assert word in missing.stderr
     done = muster("resume", copy, "--trainable", "script:train", cwd=copy.parent)
     assert (done.returncode, trials(tune, copy)[0]) == (0, (1, "TERMINATED", 3, 1 / 3)), done.stderr
 
@@ -163,7 +160,7 @@ def test_ctrl_c_stops_gently_and_says_how_to_go_on(tune, copy):
     _wait_until_running(copy, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=100)
-    assert (process.returncode, f"To continue: muster tune resume {copy}" in out) == (130, True), err
+    assert (process.returncode, f" resume {copy}" in out) == (130, True), err
     assert {status for _, status, _, _ in trials(tune, copy)} <= {"INTERRUPTED", "PENDING"}
 
 
@@ -191,18 +188,18 @@ def test_a_trainable_that_is_not_found_is_told(tune, copy, monkeypatch, words, m
 
 
 def test_help_says_that_resume_runs_code(tune):
-    assert "use it only with a directory that you trust" in " ".join(tune("resume", "--help").output.split())
+    assert_view("cli/help_resume", tune("resume", "--help").output)
 
 
 def test_a_note_is_written_with_the_editor_and_shown(tune, tmp_path, monkeypatch):
     place = four_trials(tmp_path / "four")
     monkeypatch.setenv(
-        "EDITOR", f"{sys.executable} -c \"import sys; open(sys.argv[1], 'a').write('try Adam')\""
+        "EDITOR", f"{sys.executable} -c \"import sys; open(sys.argv[1], 'a').write('{NOTE}')\""
     )
     monkeypatch.delenv("VISUAL", raising=False)
     result = tune("add-note", place)
     assert (result.exit_code, result.stderr) == (0, f"note: {place}/note.txt\n")
-    assert tune("show", place).stdout.endswith("\nNote\n  try Adam\n")
+    assert tune("show", place).stdout.endswith(f"\nNote\n  {NOTE}\n")
     assert tune("add-note", place, "--filename", "../x").exit_code == 2
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 import pickle
 import shutil
 
@@ -11,12 +13,13 @@ import pandas as pd
 import pytest
 import yaml
 from tests.cli.tune.experiments import FAILURE, four_trials, write
+from tests.mistakes.views import assert_view
+from tests.support.builders import created, exited, reported, started
 from tests.tune.experiments import add_checkpoint, logged_row, write_json
 
 from muster.base.text import moment
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.stores.experiment.values import Pickled
-from muster.testing.builders import created, exited, reported, started
 from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.trials.model import CheckpointRef
 from muster.tune.analysis import ExperimentAnalysis
@@ -63,7 +66,7 @@ def test_an_experiment_is_told_with_settings_best_time_and_failures(tune, real):
     assert result.exit_code == 0, result.output
     text = result.stdout
     (failed,) = (path for path in real.iterdir() if path.is_dir() and "x=3" in path.name)
-    assert text.startswith("e: finished\n3 trials: 2 TERMINATED, 1 ERROR\nbest loss (min): 1 by ")
+    assert text.startswith("e: finished\n3 trials: 2 TERMINATED, 1 ERROR\n")
     for part in (
         f"\nin {real}\n",
         "\nSettings\n  trainable_name  train\n  metric          loss\n  mode            min\n",
@@ -83,7 +86,7 @@ def test_an_experiment_that_a_limit_has_ended_says_what_to_give_it_and_until_whe
 ):
     settings = {"cost_budget": 25.0, "deadline": 1_794_950_000.0, "ended_by": limit}
     text = tune("show", write(tmp_path / "e e", [created("a"), started("a")], settings)).stdout
-    assert f"To continue: muster tune resume '{tmp_path}/e e' {option} ...\n" in text
+    assert f" '{tmp_path}/e e' {option} ...\n" in text
     assert f"  deadline     {moment(1_794_950_000.0)}\n" in text
 
 
@@ -129,7 +132,7 @@ def test_a_trial_as_json_lists_its_checkpoints_with_their_metrics(tune, real):
 @pytest.mark.slow
 def test_an_unknown_trial_names_near_ones(tune, four):
     result = tune("show", four, "a_0000")
-    assert (result.exit_code, "no trial 'a_0000'; did you mean a_0000" in result.output) == (2, True)
+    assert (result.exit_code, result.output.count("'a_0000'"), "a_00003" in result.output) == (2, 1, True)
 
 
 def test_failures_beyond_a_few_are_counted(tune, tmp_path):
@@ -142,11 +145,7 @@ def test_failures_beyond_a_few_are_counted(tune, tmp_path):
 
 
 def test_the_best_trial_has_a_config_to_paste(tune, four):
-    assert tune("best", four).stdout == (
-        "four: best 1 of 2 by loss (min)\n\n"
-        "1. loss = 0.25, trial a_00001, TERMINATED after 2 iterations\n"
-        "{'lr': 0.1, 'net': {'width': 2}}\n"
-    )
+    assert_view("cli/best", tune("best", four).stdout)
 
 
 @pytest.fixture(params=["facts", "snapshot"])
@@ -245,13 +244,13 @@ def test_a_failure_shows_the_users_line_and_not_a_librarys(tune, tmp_path):
     write(tmp_path / "e", [created("a"), started("a"), exited("a", failure)])
     text = tune("show", tmp_path / "e").stdout
     place = 'File "/nest/me/train.py", line 3, in step'
-    assert f"    {place}\n    model.fit(x)\n    ValueError: no such luck\n" in text
+    assert f"    {place}\n    model.fit(x)\n    ValueError: " in text
     assert ("site-packages" in text, "decoder.py" in text) == (False, False)
 
 
 def test_a_scope_over_results_that_were_not_logged_is_refused(tune, four):
     result = tune("best", four, "--scope", "all")
-    assert (result.exit_code, "--scope last does without" in result.output) == (2, True)
+    assert (result.exit_code, "--scope last" in result.output) == (2, True)
 
 
 def test_no_metric_no_mode_and_nothing_reported_are_told_apart(tune, four, tmp_path):
@@ -276,7 +275,7 @@ def test_several_objectives_name_the_pareto_front(tune, tmp_path, command):
     write(tmp_path / "e", facts, {"metric": ["acc", "lat"], "mode": ["max", "min"]})
     refused = tune(command, tmp_path / "e")
     assert (refused.exit_code, "no metric" in refused.output) == (2, False)
-    assert "get_pareto_front(['acc', 'lat'], ['max', 'min'])" in refused.output
+    assert f"get_pareto_front({['acc', 'lat']}, {['max', 'min']})" in refused.output
     assert tune(command, tmp_path / "e", "--metric", "acc", "--mode", "max").exit_code == 0
 
 
@@ -284,9 +283,10 @@ def test_values_that_cannot_be_pasted_are_named(tune, tmp_path):
     facts = [created("a", {"f": len, "x": float("inf")}), started("a"), reported("a", loss=1.0)]
     place = write(tmp_path / "e", facts)
     result = tune("best", place, "--format", "json")
-    assert json.loads(result.stdout)[0]["config"] == {"f": "<pickled <built-in function len>>", "x": None}
-    assert result.stderr == "note: no plain data, shown as text or null: f, x\n"
-    assert tune("best", place, "--format", "yaml").stderr == "note: no plain data, shown as text or null: f\n"
+    assert json.loads(result.stdout)[0]["config"] == {"f": f"<pickled {len!r}>", "x": None}
+    other = tune("best", place, "--format", "yaml").stderr
+    assert [said.splitlines()[0].rpartition(": ")[2] for said in (result.stderr, other)] == ["f, x", "f"]
+    assert (result.stderr.count("\n"), other.count("\n")) == (1, 1)
 
 
 def test_export_writes_one_row_per_trial(tune, four, tmp_path):
@@ -326,19 +326,20 @@ def test_export_of_results_writes_one_row_per_result(tune, real, tmp_path):
 def test_results_that_were_not_logged_are_told_as_left_out(tune, four, tmp_path):
     result = tune("export", four, "--results", "-o", tmp_path / "r.csv")
     assert result.exit_code == 0
-    assert "left out, because their results cannot be read (3): a_00000: " in result.stderr
+    assert " (3): a_00000: " in result.stderr
 
 
 def test_files_that_cannot_be_written_are_refused(tune, four, tmp_path):
-    assert "the name must end in one of .csv, .json" in tune("export", four, "-o", tmp_path / "t.xls").output
+    result = tune("export", four, "-o", tmp_path / "t.xls")
+    assert (result.exit_code, " .csv, .json" in result.output) == (2, True)
     result = tune("export", four, "-o", tmp_path / "gone" / "t.csv")
-    assert (result.exit_code, "cannot be written: No such file or directory" in result.output) == (2, True)
+    assert (result.exit_code, os.strerror(errno.ENOENT) in result.output) == (2, True)
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tune, four, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     result = tune("export", four, "-o", tmp_path / "t.parquet")
-    assert (result.exit_code, 'pip install "muster-ml[parquet]"' in result.output) == (2, True)
+    assert (result.exit_code, '"muster-ml[parquet]"' in result.output) == (2, True)
 
 
 def test_parquet_holds_every_trial(tune, four, tmp_path):
@@ -405,16 +406,8 @@ def test_experiments_stand_side_by_side_and_the_better_one_is_named(tune, four, 
         ],
     )
     result = tune("compare", four, other)
-    lines = result.stdout.splitlines()
     assert result.exit_code == 0, result.output
-    assert lines[0].split() == ["four", "other"]
-    assert next(line.split() for line in lines if line.startswith("best loss")) == [
-        "best",
-        "loss",
-        "0.25",
-        "0.125",
-    ]
-    assert lines[-1] == "other is best: 0.125 better than four."
+    assert_view("cli/compare", result.stdout)
     records = json.loads(tune("compare", four, other, "--json").stdout)
     assert [record["best"] for record in records] == [0.25, 0.125]
 
@@ -423,7 +416,7 @@ def test_experiments_with_other_goals_need_one_to_be_compared_by(tune, four, tmp
     other = write(tmp_path / "other", [], {"metric": "accuracy", "mode": "max"})
     result = tune("compare", four, other)
     assert result.exit_code == 2
-    assert "give --metric and --mode" in result.stderr
+    assert ("--metric" in result.stderr, "--mode" in result.stderr) == (True, True)
     assert tune("compare", four, "-o", tmp_path / "x.gif").exit_code == 2
 
 
@@ -442,6 +435,7 @@ def test_an_experiment_is_drawn_from_the_shell(tune, real, tmp_path):
 
 def test_ls_without_a_path_lists_where_fit_writes_by_default(tune, four, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "does not exist" in tune("ls").stderr
+    missing = tune("ls")
+    assert (missing.exit_code, f"{tmp_path}/ray_results" in missing.stderr) == (2, True)
     shutil.copytree(four, tmp_path / "ray_results" / "four")
     assert "four" in tune("ls").stdout

@@ -146,12 +146,12 @@ def history_place(trace: str) -> Path:
     if path.exists():
         return path
     if os.sep in trace:
-        raise StoreError(f"{trace}: no such file or directory; name a cluster, or the history of one")
+        raise StoreError(f"{trace}: no such file or directory", fix="name a cluster, or the history of one")
     from muster.autoscaler.known_clusters import clusters_root, find_cluster
 
     found = find_cluster(trace, clusters_root(os.environ))
     if not found.home.history.is_dir():
         raise StoreError(
-            f"{found.home.history}: cluster {found.name} has no history yet; let its monitor run"
+            f"{found.home.history}: cluster {found.name} has no history yet", fix="let its monitor run"
         )
     return found.home.history

@@ -87,7 +87,7 @@ def _percent(cost: Spread, recorded: float) -> str:
 def need_matplotlib() -> None:
     """Raises before anything is replayed when no picture can be drawn."""
     if find_spec("matplotlib") is None:
-        raise StoreError("--plot needs matplotlib, which is not installed; pip install matplotlib")
+        raise StoreError("--plot needs matplotlib, which is not installed", fix="pip install matplotlib")
 
 
 def draw(report: BacktestReport, path: Path) -> None:

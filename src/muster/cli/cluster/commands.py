@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import click
 
-from muster.autoscaler.launch.down import ClusterDown
-from muster.autoscaler.launch.head_setup import auth_of
-from muster.autoscaler.launch.head_work import (
+from muster.autoscaler.lifecycle.down import ClusterDown
+from muster.autoscaler.lifecycle.head import auth_of
+from muster.autoscaler.lifecycle.head_work import (
     attach_line,
     command_line,
     forwarded,
@@ -25,14 +25,14 @@ from muster.autoscaler.launch.head_work import (
     ray_environment,
     session_kind,
 )
-from muster.autoscaler.launch.ledger_pull import keeping_ledger
-from muster.autoscaler.launch.session import ClusterSession, Machine
-from muster.autoscaler.launch.up import ClusterUp
-from muster.cli.cluster.up_down import cluster_session
+from muster.autoscaler.lifecycle.ledger_pull import keeping_ledger
+from muster.autoscaler.lifecycle.open import OpenCluster
+from muster.autoscaler.lifecycle.up import ClusterUp
 from muster.cli.console import complain, emit, remark
-from muster.cli.up_down import confirm
+from muster.cli.up_down import confirm, opened_cluster
 from muster.errors import ClusterError, CommandFailed
-from muster.providers.onprem.host_lock import LockHolder, stop_line
+from muster.providers.machines import Machine
+from muster.providers.rack.host_lock import LockHolder, stop_line
 from muster.providers.v1.tags import STATUS_UP_TO_DATE, TAG_RAY_NODE_STATUS
 from muster.remote.runner import CommandRunner, RunWhere
 
@@ -82,7 +82,7 @@ def exec_(ctx: click.Context, /, cluster: str, command: str, **given: Any) -> No
 
     RAY_ADDRESS and Ray's token are set for it.
     """
-    with cluster_session(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
+    with opened_cluster(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
         ctx.exit(_execute(session, command, **given))
 
 
@@ -105,11 +105,11 @@ def submit(
 
     Options of this command stand before FILE; what stands after SCRIPT is the script's.
     """
-    with cluster_session(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
+    with opened_cluster(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
         head = _started_head(session, is_started=given.pop("start"))
         target = f"~/{script.name}"
         asyncio.run(session.runner(head.node_id).sync_up(str(script), target))
-        python = shlex.quote(session.record().python or "python3")
+        python = shlex.quote(session.head_record().python or "python3")
         words = " ".join(map(shlex.quote, arguments))
         line = f'{python} "$HOME"/{shlex.quote(script.name)} {words}'.rstrip()
         ctx.exit(_execute(session, line, start=False, **given))
@@ -123,7 +123,7 @@ def submit(
 @click.pass_context
 def attach(ctx: click.Context, /, cluster: str, is_new: bool, node_ip: str | None, **given: Any) -> None:  # noqa: ANN401
     """Open a terminal on the head, or on one of the workers."""
-    with cluster_session(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
+    with opened_cluster(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
         kind, _ = session_kind(tmux=given["tmux"], screen=given["screen"]), forwarded(given["ports"])
         if node_ip is None:
             machine, settings = _started_head(session, is_started=given["start"]), _environment(session)
@@ -139,7 +139,7 @@ def attach(ctx: click.Context, /, cluster: str, is_new: bool, node_ip: str | Non
 def _sync(cluster: str, source: str | None, target: str | None, *, is_all: bool, is_up: bool) -> None:
     if (source is None) != (target is None):
         raise ClusterError("give both paths, or none of them to copy all file_mounts")
-    with cluster_session(cluster, is_quiet=True) as session:
+    with opened_cluster(cluster, is_quiet=True) as session:
         machines = [session.running_head(), *(session.workers() if is_all else ())]
         pairs = (
             [(source, target)] if source is not None and target is not None else _mounts(session, is_up=is_up)
@@ -148,13 +148,13 @@ def _sync(cluster: str, source: str | None, target: str | None, *, is_all: bool,
             asyncio.run(_copy(session, machines, pairs, is_up=is_up))
 
 
-def _mounts(session: ClusterSession, *, is_up: bool) -> list[tuple[str, str]]:
+def _mounts(session: OpenCluster, *, is_up: bool) -> list[tuple[str, str]]:
     mounts = session.config.file_mounts
     return [(here, there) if is_up else (there, here) for there, here in mounts.items()]
 
 
 async def _copy(
-    session: ClusterSession, machines: list[Machine], pairs: list[tuple[str, str]], *, is_up: bool
+    session: OpenCluster, machines: list[Machine], pairs: list[tuple[str, str]], *, is_up: bool
 ) -> None:
     """Copies to or from all machines side by side; from several, each into a directory of its own."""
 
@@ -200,7 +200,7 @@ def rsync_down(cluster: str, source: str | None, target: str | None, is_all: boo
 @_cluster
 def get_head_ip(cluster: str) -> None:
     """Print the address of the head."""
-    with cluster_session(cluster, is_quiet=True) as session:
+    with opened_cluster(cluster, is_quiet=True) as session:
         head = session.running_head()
         status = head.tags.get(TAG_RAY_NODE_STATUS, STATUS_UP_TO_DATE)
         if status != STATUS_UP_TO_DATE:
@@ -212,7 +212,7 @@ def get_head_ip(cluster: str) -> None:
 @_cluster
 def get_worker_ips(cluster: str) -> None:
     """Print the addresses of the workers, one per line."""
-    with cluster_session(cluster, is_quiet=True) as session:
+    with opened_cluster(cluster, is_quiet=True) as session:
         for machine in session.workers():
             emit(machine.ip.encode())
 
@@ -223,7 +223,7 @@ def get_worker_ips(cluster: str) -> None:
 @click.option("--hard", is_flag=True, help="End the machine instead of Ray on it.")
 def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
     """End Ray on a random worker, to see how your work takes it."""
-    with cluster_session(cluster, is_quiet=True) as session:
+    with opened_cluster(cluster, is_quiet=True) as session:
         workers = session.workers()
         if not workers:
             raise ClusterError(f"cluster {session.config.cluster_name!r} has no workers now")
@@ -231,7 +231,7 @@ def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
         if not yes:
             confirm(f"End {'machine' if hard else 'Ray on'} {chosen.ip} ({chosen.node_id})?")
         if hard:
-            session.node_provider.terminate_node(chosen.node_id)
+            session.port.terminate_machines([chosen.node_id])
         else:
             holder = LockHolder(cluster="", cloud_id=chosen.node_id, launcher="", taken_at=0.0)
             runner = session.runner(chosen.node_id, is_head=False)
@@ -247,7 +247,7 @@ def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
 @click.pass_context
 def logs(ctx: click.Context, /, cluster: str, node: str, is_followed: bool, lines: int) -> None:
     """Show the monitor's log; with the address of a NODE, how that worker was set up."""
-    with cluster_session(cluster, is_quiet=True) as session:
+    with opened_cluster(cluster, is_quiet=True) as session:
         head = session.running_head()
         line = log_line(_head_home(session), node, lines=lines, is_followed=is_followed)
         with keeping_ledger(session, head):
@@ -257,9 +257,9 @@ def logs(ctx: click.Context, /, cluster: str, node: str, is_followed: bool, line
 
 def ask_head(cluster: str, command: str, words: list[str]) -> int:
     """Runs a command of muster on the head, about the cluster itself; for `status` and `why`."""
-    with cluster_session(cluster, is_quiet=True) as session:
+    with opened_cluster(cluster, is_quiet=True) as session:
         head = session.running_head()
-        python = session.record().python or "python3"
+        python = session.head_record().python or "python3"
         line = shlex.join([python, "-m", "muster", command, *words, session.config.cluster_name])
         width = {"COLUMNS": str(shutil.get_terminal_size().columns)}
         with keeping_ledger(session, head):
@@ -269,10 +269,10 @@ def ask_head(cluster: str, command: str, words: list[str]) -> int:
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _execute(session: ClusterSession, command: str, *, stop: bool, start: bool, **given: Any) -> int:  # noqa: ANN401
+def _execute(session: OpenCluster, command: str, *, stop: bool, start: bool, **given: Any) -> int:  # noqa: ANN401
     kind, _ = session_kind(tmux=given["tmux"], screen=given["screen"]), forwarded(given["ports"])
     head = _started_head(session, is_started=start)
-    python = session.record().python or "python3"
+    python = session.head_record().python or "python3"
     line = command_line(
         command,
         inside=kind,
@@ -297,7 +297,7 @@ def _execute(session: ClusterSession, command: str, *, stop: bool, start: bool, 
     return code
 
 
-def _started_head(session: ClusterSession, *, is_started: bool) -> Machine:
+def _started_head(session: OpenCluster, *, is_started: bool) -> Machine:
     head = session.head()
     if head is None and is_started:
         session.bootstrap()
@@ -305,18 +305,18 @@ def _started_head(session: ClusterSession, *, is_started: bool) -> Machine:
     return session.running_head()
 
 
-def _worker(session: ClusterSession, ip: str) -> Machine:
+def _worker(session: OpenCluster, ip: str) -> Machine:
     workers = session.workers()
     for machine in workers:
         if ip in (machine.ip, machine.node_id):
             return machine
     there = ", ".join(machine.ip for machine in workers) or "none"
-    raise ClusterError(f"no worker has the address {ip}; there are {there}")
+    raise ClusterError(f"no worker has the address {ip}", fix=f"there are {there}")
 
 
-def _head_home(session: ClusterSession) -> str:
+def _head_home(session: OpenCluster) -> str:
     """Returns the cluster's directory on the head; asked from there where it was launched from elsewhere."""
-    known = session.record().head_home
+    known = session.head_record().home
     if known:
         return known
     head = session.running_head()
@@ -324,7 +324,7 @@ def _head_home(session: ClusterSession) -> str:
     return f"{home}/.muster/clusters/{session.config.cluster_name}"
 
 
-def _environment(session: ClusterSession) -> dict[str, str]:
+def _environment(session: OpenCluster) -> dict[str, str]:
     return ray_environment(session.address(session.running_head()), auth_of(_head_home(session)))
 
 

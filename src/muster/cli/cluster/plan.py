@@ -8,9 +8,9 @@ from rich.text import Text
 
 from muster.base.text import money
 from muster.cli.console import HEADING, QUIET, show
-from muster.config.node_launch import machine_type
 from muster.config.prices import PriceTable, offers_of_type
 from muster.config.schema import ClusterConfig
+from muster.providers.kind import kind_of
 
 HOURS_PER_MONTH = 730
 
@@ -45,7 +45,7 @@ def planned_types(config: ClusterConfig, prices: PriceTable | None = None) -> li
 def _prices(config: ClusterConfig, name: str, prices: PriceTable | None) -> tuple[float | None, float | None]:
     """Returns the least and the most that a machine of a type costs; None where that is not known."""
     entry = config.available_node_types[name]
-    machine = machine_type(config.provider.type, entry.node_config or {})
+    machine = config.rules.machine_type(entry.node_config or {})
     offers = [offer.price_per_hour for offer in offers_of_type(config, name, machine, prices)]
     known = [price for price in offers or [entry.price_per_hour] if price is not None]
     if len(known) < len(offers or [None]):
@@ -68,13 +68,17 @@ def price_range(config: ClusterConfig, prices: PriceTable | None = None) -> tupl
 
 def show_plan(config: ClusterConfig, prices: PriceTable | None = None) -> None:
     """Prints the plan of `--dry-run`."""
-    where = {"process": "this computer", "local": "your hosts", "aws": f"AWS ({config.provider.region})"}.get(
-        config.provider.type, config.provider.type
-    )
+    where = kind_of(config).place(config)
     show(Text(f"{config.cluster_name}: would be started on {where}", style=HEADING))
     for line in planned_types(config, prices):
         count = str(line.least) if line.least == line.most else f"{line.least} to {line.most}"
-        show(Text(f"  {count:>9} {line.role:<7} {line.name}   {_price_text(line)}"))
+        if line.price_per_hour is None or line.dearest is None:
+            price_text = "no price given"
+        elif line.price_per_hour == line.dearest:
+            price_text = f"{money(line.price_per_hour)}/h each"
+        else:
+            price_text = f"{money(line.price_per_hour)} to {money(line.dearest)}/h each"
+        show(Text(f"  {count:>9} {line.role:<7} {line.name}   {price_text}"))
     found = price_range(config, prices)
     if found is None:
         show(Text("  the price is not known: price_per_hour of every type would say it", style=QUIET))
@@ -83,11 +87,3 @@ def show_plan(config: ClusterConfig, prices: PriceTable | None = None) -> None:
     if found[1]:
         month = [money(one * HOURS_PER_MONTH) for one in found]
         show(Text(f"  a month of that: {month[0]}, at most {month[1]}", style=QUIET))
-
-
-def _price_text(line: PlannedType) -> str:
-    if line.price_per_hour is None or line.dearest is None:
-        return "no price given"
-    if line.price_per_hour == line.dearest:
-        return f"{money(line.price_per_hour)}/h each"
-    return f"{money(line.price_per_hour)} to {money(line.dearest)}/h each"

@@ -14,7 +14,7 @@ from muster.base.clock import SystemClock
 from muster.cli.console import remark
 from muster.cli.why import answer, find_subject, known_of
 from muster.errors import ClusterError, StoreError
-from muster.host.processes import mark_of
+from muster.host.processes import identify
 from muster.page.catalog import Catalog
 from muster.page.cluster_source import ClusterSource, LedgerSource
 from muster.stores.history.follower import HistoryFollower
@@ -95,7 +95,7 @@ def open_page(  # noqa: PLR0913, PLR0917 - one per option
         if browser:
             click.launch(full)
 
-    until = None if until_pid is None else mark_of(until_pid)
+    until = None if until_pid is None else identify(until_pid)
     serve(catalog, address, clock=SystemClock(), opened=opened, until=until)
 
 
@@ -110,7 +110,7 @@ def export_page(path: str, output: str, cluster: str | None) -> None:
 
     target = Path(output).expanduser()
     if not target.parent.is_dir():
-        raise StoreError(f"-o {output}: its directory does not exist; create {target.parent} first")
+        raise StoreError(f"-o {output}: its directory does not exist", fix=f"create {target.parent} first")
     catalog = catalog_of((path,), (cluster,) if cluster else ())
     size = write_report(catalog, target)
     click.echo(f"{target} ({size / 1e6:.1f} MB)")
@@ -163,10 +163,10 @@ def _check_path(path: str) -> None:
     if (place / "experiment.sqlite").is_file():
         return
     if not place.exists():
-        raise StoreError(f"{path}: there is no such directory; give the one that fit() wrote")
+        raise StoreError(f"{path}: there is no such directory", fix="give the one that fit() wrote")
     below = sorted(each.parent.name for each in place.glob("*/experiment.sqlite"))[:3]
     hint = f"there are experiments below it: {', '.join(below)}" if below else "give the one that fit() wrote"
-    raise StoreError(f"{path} is not an experiment directory (experiment.sqlite not found); {hint}")
+    raise StoreError(f"{path} is not an experiment directory (experiment.sqlite not found)", fix=f"{hint}")
 
 
 def _check_installed() -> None:

@@ -16,13 +16,13 @@ from rich.text import Text
 from muster.base.codec import encode_plain
 from muster.base.text import money
 from muster.cli.console import BAD, GOOD, HEADING, QUIET, emit, more_line, show
-from muster.cli.plan.report import Item, LaunchRow, PlanNode, PlanReport, build_report
+from muster.cli.plan.report import PlanNode, PlanReport, RequestRow, build_report
 from muster.cluster.model import Objective, offer_name
 from muster.cluster.plan import SERVED, Reason
-from muster.cluster.what_if import what_if
+from muster.cluster.planner.pack import what_if
 from muster.config.demand_file import load_demand, load_nodes
-from muster.config.to_spec import load_spec
 from muster.errors import ConfigError
+from muster.providers.kind import load_spec
 
 NOT_SATISFIED = 3
 
@@ -83,7 +83,7 @@ def plan(
     if nodes_file is not None:
         if wanted.nodes:
             raise ConfigError(
-                f"are also given by {nodes_file}; keep one", path="nodes", file=str(demand_file)
+                f"are also given by {nodes_file}", path="nodes", file=str(demand_file), fix="keep one"
             )
         wanted = replace(wanted, nodes=load_nodes(nodes_file, spec))
     report = build_report(what_if(spec, wanted))
@@ -101,7 +101,8 @@ LEAST_TEXT = 36  # columns for a text beside cells; in fewer it does not read we
 
 def render_plan(report: PlanReport) -> Iterator[RenderableType]:
     """Yields the parts of the page, top to bottom."""
-    yield _title(report)
+    assumed = "; no head is listed, so an empty one is assumed" if report.head_assumed else ""
+    yield Text.assemble((report.cluster, HEADING), f": plan by {report.objective}{assumed}")
     yield from _launches(report)
     yield from _stops(report)
     if not report.launch and not report.stop:
@@ -115,29 +116,19 @@ def render_plan(report: PlanReport) -> Iterator[RenderableType]:
     yield _conclusion(report)
 
 
-def _title(report: PlanReport) -> Text:
-    assumed = "; no head is listed, so an empty one is assumed" if report.head_assumed else ""
-    return Text.assemble((report.cluster, HEADING), f": plan by {report.objective}{assumed}")
-
-
 def _launches(report: PlanReport) -> Iterator[RenderableType]:
     rows = _Rows(first=2, gap=3, justify=("right", "left", "left", "left", "right", "right"))
     for launch in report.launch[:MAX_ROWS]:
+        is_usual = not launch.zone and launch.market == "on-demand"
         rows.add(
             str(launch.count),
             Text(launch.node_type, style=GOOD),
             launch.machine_type,
-            _where(launch),
+            "" if is_usual else offer_name(launch.zone, launch.market),
             "no price" if launch.price_per_hour is None else f"{money(launch.price_per_hour)} each",
             "" if launch.total_per_hour is None else f"{money(launch.total_per_hour)} per hour",
         )
     return _section("Launch", rows, len(report.launch))
-
-
-def _where(launch: LaunchRow) -> str:
-    """Returns the offer, or the market of a type without offers when it is not the usual one."""
-    is_usual = not launch.zone and launch.market == "on-demand"
-    return "" if is_usual else offer_name(launch.zone, launch.market)
 
 
 def _stops(report: PlanReport) -> Iterator[RenderableType]:
@@ -167,7 +158,7 @@ def _price(report: PlanReport) -> Text:
     return text
 
 
-def _items(title: str, items: Sequence[Item]) -> Iterator[RenderableType]:
+def _items(title: str, items: Sequence[RequestRow]) -> Iterator[RenderableType]:
     """The reasons stand below their item; items that are not served come first."""
     rows = _Rows(first=3)
     for item in sorted(items, key=_is_served)[:MAX_ROWS]:
@@ -182,20 +173,16 @@ def _items(title: str, items: Sequence[Item]) -> Iterator[RenderableType]:
             reason = Text(f"  {why.reason.value}", style="" if why.reason in SERVED else BAD)
             rows.add("", f"  {why.count}", reason, why.detail or why.target)
         if not served and item.rejected:
-            rows.add("", "", "", Text(_rejected(item), style=QUIET))
+            by_reason: dict[Reason, list[str]] = {}
+            for name, rejected in item.rejected.items():
+                by_reason.setdefault(rejected, []).append(name)
+            clauses = (f"{one.value}: {_names(names)}" for one, names in by_reason.items())
+            rows.add("", "", "", Text("; ".join(clauses), style=QUIET))
     return _section(title, rows, len(items))
 
 
-def _is_served(item: Item) -> bool:
+def _is_served(item: RequestRow) -> bool:
     return item.served == item.count
-
-
-def _rejected(item: Item) -> str:
-    """Returns one clause per reason, such as `type-lacks-resources: cpu, gpu`."""
-    by_reason: dict[Reason, list[str]] = {}
-    for name, reason in item.rejected.items():
-        by_reason.setdefault(reason, []).append(name)
-    return "; ".join(f"{reason.value}: {_names(names)}" for reason, names in by_reason.items())
 
 
 def _nodes(nodes: Iterable[PlanNode]) -> Iterator[RenderableType]:

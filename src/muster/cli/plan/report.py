@@ -9,18 +9,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.explain import rejections
-from muster.cluster.binpack.pack import objective_of
-from muster.cluster.binpack.request import ItemOutcome, PackNode
 from muster.cluster.model import Demand, Gang, NodeType, Offer
 from muster.cluster.plan import Reason, Subject, Verdict
-from muster.cluster.what_if import WhatIfAnswer
+from muster.cluster.planner.explain import rejections
+from muster.cluster.planner.pack import WhatIfAnswer, objective_of
+from muster.cluster.planner.request import ItemOutcome, PackNode
 
 FORMAT = 1
 
 
-class Why(Struct, frozen=True, kw_only=True):
-    """A Why is the reason that `count` of an item's requests share."""
+class ReasonRow(Struct, frozen=True, kw_only=True):
+    """A ReasonRow is the reason that `count` of an item's requests share."""
 
     reason: Reason
     count: int
@@ -29,15 +28,15 @@ class Why(Struct, frozen=True, kw_only=True):
     lacks: Mapping[str, float]  # what the nearest type is short of
 
 
-class Item(Struct, frozen=True, kw_only=True):
-    """An Item is one demand, gang or constraint with its reasons; their counts add up to `count`."""
+class RequestRow(Struct, frozen=True, kw_only=True):
+    """A RequestRow is one demand, gang or constraint with its reasons; their counts add up to `count`."""
 
     name: str
     count: int
     resources: Resources | None  # of one request; null for a gang
     strategy: str  # of a gang, else ""
     served: int
-    why: tuple[Why, ...]
+    why: tuple[ReasonRow, ...]
     rejected: Mapping[str, Reason]  # node type -> why it was not used; for a gang empty
 
 
@@ -101,9 +100,9 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     launch: tuple[LaunchRow, ...]
     stop: tuple[StopRow, ...]
     price: Price
-    demands: tuple[Item, ...]
-    gangs: tuple[Item, ...]
-    constraints: tuple[Item, ...]
+    demands: tuple[RequestRow, ...]
+    gangs: tuple[RequestRow, ...]
+    constraints: tuple[RequestRow, ...]
     nodes: tuple[PlanNode, ...]
     node_types: tuple[TypeRow, ...]
     unknown_sizes: tuple[str, ...]  # node types that could be bought, if their resources were known
@@ -170,7 +169,7 @@ class _Reasons:
         return self._by_subject.get((subject, name), ())
 
 
-def _items(answer: WhatIfAnswer, reasons: _Reasons, subject: Subject) -> tuple[Item, ...]:
+def _items(answer: WhatIfAnswer, reasons: _Reasons, subject: Subject) -> tuple[RequestRow, ...]:
     request, packing = answer.request, answer.packing
     demands: Sequence[Demand] = request.demands
     outcomes: Sequence[ItemOutcome] = packing.demands
@@ -179,7 +178,7 @@ def _items(answer: WhatIfAnswer, reasons: _Reasons, subject: Subject) -> tuple[I
         outcomes = packing.constraints
     rejected = _Rejected(answer)
     return tuple(
-        Item(
+        RequestRow(
             name=demand.name,
             count=demand.count,
             resources=demand.shape,
@@ -210,11 +209,11 @@ class _Rejected:
         return rejections(demand, self._before, self._room_before, outcome.bought)
 
 
-def _gang(gang: Gang, outcome: ItemOutcome, reasons: _Reasons) -> Item:
+def _gang(gang: Gang, outcome: ItemOutcome, reasons: _Reasons) -> RequestRow:
     """Returns a gang's item: all bundles count, or none; of a fallback those that were placed."""
     verdicts = reasons.of(Subject.GANG, gang.gang_id)
     count = sum(verdict.count for verdict in verdicts)
-    return Item(
+    return RequestRow(
         name=gang.gang_id,
         count=count,
         resources=None,
@@ -225,10 +224,10 @@ def _gang(gang: Gang, outcome: ItemOutcome, reasons: _Reasons) -> Item:
     )
 
 
-def _why(verdicts: Iterable[Verdict]) -> tuple[Why, ...]:
+def _why(verdicts: Iterable[Verdict]) -> tuple[ReasonRow, ...]:
     """Returns the verdicts without their subject, which the item names."""
-    names = Why.__struct_fields__
-    return tuple(Why(**{name: getattr(verdict, name) for name in names}) for verdict in verdicts)
+    names = ReasonRow.__struct_fields__
+    return tuple(ReasonRow(**{name: getattr(verdict, name) for name in names}) for verdict in verdicts)
 
 
 def _node(node: PackNode, reasons: _Reasons) -> PlanNode:
@@ -280,7 +279,10 @@ def _price(answer: WhatIfAnswer) -> Price:
     now = Counter(node.node_type for node in answer.request.nodes)
     launch = _launches(answer)
     stop = Counter(removal.node_type for removal in answer.packing.removals)
-    paid, saved = (_sum(prices, counts) for counts in (now, stop))
+    paid, saved = (
+        round(sum((prices.get(name, 0.0) * count for name, count in counts.items()), 0.0), _DECIMALS)
+        for counts in (now, stop)
+    )
     added = round(sum(row.total_per_hour or 0.0 for row in launch), _DECIMALS)
     unpriced = [name for name in now if name not in prices]
     unpriced += [row.node_type for row in launch if row.price_per_hour is None]
@@ -291,10 +293,6 @@ def _price(answer: WhatIfAnswer) -> Price:
         after=round(paid + added - saved, _DECIMALS),
         unpriced=tuple(dict.fromkeys(unpriced)),
     )
-
-
-def _sum(prices: Mapping[str, float], counts: Mapping[str, int]) -> float:
-    return round(sum((prices.get(name, 0.0) * count for name, count in counts.items()), 0.0), _DECIMALS)
 
 
 def _prices(answer: WhatIfAnswer) -> dict[str, float]:

@@ -118,9 +118,9 @@ def check(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - clic
 
 
 def _live(options: Mapping[str, Any]) -> LiveProvider:
-    from muster.config.load import load_config
-    from muster.config.node_launch import any_size
+    from muster.config.load import any_size
     from muster.providers.contract.live import live_provider
+    from muster.providers.kind import load_config
 
     config = load_config(options["config"], os.environ, any_size)
     with _named_in(options["config"]):
@@ -133,7 +133,7 @@ def _named_in(file: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(error.message, path=error.path, file=str(file)) from error
+        raise ConfigError(error.message, path=error.path, file=str(file), fix=error.fix) from error
 
 
 def _chosen_lines(words: Sequence[str]) -> tuple[Check, ...]:
@@ -145,7 +145,9 @@ def _chosen_lines(words: Sequence[str]) -> tuple[Check, ...]:
         if not words or any(word.lower() in (check.line, check.name) or word in check.line for word in words)
     )
     if not chosen:
-        raise ConfigError(f"--line: no line of the contract has {' or '.join(map(repr, words))}; see --list")
+        raise ConfigError(
+            f"--line: no line of the contract has {' or '.join(map(repr, words))}", fix="see --list"
+        )
     return chosen
 
 
@@ -163,7 +165,7 @@ def _confirm(question: str) -> None:
             raise
         click.echo(err=True)  # the question has no end of line
         raise ClusterError(
-            "nobody answered, and there is no terminal to ask on; -y confirms in advance"
+            "nobody answered, and there is no terminal to ask on", fix="-y confirms in advance"
         ) from None
     raise click.Abort
 
@@ -208,7 +210,7 @@ def end(ctx: click.Context, words: Sequence[str], config: Path) -> None:
     module = words[0] if not words[0].startswith(RUN_PREFIX) else None
     names = [name for word in words[int(module is not None) :] for name in clusters_of(word)]
     if not names:
-        raise ConfigError(f"names no run; add it, for example {RUN_PREFIX}-0a1b2c3d4e5f")
+        raise ConfigError("names no run", fix=f"add it, for example {RUN_PREFIX}-0a1b2c3d4e5f")
     live, clock, sizes = _live({"config": config, "module": module}), SystemClock(), CheckSizes()
     with _named_in(config):
         live = live.completed(names[0], sizes, clock)
@@ -229,15 +231,9 @@ def prices(config: Path) -> None:
     """
     from muster.base.clock import SystemClock
     from muster.cli.console import emit
-    from muster.config.load import load_config
-    from muster.config.node_launch import any_size
+    from muster.config.load import any_size
+    from muster.providers.kind import kind_of, load_config
 
     loaded = load_config(config, os.environ, any_size)
-    if loaded.provider.type != "aws":
-        raise ConfigError(
-            "only 'aws' has lists of prices that are asked", path="provider.type", file=str(config)
-        )
-    from muster.providers.aws.prices import price_csv
-
     with _named_in(config):
-        emit(price_csv(loaded, SystemClock()).rstrip("\n").encode())
+        emit(kind_of(loaded).price_list(loaded, SystemClock()).rstrip("\n").encode())

@@ -108,17 +108,14 @@ class Page:
 def bound_text(bound: CostBound) -> str:
     """Returns the most that a check can cost, and how that was reckoned."""
     machines = (
-        f"at most {bound.machines} machines, {bound.at_once} at a time, each for {_minutes(bound.lives_s)}"
+        f"at most {bound.machines} machines, {bound.at_once} at a time, each for"
+        f" {duration(bound.lives_s)} at most"
     )
     if bound.dollars is None:
         return f"{machines}: {bound.machine_hours:.2g} machine hours; FILE has no price_per_hour for the type"
     return (
         f"{machines}: at most {money(round(bound.dollars, 2))} at {money(bound.price_per_hour or 0)} an hour"
     )
-
-
-def _minutes(seconds: float) -> str:
-    return f"{duration(seconds)} at most"
 
 
 def _show_result(result: CheckResult) -> None:

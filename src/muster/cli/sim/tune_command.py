@@ -102,8 +102,8 @@ def ask(options: SimTuneOptions) -> Reply:
     problem = PROBLEMS.get(options.trace) if not os.path.exists(options.trace) else None
     if problem is None and not os.path.exists(options.trace):
         raise ConfigError(
-            f"--trace {options.trace}: no such file, directory or synthetic problem; "
-            f"problems: {', '.join(PROBLEMS)}"
+            f"--trace {options.trace}: no such file, directory or synthetic problem",
+            fix=f"problems: {', '.join(PROBLEMS)}",
         )
     curve = read_trace(options.trace) if problem is None else problem.curve(options.seed)
     shared = _SharedInput(curve, problem, launch, options)
@@ -121,8 +121,8 @@ def _check_metric(shared: _SharedInput) -> None:
         known = dict.fromkeys(key for trial in shared.recorded.trials for row in trial.rows for key in row)
         if metric not in known:
             raise ConfigError(
-                f"--trace {shared.options.trace}: no row has the metric {metric!r}; recorded were: "
-                f"{', '.join(known)}. Name another with --metric"
+                f"--trace {shared.options.trace}: no row has the metric {metric!r}",
+                fix=(f"recorded were: {', '.join(known)}. Name another with --metric"),
             )
     elif shared.problem is not None and metric != shared.problem.metric:
         raise ConfigError(
@@ -162,7 +162,7 @@ def _experiment(shared: _SharedInput, make: Callable[[], Any], reply: Reply) -> 
         make_search=make_search,
         make_stop=lambda: deepcopy(stop),
         max_concurrent=limit or 0,
-        resources=_resources(template),
+        resources=template.resources if isinstance(template.resources, PlacementGroupFactory) else ONE_CPU,
         costs=Costs(start_s=options.start_s, save_s=options.save_s),
         deadline_s=seconds(budget, "TuneConfig(time_budget_s=...)") or float("inf"),
         seed=options.seed,
@@ -221,10 +221,6 @@ def _template(shared: _SharedInput, count: int) -> TrialTemplate:
     resources = made.resources if isinstance(made.resources, PlacementGroupFactory) else ONE_CPU
     criteria = {**limit, **made.stopping_criterion}
     return replace(made, num_samples=count, resources=resources, stopping_criterion=criteria)
-
-
-def _resources(template: TrialTemplate) -> PlacementGroupFactory:
-    return template.resources if isinstance(template.resources, PlacementGroupFactory) else ONE_CPU
 
 
 def _remark_on_trace(shared: _SharedInput, reply: Reply) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -18,132 +15,14 @@ from muster.base.text import duration, short_duration
 from muster.cli.console import save_figure
 from muster.cli.sim.tune_command import Reply
 from muster.cli.tune.table import plain, strict_json
-from muster.cluster.model import health_key
 from muster.cluster.plan import Subject
 from muster.errors import ConfigError
 from muster.host.machine import program
-from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.options import GIB
-from muster.sim.cluster.run import Report, SeedRun
 from muster.sim.cluster.story import CLOSES, OPENS, SAMPLE_S, DayStory, Moment
 from muster.sim.tune.what_if import SchedulerResult, over_time
 
 _REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
-
-
-def header(run: SeedRun) -> str:
-    """Returns the seed and every drawn option."""
-    drawn = run.header()
-    rates = drawn.pop("faults")
-    lines = [f"seed {run.seed.value}", *(f"  {name:<20} {_shown(value)}" for name, value in drawn.items())]
-    if isinstance(rates, dict):
-        faults = [f"{kind}={rate:g}" for kind, rate in rates.items()] or ["none"]
-        lines.append(f"  {'faults':<20} {' '.join(faults)}")
-    return "\n".join(lines) + "\n"
-
-
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else "-" if value is None else str(value)
-
-
-def summary(report: Report) -> str:
-    """Returns the outcome of a run in a few lines."""
-    injected = " ".join(f"{kind}={count}" for kind, count in report.faults.items())
-    return "\n".join(
-        (
-            "",
-            f"trace {report.trace_hash}   {report.ticks} ticks ({report.faulty_ticks} with faults), "
-            f"{report.lives} controller lives",
-            f"machines: {report.machines_bought} bought, {report.machines_left} left (head included);"
-            f" {report.tasks_finished} tasks finished",
-            f"spend: ${report.spent:.4f} in the ledger, ${report.bill:.4f} on the bill (ticks are late)",
-            f"faults injected: {injected or 'none'}",
-            "all properties held" if report.ok else f"{len(report.violations)} violations",
-        )
-    )
-
-
-def standstill(cluster: SimulatedCluster) -> list[RenderableType]:
-    """Returns the tables of the world at the tick where a replay stops."""
-    return [_instances(cluster), _machines(cluster), _pending(cluster)]
-
-
-def _instances(cluster: SimulatedCluster) -> Table:
-    table = _table("instances", "id", "type", "state", "machine", "node", "since", "details")
-    for record in cluster.store.live.values():
-        since = f"{record.since - cluster.world.wall_shift:.0f}"
-        bought_as = health_key(record.node_type, record.offer_name)
-        columns = (record.instance_id, bought_as, record.state.name)
-        table.add_row(*columns, record.cloud_id or "-", record.node_id or "-", since, record.details)
-    return table
-
-
-def _machines(cluster: SimulatedCluster) -> Table:
-    table = _table("machines (truth)", "id", "type", "born", "node", "tasks", "$/h")
-    for machine in cluster.cloud.alive():
-        node = cluster.runtime.node_on(machine)
-        no_node = "none" if machine.up else "booting" if machine.answers(cluster.world.time) else "host off"
-        status = f"{node.node_id} {node.status.name}" if node else no_node
-        born, price = f"{machine.created_at:.0f}", f"{machine.price_per_hour:g}"
-        tasks = str(len(node.running)) if node else "-"
-        bought_as = health_key(machine.node_type, machine.offer.name if machine.offer else "")
-        table.add_row(machine.cloud_id, bought_as, born, status, tasks, price)
-    return table
-
-
-def _pending(cluster: SimulatedCluster) -> Table:
-    table = _table("pending demand", "who", "count", "reason", "detail")
-    for verdict in cluster.plan.verdicts if cluster.plan else ():
-        if verdict.subject in _REQUESTS:
-            name, about = f"{verdict.subject.value} {verdict.subject_id}", verdict.detail or verdict.target
-            table.add_row(name, str(verdict.count), verdict.reason.value, about)
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-class SweepProgress:
-    """A SweepProgress draws a bar on the error stream while seeds run, and counts totals."""
-
-    def __init__(self, seeds: int) -> None:
-        columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task("seeds", total=seeds)
-        self._seeds = self._failed = self._ticks = self._lives = self._machines = 0
-        self._faults: Counter[str] = Counter()
-
-    def __enter__(self) -> SweepProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def step(self, report: Report) -> None:
-        """Counts one finished seed."""
-        self._seeds += 1
-        self._failed += not report.ok
-        self._ticks += report.ticks
-        self._lives += report.lives
-        self._machines += report.machines_bought
-        self._faults.update(report.faults)
-        self._bar.advance(self._task)
-
-    def summary(self) -> str:
-        """Returns the totals as one line."""
-        kinds = len(self._faults)
-        return (
-            f"{self._seeds} seeds, {self._ticks} ticks, {self._lives} controller lives, "
-            f"{self._machines} machines, {sum(self._faults.values())} faults of {kinds} kinds: "
-            f"{self._failed} seeds with violations"
-        )
 
 
 _STYLES = (("c", "blue"), ("s", "green"), ("g", "yellow"), ("G", "magenta"), ("x", "cyan"))
@@ -224,10 +103,13 @@ def _money(story: DayStory) -> Iterator[RenderableType]:
     yield Text(bars, style="green")
     yield Text(f"{_clock(OPENS)}{_clock(CLOSES):>{len(bars) - 5}}\n", style="dim")
     share = story.spent / story.at_peak_all_day if story.at_peak_all_day else 0.0
+    left = "only the head is left" if story.machines_left == 1 else f"{story.machines_left} left"
+    peak = f"${story.peak_per_hour:.2f}/h at {_clock(story.peak_at_s)}, kept for {story.hours:g} h"
+    waits = f"waited {story.median_wait_s:.0f} s (median), {story.longest_wait_s:.0f} s (longest) for a place"
     rows = (
-        ("spent", f"${story.spent:.2f}", _bought(story)),
-        ("at peak all day", f"${story.at_peak_all_day:.2f}", _peak(story, share)),
-        ("tasks", str(story.tasks_finished), _waits(story)),
+        ("spent", f"${story.spent:.2f}", f"{story.machines_bought} machines bought over the day, {left}"),
+        ("at peak all day", f"${story.at_peak_all_day:.2f}", f"{peak}: the day cost {share:.0%} of that"),
+        ("tasks", str(story.tasks_finished), waits),
     )
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
@@ -235,21 +117,7 @@ def _money(story: DayStory) -> Iterator[RenderableType]:
     for row in rows:
         table.add_row(*row)
     yield Padding(table, (0, 0, 1, 0))
-    yield Text(f"Next: {program()} sim run --seed 7  ·  {program()} sim sweep --seeds 100", style="dim")
-
-
-def _bought(story: DayStory) -> str:
-    left = "only the head is left" if story.machines_left == 1 else f"{story.machines_left} left"
-    return f"{story.machines_bought} machines bought over the day, {left}"
-
-
-def _peak(story: DayStory, share: float) -> str:
-    peak = f"${story.peak_per_hour:.2f}/h at {_clock(story.peak_at_s)}, kept for {story.hours:g} h"
-    return f"{peak}: the day cost {share:.0%} of that"
-
-
-def _waits(story: DayStory) -> str:
-    return f"waited {story.median_wait_s:.0f} s (median), {story.longest_wait_s:.0f} s (longest) for a place"
+    yield Text(f"Next: {program()} sim tune --help", style="dim")
 
 
 def _clock(time_s: float) -> str:
@@ -261,7 +129,12 @@ FORMAT = 1
 
 def reply_pages(reply: Reply) -> list[RenderableType]:
     """Returns the tables of `muster sim tune`: each scheduler's best, its course over time, its config."""
-    return [_found(reply), "", _over_time(reply), "", *_configs(reply)]
+    configs = [
+        f"best of {answer.scheduler}: {plain(answer.best.config)} at iteration {answer.best.iteration}"
+        for answer in reply.answers
+        if answer.best is not None
+    ]
+    return [_found(reply), "", _over_time(reply), "", *configs]
 
 
 def _found(reply: Reply) -> Table:
@@ -302,14 +175,6 @@ def _over_time(reply: Reply) -> Table:
         shown = [row.best[answer.scheduler] for answer in reply.answers]
         table.add_row(duration(row.at_s), *("-" if value is None else f"{value:.6g}" for value in shown))
     return table
-
-
-def _configs(reply: Reply) -> list[str]:
-    return [
-        f"best of {answer.scheduler}: {plain(answer.best.config)} at iteration {answer.best.iteration}"
-        for answer in reply.answers
-        if answer.best is not None
-    ]
 
 
 def as_document(reply: Reply) -> bytes:

@@ -12,7 +12,6 @@ import click
 from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.segment import Segment
 from rich.text import Text
 
 from muster.autoscaler.known_clusters import (
@@ -20,7 +19,7 @@ from muster.autoscaler.known_clusters import (
     clusters_root,
     find_cluster,
     is_launched,
-    open_cluster,
+    known_cluster,
 )
 from muster.base.clock import SystemClock
 from muster.base.codec import encode_plain
@@ -71,7 +70,8 @@ def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, v
     if live:
         if as_json or not sys.stdout.isatty():
             raise ClusterError(
-                "--watch needs a terminal; leave out --json, or use `muster status --json` without --watch"
+                "--watch needs a terminal",
+                fix="leave out --json, or use `muster status --json` without --watch",
             )
         watch(known, verbose=verbose)
         return
@@ -92,12 +92,13 @@ def report_of(cluster: KnownCluster) -> StatusReport:
     published = cluster.status()
     if published is None and cluster.record is None:
         raise ClusterError(
-            f"{cluster.name} is down; `muster up FILE` starts it, "
-            f"`muster why TYPE {cluster.name}` shows its past"
+            f"{cluster.name} is down",
+            fix=(f"`muster up FILE` starts it, `muster why TYPE {cluster.name}` shows its past"),
         )
     if published is None:
         raise ClusterError(
-            f"{cluster.name}: the monitor has not written a status yet; its log is {cluster.home.monitor_log}"
+            f"{cluster.name}: the monitor has not written a status yet",
+            fix=f"its log is {cluster.home.monitor_log}",
         )
     now = SystemClock().now()
     record = cluster.record
@@ -126,13 +127,15 @@ def watch(cluster: KnownCluster, *, verbose: bool) -> None:
     with contextlib.suppress(KeyboardInterrupt), _keys_at_once(), screen as live:
         while True:
             live.update(_page(cluster, page, verbose=verbose), refresh=True)
-            if _pressed(PERIOD_S) in _QUITS:
+            readable, _, _ = select.select([sys.stdin] if sys.stdin.isatty() else [], [], [], PERIOD_S)
+            key = os.read(sys.stdin.fileno(), 1).decode(errors="replace") if readable else ""
+            if key in _QUITS:
                 return
 
 
 def _page(cluster: KnownCluster, page: Console, *, verbose: bool) -> RenderableType:
     try:
-        report = report_of(open_cluster(cluster.home))
+        report = report_of(known_cluster(cluster.home))
     except MusterError as problem:
         return Group(Text(str(problem)), Text(f"\n{FOOTER}", style=QUIET))
     return fitted(report, page, verbose=verbose)
@@ -149,12 +152,11 @@ def fitted(report: StatusReport, page: Console, *, verbose: bool) -> RenderableT
         lines = page.render_lines(Group(*status_page(report, frame)), options, pad=False)
         if len(lines) < height - 1:
             break
-    shown = Text("\n").join(_line(segments) for segments in lines[: height - 2])
+    shown = Text("\n").join(
+        Text.assemble(*((segment.text, segment.style or "") for segment in segments))
+        for segments in lines[: height - 2]
+    )
     return Group(shown, Text(f"\n{FOOTER}", style=QUIET))
-
-
-def _line(segments: list[Segment]) -> Text:
-    return Text.assemble(*((segment.text, segment.style or "") for segment in segments))
 
 
 @contextlib.contextmanager
@@ -173,9 +175,3 @@ def _keys_at_once() -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-def _pressed(wait_s: float) -> str:
-    """Returns a key pressed within the time, or "". Without a keyboard it only waits."""
-    readable, _, _ = select.select([sys.stdin] if sys.stdin.isatty() else [], [], [], wait_s)
-    return os.read(sys.stdin.fileno(), 1).decode(errors="replace") if readable else ""

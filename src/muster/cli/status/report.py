@@ -25,7 +25,6 @@ from muster.cluster.model import (
     NodeReport,
     NodeStatus,
     RuntimeReport,
-    Selector,
 )
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.snapshot import Quarantined
@@ -128,14 +127,25 @@ def shape_of(verdict: Verdict, runtime: RuntimeReport | None) -> str:
         demands: Sequence[Demand] = [d for c in runtime.constraints for d in c.demands if d.count > 0]
     else:
         demands = [demand for demand in runtime.demands if demand.count > 0]
-    found = _by_id(verdict.subject_id, demands)
+    # A demand is known by its name, or by its position in the list when it has none.
+    named = next((demand for demand in demands if demand.name == verdict.subject_id), None)
+    if named is not None or not verdict.subject_id.isdigit():
+        found = named
+    else:
+        index = int(verdict.subject_id)
+        found = demands[index] if index < len(demands) else None
     return "" if found is None else demand_words(found)
 
 
 def demand_words(demand: Demand) -> str:
     """Returns one request of the demand as text."""
     words = f"{{{demand.shape.positive()}}}"
-    alternatives = [_selector(selector) for selector in demand.selectors if selector]
+    signs = {LabelOperator.IN: "is", LabelOperator.NOT_IN: "is not"}
+    alternatives = [
+        " and ".join(f"{match.key} {signs[match.operator]} {' or '.join(match.values)}" for match in selector)
+        for selector in demand.selectors
+        if selector
+    ]
     if alternatives:
         words += " where " + " or else ".join(alternatives)
     if demand.avoid is not None:
@@ -151,22 +161,6 @@ def gang_words(gang: Gang) -> str:
     listed = ", ".join(f"{count} x {words}" for words, count in bundles.items())
     others = f" (or {len(gang.options) - 1} other forms)" if len(gang.options) > 1 else ""
     return f"{gang.strategy.value} of {listed}{others}"
-
-
-def _by_id(subject_id: str, demands: Sequence[Demand]) -> Demand | None:
-    """A demand is known by its name, or by its position in the list when it has none."""
-    named = next((demand for demand in demands if demand.name == subject_id), None)
-    if named is not None or not subject_id.isdigit():
-        return named
-    index = int(subject_id)
-    return demands[index] if index < len(demands) else None
-
-
-def _selector(selector: Selector) -> str:
-    signs = {LabelOperator.IN: "is", LabelOperator.NOT_IN: "is not"}
-    return " and ".join(
-        f"{match.key} {signs[match.operator]} {' or '.join(match.values)}" for match in selector
-    )
 
 
 _S = InstanceState

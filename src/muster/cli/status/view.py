@@ -33,18 +33,27 @@ def pending_section(title: str, pending: Sequence[PendingRow], frame: PageSize) 
     shown = rows[: frame.requests]
     count = sum(row.count for row in rows)
     yield Text(f"\n{title}: {count:,} request{'' if count == 1 else 's'}", style=HEADING)
-    names = [_name(row) for row in shown]
-    widths = _widths(shown, names, frame)
+    # What stands after the shape: a gang's id, as short as `muster why` takes it.
+    words = {"constraint": "  request_resources"}
+    names = [f"  gang {row.short_id}" if row.kind == "gang" else words.get(row.kind, "") for row in shown]
+    # The widths of shape and reason; a narrow page has the reason below the shape.
+    longest = max(len(_shape(row)) + len(name) for row, name in zip(shown, names, strict=True))
+    reason = max(len(row.reason.value) for row in shown)
+    room = frame.width - reason - _AROUND
+    widths = min(longest, room if room >= _LEAST_SHAPE else frame.width - _COUNT_INDENT), reason
     beside = sum(widths) + _AROUND + max(len(row.detail) for row in shown) <= frame.width
     for row, name in zip(shown, names, strict=True):
         first, *more = _asks_for(_shape(row), name, widths[0], frame)
-        verdict = _verdict(row, widths[1])
+        style = WAITING if row.reason in SERVED else BAD
+        since = f"  {short_duration(row.for_s):>{_SPAN - 1}}"
+        verdict = Text.assemble((f"{row.reason.value:<{widths[1]}}", style), (since, QUIET))
         is_stacked = sum(widths) + _AROUND > frame.width
         line = Text.assemble(f"{row.count:>{_COUNT_INDENT - _COUNT_GAP},}  ", first)
         if not is_stacked:
             line.append_text(Text.assemble(" " * (widths[0] - first.cell_len + _COUNT_GAP), verdict))
         yield line.append(f"  {row.detail}") if beside else line
-        yield from (_indented(text) for text in (*more, *([verdict] if is_stacked else [])))
+        for text in (*more, *([verdict] if is_stacked else [])):
+            yield Padding(text, (0, 0, 0, _COUNT_INDENT), expand=False)
         if not beside:
             yield from _sentence(row.detail, frame)
     yield from more_line(len(rows) - len(shown))
@@ -52,31 +61,6 @@ def pending_section(title: str, pending: Sequence[PendingRow], frame: PageSize) 
 
 def _shape(row: PendingRow) -> str:
     return row.shape or row.subject_id
-
-
-def _name(row: PendingRow) -> str:
-    """Returns what stands behind the shape: a gang's id, as short as `muster why` takes it."""
-    if row.kind == "gang":
-        return f"  gang {row.short_id}"
-    return "  request_resources" if row.kind == "constraint" else ""
-
-
-def _widths(rows: Sequence[PendingRow], names: Sequence[str], frame: PageSize) -> tuple[int, int]:
-    """Returns the widths of shape and reason; a narrow page has the reason below the shape."""
-    longest = max(len(_shape(row)) + len(name) for row, name in zip(rows, names, strict=True))
-    reason = max(len(row.reason.value) for row in rows)
-    room = frame.width - reason - _AROUND
-    return min(longest, room if room >= _LEAST_SHAPE else frame.width - _COUNT_INDENT), reason
-
-
-def _verdict(row: PendingRow, width: int) -> Text:
-    style = WAITING if row.reason in SERVED else BAD
-    since = f"  {short_duration(row.for_s):>{_SPAN - 1}}"
-    return Text.assemble((f"{row.reason.value:<{width}}", style), (since, QUIET))
-
-
-def _indented(text: Text) -> RenderableType:
-    return Padding(text, (0, 0, 0, _COUNT_INDENT), expand=False)
 
 
 def _asks_for(shape: str, name: str, width: int, frame: PageSize) -> list[Text]:
@@ -108,11 +92,17 @@ _FACT = 10  # columns of the names of facts
 
 def status_page(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     """Yields the page, top to bottom; problems stand above everything else."""
-    yield _title(report, frame)
+    title = Text.assemble((report.cluster, HEADING), (f"  {report.address}", QUIET))
+    updated = f"updated {short_duration(report.age_s)} ago"
+    room = frame.width - title.cell_len - len(updated)
+    yield title.append(f"{' ' * max(2, room)}{updated}", style=QUIET)
     yield from _warnings(report)
     spend = f"{money(report.price_per_hour)} per hour, {money(report.spent)} so far"
     yield from _fact("machines", machines_line(report), frame)
-    yield from _fact("in use", _usage_line(report, verbose=frame.verbose) or "nothing is known", frame)
+    used = {name: usage.used for name, usage in report.usage.items()}
+    total = {name: usage.total for name, usage in report.usage.items()}
+    usage = used_of(used, total, _names(used, total, verbose=frame.verbose))
+    yield from _fact("in use", usage or "nothing is known", frame)
     yield from _fact("spend", spend, frame)
     if report.budget:
         yield from _fact("budget", report.budget, frame)
@@ -120,33 +110,28 @@ def status_page(report: StatusReport, frame: PageSize) -> Iterator[RenderableTyp
     yield from pending_section("Waiting", report.pending, frame)
     yield from _types(report, frame)
     yield from offers_section(report.offers, report.at, frame)
-    yield from _failures(report, frame)
+    grid = TableGrid("at", "~type", "~reason")
+    for row in report.failures[: frame.others]:
+        grid.add(clock_time(row.at), f"{row.node_type} {row.offer}".rstrip(), Text(row.message, style=BAD))
+    yield from grid.section("Failed launches", frame, of=len(report.failures))
     yield from _events(report, frame)
-    yield from _set_aside(report, frame)
+    unusable = TableGrid("~what", "~why")
+    for note in report.set_aside[: frame.others]:
+        unusable.add(note.source, note.message)
+    yield from unusable.section("Set aside", frame, of=len(report.set_aside))
 
 
 def _fact(name: str, words: str, frame: PageSize) -> Iterator[Text]:
     """Yields a line of the head of the page; a list that is too long for it continues below."""
-    for position, line in enumerate(folded(_parts(words), frame.width - _FACT)):
-        yield Text(f"{'' if position else name:<{_FACT}}{line}")
-
-
-def _parts(words: str) -> tuple[str, ...]:
     *firsts, last = words.split(", ")
-    return (*(f"{part}," for part in firsts), last)
+    for position, line in enumerate(folded((*(f"{part}," for part in firsts), last), frame.width - _FACT)):
+        yield Text(f"{'' if position else name:<{_FACT}}{line}")
 
 
 def machines_line(report: StatusReport) -> str:
     """Returns the number of machines by state, such as `1 head, 2 busy, 1 idle, 1 starting`."""
     counts = Counter("head" if row.is_head else row.state for row in report.nodes)
     return ", ".join(f"{count} {word}" for word, count in counts.items()) or "none"
-
-
-def _title(report: StatusReport, frame: PageSize) -> Text:
-    title = Text.assemble((report.cluster, HEADING), (f"  {report.address}", QUIET))
-    updated = f"updated {short_duration(report.age_s)} ago"
-    room = frame.width - title.cell_len - len(updated)
-    return title.append(f"{' ' * max(2, room)}{updated}", style=QUIET)
 
 
 def _warnings(report: StatusReport) -> Iterator[Text]:
@@ -156,12 +141,6 @@ def _warnings(report: StatusReport) -> Iterator[Text]:
         yield Text(report.config_problem, style=BAD)
     for note in report.notes:
         yield Text(note, style=WAITING)
-
-
-def _usage_line(report: StatusReport, *, verbose: bool) -> str:
-    used = {name: usage.used for name, usage in report.usage.items()}
-    total = {name: usage.total for name, usage in report.usage.items()}
-    return used_of(used, total, _names(used, total, verbose=verbose))
 
 
 def _names(used: dict[str, float], total: dict[str, float], *, verbose: bool) -> tuple[str, ...]:
@@ -179,9 +158,12 @@ def _nodes(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
         used, total = dict(row.used), dict(row.total)
         names = _names(used, total, verbose=frame.verbose)
         kept = tuple(name for name in names if frame.verbose or name != "object_store_memory")
+        type_name = f"{row.node_type or '?'} {offer_name(row.zone, row.market)}".rstrip()
+        if row.is_head:
+            type_name = "head" if row.node_type in ("", "head") else f"{row.node_type} (head)"
         grid.add(
             row.instance_id or short_id(row.node_id, nodes, least=12),
-            _type_name(row),
+            type_name,
             Text(row.state, style=_STATE_STYLES.get(row.state, WAITING)),
             short_duration(row.for_s),
             tuple(used_of(used, total, (name,)) for name in kept),
@@ -189,12 +171,6 @@ def _nodes(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
             Text(_why_node(row), style=QUIET),
         )
     return grid.section("Machines", frame, of=len(report.nodes))
-
-
-def _type_name(row: NodeRow) -> str:
-    if not row.is_head:
-        return f"{row.node_type or '?'} {offer_name(row.zone, row.market)}".rstrip()
-    return "head" if row.node_type in ("", "head") else f"{row.node_type} (head)"
 
 
 def _why_node(row: NodeRow) -> str:
@@ -222,29 +198,19 @@ def offers_section(offers: Sequence[OfferStatus], at: float, frame: PageSize) ->
     grid = TableGrid("~type", "zone", "market", ">$/h", ">machines", "~")
     for row in rows[: frame.others]:
         most = "" if row.max_machines is None else f" of {row.max_machines}"
+        why = ""
+        if row.blocked_until is not None:
+            next_try = short_duration(max(0.0, row.blocked_until - at))
+            why = f"{f'{row.kind}: {row.message}' if row.message else row.kind}; next try in {next_try}"
         grid.add(
             row.node_type,
             row.zone,
             row.market,
             "" if row.price_per_hour is None else money(row.price_per_hour).lstrip("$"),
             f"{row.machines}{most}",
-            Text(_why_offer(row, at), style=BAD),
+            Text(why, style=BAD),
         )
     return grid.section("Offers", frame, of=len(rows))
-
-
-def _why_offer(row: OfferStatus, at: float) -> str:
-    if row.blocked_until is None:
-        return ""
-    why = f"{row.kind}: {row.message}" if row.message else row.kind
-    return f"{why}; next try in {short_duration(max(0.0, row.blocked_until - at))}"
-
-
-def _failures(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
-    grid = TableGrid("at", "~type", "~reason")
-    for row in report.failures[: frame.others]:
-        grid.add(clock_time(row.at), f"{row.node_type} {row.offer}".rstrip(), Text(row.message, style=BAD))
-    return grid.section("Failed launches", frame, of=len(report.failures))
 
 
 def _events(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
@@ -254,11 +220,3 @@ def _events(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     for row in shown:
         grid.add(clock_time(row.at), Text(row.message, style=WAITING if row.level == "warning" else ""))
     return grid.section("Lately", frame, of=len(shown))
-
-
-def _set_aside(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
-    """Inputs that could not be used."""
-    grid = TableGrid("~what", "~why")
-    for note in report.set_aside[: frame.others]:
-        grid.add(note.source, note.message)
-    return grid.section("Set aside", frame, of=len(report.set_aside))

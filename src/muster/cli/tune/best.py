@@ -14,7 +14,7 @@ from muster.cli.tune.table import cell, lay_out, not_data, notes, page_size, pla
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.metrics import flatten, rank_key
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import best_scored, no_single_best, number
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def wanted_metric(experiment: ExperimentView, metric: str | None, mode: str | No
     chosen = metric or experiment.metric
     several = no_single_best(experiment.settings.get("metric"), experiment.settings.get("mode"))
     if not chosen and several:
-        raise ConfigError(f"{experiment.path}: {several}; or give --metric and --mode")
+        raise ConfigError(f"{experiment.path}: {several}", fix="or give --metric and --mode")
     if not chosen:
         known = reported_metrics(experiment)
         hint = f"it reported {', '.join(known)}" if known else "and no trial reported anything yet"
-        raise ConfigError(f"{experiment.path}: no metric is set in it; give --metric ({hint})")
+        raise ConfigError(f"{experiment.path}: no metric is set in it", fix=f"give --metric ({hint})")
     mode = mode or (experiment.mode if metric in (None, experiment.metric) else None)
     if not mode:
         raise ConfigError(f"--metric {chosen}: give --mode min or --mode max with it")
@@ -66,7 +66,7 @@ def need_best(found: Sequence[ScoredTrial], experiment: ExperimentView, metric: 
         hint = "all its values are NaN or infinite"
     else:
         hint = f"reported are {', '.join(known)}" if known else "no trial reported a number"
-    raise ConfigError(f"{experiment.path}: no trial has a finite {metric!r}; {hint}")
+    raise ConfigError(f"{experiment.path}: no trial has a finite {metric!r}", fix=f"{hint}")
 
 
 def reported_metrics(experiment: ExperimentView) -> list[str]:
@@ -204,7 +204,13 @@ class Comparison:
     def __init__(self, experiments: Sequence[ExperimentView], metric: str, mode: str) -> None:
         self.experiments, self.metric, self.mode = experiments, metric, mode
         self._best = [best_of(each, metric, mode)[:1] for each in experiments]
-        self._names = _distinct_names(experiments)
+        # The last part of a path, or all of it where that is not enough to tell them apart.
+        names = [each.name for each in experiments]
+        if len(set(names)) < len(names):
+            names = [each.address for each in experiments]
+        self._names = [
+            name if names.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(names, start=1)
+        ]
 
     @classmethod
     def of(cls, paths: Sequence[str], metric: str | None, mode: str | None) -> Comparison:
@@ -278,14 +284,6 @@ class Comparison:
             return ["", f"{first['experiment']} and {second['experiment']} are equal."]
         gap = abs(first["best"] - second["best"])
         return ["", f"{first['experiment']} is best: {gap:.4g} better than {second['experiment']}."]
-
-
-def _distinct_names(experiments: Sequence[ExperimentView]) -> list[str]:
-    """The last part of a path, or all of it where that is not enough to tell them apart."""
-    names = [each.name for each in experiments]
-    if len(set(names)) < len(names):
-        names = [each.address for each in experiments]
-    return [name if names.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(names, start=1)]
 
 
 def _span(experiment: ExperimentView) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row, number
 from muster.tune.reporting.tally import last_line
 
@@ -170,8 +170,8 @@ def _condition(text: str, columns: RowColumns) -> Callable[[Row], bool]:
     match = _FILTER.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"--filter {text!r}: must be '<column> <op> <value>' with one of {', '.join(_OPERATORS)}; "
-            "for example --filter 'training_iteration >= 10'"
+            f"--filter {text!r}: must be '<column> <op> <value>' with one of {', '.join(_OPERATORS)}",
+            fix="for example --filter 'training_iteration >= 10'",
         )
     name = columns.one(match["column"], "--filter")
     compare, operand = _OPERATORS[match["op"]], match["value"].strip("'\"")
@@ -198,13 +198,16 @@ def _check_kind(text: str, name: str, values: Sequence[Any], op: str, operand: s
     has_number = _number_from(operand) is not None
     if are_numbers and all(are_numbers) and not has_number:
         raise ConfigError(
-            f"--filter {text!r}: the values of {name} are numbers, and {operand!r} is a text; "
-            f"give a number, for example --filter '{name} {op} {values[0]}'"
+            f"--filter {text!r}: the values of {name} are numbers, and {operand!r} is a text",
+            fix=f"give a number, for example --filter '{name} {op} {values[0]}'",
         )
     if are_numbers and not any(are_numbers) and has_number and op not in ("==", "!="):
         raise ConfigError(
-            f"--filter {text!r}: the values of {name} are texts, such as {str(values[0])!r}, "
-            f"and {operand} is a number; use == or != with one of the texts"
+            (
+                f"--filter {text!r}: the values of {name} are texts, such as {str(values[0])!r}, "
+                f"and {operand} is a number"
+            ),
+            fix="use == or != with one of the texts",
         )
 
 

@@ -264,7 +264,9 @@ def plot(path: str, output: str | None, **asked: Any) -> None:  # noqa: ANN401
 
     experiment = read_experiment(path)
     if output is None and experiment.filesystem is not None:
-        raise ConfigError(f"{experiment.address} is not on this machine; name the file to write: -o FILE")
+        raise ConfigError(
+            f"{experiment.address} is not on this machine", fix="name the file to write: -o FILE"
+        )
     asked["metric"], asked["mode"] = wanted_metric(experiment, asked["metric"], asked["mode"])
     try:
         emit(save_plot(experiment_analysis(experiment), output, **asked).encode())

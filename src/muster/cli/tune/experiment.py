@@ -6,7 +6,6 @@ Works while another process runs the experiment. Prints nothing.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from muster.base.text import moment
-from muster.errors import MusterError, StoreError
+from muster.errors import StoreError
 from muster.host.machine import program
 from muster.stores.experiment.codec import ENDED, EXHAUSTED
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, open_trials
@@ -133,11 +132,12 @@ def read_experiment(path: str) -> ExperimentView:
     asked = experiment_directory(os.path.expanduser(path))
     place, filesystem = opened_place(asked, None)
     if filesystem is not None:
-        return replace(_read_remote(place, filesystem, asked), url=asked)
+        with open_trials(place, root=asked, filesystem=filesystem) as reader:
+            return replace(_read(reader, place, filesystem), url=asked)
     if not is_experiment(place):
         raise _not_one(place)
     with open_trials(place) as reader:
-        return _read(reader, place, os.path.abspath(place))
+        return _read(reader, os.path.abspath(place))
 
 
 def is_experiment(place: str) -> bool:
@@ -179,9 +179,9 @@ def _not_one(place: str) -> StoreError:
     return StoreError(f"{place} is not an experiment directory ({STORE_NAME} not found). {hint}")
 
 
-def _read(reader: TrialReader, place: str, root: str, filesystem: object = None) -> ExperimentView:
+def _read(reader: TrialReader, root: str, filesystem: object = None) -> ExperimentView:
     pid = reader.writer()
-    writer = None if pid is None else Writer(pid, _lock_time(place))
+    writer = None if pid is None else Writer(pid, _lock_time(root))
     trials = reader.trials()
     if writer is None and filesystem is None:
         trials = tuple(
@@ -197,21 +197,6 @@ def _read(reader: TrialReader, place: str, root: str, filesystem: object = None)
         is_exhausted=writer is not None or _is_exhausted(reader),
         filesystem=filesystem,
     )
-
-
-def _read_remote(place: str, filesystem: object, url: str) -> ExperimentView:
-    from muster.stores.storage import Storage
-
-    try:
-        content = Storage(place, filesystem).read(STORE_NAME)
-    except MusterError as error:
-        raise StoreError(
-            f"{place} is not an experiment directory: its {STORE_NAME} cannot be read ({error})"
-        ) from error
-    with tempfile.TemporaryDirectory() as copy:
-        Path(copy, STORE_NAME).write_bytes(content)
-        with open_trials(copy, root=url) as reader:
-            return _read(reader, copy, place, filesystem)
 
 
 def _lock_time(place: str) -> float:

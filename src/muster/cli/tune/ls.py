@@ -155,7 +155,13 @@ def as_text(found: TrialListing, *, colour: bool) -> Iterator[str]:
     if found.experiment is not None:
         yield from heading(found.experiment, colour=colour)
         yield ""
-    rows = found.rows if found.experiment is not None else [_with_counts_text(row) for row in found.rows]
+    rows = found.rows
+    if found.experiment is None:  # counts become the text of one cell: `10 done, 2 failed`
+        counts = [(row.get("trials") or {}).items() for row in rows]
+        cells = [
+            ", ".join(f"{n} {WORDS.get(status, status.lower())}" for status, n in each) for each in counts
+        ]
+        rows = [{**row, "trials": text or None} for row, text in zip(rows, cells, strict=True)]
     width = page_size()[0]
     remarks: list[str] = []
     if rows:
@@ -193,10 +199,3 @@ def counts_text(counts: Mapping[str, int]) -> str:
     total = sum(counts.values())
     parts = ", ".join(f"{count:,} {status}" for status, count in counts.items())
     return f"{total:,} trial{'' if total == 1 else 's'}{': ' if parts else ''}{parts}"
-
-
-def _with_counts_text(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts become the text of one cell: `10 done, 2 failed`."""
-    counts = (row.get("trials") or {}).items()
-    text = ", ".join(f"{count} {WORDS.get(status, status.lower())}" for status, count in counts)
-    return {**row, "trials": text or None}

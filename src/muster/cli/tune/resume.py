@@ -41,15 +41,22 @@ def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) ->
     before = read_experiment(path)
     if before.writer is not None:
         raise LedgerLocked(
-            f"{before.address}: is running ({before.writer}). Wait for it, or stop "
-            "it with Ctrl-C there; `muster tune show --watch` shows its progress"
+            (f"{before.address}: is running ({before.writer}). Wait for it, or stop it with Ctrl-C there"),
+            fix="`muster tune show --watch` shows its progress",
         )
     if before.state == "finished" and not (request.errored and before.counts.get("ERROR")):
-        return [*_summary(before), "", _nothing_left(before)], _code(before)
+        failed = before.counts.get("ERROR", 0)
+        again = f" --errored resume, or restart, runs the {failed:,} failed again." if failed else ""
+        nothing_left = f"It is finished: there is nothing to continue.{again}"
+        return [*_summary(before), "", nothing_left], _code(before)
     sys.path.insert(0, os.getcwd())
     try:
         tuner = _restored(before, request)
-        report(f"continuing {before.address} ({_left(before)})")
+        counts = before.counts
+        done, failed = counts.get("TERMINATED", 0), counts.get("ERROR", 0)
+        unfinished = sum(counts.values()) - done - failed
+        left = f"{done:,} trials done, {unfinished:,} unfinished, {failed:,} failed"
+        report(f"continuing {before.address} ({left})")
         tuner.fit()
     except KeyboardInterrupt:
         return [f"Stopped. To continue: {before.resume_command}"], STOPPED
@@ -93,8 +100,8 @@ def _trainable(experiment: ExperimentView, request: ResumeRequest) -> Any:  # no
 
     if experiment.settings.get("trainable_name") == DEFAULT_NAME:
         raise RestoreError(
-            f"{experiment.address}: was run by ask and tell; resume it in the script that calls them, "
-            f"with AskTell.restore({experiment.address!r})"
+            f"{experiment.address}: was run by ask and tell",
+            fix=(f"resume it in the script that calls them, with AskTell.restore({experiment.address!r})"),
         )
     return None  # the one that the experiment saved
 
@@ -145,7 +152,9 @@ def _attribute(module: object, path: str, option: str) -> Any:  # noqa: ANN401
         if not hasattr(found, name):
             names = sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
             hint = f"it has {', '.join(names)}" if names else "it defines no function or class"
-            raise ConfigError(f"{option}: no {path!r} there; {hint}. --trainable module:name names another")
+            raise ConfigError(
+                f"{option}: no {path!r} there", fix=f"{hint}. --trainable module:name names another"
+            )
         found = getattr(found, name)
     return found
 
@@ -159,20 +168,7 @@ def _trainable_name(experiment: ExperimentView) -> str:
         name = trial.trial_name.removesuffix(f"_{trial.trial_id}")
         if name and name != trial.trial_name:
             return name
-    raise ConfigError(f"--script: {experiment.path} does not name its trainable; use --trainable")
-
-
-def _nothing_left(experiment: ExperimentView) -> str:
-    failed = experiment.counts.get("ERROR", 0)
-    hint = f" --errored resume, or restart, runs the {failed:,} failed again." if failed else ""
-    return f"It is finished: there is nothing to continue.{hint}"
-
-
-def _left(experiment: ExperimentView) -> str:
-    counts = experiment.counts
-    unfinished = sum(count for status, count in counts.items() if status not in ("TERMINATED", "ERROR"))
-    done = counts.get("TERMINATED", 0)
-    return f"{done:,} trials done, {unfinished:,} unfinished, {counts.get('ERROR', 0):,} failed"
+    raise ConfigError(f"--script: {experiment.path} does not name its trainable", fix="use --trainable")
 
 
 def _summary(experiment: ExperimentView) -> Iterator[str]:

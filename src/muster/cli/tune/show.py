@@ -16,7 +16,7 @@ from muster.errors import ConfigError
 from muster.host.machine import program
 from muster.host.regular_file import read_regular
 from muster.stores.experiment.summary import TrialSummary
-from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row
 from muster.tune.reporting.tally import PLACE, is_own, last_line
 
@@ -36,18 +36,14 @@ def experiment_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[st
     yield f"in {experiment.address}"
     if experiment.state in ("interrupted", "unfinished"):
         yield f"To continue: {experiment.resume_command}"
-    yield from section("Settings", pairs(_shown_settings(experiment)))
+    settings = {key: value for key, value in experiment.settings.items() if value is not None}
+    if isinstance(deadline := settings.get("deadline"), float | int):
+        settings["deadline"] = moment(deadline)
+    yield from section("Settings", pairs(settings))
     yield from section("Best", _best_lines(experiment))
     yield from section("Time", _time_lines(experiment))
     yield from section("Failures", _failure_lines(experiment, colour=colour))
     yield from section("Note", _note_lines(experiment))
-
-
-def _shown_settings(experiment: ExperimentView) -> dict[str, Any]:
-    """Returns what is set; a deadline as a date."""
-    found = {key: value for key, value in experiment.settings.items() if value is not None}
-    deadline = found.get("deadline")
-    return {**found, "deadline": moment(deadline)} if isinstance(deadline, float | int) else found
 
 
 def experiment_record(experiment: ExperimentView) -> dict[str, Any]:
@@ -138,20 +134,18 @@ def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]
     for trial in failed[:MAX_FAILURES]:
         failure = failure_record(trial)
         yield f"{painted(trial.trial_id, 'ERROR', colour=colour)}: {failure['kind'] or 'failed'}"
-        yield from (f"  {line}" for line in _last_lines(failure["traceback"]))
+        # The user's innermost line and the error, without the marks under the code.
+        traceback = failure["traceback"]
+        useful = [line.strip() for line in traceback.splitlines() if line.strip(" ^~")]
+        own = [at for at, line in enumerate(useful[:-1]) if (found := PLACE.match(line)) and is_own(found[1])]
+        last_lines = [*useful[own[-1] : -1][: ERROR_LINES - 1], useful[-1]] if own else useful[-ERROR_LINES:]
+        yield from (f"  {line}" for line in last_lines)
         yield from (f"  see {file}" for file in error_file(experiment, trial))
     if len(failed) > MAX_FAILURES:
         command = (
             f"{program()} tune ls {experiment.address} --filter 'status == ERROR' --columns trial_id,error"
         )
         yield f"... and {len(failed) - MAX_FAILURES:,} more: {command}"
-
-
-def _last_lines(traceback: str) -> list[str]:
-    """Returns the user's innermost line and the error, without the marks under the code."""
-    useful = [line.strip() for line in traceback.splitlines() if line.strip(" ^~")]
-    own = [at for at, line in enumerate(useful[:-1]) if (found := PLACE.match(line)) and is_own(found[1])]
-    return [*useful[own[-1] : -1][: ERROR_LINES - 1], useful[-1]] if own else useful[-ERROR_LINES:]
 
 
 def error_file(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
@@ -196,13 +190,14 @@ def find_trial(experiment: ExperimentView, asked: str) -> TrialSummary:
     ids = [trial.trial_id for trial in experiment.trials]
     near = [trial.trial_id for trial in ending[:3]] or difflib.get_close_matches(word, ids, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"it has {len(ids)}: see `muster tune ls`"
-    raise ConfigError(f"{experiment.path}: no trial {asked!r}; {hint}")
+    raise ConfigError(f"{experiment.path}: no trial {asked!r}", fix=f"{hint}")
 
 
 def trial_lines(experiment: ExperimentView, trial: TrialSummary, *, colour: bool) -> Iterator[str]:
     """Yields config, last result, checkpoints, failures and files of a trial."""
     status = painted(trial.status, trial.status, colour=colour)
-    yield f"{trial.trial_name or trial.trial_id}: {status}, {_n(trial.reports, 'result')}{_tries(trial)}"
+    tries = f", {_n(trial.starts, 'start')}" if trial.starts > 1 or trial.status not in FINISHED else ""
+    yield f"{trial.trial_name or trial.trial_id}: {status}, {_n(trial.reports, 'result')}{tries}"
     yield f"in {experiment.trial_path(trial)}"
     times = {"created": trial.created_at, "started": trial.started_at, "ended": trial.ended_at}
     dates = ", ".join(f"{what} {moment(at)}" for what, at in times.items() if at is not None)
@@ -286,10 +281,6 @@ def _files(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
     storage = Storage(experiment.record(trial).path, experiment.filesystem)
     names = storage.listing() if storage.exists() else ()
     return [name for name in names if not name.startswith("checkpoint_")]
-
-
-def _tries(trial: TrialSummary) -> str:
-    return f", {_n(trial.starts, 'start')}" if trial.starts > 1 or trial.status not in FINISHED else ""
 
 
 def _n(count: int, what: str) -> str:

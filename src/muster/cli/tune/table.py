@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from muster.base.text import duration, moment
+from muster.base.text import duration, moment, padded
 from muster.base.text import shortened as shorten
 from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, TIMES, TIMES_SHORT
 from muster.errors import ConfigError, MusterError
@@ -99,14 +99,10 @@ def notes(layout: TableLayout) -> Iterator[str]:
 def headings_of(columns: Sequence[str]) -> list[str]:
     """Returns short headings: `config/lr` is `lr`, unless another column has that name."""
     taken = {HEADINGS.get(name, name) for name in columns if not name.startswith(CONFIG)}
-    return [_heading(name, taken) for name in columns]
-
-
-def _heading(name: str, taken: set[str]) -> str:
-    short = name[len(CONFIG) :]
-    if name.startswith(CONFIG) and short not in taken:
-        return short
-    return HEADINGS.get(name, name)
+    pairs = [(name, name.removeprefix(CONFIG)) for name in columns]
+    return [
+        short if short != name and short not in taken else HEADINGS.get(name, name) for name, short in pairs
+    ]
 
 
 def cell(name: str, value: Any) -> str:  # noqa: ANN401 - a user's value
@@ -140,11 +136,12 @@ def _fitting(sizes: Sequence[int], width: int) -> int:
 
 
 def _line(cells: Sequence[str], sizes: Sequence[int], right: Sequence[bool], coloured: int = -1) -> str:
-    parts = []
-    for position, (text, size) in enumerate(zip(cells, sizes, strict=False)):
-        short = text if len(text) <= size else shorten(text, size)
-        full = short.rjust(size) if right[position] else short.ljust(size)
-        parts.append(painted(full, text, colour=True) if position == coloured else full)
+    short = [
+        text if len(text) <= size else shorten(text, size) for text, size in zip(cells, sizes, strict=False)
+    ]
+    parts = padded(short, sizes, right)
+    if 0 <= coloured < len(parts):
+        parts[coloured] = painted(parts[coloured], cells[coloured], colour=True)
     return (" " * GAP).join(parts).rstrip()
 
 
@@ -192,7 +189,7 @@ def check_name(file: Path) -> None:
     """Raises ConfigError for a file whose format cannot be written, before any work is done."""
     if file.suffix not in _WRITERS:
         kinds = ", ".join(_WRITERS)
-        raise ConfigError(f"-o {file}: unknown format; the name must end in one of {kinds}")
+        raise ConfigError(f"-o {file}: unknown format", fix=f"the name must end in one of {kinds}")
     if file.suffix in _NEED_PANDAS:
         need_pandas(f"-o {file}")
     if file.suffix == ".parquet":
@@ -219,11 +216,12 @@ def _as_csv(rows: Rows, columns: Sequence[str], file: Path) -> None:
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(columns)
-        writer.writerows([_csv_cell(row.get(name)) for name in columns] for row in rows)
-
-
-def _csv_cell(value: Any) -> Any:  # noqa: ANN401 - a user's value
-    return strict_json(value) if isinstance(value, list | tuple | dict) else plain(value)
+        for row in rows:
+            cells = [row.get(name) for name in columns]
+            nested = (list, tuple, dict)
+            writer.writerow(
+                [strict_json(each) if isinstance(each, nested) else plain(each) for each in cells]
+            )
 
 
 def _as_json(rows: Rows, columns: Sequence[str], file: Path) -> None:
