@@ -19,13 +19,13 @@ from typing import TypeVar
 
 import psutil
 import pytest
+from tests.support.ray_cluster import AUTH, RayCluster, RayDidNotStart, RayNode
 
 from muster.cluster.model import NodeReport, NodeStatus
 from muster.errors import EngineError
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import AUTOSCALER_SPACE, CLUSTER_CONFIG
-from muster.testing.ray_cluster import AUTH, RayCluster, RayDidNotStart, RayNode
 
 T = TypeVar("T")
 # In one run of the tests: eight are started today, one more where a start is repeated on a busy computer;

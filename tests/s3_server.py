@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from muster.testing.ray_cluster import free_ports
+from tests.support.ray_cluster import free_ports
 
 START_S = 120.0
 
@@ -63,6 +62,7 @@ def bucket(tmp_path_factory):
             return True
 
         wait_for(is_up)
+        s3fs.S3FileSystem.clear_instance_cache()  # one of another module has the port of its server
         yield made
     finally:
         made.close()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from bench.check import problems
 from bench.workloads import DemandData, GangData, NodeData, NodeTypeData, Workload
 
-from muster.cluster.binpack.request import ItemOutcome, Packing
+from muster.cluster.planner.request import ItemOutcome, Packing
 
 
 def workload(**changes) -> Workload:

@@ -10,7 +10,7 @@ from tests.conformance.trainables import Counter, checkpoints, column, fit
 from muster import tune
 from muster.base.framing import FrameReader, unpack
 from muster.engines.worker.handle import TrialRun
-from muster.trials.commands import StartTrial
+from muster.trials.events import StartTrial
 from muster.trials.model import CheckpointPolicy
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import Settings

@@ -11,7 +11,7 @@ from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.plugins import CONTINUE
 from muster.tune.callback import CallbackList
-from muster.tune.execution.saver import ExperimentSaver
+from muster.tune.execution.between_steps import ExperimentSaver
 
 
 class SlowStore(MemoryTrialStore):

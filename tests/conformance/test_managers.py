@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import cloudpickle
 import pytest
+from tests.contracts.engine_contract.fixture import Driver
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, ResourcePool
 from muster.engines.local.worker_pool import LocalOptions
-from muster.testing.engine_contract.fixture import Driver
 from muster.testing.trainables import counts
-from muster.trials.commands import StopTrial
-from muster.trials.events import TrialExited, TrialReported, TrialStarted
+from muster.trials.events import StopTrial, TrialExited, TrialReported, TrialStarted
 from muster.tune import PlacementGroupFactory as Pgf
 
 

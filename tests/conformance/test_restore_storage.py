@@ -244,7 +244,7 @@ def test_the_searcher_and_the_scheduler_of_the_first_tuner_continue(tmp_path):
     restored = Tuner.restore(tmp_path / "exp", score)
     grid = restored.fit()
     assert [result.config["x"] for result in grid] == [0, 1, 2, 3, 4, 5]
-    searcher, scheduler = restored._tune.search_alg, restored._tune.scheduler
+    searcher, scheduler = restored._spec.tune.search_alg, restored._spec.tune.scheduler
     while not isinstance(searcher, Counting):
         searcher = searcher.searcher
     assert searcher.heard == [0, 10, 20, 30, 40, 50]

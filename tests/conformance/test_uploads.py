@@ -76,7 +76,7 @@ def test_a_storage_that_hangs_costs_no_more_than_the_timeout(tmp_path, moody, ca
     monkeypatch.setattr("muster.tune.execution.upload.SOON_S", 0.1)
     Moody.gate.clear()
     asked = tuner(tmp_path, moody, sync_timeout=0.5)
-    asked._run.verbose = 1
+    asked._spec.run.verbose = 1
     grid = asked.fit()  # it never returns when it waits for the storage
     assert f"Copying the results to /{tmp_path.name}/exp, for 0.5 s at most." in capsys.readouterr().out
     assert [result.metrics["score"] for result in grid] == [1, 2]
@@ -158,7 +158,7 @@ def test_a_relative_storage_path_counts_from_where_the_driver_stands(tmp_path, m
         restored = Tuner.restore(path, train)
         again = restored.fit()
         assert ([r.metrics["score"] for r in again], again.experiment_path) == ([3], str(place)), path
-        assert restored._run.name == "exp"
+        assert restored._spec.run.name == "exp"
     monkeypatch.chdir(tmp_path)
     analysis = tune.run(train, config={"x": 4}, name="run", storage_path="results", verbose=0)
     assert Path(analysis.experiment_path) == tmp_path / "results" / "run"

@@ -54,7 +54,7 @@ def fit(trainable, tmp_path, space=None, *, run=None, **config):
 def resumed(tmp_path, trainable, **rules):
     """Returns a Tuner that resumes `tmp_path`/e, without the callbacks that had interrupted it."""
     tuner = Tuner.restore(str(tmp_path / "e"), trainable, **rules)
-    tuner._run.callbacks = []
+    tuner._spec.run.callbacks = []
     return tuner
 
 

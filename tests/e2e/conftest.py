@@ -15,10 +15,10 @@ import pytest
 from bench.live_cluster import LiveCluster, wait_for
 from bench.live_driver import Driver
 from bench.live_watch import ClusterSnapshot, ClusterWatch
+from tests.support.ray_cluster import AUTH, QUICK, RayDidNotStart
 
 from muster.cluster.states import InstanceState
 from muster.stores.ledger.history import open_history
-from muster.testing.ray_cluster import AUTH, QUICK, RayDidNotStart
 
 CONFIG = """
 cluster_name: e2e

@@ -8,12 +8,12 @@ import pytest
 from bench.live_cluster import wait_for
 from bench.live_driver import Driver
 from tests.e2e.conftest import CONFIG, DEMANDS, IDLE_S
+from tests.support.ray_cluster import AUTH
 
 from muster.cluster.model import NodeStatus
 from muster.cluster.states import InstanceState
 from muster.runtimes.ray.native import set_up
 from muster.stores.ledger.history import open_history
-from muster.testing.ray_cluster import AUTH
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 SEAT = {"CPU": 1, "seat": 1}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from bench.live_cluster import wait_for
+from tests.support.ray_cluster import AUTH
 
 from muster.autoscaler.status_files import read_record
-from muster.host.processes import lives, table, was_started_with
-from muster.testing.ray_cluster import AUTH
+from muster.host.processes import is_alive, table, was_started_with
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 def left_of(cluster):
     """Drivers of these tests are our children, and no part of the cluster."""
     entry = f"MUSTER_HOME={cluster.folder / 'home'}"
-    others = (one for one in table() if one.lives and one.parent != os.getpid())
+    others = (one for one in table() if one.is_alive and one.parent != os.getpid())
     return [f"{one.pid} {one.name}" for one in others if was_started_with(one.pid, entry)]
 
 
@@ -37,7 +37,7 @@ def test_a_cluster_at_rest_is_shown_and_goes_without_a_trace(cluster, driver, wa
     why = cluster.muster("why", "head", "e2e")
     assert (why.returncode, "RAY_RUNNING" in why.stdout) == (0, True)
     assert "e2e is up already" in cluster.up()
-    assert lives(record.monitor)
+    assert is_alive(record.monitor)
 
     down = cluster.muster("down", str(cluster.file), "-y")
     assert down.returncode == 0, down.stdout + down.stderr

@@ -118,7 +118,7 @@ def test_the_cluster_survives_its_monitor_its_head_and_the_loss_of_the_heads_mac
     hosts.boot(hosts[0])
     rack.lock(0).write_text(json.dumps(held, separators=(",", ":")) + "\n")  # its /tmp was not emptied
     again = rack.run("up", "FILE", "-y")
-    assert f"[{hosts[0].ip}] ending an earlier head\n" in again.stderr
+    assert f"[{hosts[0].ip}] stopping an earlier head\n" in again.stderr
     assert (again.returncode, nodes(rack, 2)) == (0, BOTH)
     assert not rack.lock(0).exists() and hosts.run_on(hosts[0], ["crontab", "-l"]).stdout == ""
     down = rack.run("down", "FILE", "-y")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import re
 import threading
+import time
 import uuid
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -32,8 +34,8 @@ class Refused(Exception):
         }
 
 
-def timestamp() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def timestamp(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # -- JSON patch -------------------------------------------------------------------------------------
@@ -118,7 +120,8 @@ def _holds(labels: dict[str, str], term: str) -> bool:
 class Store:
     """All objects by (resource, namespace, name); every change gets the next resource version."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
         self.changed = threading.Condition()
         self.version = 1000
         self.oldest = 1000  # a watch may begin here or later
@@ -148,7 +151,7 @@ class Store:
         if (resource, namespace, metadata["name"]) in self.objects:
             raise Refused(409, "AlreadyExists", f'{resource} "{metadata["name"]}" already exists')
         metadata.update(
-            namespace=namespace, uid=str(uuid.uuid4()), creationTimestamp=timestamp(), generation=1
+            namespace=namespace, uid=str(uuid.uuid4()), creationTimestamp=timestamp(self._now()), generation=1
         )
         if resource == "pods":
             made.setdefault("status", {}).setdefault("phase", "Pending")
@@ -187,9 +190,8 @@ class Store:
         if metadata.get("deletionTimestamp"):
             return found
         marked = copy.deepcopy(found)
-        ends_at = datetime.now(timezone.utc).timestamp() + grace_s
-        at = datetime.fromtimestamp(ends_at, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        marked["metadata"].update(deletionTimestamp=at, deletionGracePeriodSeconds=grace_s)
+        ends_at = timestamp(self._now() + grace_s)
+        marked["metadata"].update(deletionTimestamp=ends_at, deletionGracePeriodSeconds=grace_s)
         return self._put("MODIFIED", resource, marked)
 
     def forget_history(self) -> None:

@@ -68,7 +68,8 @@ class KubeWorld:
         if threads:
             made.start()
         else:
-            made._watch.start()
+            made._watch.routine.start()
+            made.effects.routine.start()
         until(lambda: made._watch.age_s() < PATIENCE_S, "the pods are listed")
         return made
 

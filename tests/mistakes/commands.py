@@ -110,7 +110,9 @@ COMMANDS = [
     _of("up_aws_no_region", "up HERE/aws.yaml -y", "aws.yaml", "provider.region", "us-west-2"),
     _of("up_aws_region", "up HERE/aws_region.yaml -y", "'us-east-11' is not a region", "'us-east-1'?"),
     _of("up_aws_secret", "up HERE/aws_secret.yaml -y", "aws_credentials", "profile"),
-    _of("prices_no_aws", "provider prices --config HERE/good.yaml", "good.yaml", "only 'aws' has"),
+    _of(
+        "prices_no_aws", "provider prices --config HERE/good.yaml", "good.yaml", "provider.type", "'process'"
+    ),
     _of("up_missing_module", "up HERE/external.yaml -y", "external.yaml", "'nosuch'", "PYTHONPATH"),
     _of("ray_no_kubeconfig", "up HERE/ray.yaml -y", ".kube/config cannot be read", "set KUBECONFIG"),
     _of("ray_down_no_kubeconfig", "down HERE/ray.yaml -y", ".kube/config cannot be read", "set KUBECONFIG"),
@@ -122,9 +124,9 @@ COMMANDS = [
         "such as m, k, M, Gi",
     ),
     _of("ray_no_cpu", "up HERE/ray_no_cpu.yaml -y", "(small): has no CPUs", "set resources.limits.cpu"),
-    _of("ray_min_above_max", "up HERE/ray_min.yaml -y", "minReplicas 9 is above maxReplicas 4", "mend one"),
-    _of("ray_no_name", "up HERE/ray_no_name.yaml -y", "workerGroupSpecs[0]", "give it one of its own"),
-    _of("ray_ippr", "up HERE/ray_ippr.yaml -y", "ray_ippr.yaml", "annotation ray.io/ippr", "mend it"),
+    _of("ray_min_above_max", "up HERE/ray_min.yaml -y", "minReplicas 9 is above maxReplicas 4", "fix one"),
+    _of("ray_no_name", "up HERE/ray_no_name.yaml -y", "workerGroupSpecs[0]", "give it another name"),
+    _of("ray_ippr", "up HERE/ray_ippr.yaml -y", "ray_ippr.yaml", "annotation ray.io/ippr", "fix it"),
     _of("ray_two", "up HERE/ray_two.yaml -y", "more than one RayCluster", "keep one"),
     _of("ray_port", "up HERE/ray.yaml -y --port 1", "--port: not for a RayCluster", "edit"),
     _of("ray_plan", "plan HERE/ray.yaml --demand HERE/demand.yaml", "ray.yaml:1", "of kind RayCluster"),

@@ -6,14 +6,14 @@ import os
 
 import pytest
 from tests.runtimes.ray.driver import RayDriver
+from tests.support.builders import node_type
+from tests.support.ray_cluster import AUTH
 
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, Demand
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher
-from muster.testing.builders import node_type
-from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.node_launch import node_launches
+from muster.config.to_spec import node_launches
+from muster.providers.background_calls import inline_pools
 from muster.providers.batching import submitting
-from muster.providers.bootstrap import completed
-from muster.providers.registry import make_external
-from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.providers.bootstrap import filled_in
+from muster.providers.kind import parse_config
+from muster.providers.v1.adapter import V1Adapter
+from muster.providers.v1.kind import make_external, usable_class
 
 MODULE = "ray.autoscaler._private.aws.node_provider"
 with warnings.catch_warnings():
@@ -61,7 +62,8 @@ def aws(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("aws")
 def test_sizes_keys_and_networks_are_filled_in_and_a_stopped_machine_comes_back_as_a_new_one():
-    config = completed(parse_config(Document(FILE, "mine.yaml"))).answer
+    written = parse_config(Document(FILE, "mine.yaml"))
+    config = filled_in(written, usable_class(written.provider.settings()))
     cpu = config.available_node_types["cpu"]
     assert cpu.resources["CPU"] == 4
     assert set(cpu.node_config) >= {"KeyName", "SubnetIds", "SecurityGroupIds"}

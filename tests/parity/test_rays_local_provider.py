@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from muster.cluster.model import FailureKind
-from muster.config.node_launch import NodeLaunch
-from muster.providers.registry import make_external
-from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.config.to_spec import NodeLaunch
+from muster.providers.background_calls import inline_pools
+from muster.providers.v1.adapter import V1Adapter
+from muster.providers.v1.kind import make_external
 from muster.testing import ProviderContract
 
 # Ray's class leaves files open.

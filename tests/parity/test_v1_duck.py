@@ -13,7 +13,8 @@ import pytest
 from tests.providers.v1.scripted import LAUNCHES
 
 from muster.cluster.model import FailureKind
-from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.providers.background_calls import inline_pools
+from muster.providers.v1.adapter import V1Adapter
 from muster.testing import CloudProviderContract, ProviderContract
 
 with warnings.catch_warnings():

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from msgspec import json as msgspec_json
+from tests.sim.backtest.recorded import RecordedCluster, spec
 
-from muster.autoscaler.publish import TimelinePoint
 from muster.base.text import shortened
-from muster.config.load import load_config
+from muster.errors import StoreError
 from muster.host.processes import table, was_started_with
+from muster.providers.kind import load_config
 
 
 @pytest.fixture
@@ -25,20 +25,6 @@ def picture(root: Path, monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("picture")
 
 
-def point(at: float, running: int, waiting: int) -> bytes:
-    made = TimelinePoint(
-        at=at,
-        demand={"gangs": {"waiting-for-node": waiting}} if waiting else {},
-        nodes={"RAY_RUNNING": running, "ALLOCATED": waiting},
-        types={"head": 1, "small": running - 1},
-        gangs_running=0,
-        gangs_pending=waiting,
-        spent=at / 1e6,
-        price_per_hour=0.04 * running,
-    )
-    return msgspec_json.encode(made) + b"\n"
-
-
 def test_the_clusters_of_the_examples_are_of_this_computer_and_have_prices(root: Path):
     for file in ("laptop.yaml", "demo/cluster.yaml"):
         config = load_config(root / "examples" / file)
@@ -47,9 +33,16 @@ def test_the_clusters_of_the_examples_are_of_this_computer_and_have_prices(root:
         assert all(entry.price_per_hour for entry in workers.values())
 
 
-def test_the_plot_is_drawn_from_the_timeline_and_the_trials(picture, tmp_path: Path):
-    timeline, trials = tmp_path / "timeline.jsonl", tmp_path / "trials.jsonl"
-    timeline.write_bytes(point(0, 1, 0) + point(5, 1, 2) + point(9, 3, 0))
+def test_the_plot_is_drawn_from_the_history_and_the_trials(picture, tmp_path: Path):
+    recorded = RecordedCluster(tmp_path, spec())
+    recorded.submit(4, 30.0, CPU=2)
+    recorded.run(120.0)
+    points = picture.read_points(recorded.folder)
+    assert any(point.demand for point in points)
+    assert any(point.starting for point in points)
+    assert max(sum(point.types.values()) for point in points) > 1
+    assert points[-1].spent > 0
+    trials = tmp_path / "trials.jsonl"
     events = [
         ("start", "a", 1),
         ("start", "b", 2),
@@ -60,26 +53,24 @@ def test_the_plot_is_drawn_from_the_timeline_and_the_trials(picture, tmp_path: P
     lines = [json.dumps({"event": what, "trial": trial, "at": at}) for what, trial, at in events]
     trials.write_text("\n".join(lines), encoding="utf-8")
     assert picture.trial_spans(trials) == [(1, 7, "error", ""), (2, 6, "complete", "")]
-    picture.draw(timeline, trials, tmp_path / "out.png", title="three looks")
+    picture.draw(recorded.folder, trials, tmp_path / "out.png", title="three looks")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_monitor_that_recorded_nothing_gives_no_empty_plot(picture, tmp_path: Path):
-    with pytest.raises(ValueError, match="is empty: the monitor recorded no tick"):
-        picture.draw(tmp_path / "none.jsonl", tmp_path / "none.jsonl", tmp_path / "out.png", title="")
+    with pytest.raises(StoreError):
+        picture.draw(tmp_path, tmp_path / "none.jsonl", tmp_path / "out.png", title="")
     assert not (tmp_path / "out.png").exists()
 
 
 # The demo as it is, but for its head: it starts a process of its own, and never says that it is ready.
 SLOW_HEAD = """
 import runpy, sys
-from muster.autoscaler import launcher
-from muster.providers.process.program import NodeProgram
+from muster.providers.process import program
 
 script = "touch $TMPDIR/began; sleep 300 & wait"
-head = NodeProgram(command=lambda record, ports: ["/bin/sh", "-c", script], ready=b"ready")
-cheap = launcher.Programs(head=head)
-launcher.Programs = lambda: cheap
+head = program.NodeProgram(command=lambda record, ports: ["/bin/sh", "-c", script], ready=b"ready")
+program.ray_head = lambda: head
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -106,7 +97,7 @@ def test_a_demo_that_is_out_of_time_reports_it_and_leaves_no_process(root: Path,
     assert done.stderr.startswith("demo failed: the deadline passed\n")
     homes = list(tmp_path.glob("muster-demo-*"))
     assert len(homes) == 1
-    left = [one for one in table() if one.lives and was_started_with(one.pid, f"MUSTER_HOME={homes[0]}")]
+    left = [one for one in table() if one.is_alive and was_started_with(one.pid, f"MUSTER_HOME={homes[0]}")]
     assert left == []
 
 

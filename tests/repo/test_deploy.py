@@ -12,11 +12,11 @@ import pytest
 import yaml
 from tests.autoscaler.scenes import Scene
 from tests.cluster.worlds import HEAD_NODE, spec
+from tests.support.builders import demand, node_type
 
 from muster.autoscaler.metrics import Metrics
 from muster.cluster.plan import Reason, Subject
 from muster.errors import CapacityExhausted
-from muster.testing.builders import demand, node_type
 
 LABEL_VALUES = {"reason": {reason.value for reason in Reason}, "subject": {one.value for one in Subject}}
 FUNCTIONS = {"time": 0, "absent": 1, "increase": 1, "rate": 1, "histogram_quantile": 2}

@@ -26,8 +26,8 @@ WRONG = {
         "Inside tune, execution uses plug-ins and reporting, never the reverse",
     ),
     "cluster/rules/timeouts.py": ("import muster.cluster.rules.launch", "Rules do not know each other"),
-    "cluster/binpack/cost/tail.py": (
-        "import muster.cluster.binpack.utilization",
+    "cluster/planner/cost/tail.py": (
+        "import muster.cluster.planner.utilization",
         "The two objectives do not know each other",
     ),
     "engines/ray/failures.py": (
@@ -35,7 +35,7 @@ WRONG = {
         "The local engine and the Ray engine do not know each other",
     ),
     "cluster/states.py": ("import subprocess", "Domains and vocabulary do no I/O"),
-    "config/rack.py": ("import boto3", "Only providers.aws knows boto3"),
+    "providers/rack/host_list.py": ("import boto3", "Only providers.aws knows boto3"),
     "config/load.py": ("import ray", "Only engines.ray and runtimes.ray know Ray"),
 }
 

@@ -12,15 +12,15 @@ TASKS = {
         "trials/decide.py": "STOP",
     },
     "an idle node is chosen to be removed": {
-        "cluster/binpack/idle.py": "def remove_idle(",
-        "cluster/rules/scale_down.py": "def scale_down(",
+        "cluster/planner/limits.py": "def remove_idle(",
+        "cluster/rules/scale.py": "def scale_down(",
     },
     "how a trial's directory is named": {
         "tune/search/trial_names.py": "def trial_dirname(",
         "tune/execution/paths.py": "trial_dirname(trial",
     },
     "add a provider": {
-        "providers/registry.py": "_BUILDERS: dict[str, Build] = {",
+        "providers/kind.py": "KINDS: dict[str, tuple[str, str]] = {",
         "cluster/ports.py": "class CloudProvider",
     },
     "add a command": {

@@ -26,7 +26,7 @@ def test_it_starts_a_head(session):
 """
 NO_HEAD = """
 import pytest
-from muster.testing.ray_cluster import RayDidNotStart
+from tests.support.ray_cluster import RayDidNotStart
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import PackNode, PackRequest, TypeOffer
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -41,6 +40,7 @@ from muster.cluster.plan import (
     ResizeNode,
     Terminate,
 )
+from muster.cluster.planner.request import PackNode, PackRequest, TypeOffer
 from muster.cluster.snapshot import Memory, Snapshot
 from muster.cluster.states import InstanceState
 from muster.trials.events import (

@@ -121,11 +121,15 @@ class RayCluster:
 
         `hides`: a directory that is empty on this node, as on another computer (Linux, root).
         """
-        ports = _agent_ports(free_ports(4))
+        http, grpc, metrics, runtime_env = free_ports(4)
+        ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
         size = NodeSize(resources=resources, labels=labels or {})
         identity = NodeIdentity(cloud_id=cloud_id, node_type=node_type, ray_node_id=new_ray_node_id())
         own = self.temp_dir / cloud_id  # shared, two starts at a time may choose the same socket
-        self._write_port(own, identity, ports)
+        # Without the file a raylet gives up after 15 s when the computer is busy.
+        session = session_name(self.temp_dir)
+        if session is not None:
+            write_agent_port(own / session, identity.ray_node_id, ports.agent_http)
         command = worker_command(size, ports, self.address, own)
         return self._start(command if hides is None else [*_hiding(hides), *command], identity)
 
@@ -139,12 +143,6 @@ class RayCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _write_port(self, temp_dir: Path, identity: NodeIdentity, ports: NodePorts) -> None:
-        """Without the file a raylet gives up after 15 s when the computer is busy."""
-        session = session_name(self.temp_dir)
-        if session is not None:
-            write_agent_port(temp_dir / session, identity.ray_node_id, ports.agent_http)
 
     def _start(self, command: list[str], identity: NodeIdentity) -> RayNode:
         log = open(self.temp_dir / f"{identity.cloud_id}.log", "wb")  # noqa: SIM115 - the child keeps it
@@ -175,8 +173,3 @@ def can_hide() -> bool:
         )
     except OSError:
         return False
-
-
-def _agent_ports(ports: list[int]) -> NodePorts:
-    http, grpc, metrics, runtime_env = ports
-    return NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
