@@ -104,10 +104,10 @@ test-ray-versions: $(VENV)/.installed-dev $(OLD_RAY)/.installed ## The monitor a
 	$(PYTEST) tests/autoscaler/test_ray_versions.py $(PYTEST_ARGS)
 
 sim: $(VENV)/.installed-core ## Simulate 2,000 seeds with all faults (SIM_SEEDS=...)
-	$(BIN)/muster sim sweep --seeds $(SIM_SEEDS)
+	$(BIN)/python -m tests.simulation sweep --seeds $(SIM_SEEDS)
 
 sim-tune: $(VENV)/.installed-dev ## Simulate 2,000 experiments with faults per scheduler (TUNE_SEEDS=...)
-	MUSTER_TUNE_SEEDS=$(TUNE_SEEDS) $(BIN)/python -m pytest tests/sim/tune/test_chaos.py --durations=0
+	MUSTER_TUNE_SEEDS=$(TUNE_SEEDS) $(BIN)/python -m pytest tests/simulation/tune/test_chaos.py --durations=0
 
 series: $(VENV)/.installed-dev ## The long series of kills and seeds of which `make test` runs a sample
 	MUSTER_SERIES=$${MUSTER_SERIES:-1} $(PYTEST) -n 2 --dist loadscope $$(grep -rl "from tests.series" tests --include='test_*.py') $(PYTEST_ARGS)

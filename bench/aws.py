@@ -1,7 +1,7 @@
 """Counts the calls to AWS: for 1,000 machines that are bought, and for each tick after that, ours and Ray's.
 
-Both against a moto server over HTTP, on this computer; the server counts. Ours is the provider under the
-adapter of the monitor, Ray's its own provider under its own monitor.
+Both against a moto server over HTTP, on this computer; the server counts. Ours is the provider as the
+monitor uses it, Ray's its own provider under its own monitor.
 """
 
 from __future__ import annotations
@@ -49,23 +49,17 @@ def run(options: Options) -> dict[str, float]:
 def ours(server: Any, many: int) -> dict[str, float]:
     """Launches as the monitor does: a request for all machines, and a list per tick."""
     from muster.base.clock import ManualClock
-    from muster.config.node_launch import NodeLaunch
-    from muster.providers.aws import calls
-    from muster.providers.aws.provider import AwsNodeProvider
-    from muster.providers.v1.adapter import AdapterLimits, V1Adapter, inline_pools
+    from muster.config.to_spec import NodeLaunch
+    from muster.providers.aws import wire
+    from muster.providers.aws.provider import AwsParts, AwsProvider
+    from muster.providers.background_calls import inline_pools
 
-    calls.READ_S = 900.0  # moto takes long to list so many, on a busy computer longer
+    wire.READ_S = 900.0  # moto takes long to list so many, on a busy computer longer
     table.progress(f"aws: ours, {many} machines")
     clock = ManualClock()
-    provider = AwsNodeProvider({"region": "us-east-1"}, "ours", clock=clock)
     launch = NodeLaunch(node_type="worker", node_config={"InstanceType": "m5.large", "ImageId": IMAGE})
-    port = V1Adapter(
-        provider,
-        lambda: {"worker": launch},
-        cluster_name="ours",
-        limits=AdapterLimits(max_launch_batch=AwsNodeProvider.max_launch_batch),
-        pools=inline_pools(),
-    )
+    parts = AwsParts(clock=clock, pools=inline_pools())
+    port = AwsProvider({"region": "us-east-1"}, "ours", lambda: {"worker": launch}, parts)
     began = server.faults.calls.total()
     port.launch(RequestId("r-1"), {"worker": many})
     found = len(port.list_instances())

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bench.workloads import Bag, DemandData, Workload
-from muster.cluster.binpack.request import ItemOutcome, Packing
+from muster.cluster.planner.request import ItemOutcome, Packing
 
 SLACK = 1e-6
 

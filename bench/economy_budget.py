@@ -14,18 +14,18 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as struct_replace
+from tests.simulation.checkers import Check
+from tests.simulation.cluster import FaultyCluster
+from tests.simulation.joint.seed_run import JointSeedRun, draw_joint_options
 
 from bench import table
 from muster.base.ids import CloudId
 from muster.base.rng import Stream
+from muster.cluster.budget_policy import Budget
 from muster.cluster.model import NodeKind
 from muster.cluster.plan import Reason
-from muster.cluster.spending import Budget
-from muster.sim.cluster.build import SimulatedCluster
-from muster.sim.cluster.checkers import Check
-from muster.sim.cluster.cloud import CloudMachine
+from muster.sim.cluster.machines import CloudMachine
 from muster.sim.cluster.options import RunOptions
-from muster.sim.joint.seed_run import JointSeedRun, draw_joint_options
 from muster.sim.joint.tuner import JointExperiment
 from muster.trials.budget import BUDGET
 from muster.trials.template import Limits
@@ -67,7 +67,7 @@ class BudgetWatch:
     _seen_at: float = 0.0
     _since_s: float = 0.0  # when the running period began
 
-    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         """Looks at the cloud after a tick; yields nothing, because it only measures."""
         self._note_refused(cluster)
         self._note_headless(cluster)
@@ -85,14 +85,14 @@ class BudgetWatch:
             self._seen_at = cluster.world.time
         yield from ()
 
-    def _note_refused(self, cluster: SimulatedCluster) -> None:
+    def _note_refused(self, cluster: FaultyCluster) -> None:
         for at, cloud_id in cluster.cloud.terminated[self._asked :]:
             machine = cluster.cloud.machines.get(cloud_id)
             if machine is not None and machine.exists and not machine.leaving:
                 self.refused.setdefault(cloud_id, at)
         self._asked = len(cluster.cloud.terminated)
 
-    def _note_headless(self, cluster: SimulatedCluster) -> None:
+    def _note_headless(self, cluster: FaultyCluster) -> None:
         """What is charged from the loss of a head to the first plan of the next one is counted apart."""
         now_usd = self._charged(cluster)
         if len(cluster.restored_at) != self._heads:
@@ -107,10 +107,10 @@ class BudgetWatch:
         end = now if machine.ended_at is None else machine.ended_at
         return min(end, self.refused.get(machine.cloud_id, end))
 
-    def _workers(self, cluster: SimulatedCluster) -> list[CloudMachine]:
+    def _workers(self, cluster: FaultyCluster) -> list[CloudMachine]:
         return [m for m in cluster.cloud.machines.values() if m.kind is NodeKind.WORKER]
 
-    def _charged(self, cluster: SimulatedCluster) -> float:
+    def _charged(self, cluster: FaultyCluster) -> float:
         """Returns what was charged so far; the head's cost to the end of the last worker: it has to stay."""
         now, workers = cluster.world.time, self._workers(cluster)
         last = max((self._counted_s(one, now) for one in workers), default=0.0)
@@ -119,7 +119,7 @@ class BudgetWatch:
             _cost(one, min(last, self._counted_s(one, now))) for one in heads
         )
 
-    def _check_total(self, cluster: SimulatedCluster, budget: Budget) -> None:
+    def _check_total(self, cluster: FaultyCluster, budget: Budget) -> None:
         if budget.total is None:
             return
         over = self._charged(cluster) - self.headless_usd - self._before_usd - budget.total
@@ -128,7 +128,7 @@ class BudgetWatch:
             paid = [m for m in cluster.cloud.machines.values() if self._counted_s(m, now) > self._since_s]
             self.over_usd, self.allowed_usd = over, sum(map(unit_usd, paid))
 
-    def _check_rate(self, cluster: SimulatedCluster, budget: Budget) -> None:
+    def _check_rate(self, cluster: FaultyCluster, budget: Budget) -> None:
         if budget.per_hour is None:
             return
         now = cluster.world.time
@@ -183,7 +183,7 @@ class BudgetRun(JointSeedRun):
             asked = replace(asked, experiment=replace(asked.experiment, limits=limits))
         super()._begin(asked)
 
-    def _watch_tuners(self, cluster: SimulatedCluster) -> Iterator[str]:
+    def _watch_tuners(self, cluster: FaultyCluster) -> Iterator[str]:
         """Compares what the places of trials cost with the budget of their experiment."""
         for tuner in self.group.tuners:
             name, budget = tuner.asked.name, tuner.asked.experiment.limits.cost_budget

@@ -18,6 +18,7 @@ from bench.economy_budget import quiet
 from bench.economy_scenario import PacedCurve, Scenario
 from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
+from muster.cluster.budget_policy import ForecastPolicy
 from muster.cluster.model import (
     ClusterSpec,
     LaunchLimits,
@@ -27,9 +28,8 @@ from muster.cluster.model import (
     Timeouts,
     health_key,
 )
-from muster.cluster.spending import ForecastPolicy
-from muster.sim.cluster.cloud import Catalogue
 from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
 from muster.sim.joint.cloud import BootTime, assign_pools
 from muster.sim.joint.cluster import JointCluster

@@ -142,7 +142,7 @@ class LiveCluster:
         if record is None or record.process is None:
             return 0
         leader = record.process.pid
-        killed = [one for one in table() if one.lives and one.session == leader]
+        killed = [one for one in table() if one.is_alive and one.session == leader]
         for one in sorted(killed, key=lambda process: process.pid != leader):
             _kill(one.pid)
         return len(killed)
@@ -191,7 +191,7 @@ class ProcessTracker:
         """Returns process ids and names, without this process and its callers."""
         ours = _ancestors()
         self.update()
-        now = {(one.pid, one.started): one for one in table() if one.lives}
+        now = {(one.pid, one.started): one for one in table() if one.is_alive}
         return {
             pid: self._seen[pid, started]
             for pid, started in self._seen

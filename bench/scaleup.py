@@ -89,7 +89,7 @@ def round_of_ours() -> dict[str, float]:
 
 def round_by_hand() -> dict[str, float]:
     """Starts N nodes with `ray start` at the moment of the demand, on a head without an autoscaler."""
-    from muster.testing.ray_cluster import RayCluster
+    from tests.support.ray_cluster import RayCluster
 
     with RayCluster(resources={"CPU": 0}) as cluster:
 

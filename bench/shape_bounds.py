@@ -20,11 +20,11 @@ from bench import table
 from bench.ours.planner import request_of
 from bench.planner_shapes import COUNTS, SEEDS, ShapeBound, shapes_workload
 from bench.workloads import DATA, GIB, Bag, Workload
-from muster.cluster.binpack.cost import column_generation, inventory, layout, solve_cost
-from muster.cluster.binpack.cost.knapsack import KnapsackItems, best_fill, weightings
-from muster.cluster.binpack.cost.problem import Items
-from muster.cluster.binpack.pack import pack
 from muster.cluster.model import Objective
+from muster.cluster.planner.cost import column_generation, inventory, layout, solve_cost
+from muster.cluster.planner.cost.knapsack import KnapsackItems, best_fill, weightings
+from muster.cluster.planner.cost.problem import Items
+from muster.cluster.planner.pack import pack
 
 FILE = DATA / "shape_bounds.json"
 NODE_POOLS = 12  # per set of resources that nodes have left

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from bench.live_cluster import LiveCluster
 from bench.live_watch import ClusterSnapshot
 from muster.cluster.model import NodeStatus
-from muster.host.processes import lives
+from muster.host.processes import is_alive
 
 MARGIN_S = 15.0  # beyond the idle timeout: two of the longest pauses between ticks, and the drain
 DEATH_S = 40.0  # how long the GCS may continue to show a node whose processes were killed
@@ -68,7 +68,7 @@ class LimitChecker:
             one.node_type
             for one in self.cluster.node_records()
             if one.node_type in self.limits.by_type
-            and (one.state == "pending" or (one.state == "running" and lives(one.process)))
+            and (one.state == "pending" or (one.state == "running" and is_alive(one.process)))
         ]
 
     def _check_limits(self, where: str, types: list[str], at: float) -> None:

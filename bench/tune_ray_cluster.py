@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.support.ray_cluster import AUTH, RayCluster
+
 from muster.errors import EngineError
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.testing.ray_cluster import AUTH, RayCluster
 
 NODE_ENVIRONMENT = {"RAY_worker_niceness": "0"}  # workers would otherwise run with low priority
 _TRIES = 3

@@ -16,10 +16,10 @@ from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.plan import Install
 from muster.config.node_launch import RuntimeHashes
 from muster.remote.installer import NodeInstaller
+from muster.remote.node_setup import Timing
 from muster.remote.runner import Host
 from muster.remote.ssh import SshRunner
-from muster.remote.steps import NodeSetup
-from muster.remote.updater import StepProgress, Timing
+from muster.remote.steps import TAG_STATUS, UP_TO_DATE, NodeSetup
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -42,12 +42,15 @@ class Rack:
         self.scripted_s = 5 * asked["command_s"]
         self._key, self._pins = asked["key"], str(directory / "known_hosts")
         self._tags: dict[str, dict[str, str]] = {}
+        self.ended: dict[str, float] = {}  # by node: when it was up to date
 
     def tags(self, node: str) -> Mapping[str, str]:
         return self._tags.setdefault(node, {})
 
     def set_tags(self, node: str, tags: Mapping[str, str]) -> None:
         self._tags.setdefault(node, {}).update(tags)
+        if tags.get(TAG_STATUS) == UP_TO_DATE:
+            self.ended[node] = time.monotonic()
 
     def is_gone(self, node: str) -> bool:
         return False
@@ -62,13 +65,8 @@ class Rack:
 def main(asked: Mapping[str, Any]) -> dict[str, Any]:
     # The masters of shared connections leave their parents; here their CPU time must be counted as well.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    rack, ended = Rack(asked), {}
-
-    def note(progress: StepProgress) -> None:
-        if progress.state == "done":
-            ended[progress.node] = time.monotonic()
-
-    installer = NodeInstaller(rack, Path(asked["directory"]) / "logs", timing=Timing(), on_progress=note)
+    rack = Rack(asked)
+    installer = NodeInstaller(rack, Path(asked["directory"]) / "logs", timing=Timing())
     requests = [RequestId(f"r-{ip}") for ip in asked["ips"]]
     cpu_before, began = cpu_s(), time.monotonic()
     for ip, request in zip(asked["ips"], requests, strict=True):
@@ -84,7 +82,7 @@ def main(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "wall_s": wall_s,
         "cpu_s": cpu_s() - cpu_before,
-        "mean_node_s": sum(at - began for at in ended.values()) / max(1, len(ended)),
+        "mean_node_s": sum(at - began for at in rack.ended.values()) / max(1, len(rack.ended)),
         "scripted_s": rack.scripted_s,
         "steps": 5,
         "nodes": len(requests),

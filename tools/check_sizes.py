@@ -1,7 +1,9 @@
-"""Checks that files and functions stay small: the limits of CONTRIBUTING.md; exceptions may only shrink.
+"""Checks that files, functions and packages stay small: the limits of CONTRIBUTING.md, which only fall.
 
 Run by `make sizes`. Exceptions stand in pyproject.toml under [tool.muster.sizes.allowed], each with the
-size it has today: it may get smaller, not larger, and leaves the list once it is within the limit.
+size it has today: it may get smaller, not larger, and leaves the list once it is within the limit. The lines
+of each package have a budget under [tool.muster.sizes.packages]. A budget SLACK lines above the package
+must be lowered; a larger one needs an ADR that says what was tried first.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tools", "bench")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 50
+SLACK = 150
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -68,15 +71,40 @@ def complaints(found: Mapping[str, int], allowed: Mapping[str, int]) -> list[str
     return problems
 
 
-def allowed_sizes(root: Path) -> dict[str, int]:
-    """Returns the exceptions of pyproject.toml."""
+def package_sizes(root: Path) -> dict[str, int]:
+    """Return the lines of each package of src/muster."""
+    folders = [folder for folder in (root / "src" / "muster").iterdir() if (folder / "__init__.py").exists()]
+    return {
+        folder.name: sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.rglob("*.py"))
+        for folder in sorted(folders)
+    }
+
+
+def budget_complaints(lines: Mapping[str, int], budgets: Mapping[str, int]) -> list[str]:
+    """Return the packages over their budget, and the budgets that must fall or go."""
+    over = [
+        f"{name}: {size} lines, its budget is {budgets.get(name, 0)}; merge or remove something"
+        for name, size in lines.items()
+        if size > budgets.get(name, 0)
+    ]
+    loose = [
+        f"{name}: the budget is {budget}, the package has {lines.get(name, 0)} lines; lower it"
+        for name, budget in budgets.items()
+        if budget - lines.get(name, 0) > SLACK
+    ]
+    return over + loose
+
+
+def settings(root: Path, table: str) -> dict[str, int]:
+    """Return one table of [tool.muster.sizes] in pyproject.toml."""
     config = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    sizes: dict[str, int] = config["tool"]["muster"]["sizes"]["allowed"]
+    sizes: dict[str, int] = config["tool"]["muster"]["sizes"][table]
     return sizes
 
 
 def main() -> int:
-    problems = complaints(oversized(ROOT), allowed_sizes(ROOT))
+    problems = complaints(oversized(ROOT), settings(ROOT, "allowed"))
+    problems += budget_complaints(package_sizes(ROOT), settings(ROOT, "packages"))
     sys.stdout.write("".join(f"{line}\n" for line in problems) or "sizes: all within limits\n")
     return 1 if problems else 0
 

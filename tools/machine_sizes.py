@@ -1,4 +1,4 @@
-"""Writes src/muster/config/machine_sizes.txt from a CSV of public machine types.
+"""Writes src/muster/providers/machine_sizes.txt from a CSV of public machine types.
 
 `python tools/machine_sizes.py FILE.csv`; its columns are cloud, type, cpus, memory_gib, accelerator and
 accelerators. What the CSV lacks or has wrong is corrected here, so that the next CSV is, too.
@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-TABLE = Path(__file__).resolve().parents[1] / "src" / "muster" / "config" / "machine_sizes.txt"
+TABLE = Path(__file__).resolve().parents[1] / "src" / "muster" / "providers" / "machine_sizes.txt"
 Row = tuple[str, str, int, int, str, float]  # cloud, type, CPUs, MiB, accelerator, how many
 
 # What the maker calls it -> Ray's resource, how many of them one has, and the type that Ray's nodes report.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from bench.measure import Timed, timed
 from bench.workloads import DemandData, GangData, NodeData, NodeTypeData, Workload
 from muster.base.resources import Resources
-from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Packing, PackNode, PackRequest, TypeOffer
 from muster.cluster.model import Constraint, Demand, Gang, NodeType, Objective, Strategy
+from muster.cluster.planner.pack import pack
+from muster.cluster.planner.request import Packing, PackNode, PackRequest, TypeOffer
 
 
 def plan(workload: Workload, objective: Objective) -> Timed:

@@ -1,11 +1,16 @@
-"""Plots the demand, machines, trials and spend of the demo over time, from the monitor's timeline."""
+"""Plots the demand, machines, trials and spend of the demo over time, from the cluster's history."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
-from muster.autoscaler.publish import TimelinePoint, read_timeline
+from muster.cluster.cost import price_per_hour
+from muster.cluster.states import InstanceState
+from muster.stores.history.files import read_history
+from muster.stores.history.past import PastReader
 
 MUTED, GRID = "#6b7280", "#e5e7eb"
 WAITING = {"being launched": "#f59e0b", "machine starting": "#fcd34d", "fits, about to start": "#a7f3d0"}
@@ -17,20 +22,53 @@ VERDICTS = {
 }
 BLOCKED, BLOCKED_COLOUR = "at a limit", "#ef4444"
 TYPES = ("#94a3b8", "#2563eb", "#0d9488", "#9333ea", "#ca8a04")
-STARTING = {"QUEUED", "REQUESTED", "ALLOCATED", "RAY_INSTALLING"}
+STARTING = {
+    InstanceState.QUEUED,
+    InstanceState.REQUESTED,
+    InstanceState.ALLOCATED,
+    InstanceState.RAY_INSTALLING,
+}
 TRIAL, SPEND, RATE = "#2563eb", "#16a34a", "#86efac"
 
 
-def draw(timeline: Path, trials: Path, target: Path, *, title: str) -> None:
-    """Writes a PNG file, or raises ValueError when the timeline is empty."""
+@dataclass(frozen=True)
+class Point:
+    """A Point is the cluster after one entry of its history."""
+
+    at: float
+    demand: dict[str, int]  # verdict -> requests
+    types: dict[str, int]  # node type -> machines that run
+    starting: int
+    spent: float
+    price_per_hour: float
+
+
+def read_points(history: Path) -> list[Point]:
+    """Returns a point for every entry; raises StoreError when the monitor recorded nothing."""
+    past, points = PastReader(), []
+    for entry in read_history(history):
+        past.add(entry)
+        machines = past.machines.values()
+        point = Point(
+            at=entry.at,
+            demand=past.demand[-1][1] if past.demand else {},
+            types=Counter(one.node_type for one in machines if one.state is InstanceState.RAY_RUNNING),
+            starting=sum(one.state in STARTING for one in machines),
+            spent=past.spent[-1][1] if past.spent else 0.0,
+            price_per_hour=price_per_hour(machines),
+        )
+        points.append(point)
+    return points
+
+
+def draw(history: Path, trials: Path, target: Path, *, title: str) -> None:
+    """Writes a PNG file; raises StoreError when the history is empty."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    points = read_timeline(timeline)
-    if not points:
-        raise ValueError(f"{timeline} is empty: the monitor recorded no tick; see monitor.log of the cluster")
+    points = read_points(history)
     spans = trial_spans(trials)
     start = points[0].at
     end = max([points[-1].at, *(span[1] for span in spans)]) - start
@@ -65,7 +103,7 @@ def trial_spans(trials: Path) -> list[tuple[float, float, str, str]]:
     return sorted(spans)
 
 
-def _waiting(axis, times, end, points: list[TimelinePoint]) -> None:
+def _waiting(axis, times, end, points: list[Point]) -> None:
     rows = [_by_verdict(point) for point in points]
     labels = [*WAITING, BLOCKED]
     colours = [*WAITING.values(), BLOCKED_COLOUR]
@@ -79,26 +117,23 @@ def _waiting(axis, times, end, points: list[TimelinePoint]) -> None:
     _label(axis, "Waiting requests", "requests")
 
 
-def _by_verdict(point: TimelinePoint) -> dict[str, int]:
+def _by_verdict(point: Point) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for verdicts in point.demand.values():
-        for verdict, count in verdicts.items():
-            label = VERDICTS.get(verdict, BLOCKED)
-            counts[label] = counts.get(label, 0) + count
+    for verdict, count in point.demand.items():
+        label = VERDICTS.get(verdict, BLOCKED)
+        counts[label] = counts.get(label, 0) + count
     return counts
 
 
-def _type_colours(points: list[TimelinePoint]) -> dict[str, str]:
+def _type_colours(points: list[Point]) -> dict[str, str]:
     names = {name for point in points for name in point.types}
     ordered = sorted(names, key=lambda name: (name != "head", name))
     return {name: TYPES[number % len(TYPES)] for number, name in enumerate(ordered)}
 
 
-def _machines(axis, times, end, points: list[TimelinePoint], colours: dict[str, str]) -> None:
+def _machines(axis, times, end, points: list[Point], colours: dict[str, str]) -> None:
     layers = [[point.types.get(name, 0) for point in points] for name in colours]
-    layers.append(
-        [sum(count for state, count in point.nodes.items() if state in STARTING) for point in points]
-    )
+    layers.append([point.starting for point in points])
     _steps(axis, times, end, layers, [*colours.items(), ("starting", "#fde68a")])
     _label(axis, "Machines", "nodes")
 
@@ -112,7 +147,7 @@ def _trials(axis, spans, start, colours) -> None:
     _label(axis, f"Trials: {len(spans)}, each in the colour of its machine", "trials")
 
 
-def _spend(axis, times, end, points: list[TimelinePoint]) -> None:
+def _spend(axis, times, end, points: list[Point]) -> None:
     last = points[-1]
     spent = [point.spent for point in points] + [last.spent + last.price_per_hour * (end - times[-1]) / 3600]
     axis.plot([*times, end], [1000 * amount for amount in spent], color=SPEND, linewidth=2, label="spent")

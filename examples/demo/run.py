@@ -10,6 +10,7 @@ running, also after Ctrl-C. The demo needs Ray and matplotlib: pip install "must
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
@@ -23,7 +24,9 @@ from pathlib import Path
 from picture import draw, trial_spans
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.launcher import LaunchedCluster, Launcher
+from muster.autoscaler.lifecycle.down import ClusterDown
+from muster.autoscaler.lifecycle.here import HeadHere
+from muster.autoscaler.lifecycle.open import LaunchContext, OpenCluster, RunningCluster
 from muster.autoscaler.status_files import read_status
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
@@ -51,12 +54,12 @@ class Demo:
         self.home = ClusterHome.of("demo", folder / "clusters")
         self.events = folder / "trials.jsonl"
         self.environment = {**os.environ, "MUSTER_HOME": str(folder)}
-        self.launcher = Launcher(
-            folder / "clusters",
-            self.environment,
+        self.context = LaunchContext(
+            root=folder / "clusters",
+            environment=self.environment,
             clock=SystemClock(),
             ids=RandomIds(),
-            report=self._step,
+            report=lambda node, text: self._step(text),
         )
         self.began = time.monotonic()
         self.experiment: subprocess.Popen[bytes] | None = None
@@ -66,7 +69,8 @@ class Demo:
 
     def run(self) -> dict:
         """Starts the cluster, tunes, waits until it has shrunk, and returns the outcome of the experiment."""
-        launched = self.launcher.up(HERE / "cluster.yaml")
+        with OpenCluster(self.context, HERE / "cluster.yaml") as cluster:
+            launched = HeadHere(cluster).up()
         print(f"        the head is at {launched.record.address}\n")
         print(LINE.format("time", "waiting", "machines", "trials", "spend"))
         self._start_experiment(launched)
@@ -90,9 +94,10 @@ class Demo:
         if self.experiment is not None and self.experiment.poll() is None:
             os.killpg(self.experiment.pid, signal.SIGKILL)
             self.experiment.wait()
-        ended = self.launcher.down(self.home)
-        if ended.spend is not None:
-            self.spent = ended.spend.total
+        if self.home.path.exists():
+            with OpenCluster(self.context, HERE / "cluster.yaml") as cluster:
+                stopped = asyncio.run(ClusterDown(cluster).run())
+            self.spent = self.spent if stopped.spend is None else stopped.spend.total
         left = self._remaining()
         if left:
             raise DemoFailed(f"still running: {left}")
@@ -104,7 +109,7 @@ class Demo:
             self._last_step = step
             print(f"        {step}", flush=True)
 
-    def _start_experiment(self, launched: LaunchedCluster) -> None:
+    def _start_experiment(self, launched: RunningCluster) -> None:
         command = [sys.executable, str(HERE / "experiment.py"), "--trials", str(self.trials)]
         command += ["--storage", str(self.folder / "results"), "--events", str(self.events)]
         cluster = {"RAY_ADDRESS": launched.record.address, **launched.record.auth}
@@ -152,7 +157,7 @@ class Demo:
             left = [
                 f"{one.pid} {one.name}"
                 for one in table()
-                if one.lives and one.pid != os.getpid() and was_started_with(one.pid, entry)
+                if one.is_alive and one.pid != os.getpid() and was_started_with(one.pid, entry)
             ]
             if not left or time.monotonic() > give_up:
                 return left
@@ -202,10 +207,9 @@ def _plot(demo: Demo, outcome: dict, out: Path) -> None:
     title = (
         f"{outcome['trials']} trials on a cluster that grows and shrinks: {took_s:.0f} s, ${demo.spent:.4f}"
     )
-    for name in ("timeline.jsonl", "trials.jsonl"):
-        source = demo.home.timeline if name == "timeline.jsonl" else demo.events
-        shutil.copy(source, out / name)
-    draw(out / "timeline.jsonl", out / "trials.jsonl", out / "timeline.png", title=title)
+    shutil.copytree(demo.home.history, out / "history", dirs_exist_ok=True)
+    shutil.copy(demo.events, out / "trials.jsonl")
+    draw(out / "history", out / "trials.jsonl", out / "timeline.png", title=title)
     print(f"\n{title}\nbest loss {outcome['best_loss']:.4f}; nothing is left running")
     print(f"plot: {out / 'timeline.png'}")
 
