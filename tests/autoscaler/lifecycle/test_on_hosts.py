@@ -28,7 +28,7 @@ def test_a_command_that_fails_is_named_with_its_last_output_and_nothing_is_left(
     done = rack.run("up", "FILE", "-y", "--no-check")
     assert done.returncode == 2
     last = done.stderr.strip().splitlines()[-1]
-    assert "out of cheese" in last
+    assert " setup " in last and "out of cheese" in last
     assert rack.left() == {}
 
 
