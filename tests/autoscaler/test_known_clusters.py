@@ -37,9 +37,11 @@ def test_a_cluster_is_found_by_its_file(root):
 def test_a_word_that_can_be_neither_says_what_a_name_may_be(root, word):
     with pytest.raises(ClusterError) as caught:
         find_cluster(word, root)
-    assert str(caught.value) == f"{word!r} is neither a file nor the name of a cluster; {NAME_RULE}"
+    said = str(caught.value)
+    assert said.startswith(repr(word)) and said.endswith(NAME_RULE)
 
 
 def test_a_file_that_is_not_there_is_named(root):
-    with pytest.raises(ConfigError, match=r"nowhere/c\.yaml: cannot be read"):
+    with pytest.raises(ConfigError) as missing:
         find_cluster("nowhere/c.yaml", root)
+    assert missing.value.file == "nowhere/c.yaml"

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from tests.autoscaler.scenes import Countdown, Heard, Scene
 from tests.cluster.worlds import HEAD_NODE, spec
+from tests.mistakes.views import assert_line
 from tests.support.builders import amounts, demand, node_report, node_type
 
 from muster.autoscaler.monitor import state_of, urgent_state
@@ -189,8 +190,8 @@ def test_a_ledger_that_fails_does_not_end_the_loop(caplog):
     assert scene.monitor.round() == 5.0
     scene.stage.store.load = load
     assert scene.run(2) == [0]
-    (said,) = [r.getMessage() for r in caplog.records]
-    assert said.endswith(": the disk is gone")
+    (said,) = caplog.messages
+    assert_line("autoscaler", "ledger fails", said)
 
 
 def test_an_outlet_that_fails_does_not_keep_the_others_from_hearing(caplog):

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 from tests.autoscaler.scenes import Scene
+from tests.mistakes.views import assert_line
 
 from muster.autoscaler.mount_sync import LOOK_S, MountSync, stamp_of
 from muster.base.clock import ManualClock
@@ -71,7 +72,8 @@ def test_a_worker_that_does_not_answer_gets_it_later_and_holds_up_no_other(tmp_p
     for _ in range(2):
         sync.look(config, ["a", "b", "gone"])
     assert ([one.copies for one in workers.values()], len(caplog.records)) == ([0, 1], 1)
-    assert "file_mounts were not copied to a, and are tried again: " in caplog.text
+    (warning,) = caplog.messages
+    assert_line("autoscaler", "mounts not copied", warning)
     workers["a"].is_off = False
     sync.look(config, ["a", "b"])
     assert [one.copies for one in workers.values()] == [1, 1]

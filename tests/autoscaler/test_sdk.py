@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.mistakes.views import assert_line
 
 from muster.autoscaler import sdk
 from muster.errors import EngineUnreachable
@@ -49,9 +50,7 @@ def test_a_program_without_a_cluster_is_told_what_to_do() -> None:
     for ask in (sdk.request_resources, sdk.get_cluster_status):
         with pytest.raises(EngineUnreachable) as caught:
             ask()
-        assert str(caught.value) == (
-            "no Ray cluster is named: call ray.init(), or set RAY_ADDRESS to host:port of the Ray head"
-        )
+        assert_line("runtimes", "no address", str(caught.value))
 
 
 def test_the_module_is_found_in_every_way_and_costs_no_ray() -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.autoscaler.scenes import Heard
 from tests.cluster.fakes import FakeRuntime, FakeSpec
 from tests.cluster.worlds import spec
+from tests.mistakes.views import assert_line, assert_view
 from tests.support.builders import amounts, demand, node_report, node_type
 
 from muster.autoscaler.home import ClusterHome
@@ -18,6 +19,7 @@ from muster.base.ambient import Ambient
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.base.rng import Seed
+from muster.base.text import moment
 from muster.cli.status.report import build_report
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import NodeStatus
@@ -152,7 +154,7 @@ def test_a_demand_that_goes_away_ends_its_purchase(shadowed):
     shadowed.runtime.demands = []
     shadowed.pass_time(30)
     assert (shadowed.summary.not_needed, shadowed.summary.waiting) == (1, 0)
-    assert "is not needed: its demand is gone" in shadowed.lines[-1]
+    assert_line("autoscaler", "shadow, demand gone", shadowed.lines[-1])
     assert shadowed.states() == [InstanceState.RAY_RUNNING]  # the head's
 
 
@@ -261,4 +263,5 @@ def test_muster_status_shows_the_comparison(shadowed, tmp_path):
     status.on_tick(shadowed.heard.ticks[-1])
     report = build_report(read_status(home), now=shadowed.clock.now())
     assert report.notes == tuple(shadowed.summary.lines())
-    assert "muster would have ended 1 x small" in report.notes
+    notes = "\n".join(report.notes).replace(moment(shadowed.summary.started_at), "MOMENT")
+    assert_view("cluster/shadow_notes", notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 import pytest
+from tests.mistakes.views import assert_line
 
 from muster.base.state_machine import StateMachine
 from muster.errors import InvalidTransition
@@ -28,8 +29,10 @@ def test_check_raises_with_entity_and_story():
     LIGHTS.check("lamp 3", Light.OFF, Light.ON)
     with pytest.raises(InvalidTransition) as caught:
         LIGHTS.check("lamp 3", Light.BROKEN, Light.ON, ["OFF", "ON", "BROKEN"])
-    assert str(caught.value) == "lamp 3 may not go from BROKEN to ON (history: OFF > ON > BROKEN)"
-    assert (caught.value.source, caught.value.target) == ("BROKEN", "ON")
+    error = caught.value
+    assert (error.entity, error.source, error.target) == ("lamp 3", "BROKEN", "ON")
+    assert error.history == ("OFF", "ON", "BROKEN")
+    assert_line("cluster", "InvalidTransition", str(error))
 
 
 def test_a_state_reaches_itself_only_through_a_loop():

@@ -22,6 +22,7 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, node_type
 
 from muster.cluster.model import (
@@ -77,7 +78,7 @@ def test_rc03_one_request_with_a_machine_for_one_type_and_a_refusal_for_the_othe
     )
     states, plan = tick(seen)
     assert states == {"a": "ALLOCATED", "b": "ALLOCATION_FAILED"}
-    assert after(seen, plan)["b"].details == "capacity: no capacity"
+    assert after(seen, plan)["b"].details.split(": ") == [FailureKind.CAPACITY.value, refusal("gpu").message]
 
 
 def test_rc04_one_request_refused_for_both_types():
@@ -96,7 +97,7 @@ def test_rc05_two_refusals_fail_exactly_two_of_three():
     )
     states, plan = tick(seen)
     assert states == {"a": "ALLOCATION_FAILED", "b": "ALLOCATION_FAILED", "c": "REQUESTED"}
-    assert [w.details for w in plan.writes] == ["capacity: one", "capacity: two"]
+    assert [w.details.split(": ") for w in plan.writes] == [["capacity", "one"], ["capacity", "two"]]
 
 
 def test_rc06_vanished_refused_to_terminate_and_terminated():
@@ -235,7 +236,7 @@ def test_rc19_only_the_refused_drain_is_taken_back():
     )
     states, plan = tick(seen)
     assert states == {"a": "RAY_RUNNING", "b": "RAY_STOP_REQUESTED"}
-    assert after(seen, plan)["a"].details == "drain refused: work arrived"
+    assert_line("cluster", "refused drain", after(seen, plan)["a"].details)
     assert len(plan.writes) == 1
 
 

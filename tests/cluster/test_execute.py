@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, past, record
+from tests.mistakes.views import assert_line
 from tests.support.builders import amounts
 
 from muster.cluster.controller import Executor, is_wanted
@@ -167,7 +168,9 @@ def test_a_refused_resize_is_over(stage, caplog):
     stage.resizer.answers["resize"] = ProviderError("no")
     inbox = run(stage, actions=(RESIZE, COUNT))
     assert stage.store.gone == [["z-1", "zn-1"]]
-    assert caplog.messages == ["resize of c-z refused: too big", "resize of c-z refused: no"]
+    of_machine, of_node = caplog.messages
+    assert_line("cluster", "refused resize", of_machine)
+    assert_line("cluster", "refused resize of the node", of_node)
     assert list(inbox.of(ResizeFailure)) == [
         ResizeFailure(cloud_id="c-z", message="too big"),
         ResizeFailure(cloud_id="c-z", message="no", is_of_node=True),
@@ -184,9 +187,8 @@ def test_a_cluster_that_cannot_be_ended_now_is_no_error_of_the_loop(stage, caplo
     stage.provider.answers["end_idle_cluster"] = ProviderDenied("verb delete of rayclusters is missing")
     run(stage, actions=(END,))
     assert stage.store.gone == [["e-1"]]
-    assert caplog.messages == [
-        "the cluster could not be ended (suspend): verb delete of rayclusters is missing"
-    ]
+    (warning,) = caplog.messages
+    assert_line("cluster", "cluster not ended", warning)
 
 
 def test_the_end_of_a_cluster_that_an_earlier_tick_decided_is_void(stage):

@@ -55,7 +55,7 @@ def test_no_rules_decide_nothing():
 def test_notes_of_the_observer_come_first():
     note = Quarantined(source="config", message="line 7")
     plan = reconcile(world(quarantined=(note,)), broken("repair"))
-    assert [q.source for q in plan.quarantined] == ["config", "rule repair"]
+    assert [q.source.split() for q in plan.quarantined] == [["config"], ["rule", "repair"]]
 
 
 def test_when_the_nodes_could_not_be_mirrored_no_machine_is_given_up_and_none_is_bought():
@@ -67,7 +67,7 @@ def test_when_the_nodes_could_not_be_mirrored_no_machine_is_given_up_and_none_is
     )
     plan = reconcile(seen, broken("observe_nodes"))
     assert (plan.writes, plan.actions) == ((), ())
-    assert [q.source for q in plan.quarantined] == ["rule observe_nodes"]
+    assert [q.source.split() for q in plan.quarantined] == [["rule", "observe_nodes"]]
 
 
 def test_when_the_machines_could_not_be_mirrored_no_request_is_repeated():

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.mistakes.views import assert_line
 
 from muster.config.document import MAX_DEPTH, MAX_VALUES, Document, dotted
 from muster.errors import ConfigError
@@ -94,9 +97,10 @@ HUGE = {
 @pytest.mark.parametrize("name", HUGE)
 def test_a_file_that_stands_for_too_many_values_is_refused_at_once(name):
     began = time.process_time()
-    with pytest.raises(ConfigError, match=r"^f\.yaml:\d+: \S+ has more than 200,000 values"):
+    with pytest.raises(ConfigError, match=f"{MAX_VALUES:,}") as refused:
         Document("\n".join(HUGE[name]), "f.yaml")
     assert time.process_time() - began < 2
+    assert (refused.value.file, refused.value.line is None) == ("f.yaml", False)
 
 
 def test_thirty_thousand_keys_in_one_mapping_take_less_than_a_second():
@@ -108,9 +112,10 @@ def test_thirty_thousand_keys_in_one_mapping_take_less_than_a_second():
 
 def test_numbers_chosen_to_collide_as_keys_are_refused():
     began = time.process_time()
-    with pytest.raises(ConfigError, match=r"f\.yaml:1001: has a key that is no text; put it in quotes"):
+    with pytest.raises(ConfigError) as refused:
         Document("\n".join(f"{n * (2**61 - 1)}: 1" for n in range(30_000)), "f.yaml")
     assert time.process_time() - began < 1
+    assert_line("config", "key that is not a string", str(refused.value))
 
 
 @pytest.mark.parametrize("name", ["f.yaml", "f.json"])
@@ -135,7 +140,9 @@ except ConfigError as problem:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert (run.returncode, run.stdout.count("\n")) == (0, 1), run.stderr
-    assert "is nested more than 100 levels deep; write it flatter" in run.stdout
+    where, _, text = run.stdout.rstrip().rpartition(": ")
+    assert where.startswith(f"{name}:1: ")
+    assert_line("config", "nested too deep", text)
 
 
 def test_an_endless_file_is_not_read_to_its_end():
@@ -172,8 +179,9 @@ def test_json_may_have_characters_that_only_json_escapes():
 
 
 def test_a_key_that_stands_twice_in_json_is_refused_with_both_lines():
-    with pytest.raises(ConfigError, match=r"f\.json:2: a: is on line 1 already; "):
+    with pytest.raises(ConfigError) as refused:
         Document('{"a": 1,\n"a": 2}', "f.json")
+    assert_line("config", "key twice in JSON", str(refused.value))
 
 
 def test_a_yaml_file_that_pretends_to_be_json_is_refused():
@@ -182,8 +190,9 @@ def test_a_yaml_file_that_pretends_to_be_json_is_refused():
 
 
 def test_a_file_that_is_missing_or_not_text_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"no\.yaml: cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=os.strerror(errno.ENOENT)) as missing:
         Document.load(tmp_path / "no.yaml")
+    assert missing.value.file == str(tmp_path / "no.yaml")
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="UTF-8"):
         Document.load(tmp_path / "b.yaml")

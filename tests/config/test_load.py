@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from tests.config.conftest import GOOD
+from tests.mistakes.views import assert_line
 
 from muster.config.document import Document
 from muster.config.load import check_written
@@ -291,9 +292,7 @@ def test_a_mistake_in_our_own_section_is_named_too(section, message):
 
 
 def test_the_error_of_an_empty_file_names_what_it_needs():
-    assert refusal("# nothing\n") == (
-        "c.yaml: is empty; it needs cluster_name, provider and available_node_types"
-    )
+    assert_line("config", "empty file", refusal("# nothing\n"))
 
 
 def test_keys_that_have_a_few_words_as_values_take_them():
@@ -310,16 +309,12 @@ def test_keys_that_have_a_few_words_as_values_take_them():
 
 @pytest.mark.parametrize("provider", ["process", "kuberay", "fake_multinode"])
 def test_a_provider_without_default_machines_needs_them_described(provider):
-    assert refusal(f"provider: {{type: {provider}}}\n") == (
-        "c.yaml:1: available_node_types: is missing; describe at least one node type"
-    )
+    assert_line("config", "without node types", refusal(f"provider: {{type: {provider}}}\n"))
 
 
 def test_a_minimum_above_the_maximum_in_the_old_form_is_named_where_it_stands():
     old = "provider: {type: aws}\nmax_workers: 1\nmin_workers: 3\nworker_nodes: {InstanceType: m5.large}\n"
-    assert refusal(old) == (
-        "c.yaml:3: min_workers: 3 is more than this type's max_workers, 1; raise max_workers"
-    )
+    assert_line("config", "minimum above the maximum", refusal(old))
 
 
 def test_continuous_syncing_is_refused_on_windows_only():

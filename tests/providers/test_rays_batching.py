@@ -118,7 +118,7 @@ def test_a_manager_that_is_not_ready_is_asked_again_later(manager, port):
     port.launch("r-1", {"cpu": 1})
     (failure,) = port.poll_launch_failures()
     assert (failure.kind.value, manager.told) == ("throttled", [])
-    assert failure.message == "Manager.safe_to_scale() is False: tried again later"
+    assert "Manager.safe_to_scale()" in failure.message
 
 
 def test_it_is_wrapped_when_a_cluster_file_names_it_and_its_nodes_are_listed_with_their_types(tmp_path):

@@ -7,6 +7,7 @@ import sys
 import sysconfig
 
 import pytest
+from tests.mistakes.views import assert_line
 from tests.remote.local_runner import LocalRunner
 
 import muster
@@ -52,7 +53,8 @@ def test_of_a_release_the_version_is_enough_and_of_a_source_tree_the_files_count
 def test_wheels_of_another_python_or_platform_are_refused_in_a_sentence_that_names_both():
     here = python(version=sys.version_info[:2], platform=sysconfig.get_platform())
     assert fits(here) == ""
-    assert "do not fit its Python 3.7, linux-s390x" in fits(python(version=(3, 7), platform="linux-s390x"))
+    refusal = fits(python(version=(3, 7), platform="linux-s390x"))
+    assert " 3.7, linux-s390x" in refusal and sysconfig.get_platform() in refusal
 
 
 def test_paths_and_arguments_are_quoted_except_the_users_home():
@@ -100,7 +102,7 @@ def test_muster_gets_into_a_venv_of_the_cluster_and_what_it_needs_comes_as_wheel
     done = asyncio.run(MusterInstaller(runner, wanted, steps.append).run())
     assert done.python == f"{tmp_path}/clusters/it's/venv/bin/python"
     assert done.source == "wheels of this computer"
-    assert steps[-1] == "copying what muster needs from this computer"
+    assert_line("remote", "install from wheels", steps[-1])
     ran = subprocess.run(
         [done.python, "-m", "muster", "sim", "--help"], capture_output=True, text=True, check=True
     )

@@ -6,6 +6,7 @@ import asyncio
 import sys
 
 import pytest
+from tests.mistakes.views import assert_line
 from tests.remote.local_runner import LocalRunner
 from tests.support.builders import plan, record
 
@@ -55,5 +56,6 @@ def test_copies_of_the_backup_come_first_and_damaged_ones_everywhere_are_an_erro
     home = ClusterHome(tmp_path)
     home.backups.mkdir()
     (home.backups / "c1.000000009.0123456789abcdef.ledger").write_bytes(b"x")
-    with pytest.raises(StoreError, match="can be used; remove them"):
+    with pytest.raises(StoreError) as refused:
         start(home, to=str(tmp_path / "nothing"))
+    assert_line("remote", "damaged ledger copies", str(refused.value).replace(str(tmp_path), "TMP"))

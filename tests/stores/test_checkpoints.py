@@ -13,6 +13,7 @@ import threading
 
 import fsspec
 import pytest
+from tests.mistakes.views import assert_line
 from tests.support.builders import reported
 
 from muster.base.clock import SystemClock
@@ -300,7 +301,10 @@ def test_checkpoints_that_are_only_elsewhere_are_judged_there_and_brought_here(t
         CheckpointRef(path=f"{tmp_path}/here/trial/checkpoint_00000{index}", index=index)
         for index in range(1, 4)
     ]
-    assert [store.problem(ref) for ref in refs] == [None, "it is not complete", "it does not exist"]
+    whole_problem, partial, missing = map(store.problem, refs)
+    assert whole_problem is None
+    assert_line("stores", "checkpoint without its manifest", partial)
+    assert_line("stores", "checkpoint missing", missing)
     assert store.newest_usable(refs) == refs[0]
     store.bring_here(refs[0])
     assert files_in(tmp_path / "here/trial/checkpoint_000001") == CONTENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mistakes.views import assert_line
 from tests.support.builders import cloud_instance
 
 from muster.autoscaler.lifecycle.gc import HeadAnswer, HeadState, answer_of, unowned, without_record
@@ -52,5 +53,5 @@ def test_a_listed_head_that_was_not_started_from_here_cannot_be_asked():
 
 
 def test_a_monitor_that_is_gone_or_has_said_nothing_yet_cannot_be_asked():
-    assert answer_of(None, is_alive=False, where="here").detail == "the monitor here does not run"
+    assert_line("autoscaler", "monitor gone", answer_of(None, is_alive=False, where="here").detail)
     assert answer_of(None, is_alive=True, where="here").state is HeadState.SILENT

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.mistakes.views import assert_line, assert_view
 from tests.rack import RackCluster, interrupt, wait_until
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,7 @@ def test_a_command_that_fails_is_named_with_its_last_output_and_nothing_is_left(
     done = rack.run("up", "FILE", "-y", "--no-check")
     assert done.returncode == 2
     last = done.stderr.strip().splitlines()[-1]
-    assert "step setup of" in last and "out of cheese" in last
+    assert " setup " in last and "out of cheese" in last
     assert rack.left() == {}
 
 
@@ -57,9 +58,9 @@ def test_a_second_cluster_does_not_get_the_head_of_the_first(rack, tmp_path):
     assert done.returncode == 2
     assert done.stderr.count("error: ") == 1
     head = rack.hosts[0].ip
-    assert f"error: {head}: taken by cluster 'first' (ann@desk, " in done.stderr
+    assert f"error: {head}: " in done.stderr and "'first' (ann@desk, " in done.stderr
     forced = rack.run("up", "FILE", "-y", "--no-check")
-    assert f"could not acquire the head host ({head}: taken by" in forced.stderr
+    assert f"({head}: " in forced.stderr and "'first' (ann@desk, " in forced.stderr
     assert rack.lock(0).exists()
 
 
@@ -84,10 +85,7 @@ def test_a_key_that_others_may_read_is_refused_with_the_fix(rack, tmp_path):
     rack.file.write_text(rack.file.read_text().replace(str(rack.hosts.key), str(key)))
     done = rack.run("up", "FILE", "-y")
     assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1] == (
-        f"error: this computer: the key {key} can be read by others (mode 640), so ssh refuses it; "
-        f"`chmod 600 {key}` (nothing was started; --no-check tries nevertheless)"
-    )
+    assert_line("autoscaler", "key of others", done.stderr.strip().splitlines()[-1].replace(str(key), "KEY"))
 
 
 def test_a_dry_run_shows_plan_price_and_pre_flight_and_touches_nothing(rack):
@@ -98,12 +96,6 @@ def test_a_dry_run_shows_plan_price_and_pre_flight_and_touches_nothing(rack):
     )
     done = rack.run("up", "FILE", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == (
-        "rack: would be started on your hosts\n"
-        "          1 head    head   $0.50/h each\n"
-        "     1 to 2 workers big   $2.00/h each\n"
-        "  $2.50/h at first, at most $4.50/h\n"
-        "  a month of that: $1,825.00, at most $3,285.00\n"
-    )
+    assert_view("cli/up_rack_dry_run", done.stdout)
     assert "warning: 10.231.7.77: " in done.stderr
     assert rack.left() == {}

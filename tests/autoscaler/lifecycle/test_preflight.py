@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.autoscaler.lifecycle.own_machines import OwnMachines
+from tests.mistakes.views import assert_line
 from tests.providers.rack.local_hosts import BashRunner
 
 from muster.autoscaler.lifecycle.open import LaunchContext, OpenCluster
@@ -160,10 +161,12 @@ def external_findings(tmp_path, does):
 def test_a_class_of_a_user_that_raises_hangs_or_answers_is_told_apart(tmp_path, monkeypatch):
     monkeypatch.setattr("muster.autoscaler.lifecycle.preflight.PROBE_S", 0.3)
     name = "tests.autoscaler.lifecycle.test_preflight.Lists.non_terminated_nodes"
-    assert external_findings(tmp_path, "raise") == [
-        (f"{name} failed: PermissionError: no rights for ListMachines", True)
-    ]
-    assert external_findings(tmp_path, "hang") == [(f"{name} has not answered within 0.3 s", True)]
+    ((raised, is_fatal),) = external_findings(tmp_path, "raise")
+    assert raised.startswith(f"{name} ") and is_fatal
+    assert_line("autoscaler", "provider class raises", raised)
+    ((hung, is_fatal),) = external_findings(tmp_path, "hang")
+    assert hung.startswith(f"{name} ") and is_fatal
+    assert_line("autoscaler", "provider class hangs", hung)
     assert external_findings(tmp_path, "answer") == []
 
 

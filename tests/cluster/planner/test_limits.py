@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
+from tests.mistakes.views import assert_line
 from tests.support.builders import (
     amounts,
     demand,
@@ -327,10 +328,9 @@ def test_mean_utilization(total, available, expected):
 def test_removals_say_why_in_words():
     a = node_type("a", max_nodes=1)
     nodes = (*pack_nodes(2, a), pack_node("i-9", "gone"))
-    assert [removal.details for removal in pack(pack_request([a], nodes=nodes)).removals] == [
-        "node type gone is not in the config",
-        "2 nodes of type a, at most 1 allowed",
-    ]
+    unknown_type, above_limit = pack(pack_request([a], nodes=nodes)).removals
+    assert_line("cluster", "node type not in the file", unknown_type.details)
+    assert_line("cluster", "type above its limit", above_limit.details)
 
 
 def test_the_request_is_not_changed():

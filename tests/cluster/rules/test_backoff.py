@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, after, created, following, record, spec, tick, world
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, demand, node_type
 
 from muster.cluster.controller import ClusterController
@@ -79,7 +80,7 @@ def test_wishes_for_a_type_that_just_failed_are_withdrawn_and_planned_elsewhere(
     )
     states, plan = tick(seen)
     assert (states["a"], states["q"]) == ("ALLOCATION_FAILED", "TERMINATED")
-    assert after(seen, plan)["q"].details == "withdrawn: cheap is backed off (capacity: sold out)"
+    assert_line("cluster", "withdrawn request", after(seen, plan)["q"].details)
     assert shapes(plan) == [{"middle": 2}]
 
 

@@ -7,6 +7,7 @@ import re
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, created, following, node, record, spec, world
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, amounts, demand, node_type
 
 from muster.base.forecast import Forecast, RunningTrial
@@ -94,7 +95,7 @@ def test_nothing_moves_that_is_not_worth_twice_the_cost_and_the_reason_is_told()
     brief = (trial("x", "a", rest_s=20.0), trial("y", "b", rest_s=20.0))
     seen = two_half_empty(trials=brief)
     assert drained(seen) == []
-    assert "not worth it" in why(seen, "a")
+    assert_line("cluster", "move not worth it", why(seen, "a"))
 
 
 def test_eager_moves_for_less():
@@ -177,7 +178,7 @@ def test_a_cheaper_machine_is_bought_before_the_node_is_emptied():
     plan = reconcile(seen)
     assert [one.node_type for one in created(seen, plan)] == ["small"]
     assert drained(seen) == []
-    assert re.search(r" awaited: .* 1 new small: saves \$6", why(seen, "a"))
+    assert_line("cluster", "move to a new machine", why(seen, "a"))
 
 
 def test_only_one_machine_is_bought_while_it_comes():
@@ -206,7 +207,7 @@ def test_nothing_is_bought_for_a_move_that_other_work_would_take():
     seen = one_on_a_large_node(demands=[demand({"CPU": 1, "disk": 1})])
     seen = replace(seen, spec=spec(with_disk, LARGE, max_nodes=20))
     assert [one.node_type for one in created(*planned(seen))] == ["small"]
-    assert "work that waits would take the machines for its trials" in why(seen, "a")
+    assert_line("cluster", "move that others would take", why(seen, "a"))
 
 
 def planned(seen):
@@ -234,7 +235,7 @@ def test_room_that_was_planned_for_others_is_not_free():
     seen = two_half_empty()
     more = replace(seen, runtime=replace(seen.runtime, demands=(demand({"CPU": 5}, count=2),)))
     assert drained(more) == []
-    assert "work that waits was planned onto it" in why(more, "a")
+    assert_line("cluster", "move from a needed node", why(more, "a"))
 
 
 def test_a_trial_is_not_put_on_a_dear_node_that_would_be_kept_for_it():
@@ -247,7 +248,7 @@ def test_a_trial_is_not_put_on_a_dear_node_that_would_be_kept_for_it():
         forecasts=told(*trials),
     )
     assert "a" not in drained(seen)
-    assert "its trials fit nowhere else for less" in why(seen, "a")
+    assert_line("cluster", "move that costs more", why(seen, "a"))
 
 
 def test_a_trial_goes_into_a_dear_node_that_stays_for_others():
@@ -266,7 +267,7 @@ def test_a_slower_machine_must_be_cheaper_for_the_same_work():
     slow = replace(SMALL, speed=0.2)
     seen = replace(one_on_a_large_node(), spec=spec(slow, LARGE, max_nodes=20))
     assert created(*planned(seen)) == []
-    assert "its trials fit nowhere else for less" in why(seen, "a")
+    assert_line("cluster", "move that costs more", why(seen, "a"))
 
 
 def test_the_trials_of_a_node_that_is_emptied_need_no_room_in_one_place():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, created, node, record, spec, tick, world
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, amounts, demand, node_type
 
 from muster.base.forecast import ComingWork, Forecast, RunningTrial
@@ -102,7 +103,7 @@ def test_trials_that_get_a_place_before_a_machine_could_boot_wait_for_it_and_are
     assert created(seen, plan) == []
     verdicts = {v.subject_id: v for v in plan.verdicts if v.subject is Subject.GANG}
     assert {v.reason for v in verdicts.values()} == {Reason.WAITING_FOR_TURN}
-    assert "places become free before a new machine could serve" in verdicts["g0"].detail
+    assert_line("cluster", "waiting for its turn", verdicts["g0"].detail)
 
 
 def test_without_a_forecast_the_same_trials_get_machines():
@@ -160,18 +161,15 @@ def test_a_deadline_that_the_limits_of_the_cluster_do_not_allow_is_told_with_wha
     """Ten trials of 600 s need six places in half an hour; the cluster may have four workers."""
     told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + 1800.0)
     few = world(gangs=waiting(10), spec=priced(max_nodes=5), forecasts=(told,))
-    assert late(few) == [
-        "the deadline is in 32 min, and 6 places of {CPU: 1} are needed and 4 can be had: raise it or "
-        "max_workers, or use fewer samples"
-    ]
+    (said,) = late(few)
+    assert_line("cluster", "deadline above the limits", said)
     assert late(world(gangs=waiting(10), spec=priced(), forecasts=(told,))) == []
 
 
 def test_a_deadline_before_the_end_of_a_single_trial_is_told():
     told = forecast(ComingWork(shape=ONE, count=2, each_s=3600.0), deadline=NOW + 1800.0)
-    assert late(world(gangs=waiting(2), spec=priced(), forecasts=(told,))) == [
-        "the deadline is in 30 min, and a trial takes about 60 min: raise it, or use faster machines"
-    ]
+    (said,) = late(world(gangs=waiting(2), spec=priced(), forecasts=(told,)))
+    assert_line("cluster", "deadline below one trial", said)
 
 
 def test_a_deadline_that_leaves_no_time_to_learn_asks_for_room_for_all_at_once():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import following, spec, world
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW
 
 from muster.cluster.model import DriverReport, IdleCluster, IdlePolicy
@@ -93,9 +94,8 @@ def test_a_cluster_is_deleted_only_where_the_provider_can():
         seen(NOBODY, SINCE, wanted=delete, traits=ProviderTraits(idle_policies=(IdlePolicy.SUSPEND,)))
     )
     assert ends(plan) == []
-    assert [v.detail for v in plan.verdicts if v.reason is Reason.WITHOUT_DRIVERS] == [
-        "no driver uses the cluster; the provider cannot delete it"
-    ]
+    (said,) = [v.detail for v in plan.verdicts if v.reason is Reason.WITHOUT_DRIVERS]
+    assert_line("cluster", "idle cluster that stays", said)
 
 
 def test_a_read_only_provider_ends_nothing():

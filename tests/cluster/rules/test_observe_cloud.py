@@ -22,6 +22,7 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, node_type
 
 from muster.cluster.model import FailureKind, LaunchFailure, NodeKind, NodeStatus, TerminateFailure, Timeouts
@@ -152,7 +153,7 @@ def test_a_machine_that_arrives_late_is_adopted_and_serves_the_next_wish():
     _states, plan = tick(seen)
     (new,) = created(seen, plan)
     assert (new.state, new.cloud_id, plan.actions) == (S.ALLOCATED, "c-late", ())
-    assert new.details == "found in the cloud without a record: adopted"
+    assert_line("cluster", "adopted machine", new.details)
 
 
 def test_adoption_takes_price_and_hash_of_the_type_unless_the_machine_says_otherwise():
@@ -191,7 +192,7 @@ def test_no_record_of_a_booting_machine_ends_without_a_terminate(state):
     _, plan = tick(seen)
     assert trail(seen, plan, "a") == ["RAY_STOPPED", "TERMINATING"]
     assert [action.cloud_ids for action in plan.actions] == [("c-a",)]
-    assert after(seen, plan)["a"].loss.details == "the cloud no longer lists its machine"
+    assert_line("cluster", "machine no longer listed", after(seen, plan)["a"].loss.details)
     assert tick(following(seen, plan))[0] == {"a": "TERMINATED"}
 
 
@@ -256,7 +257,8 @@ def test_a_missing_machine_whose_node_does_not_live_is_terminated_and_then_gone(
     seen = world([record("a", S.RAY_RUNNING)], machines=[], nodes=nodes)
     states, plan = tick(seen)
     assert states == {"a": "TERMINATING"}
-    assert after(seen, plan)["a"].details.endswith(", and the cloud no longer lists its machine")
+    node_state = "dead" if nodes else "missing"
+    assert_line("cluster", f"machine no longer listed, node {node_state}", after(seen, plan)["a"].details)
     assert [action.cloud_ids for action in plan.actions] == [("c-a",)]
     later = following(seen, plan)
     assert tick(later)[0] == {"a": "TERMINATED"}
@@ -413,7 +415,7 @@ def test_a_refused_termination_counts_only_while_terminating():
     seen = world([record("a", S.TERMINATING)], terminate_failures=(failure, failure))
     end = after(seen, reconcile(seen))["a"]
     assert [c.state.name for c in end.history] == ["TERMINATING", "TERMINATION_FAILED", "TERMINATING"]
-    assert end.history[1].details == "permission: denied"
+    assert end.history[1].details.split(": ") == [FailureKind.PERMISSION.value, "denied"]
 
 
 def test_a_gone_machine_is_terminated_whatever_the_provider_said_before():

@@ -22,6 +22,7 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, node_type
 
 from muster.cluster.model import DrainFailure, InstallFailure, NodeKind, NodeStatus, StopCause
@@ -60,7 +61,8 @@ def test_a_record_follows_its_node_and_never_goes_backwards(state, status, steps
 def test_a_node_is_found_by_its_machine_the_first_time():
     seen = world([record("a", S.ALLOCATED, cloud_id="c-x")], nodes=[node("new", cloud_id="c-x")])
     end = after(seen, reconcile(seen))["a"]
-    assert (end.state, end.node_id, end.details) == (S.RAY_RUNNING, "n-new", "its node is running")
+    assert (end.state, end.node_id) == (S.RAY_RUNNING, "n-new")
+    assert_line("cluster", "node running", end.details)
 
 
 def test_read_only_machines_are_named_by_their_nodes():
@@ -82,7 +84,8 @@ def test_a_second_live_node_on_a_machine_is_set_aside():
     seen = world([record("a", S.RAY_RUNNING)], nodes=[node("a"), node("b", cloud_id="c-a")])
     states, plan = tick(seen)
     assert states == {"a": "RAY_RUNNING"}
-    assert [q.message for q in plan.quarantined] == ["machine c-a already has live node n-a"]
+    (note,) = plan.quarantined
+    assert_line("cluster", "second node on a machine", note.message)
     assert unchanged(plan)
 
 

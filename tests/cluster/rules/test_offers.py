@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, after, created, following, machine, node, past, record, spec, tick, world
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, demand, node_type
 
 from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, Offer, Timeouts
@@ -55,7 +56,7 @@ def test_a_launch_names_its_offer_and_the_record_keeps_it_with_its_price():
     (bought,) = created(seen, plan)
     assert launches(plan) == [(CHEAP, {"gpu": 1})]
     assert (bought.offer, bought.price_per_hour) == (CHEAP, 1.0)
-    assert bought.details == "asked from the provider: a/spot at $1 per hour"
+    assert_line("cluster", "launch of an offer", bought.details)
 
 
 def test_each_offer_has_a_call_of_its_own_and_types_without_offers_share_one():
@@ -91,7 +92,8 @@ def test_a_stock_that_is_empty_again_is_left_alone_for_longer_and_why_says_so():
     known = plan.memory.health["gpu a/spot"]
     assert (known.failures, known.blocked_until) == (3.0, NOW + 720.0)
     rows = {row.zone: row for row in offer_statuses((GPU,), (), plan.memory, NOW) if row.market == "spot"}
-    assert (rows["a"].message, rows["a"].blocked_until) == ("none (refused 3 times in a row)", NOW + 720.0)
+    assert rows["a"].blocked_until == NOW + 720.0
+    assert_line("cluster", "stock empty 3 times", rows["a"].message)
     assert rows["b"].blocked_until is None
 
 

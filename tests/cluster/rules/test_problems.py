@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.cluster.worlds import S, after, machine, node, record, spec, tick, world
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, demand, node_type
 
 from muster.cluster.model import FailureKind, LaunchLimits, MachineProblem
@@ -25,7 +26,9 @@ def verdicts(plan):
 
 
 def test_it_is_said_within_the_first_tick():
-    assert verdicts(reconcile(stuck(FULL, 0.0))) == [("a", "ALLOCATED for 0 s: no node has room")]
+    ((name, said),) = verdicts(reconcile(stuck(FULL, 0.0)))
+    assert name == "a"
+    assert_line("cluster", "stuck instance", said)
 
 
 @pytest.mark.parametrize(("age_s", "state"), [(600.0, "ALLOCATED"), (600.1, "TERMINATING")])

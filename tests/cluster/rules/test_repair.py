@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.cluster.worlds import S, after, created, machine, node, past, record, tick, unchanged, world
+from tests.mistakes.views import assert_line
 
 from muster.cluster.reconcile import reconcile
 
@@ -34,4 +35,4 @@ def test_a_history_whose_newest_line_is_another_state_is_dated_by_the_line_of_it
 
 def test_the_reason_for_closing_is_in_the_record():
     seen = world([record("odd", S.TERMINATING, cloud_id=None)])
-    assert after(seen, reconcile(seen))["odd"].details == "closed: TERMINATING needs a cloud id"
+    assert_line("cluster", "closed record", after(seen, reconcile(seen))["odd"].details)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 from tests.cluster.worlds import S, after, created, machine, node, record, spec, tick, unchanged, world
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, amounts, demand, node_type
 
 from muster.cluster.model import LaunchLimits, StopCause
@@ -30,9 +31,9 @@ def test_wishes_carry_price_hash_and_reason():
     )
     seen = world(demands=[demand(count=2)], spec=priced)
     plan = reconcile(seen)
-    assert [(r.state, r.price_per_hour, r.launch_hash, r.details) for r in plan.writes] == [
-        (S.QUEUED, 2.0, "h", "wanted by the planner")
-    ] * 2
+    assert [(r.state, r.price_per_hour, r.launch_hash) for r in plan.writes] == [(S.QUEUED, 2.0, "h")] * 2
+    for wish in plan.writes:
+        assert_line("cluster", "planned launch", wish.details)
     assert [r.instance_id for r in plan.writes] == ["t-1-i1", "t-1-i2"]
 
 

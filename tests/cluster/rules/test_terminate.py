@@ -18,6 +18,7 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW
 
 from muster.cluster.model import Backoff, NodeKind, StopCause
@@ -42,9 +43,7 @@ def test_the_record_says_why_it_was_given_back():
     dud = record("a", S.ALLOCATION_TIMEOUT, stop_cause=StopCause.IDLE)
     dud = replace(dud, history=(replace(dud.history[0], details="its node did not come"),))
     seen = world([dud])
-    assert after(seen, reconcile(seen))["a"].details == (
-        "terminated after ALLOCATION_TIMEOUT (idle): its node did not come"
-    )
+    assert_line("cluster", "terminated with its cause", after(seen, reconcile(seen))["a"].details)
 
 
 @pytest.mark.parametrize("state", [s for s in S if s in ON_CLOUD])

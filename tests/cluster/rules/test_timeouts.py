@@ -17,6 +17,7 @@ from tests.cluster.worlds import (
     unchanged,
     world,
 )
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW
 
 from muster.cluster.model import LaunchLimits, NodeKind, NodeStatus, NoticePolicy, StopCause, Timeouts
@@ -97,7 +98,7 @@ def test_a_machine_whose_node_never_came_counts_against_its_type():
     seen = world([record("a", S.ALLOCATED, since=NOW - 3601)])
     health = reconcile(seen).memory.health["cpu"]
     assert (health.timed_out_at, health.failures, health.blocked_until) == (NOW, 1.0, NOW + 5.0)
-    assert health.message == "its node did not come within 3600 s"
+    assert_line("cluster", "node never came", health.message)
 
 
 def test_w32_the_head_is_never_given_up():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, node, record, spec, world
+from tests.mistakes.views import assert_line
 from tests.support.builders import amounts, demand, node_type
 
 from muster.cluster.model import LaunchLimits, NodeStatus, StopCause
@@ -48,9 +49,9 @@ def test_a_lost_machine_is_told_apart_from_one_that_was_drained():
         record("drained", S.RAY_STOP_REQUESTED, stop_cause=StopCause.IDLE),
     ]
     plan = reconcile(world(records, nodes=dead))
-    told = {v.subject_id: (v.reason, v.detail) for v in plan.verdicts if v.subject is Subject.NODE}
-    assert told["lost"] == (Reason.LOST, "its node is dead")
-    assert told["drained"][0] is Reason.LEAVING
+    told = {v.subject_id: v for v in plan.verdicts if v.subject is Subject.NODE}
+    assert (told["lost"].reason, told["drained"].reason) == (Reason.LOST, Reason.LEAVING)
+    assert_line("cluster", "lost node", told["lost"].detail)
 
 
 def test_a_removed_node_says_why():

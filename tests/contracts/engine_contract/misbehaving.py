@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.engine_contract.fixture import Driver, EngineFixture
+from tests.mistakes.views import assert_line
 
 from muster.base.clock import SystemClock
 from muster.testing.trainables import Point
@@ -50,18 +51,21 @@ class HardPromises(EngineFixture):
         driver.start("a", "waits")
         pid = driver.to_report("a").result["pid"]
         os.kill(pid, signal.SIGKILL)
-        assert self.failure(driver, "a") == (TrialFailureKind.KILLED, "killed by signal 9 (SIGKILL)")
+        kind, message = self.failure(driver, "a")
+        assert (kind, "(SIGKILL)" in message) == (TrialFailureKind.KILLED, True)
 
     def test_a_child_told_to_end_from_outside(self, driver: Driver) -> None:
         driver.start("a", "waits")
         pid = driver.to_report("a").result["pid"]
         driver.go_on("a")
         os.kill(pid, signal.SIGTERM)
-        assert self.failure(driver, "a") == (TrialFailureKind.KILLED, "killed by signal 15 (SIGTERM)")
+        kind, message = self.failure(driver, "a")
+        assert (kind, "(SIGTERM)" in message) == (TrialFailureKind.KILLED, True)
 
     def test_a_crash_in_c_code(self, driver: Driver) -> None:
         driver.start("a", "kills_itself", {"signal": int(signal.SIGSEGV)})
-        assert self.failure(driver, "a") == (TrialFailureKind.KILLED, "killed by signal 11 (SIGSEGV)")
+        kind, message = self.failure(driver, "a")
+        assert (kind, "(SIGSEGV)" in message) == (TrialFailureKind.KILLED, True)
 
     def test_os_exit_without_a_word(self, driver: Driver) -> None:
         driver.start("a", "leaves")
@@ -75,10 +79,9 @@ class HardPromises(EngineFixture):
 
     def test_a_time_limit(self, driver: Driver) -> None:
         driver.start("a", "waits", time_limit_s=0.3)
-        assert self.failure(driver, "a") == (
-            TrialFailureKind.TIME_LIMIT,
-            "ran longer than its limit of 0.3 s",
-        )
+        kind, message = self.failure(driver, "a")
+        assert kind is TrialFailureKind.TIME_LIMIT
+        assert_line("engines", "time limit", message)
 
     def test_ignoring_sigterm_helps_nothing(self, engine: Engine, driver: Driver, tmp_path: Path) -> None:
         driver.start("a", "ignores_sigterm", {"flag": str(tmp_path / "flag")})
@@ -152,7 +155,7 @@ class HardPromises(EngineFixture):
         driver.start("a", "reports_unserialisable")
         kind, message = self.failure(driver, "a")
         assert kind is TrialFailureKind.UNPICKLABLE
-        assert "the reported value 'lock'" in message
+        assert "'lock'" in message
 
     def test_an_unserialisable_config_fails_its_trial(self, engine: Engine, driver: Driver) -> None:
         import threading

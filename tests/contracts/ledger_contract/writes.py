@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.contracts.ledger_contract.fixture import FullStore, StoreFixture
+from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, launch, moved, plan, record
 
 from muster.base.clock import ManualClock
@@ -57,9 +58,9 @@ class WritePromises(StoreFixture):
         seen = store.load().instances[InstanceId("a")]
         for wrong in (0, 2):
             stale = moved(replace(seen, version=wrong), S.REQUESTED)
-            with pytest.raises(StoreError, match=f"record a: was read at version {wrong}"):
+            with pytest.raises(StoreError, match=rf"^record a: .*\b{wrong}\b"):
                 store.commit(1, plan(stale))
-        with pytest.raises(StoreError, match="record c: was read at version 7"):
+        with pytest.raises(StoreError, match=r"^record c: .*\b7\b"):
             store.commit(1, plan(record("c", version=7)))
         assert (store.load().version, list(store.load().instances)) == (1, ["a", "b"])
 
@@ -114,7 +115,7 @@ class WritePromises(StoreFixture):
     def test_an_invalid_transition_refuses_the_whole_batch(self, store: FullStore) -> None:
         store.commit(0, plan(record("a")))
         wrong = moved(store.load().instances[InstanceId("a")], S.RAY_RUNNING)
-        with pytest.raises(StoreError, match="record a: may not go from QUEUED to RAY_RUNNING"):
+        with pytest.raises(StoreError, match=r"^record a: .* QUEUED .* RAY_RUNNING"):
             store.commit(1, plan(record("b"), wrong, actions=[launch("e-1")]))
         assert store.load().instances == {"a": record("a", version=1)}
         assert (store.load().version, store.load().outbox) == (1, ())
@@ -165,26 +166,29 @@ class WritePromises(StoreFixture):
     def test_a_missing_payload_refuses_the_whole_batch(
         self, store: FullStore, states: tuple[S, ...], fields: dict[str, object], missing: str
     ) -> None:
-        with pytest.raises(StoreError, match=f"record a: cannot be {states[-1].name} without {missing}"):
+        with pytest.raises(StoreError, match=f"^record a: .* {states[-1].name} .* {missing}"):
             store.commit(0, plan(record("b"), replace(record("a", *states), **fields)))
         assert (store.load().version, store.load().instances) == (0, {})
 
     # What a write may be
 
     def test_a_record_without_history_is_refused(self, store: FullStore) -> None:
-        with pytest.raises(StoreError, match="record a: is QUEUED, but its history ends in nothing"):
+        with pytest.raises(StoreError) as refused:
             store.commit(0, plan(record("a", history=())))
+        assert_line("stores", "record without history", str(refused.value))
 
     def test_a_state_without_its_line_of_history_is_refused(self, store: FullStore) -> None:
         store.commit(0, plan(record("a")))
         seen = store.load().instances[InstanceId("a")]
-        with pytest.raises(StoreError, match="is REQUESTED, but its history ends in QUEUED"):
+        with pytest.raises(StoreError) as refused:
             store.commit(1, plan(replace(seen, state=S.REQUESTED)))
+        assert_line("stores", "state without its history", str(refused.value))
 
     def test_history_can_only_grow(self, store: FullStore) -> None:
         store.commit(0, plan(record("a")))
-        with pytest.raises(StoreError, match="record a: its history was rewritten"):
+        with pytest.raises(StoreError) as refused:
             store.commit(1, plan(record("a", S.QUEUED, S.REQUESTED, at=NOW + 1, version=1)))
+        assert_line("stores", "history rewritten", str(refused.value))
 
     @pytest.mark.parametrize("time", [float("nan"), float("inf"), float("-inf")])
     def test_what_is_not_a_time_is_refused(self, store: FullStore, time: float) -> None:
@@ -196,14 +200,17 @@ class WritePromises(StoreFixture):
 
     def test_a_machine_that_ended_does_not_come_back(self, store: FullStore) -> None:
         store.commit(0, plan(record("a", S.QUEUED, S.TERMINATED)))
-        with pytest.raises(StoreError, match="record a: its machine has ended"):
+        with pytest.raises(StoreError) as refused:
             store.commit(1, plan(record("a")))
+        assert_line("stores", "record of a machine that ended", str(refused.value))
 
     def test_one_id_twice_in_a_batch_is_refused_and_nothing_is_written(self, store: FullStore) -> None:
-        with pytest.raises(StoreError, match="record a is twice in one batch"):
+        with pytest.raises(StoreError) as refused:
             store.commit(0, plan(record("a"), record("b"), record("a", S.ALLOCATED)))
-        with pytest.raises(StoreError, match="effect e-1 is twice in one batch"):
+        assert_line("stores", "record twice", str(refused.value))
+        with pytest.raises(StoreError) as refused:
             store.commit(0, plan(record("a"), actions=[launch("e-1"), launch("e-1", gpu=1)]))
+        assert_line("stores", "effect twice", str(refused.value))
         assert (store.load().version, store.load().instances, store.load().outbox) == (0, {}, ())
 
     def test_a_plan_that_changes_nothing_writes_nothing(self, store: FullStore) -> None:
@@ -226,8 +233,9 @@ class WritePromises(StoreFixture):
         with pytest.raises(VersionConflict):
             store.commit(0, plan(record("a")))
         assert store.commit(41, plan(record("a"))) == 42
-        with pytest.raises(StoreError, match="out of range"):
+        with pytest.raises(StoreError) as refused:
             store.raise_version(2**64)
+        assert_line("stores", "version out of range", str(refused.value))
         assert store.load().version == 42
 
     def test_the_version_goes_on_after_a_restart(

@@ -7,6 +7,7 @@ import stat
 import warnings
 
 import pytest
+from tests.mistakes.views import assert_line
 from tests.providers.aws.ec2_server import REGION
 
 from muster.config.document import Document
@@ -48,8 +49,9 @@ def test_an_account_that_can_be_used_has_nothing_to_say(ec2):
 def test_without_credentials_the_fix_is_said_and_nothing_else_is_asked(ec2, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    (line,) = told()
-    assert line.startswith("* no AWS credentials were found for sts:GetCallerIdentity")
+    (found,) = check_account(*made())
+    assert found.is_fatal
+    assert_line("providers", "aws without credentials", found.problem)
     assert ec2.faults.calls.total() == 0
 
 
@@ -69,7 +71,7 @@ def test_credentials_that_are_refused_are_said_with_the_fix(ec2, code, fix):
 def test_a_missing_right_is_named_with_the_line_of_the_policy_that_gives_it(ec2):
     ec2.faults.denied |= {"RunInstances", "CreateFleet"}
     run, fleet = told()
-    assert " head: UnauthorizedOperation" in run and '"Action": "ec2:RunInstances"' in run
+    assert "UnauthorizedOperation" in run and '"Action": "ec2:RunInstances"' in run
     assert '"Action": "ec2:CreateFleet"' in fleet and "RunInstances" not in fleet
 
 
@@ -198,5 +200,6 @@ def test_the_policy_that_is_printed_names_every_call_that_is_made(empty_ec2):
 def test_credentials_in_the_file_are_refused():
     from muster.errors import ConfigError
 
-    with warnings.catch_warnings(), pytest.raises(ConfigError, match="secrets do not belong into a file"):
+    with warnings.catch_warnings(), pytest.raises(ConfigError) as refused:
         AwsProvider({"region": REGION, "aws_credentials": {"aws_access_key_id": "x"}}, "c1")
+    assert_line("providers", "aws credentials in the file", str(refused.value))

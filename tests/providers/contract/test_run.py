@@ -6,6 +6,7 @@ import json
 import threading
 
 import pytest
+from tests.mistakes.views import assert_line
 from tests.providers.contract.live import QUICK, by_name, named, run, subjects
 
 from muster.base.clock import SystemClock
@@ -88,7 +89,7 @@ def test_what_is_raised_is_told_and_nothing_is_left(call, state):
     given = faults({"fault": "fail", "call": call, "kind": "connection", "times": 1, "of": 3})
     report = run(CLOUD, state=state, checks=[*SOME, *TAGS], faults=given)
     assert named(report, "failed") != []
-    assert any("was refused (connection)" in result.saw for result in report.results)
+    assert any(f"{call} " in result.saw and "(connection)" in result.saw for result in report.results)
     assert (report.left, living(state)) == ({}, [])
 
 
@@ -111,7 +112,7 @@ def test_a_list_that_fails_two_of_three_times_keeps_no_machine_alive(state):
 
 def test_a_lost_reply_leaves_nothing_although_no_id_was_returned(state):
     report = run(CLOUD, state=state, faults=faults({"fault": "reply_lost"}))
-    assert "TimeoutError: faulty cloud: the reply to the create call was lost" in report.results[0].saw
+    assert "TimeoutError: " in report.results[0].saw
     assert (report.left, living(state)) == ({}, [])
 
 
@@ -120,11 +121,10 @@ def test_a_call_that_hangs_is_given_up_and_what_may_be_left_is_named():
     sizes = CheckSizes(starts_within_s=0.2, call_limit_s=0.2)
     given = faults({"fault": "hang", "call": "create_node"})
     report = run(CLOUD, checks=[*LISTED, *CHECKS[2:4]], sizes=sizes, faults=given)
-    assert report.results[0].saw.endswith("has not returned after 0.2 s")
+    assert_line("providers", "contract, call that hangs", report.results[0].saw)
     assert [result.status for result in report.results] == ["failed", "not run", "not run"]
-    assert [one.why for one in report.left.values()] == [
-        "a create call has not returned: it may still make machines"
-    ]
+    (left,) = report.left.values()
+    assert_line("providers", "contract, create call that hangs", left.why)
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_machines_that_cannot_be_ended_are_named_with_the_reason_and_nothing_mor
     report = run(CLOUD, checks=[*LISTED, *CHECKS[2:4]], sizes=sizes, state=state, faults=given)
     ((left),) = report.left.values()
     assert sorted(left.node_ids) == sorted(living(state)) == ["machine-1", "machine-2", "machine-3"]
-    assert "terminate_node was refused (permission)" in left.why
+    assert "terminate_node" in left.why and "(permission)" in left.why
     assert named(report, "not run") == [check.name for check in CHECKS[2:4]]
     assert not report.kept
 
@@ -369,8 +369,9 @@ def test_a_file_for_errors_is_checked_with_its_line(tmp_path):
 def test_only_clusters_of_checks_are_ended():
     assert clusters_of("muster-check-0a1b-7") == ["muster-check-0a1b-7"]
     assert clusters_of("muster-check-0a1b")[:2] == ["muster-check-0a1b-1", "muster-check-0a1b-2"]
-    with pytest.raises(ConfigError, match="muster down"):
+    with pytest.raises(ConfigError) as refused:
         clusters_of("production")
+    assert_line("providers", "contract, another cluster", str(refused.value))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import pytest
 from tests.kube.operator import running_status, worker_group
 from tests.kube.world import until
+from tests.mistakes.views import assert_line
 
 from muster.base.ids import CloudId, RequestId
 from muster.base.resources import Resources
@@ -96,8 +97,8 @@ def test_without_the_right_nothing_is_resized_and_the_missing_verb_is_named_once
         (failure,) = until(provider.poll_resize_failures)
         assert (failure.cloud_id, failure.kind) == (growing, FailureKind.PERMISSION)
     assert not provider.traits().resizable
-    (line,) = [text for text in caplog.messages if text.startswith("pods are not resized")]
-    assert "patch" in line and "pods/resize" in line
+    (line,) = [text for text in caplog.messages if "patch" in text and "pods/resize" in text]
+    assert_line("providers", "kuberay resize denied", line.replace(growing, "POD"))
 
 
 def test_a_refusal_that_passes_is_told_from_one_that_stays(world, growing, api):
@@ -157,8 +158,8 @@ def test_without_the_right_an_idle_cluster_stays_and_the_missing_verb_is_named_o
     provider.close()
     left = world.admin.cluster()["metadata"]  # also without a finalizer, which would keep it for ever
     assert (left.get("deletionTimestamp"), left.get("finalizers")) == (None, None)
-    (line,) = [text for text in caplog.messages if text.startswith("the idle cluster stays")]
-    assert "delete" in line and "rayclusters" in line
+    (line,) = [text for text in caplog.messages if "delete" in text and "rayclusters" in text]
+    assert_line("providers", "kuberay delete denied", line)
 
 
 @pytest.mark.conformance("KI-13")
@@ -176,4 +177,5 @@ def test_options_that_cannot_be_read_leave_the_cluster(world, caplog):
     world.create(idleTerminationOptions={"timeoutSeconds": 60, "policy": "Explode"})
     spec, _ = RayClusterSource(world.provider(), {}).current()
     assert spec.idle_cluster is None
-    assert "RayCluster: spec.idleTerminationOptions.policy is 'Explode'" in caplog.text
+    (line,) = [text for text in caplog.messages if "spec.idleTerminationOptions.policy" in text]
+    assert_line("providers", "kuberay idle options", line)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import time
 
 import pytest
 from tests.kube.operator import worker_group
 from tests.kube.world import until
+from tests.mistakes.views import assert_line
 
 from muster.base.ambient import Ambient
 from muster.base.clock import ManualClock
@@ -184,10 +186,13 @@ def test_a_gated_group_is_said_at_once_and_another_is_used(loop, world):
     stage.runtime.waiting = 3
     for _ in range(30):
         stage.tick()
-        stuck = [v.detail for v in stage.plans[-1].verdicts if v.reason is Reason.STUCK]
+        stuck = [v for v in stage.plans[-1].verdicts if v.reason is Reason.STUCK]
         if stuck:
             break
-    assert "the pod waits for quota" in stuck[0]
+    (gated_pod,) = stuck
+    (instance,) = [one for one in stage.store.load().instances.values() if one.cloud_id == pod]
+    assert gated_pod.subject_id == instance.instance_id
+    assert_line("providers", "kuberay pod gated", re.sub(r"\d+ s\b", "N s", gated_pod.detail))
     stage.tick(2)
     assert (world.size(0)[0], world.size(1)[0]) == (1, 2)
 

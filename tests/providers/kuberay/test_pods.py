@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.mistakes.views import assert_line
 
 from muster.cluster.model import FailureKind, NodeKind
 from muster.providers.kuberay.pods import read_plain
@@ -59,10 +60,9 @@ def test_other_pods_with_kuberays_labels_are_no_machines(labels):
 
 def test_an_unschedulable_pod_has_no_capacity_and_says_why():
     text = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
-    assert problem(status=unscheduled("Unschedulable", text)) == (
-        FailureKind.CAPACITY,
-        f"no Kubernetes node has room: {text}",
-    )
+    kind, message = problem(status=unscheduled("Unschedulable", text))
+    assert kind is FailureKind.CAPACITY
+    assert_line("providers", "kuberay pod unschedulable", message)
 
 
 def test_a_gated_pod_waits_for_quota_and_is_never_a_slow_start():
@@ -77,7 +77,8 @@ def test_a_gated_pod_waits_for_quota_and_is_never_a_slow_start():
 @pytest.mark.parametrize("key", ["containerStatuses", "initContainerStatuses"])
 def test_a_mistake_in_the_template_is_one_of_the_configuration(reason, key):
     found = problem(status=waiting(reason, "no such image", key))
-    assert found == (FailureKind.CONFIG, f"container ray: {reason}: no such image")
+    assert found[0] is FailureKind.CONFIG
+    assert_line("providers", f"kuberay pod, {reason}", found[1])
 
 
 def test_a_pod_that_is_on_its_way_has_no_problem():
@@ -87,12 +88,13 @@ def test_a_pod_that_is_on_its_way_has_no_problem():
 
 def test_an_evicted_pod_has_ended_and_says_why():
     found = read_plain(pod({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}), NOW)
-    assert (found.ended, found.is_living) == ("Evicted: low on memory", False)
+    assert (found.ended.split(": "), found.is_living) == (["Evicted", "low on memory"], False)
 
 
 def test_a_deleted_pod_leaves_at_its_deletion_timestamp():
     found = read_plain(pod(deletionTimestamp="2025-06-15T15:07:10Z"), NOW)
-    assert (found.leaves_at, found.leaving) == (1_750_000_030.0, "the pod was deleted")
+    assert found.leaves_at == 1_750_000_030.0
+    assert_line("providers", "kuberay pod deleted", found.leaving)
 
 
 def test_a_disruption_is_announced_with_the_pods_grace():

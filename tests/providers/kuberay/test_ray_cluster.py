@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pytest
 from tests.kube.operator import ray_cluster, worker_group
+from tests.mistakes.views import assert_line
 
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
@@ -108,10 +109,7 @@ def test_custom_resources_are_json_in_quotes_of_a_shell():
 
 
 def test_a_group_without_cpus_is_named_with_the_fix():
-    assert refusal(group(limits={"memory": "1Gi"})) == (
-        "RayCluster research/demo: workerGroupSpecs[0] (small): has no CPUs: set resources.limits.cpu of its"
-        " first container, or num-cpus in rayStartParams"
-    )
+    assert_line("providers", "kuberay group without CPUs", refusal(group(limits={"memory": "1Gi"})))
 
 
 @pytest.mark.parametrize(
@@ -175,9 +173,8 @@ def test_labels_among_the_start_parameters_are_reported_and_not_used():
     said = []
     made = ray_cluster("demo", group(limits={"cpu": 1}, rayStartParams={"labels": "a=b"}))
     assert cluster_config(made, warn=said.append).available_node_types["small"].labels == {}
-    assert said == [
-        "workerGroupSpecs[0] (small).rayStartParams.labels is not used: write the group's own `labels`"
-    ]
+    (line,) = said
+    assert_line("providers", "kuberay labels in the start parameters", line)
 
 
 def test_settings_of_musters_own_are_in_an_annotation():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.mistakes.views import assert_line
 from tests.providers.process.stand_in import AT_A_TIME, CLOCK, create, make_provider, record, shell, until
 
 from muster.base.clock import ManualClock
@@ -138,9 +139,9 @@ def test_a_node_that_dies_by_itself_is_not_listed_and_its_words_are_kept(provide
     (node,) = create(provider)
     assert until(lambda: list(provider.list_instances()) == [])
     assert (provider.answers(node), provider.is_gone(node)) == (False, True)
-    assert directory.find(node).reason == "its process has ended; its last output: no room"
-    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert told == [f"node {node} did not come up: its process has ended; its last output: no room"]
+    assert_line("providers", "process node ended", directory.find(node).reason)
+    (told,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert_line("providers", "process node did not start", told.replace(node, "NODE"))
     assert until(lambda: ended(directory, node))
 
 
@@ -154,11 +155,12 @@ def test_a_node_whose_heart_stops_is_ended_though_its_command_stays(provide, dir
     )
     os.kill(directory.find(node).main_process.pid, signal.SIGKILL)
     assert until(lambda: list(provider.list_instances()) == [])
-    assert directory.find(node).reason == "its sleep has ended"
+    assert_line("providers", "process without its main process", directory.find(node).reason)
     assert until(lambda: ended(directory, node))
     assert of_node(node) == []
-    told = [(r.levelname, r.getMessage()) for r in caplog.records if node in r.getMessage()]
-    assert told == [("INFO", f"node {node} has ended: its sleep has ended")]
+    (told,) = [r for r in caplog.records if node in r.getMessage()]
+    assert told.levelname == "INFO"
+    assert_line("providers", "process node stopped", told.getMessage().replace(node, "NODE"))
 
 
 def test_a_node_without_a_heart_is_given_time_to_get_one_and_no_more(provide, directory) -> None:
@@ -170,7 +172,7 @@ def test_a_node_without_a_heart_is_given_time_to_get_one_and_no_more(provide, di
     look = health.NodeHealth(directory, "raylet", clock)
     assert look.problem(young) == ""
     clock.advance(121.0)
-    assert look.problem(young) == "no raylet after 121 s"
+    assert_line("providers", "process node without a raylet", look.problem(young))
 
 
 @pytest.mark.slow

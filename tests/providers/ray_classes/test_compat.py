@@ -181,8 +181,9 @@ def test_a_call_that_hangs_is_left_behind_with_its_object(build):
 def test_the_limit_of_a_call_can_be_set_and_is_checked(build):
     slow = GCP.replace("module:", "call_timeout_s: 5, module:")
     assert "call_timeout_s" not in build(slow).v1.provider_config
-    with pytest.raises(ConfigError, match="must be seconds"):
+    with pytest.raises(ConfigError) as refused:
         build(GCP.replace("module:", "call_timeout_s: soon, module:"))
+    assert refused.value.path == "provider.call_timeout_s"
 
 
 def test_azure_is_told_the_zone_and_the_market_in_its_own_words(build):
@@ -259,8 +260,9 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(monkeypatch):
 
     fake_ray(monkeypatch, lookup)
     config = config_of(GCP.replace(f", module: {STYLES}.GcpLike", ""))
-    with pytest.raises(ConfigError, match=r"provider\.type.*pip install google-api-python-client"):
+    with pytest.raises(ConfigError, match="google-api-python-client") as refused:
         check_provider(config, "cluster.yaml")
+    assert refused.value.path == "provider.type"
 
 
 @pytest.mark.slow
@@ -270,8 +272,7 @@ def test_the_installed_ray_has_the_class_or_names_the_library_it_lacks(kind):
     try:
         found = class_of_ray(kind)
     except ConfigError as error:
-        assert f"Ray's provider '{kind}' cannot be loaded (" in str(error)
-        assert CLOUDS[kind].packages in str(error)
+        assert f"'{kind}'" in str(error) and CLOUDS[kind].packages in str(error)
     else:
         assert callable(found.non_terminated_nodes)
 

@@ -112,7 +112,7 @@ def test_a_listing_that_hangs_does_not_hold_the_loop_up_and_its_answer_serves_a_
     soon(lambda: not port.under_way("r-1"))
     v1.before_list = lambda filters: gate.wait(LONG_S)
     for _ in range(2):
-        with pytest.raises(ListingLate, match="has been listing its machines for"):
+        with pytest.raises(ListingLate):
             port.list_instances()
     gate.set()
 

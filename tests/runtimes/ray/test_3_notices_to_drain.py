@@ -135,8 +135,8 @@ def test_a_notice_drains_the_node_until_the_deadline_and_replaces_it_in_the_same
         assert {notice.kind for notice in read} == {NoticeKind.INTERRUPTION}
         result = loop.tick()
         assert provider.called("launch") == [(result.plan.actions[-1].request_id, {"noticed": 1}, "b/spot")]
-        unknown = {n.source for n in result.plan.quarantined if n.source.startswith("notice ")}
-        assert unknown == {"notice not-ours-gcp", "notice not-ours-azure"}
+        unknown = {tuple(n.source.split()) for n in result.plan.quarantined if n.source.startswith("notice ")}
+        assert unknown == {("notice", "not-ours-gcp"), ("notice", "not-ours-azure")}
         node = wait_for(lambda: node_of(source, "w-notice"), lambda node: node.status is NodeStatus.DRAINING)
         assert abs(drained_until(link, node.node_id) - deadline) < 30
         nearer = time.time() + 60

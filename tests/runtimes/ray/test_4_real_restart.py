@@ -113,7 +113,7 @@ def test_a_cluster_of_another_line_than_the_one_here_is_refused(cluster: RayClus
     link.kv_put("CLUSTER_METADATA", json.dumps({"ray_version": "2.9.3"}).encode(), "cluster")
     with pytest.raises(EngineMissing) as caught:
         GcsClient(cluster.address, AUTH).connect()
-    assert str(caught.value).startswith(f"the cluster at {cluster.address} runs Ray 2.9.3, here is 2.60.")
+    assert cluster.address in str(caught.value) and " 2.9.3, " in str(caught.value)
     link.kv_put("CLUSTER_METADATA", told, "cluster")
     GcsClient(cluster.address, AUTH).connect()
 

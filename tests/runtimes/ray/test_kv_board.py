@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from msgspec.structs import replace
 from tests.autoscaler.scenes import Scene
 from tests.cluster.worlds import spec
+from tests.mistakes.views import assert_line
 from tests.support.builders import demand, gang, instance, node_type
 
 from muster.base.clock import ManualClock
@@ -156,14 +158,15 @@ def test_stale_prices_are_ignored_and_named(store, writer):
     writer.write_prices([node("a", 0.5)])
     late = read_prices(store, NOW + FRESH_S + 1)
     assert (late.nodes, late.is_published) == ({}, False)
-    assert "601 s old: ignored" in late.problem
+    assert_line("runtimes", "stale prices", late.problem)
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"[]", b'{"at": 1, "nodes": {"a": "dear"}}'])
 def test_damaged_prices_are_ignored_and_named(store, text):
     store.values[PRICES] = text
     found = read_prices(store, NOW)
-    assert (dict(found.nodes), "cannot be read" in found.problem) == ({}, True)
+    assert (dict(found.nodes), found.is_published) == ({}, False)
+    assert_line("runtimes", "damaged prices", re.sub(r"\(.*\)", "(CAUSE)", found.problem))
 
 
 def test_a_negative_price_is_ignored_and_the_others_count(store):
@@ -215,7 +218,7 @@ def test_a_damaged_entry_is_named_and_the_others_are_read(store, forecasts, text
     store.values["forecast/bad"] = text
     report = forecasts.read()
     assert [one.experiment for one in report.forecasts] == ["/results/e"]
-    assert [note.source for note in report.damaged] == ["forecast bad"]
+    assert [note.source.split() for note in report.damaged] == [["forecast", "bad"]]
 
 
 def put(store, name="i-1", **fields):
@@ -236,7 +239,7 @@ def test_a_damaged_notice_is_named_and_the_others_are_read(notices, store, field
     put(store, "bad", **fields)
     report = notices.read()
     assert [one.cloud_id for one in report.notices] == ["i-1"]
-    assert [note.source for note in report.damaged] == ["notice bad"]
+    assert [note.source.split() for note in report.damaged] == [["notice", "bad"]]
 
 
 def test_text_that_is_no_json_is_a_damaged_notice(notices, store):

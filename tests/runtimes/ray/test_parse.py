@@ -7,6 +7,7 @@ import math
 import pytest
 from ray.core.generated import autoscaler_pb2 as wire
 from ray.core.generated import common_pb2
+from tests.mistakes.views import assert_line
 
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import (
@@ -142,7 +143,7 @@ def test_a_senseless_demand_does_not_hide_the_others() -> None:
     first, second, third = parse_state(wire.ClusterResourceState(pending_resource_requests=rows)).demands
     assert (first, third) == (cpu(1), cpu(2))
     assert isinstance(second, Unreadable)
-    assert "'CPU': inf is not between" in second.why
+    assert_line("runtimes", "demand of an infinite amount", second.why)
 
 
 def test_what_waits_inside_a_placement_group_is_not_told_beside_the_group() -> None:
@@ -168,7 +169,7 @@ def test_selectors_keep_their_order_and_operators() -> None:
         ),
         (),
     )
-    assert demand.name == "{CPU: 1} on tier in (a, b) and region not in (us)"
+    assert_line("runtimes", "demand with selectors", demand.name)
 
 
 def test_an_operator_newer_than_ours_holds_nowhere() -> None:

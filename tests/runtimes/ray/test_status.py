@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ray.core.generated import autoscaler_pb2 as wire
+from tests.mistakes.views import assert_view
 
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, Demand, Gang, Strategy
@@ -141,30 +142,7 @@ def test_every_part_of_the_reply_is_told() -> None:
 
 @pytest.mark.conformance("UT-4")
 def test_the_text_has_a_line_for_everything() -> None:
-    assert str(parse_status(a_reply())) == (
-        "Active nodes:\n"
-        "  2 small\n"
-        "Idle nodes:\n"
-        "  1 small\n"
-        "Launching:\n"
-        "  1 gpu\n"
-        "Arriving:\n"
-        "  i-9: gpu, starting\n"
-        "Failed launches:\n"
-        "  1 gpu: sold out\n"
-        "Dead nodes:\n"
-        "  1 small\n"
-        "Usage:\n"
-        "  3 of 8 CPU\n"
-        "  1 GB of 2 GB memory\n"
-        "Waiting:\n"
-        "  3 x {CPU: 1}, tasks or actors\n"
-        "  2 x {CPU: 2}, placement group ab (PACK)\n"
-        "Requested:\n"
-        "  2 x {CPU: 4}, request_resources\n"
-        "No place for:\n"
-        "  1 x {CPU: 64}, tasks or actors"
-    )
+    assert_view("runtimes/status", str(parse_status(a_reply())))
 
 
 def test_a_cluster_nobody_scales_has_an_empty_status() -> None:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import ray
+from tests.mistakes.views import assert_line
 
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.runtimes.ray import native
@@ -44,26 +45,24 @@ def test_an_untried_ray_is_reported_once_and_used(monkeypatch, caplog):
     monkeypatch.setattr(native, "_warned", set())
     with caplog.at_level(logging.WARNING):
         assert [native.check_ray(), native.check_ray()] == ["2.61.0", "2.61.0"]
-    assert caplog.messages == [
-        "Ray 2.61.0 is installed; muster was tried with 2.48 and 2.60: look at `muster status` more often"
-    ]
+    (warning,) = caplog.messages
+    assert_line("runtimes", "untried Ray", warning)
 
 
 def test_a_ray_that_is_too_old_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(ray, "__version__", "2.47.1")
     with pytest.raises(EngineMissing) as caught:
         native.check_ray()
-    assert str(caught.value) == (
-        "Ray 2.47.1 is installed, this works with 2.48 to 2.60: install it with: pip install 'muster-ml[ray]'"
-    )
+    assert_line("runtimes", "Ray too old", str(caught.value))
 
 
 def test_trials_need_the_newest_line(monkeypatch):
     from muster.engines.ray.connect import import_ray
 
     monkeypatch.setattr(ray, "__version__", "2.48.0")
-    with pytest.raises(EngineMissing, match=r"^Ray 2\.48\.0 is installed, trials on Ray need 2\.60\.\*: "):
+    with pytest.raises(EngineMissing) as caught:
         import_ray()
+    assert_line("runtimes", "Ray too old for trials", str(caught.value))
 
 
 class Tokenless:
@@ -75,7 +74,8 @@ def test_a_ray_without_tokens_is_reported_where_a_token_is_wanted(monkeypatch, c
     with caplog.at_level(logging.WARNING):
         native.read_token_anew(Tokenless(), {})
         native.read_token_anew(Tokenless(), {"RAY_AUTH_MODE": "token"})
-    assert [line.partition(":")[0] for line in caplog.messages] == [f"Ray {ray.__version__} knows no tokens"]
+    (warning,) = caplog.messages
+    assert_line("runtimes", "Ray without tokens", warning.replace(ray.__version__, "VERSION"))
 
 
 def test_the_installed_ray_has_the_calls_that_older_ones_lack():

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace as struct_replace
+from tests.mistakes.views import assert_line
 
 from muster.autoscaler.monitor import TickInterval
 from muster.base.resources import Resources
@@ -169,8 +170,9 @@ def test_a_forecast_is_on_the_board_before_the_first_tick_and_says_so_when_all_i
 
 
 def test_a_world_without_machines_for_the_trials_is_stuck_and_says_what_to_do():
-    with pytest.raises(StuckWorld, match="give the cluster machines that hold their trials"):
+    with pytest.raises(StuckWorld) as stuck:
         joint(gpus=2).run(limit_s=600.0)
+    assert_line("sim", "trials that fit nowhere", str(stuck.value))
 
 
 def test_a_deadline_is_in_seconds_from_the_start_and_the_autoscaler_is_told():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.mistakes.views import assert_line
 
 from muster import tune
 from muster.base.rng import Seed
@@ -215,12 +216,14 @@ def test_an_experiment_whose_trials_never_waited_says_nothing_about_starts(tmp_p
 
 
 def test_results_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(ConfigError, match="nowhere: holds no results of trials"):
+    with pytest.raises(ConfigError) as missing:
         starts_of(tmp_path / "nowhere")
+    assert_line("sim", "results missing", str(missing.value).replace(str(tmp_path), "TMP"))
     file = finished(tmp_path, (0.0, 1.0)) / "trial_0" / "result.json"
     file.write_text('{"loss": 1}\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"result\.json: not the results of a trial"):
+    with pytest.raises(ConfigError) as unreadable:
         starts_of(tmp_path)
+    assert_line("sim", "results unreadable", str(unreadable.value).replace(str(tmp_path), "TMP"))
 
 
 @pytest.mark.parametrize("name", ["boot_s", "start_s"])
