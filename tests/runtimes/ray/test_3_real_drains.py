@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.mistakes.views import assert_line
@@ -37,16 +38,20 @@ def drain(node_id: str, cause: StopCause) -> Drain:
 
 
 def test_a_busy_node_refuses_to_go_as_idle_and_finishes_its_work_when_it_must_go(
-    drainer: GcsDrainer, driver: RayDriver, source: GcsNodeSource
+    drainer: GcsDrainer, driver: RayDriver, source: GcsNodeSource, tmp_path: Path
 ) -> None:
-    driver.run("""
-import time
-@ray.remote(num_cpus=1, resources={"one": 1}, max_retries=0)
+    started, may_end = tmp_path / "started", tmp_path / "may_end"
+    driver.run(f"""
+import os, time
+@ray.remote(num_cpus=1, resources={{"one": 1}}, max_retries=0)
 def long():
-    time.sleep(8)
+    open({str(started)!r}, "w").close()
+    while not os.path.exists({str(may_end)!r}):
+        time.sleep(0.1)
     return "finished"
 running = long.remote()
 """)
+    wait_for(started.exists, bool)  # Ray takes work that has not started from a node that is drained
     busy = wait_for(lambda: node_of(source, "w-1"), lambda node: node.status is NodeStatus.RUNNING)
     drainer.drain(drain(busy.node_id, StopCause.IDLE))
     refused = wait_for(drainer.poll, bool)
@@ -57,6 +62,7 @@ running = long.remote()
     )
     drainer.drain(drain(busy.node_id, StopCause.MAX_NODES))
     wait_for(lambda: node_of(source, "w-1"), lambda node: node.status is NodeStatus.DRAINING)
+    may_end.touch()
     assert driver.run("answer = ray.get(running)") == "finished"
     wait_for(lambda: node_of(source, "w-1"), lambda node: node.status is NodeStatus.DEAD)
     assert drainer.poll() == ()
