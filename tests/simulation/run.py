@@ -122,6 +122,7 @@ class Workload:
         return TaskClass(shape, draw.choice(SELECTORS), f"work-{self._classes}")
 
 
+FAR_AHEAD_S = 30 * 86_400.0
 REST_TICKS = 3  # ticks in a row without changes
 TraceListener = Callable[[str, bool], None]  # a trace line, and whether anything happened
 
@@ -248,6 +249,12 @@ class SeedRun:
         if faults.hit("head_lost"):
             cluster.lose_head(faults.stream("head_lost").randint(1, KEPT_COPIES))
             self._down_until = cluster.world.time + faults.between("head_lost", 0, 200)
+        if faults.hit("head_replaced"):
+            cluster.replace_head(faults.between("head_replaced", 0, 300))
+        if faults.hit("clock_far_ahead"):
+            cluster.world.jump(FAR_AHEAD_S)
+            back_s = faults.between("clock_far_ahead", 10, 300)
+            cluster.world.after(back_s, lambda: cluster.world.jump(-FAR_AHEAD_S))
         if faults.hit("joined_by_hand"):
             stays_s = faults.between("joined_by_hand", 30, 300)
             cluster.join_by_hand(faults.stream("joined_by_hand"), stays_s)

@@ -78,6 +78,16 @@ class BudgetPeriod(Struct, frozen=True, kw_only=True):
     spent_before: float = 0.0  # $ spent until then
 
 
+class UnplacedNode(Struct, frozen=True, kw_only=True):
+    """An UnplacedNode is a live node on no known machine: what it says about its machine."""
+
+    since: float  # when a report first showed it
+    node_type: str = ""
+    cloud_id: CloudId | None = None  # None: none, or that of another node
+    ip: str = ""
+    unreported: tuple[float, float] | None = None  # the first and the newest report without it
+
+
 class Memory(Struct, frozen=True, kw_only=True):
     """A Memory is what planning carries from tick to tick besides the instances."""
 
@@ -89,6 +99,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
     ended_machines: Mapping[str, float] = field(default_factory=dict)
+    # Serving records whose nodes the reports lack. Value: the first and the newest of these reports.
+    unreported: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    unplaced_nodes: Mapping[str, UnplacedNode] = field(default_factory=dict)
     # When a list was last read that lacked a machine which may be gone: nobody has looked since.
     listed_at: float | None = None
     # Types whose machines could not grow lately: new ones are planned as they are bought. Value: until when.

@@ -7,7 +7,7 @@ the loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -32,12 +32,20 @@ from muster.cluster.model import (
     StatusChange,
     StopCause,
 )
-from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict
+from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict, base_id
 from muster.cluster.planner.moves import ConsolidationPlan, with_consolidation
 from muster.cluster.planner.offers import NEVER, after_ends, left_of, lost_work_s, offer_states, risks
 from muster.cluster.planner.pack import pack
 from muster.cluster.planner.request import OfferState, Packing, PackRequest, Removal
-from muster.cluster.snapshot import BudgetPeriod, Memory, Quarantined, Snapshot, TypeHealth, WithoutDrivers
+from muster.cluster.snapshot import (
+    BudgetPeriod,
+    Memory,
+    Quarantined,
+    Snapshot,
+    TypeHealth,
+    UnplacedNode,
+    WithoutDrivers,
+)
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
 _STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
@@ -84,6 +92,8 @@ class Decided(Struct):
     health: dict[str, TypeHealth]
     ended_nodes: dict[str, float]
     ended_machines: dict[str, float]
+    unreported: Mapping[str, tuple[float, float]]
+    unplaced_nodes: Mapping[str, UnplacedNode]
     ungrowing: dict[str, float]
     listed_at: float | None
     without_drivers: WithoutDrivers
@@ -114,6 +124,8 @@ def decided_before(snapshot: Snapshot) -> Decided:
         health=dict(memory.health),
         ended_nodes=dict(memory.ended_nodes),
         ended_machines=dict(memory.ended_machines),
+        unreported=memory.unreported,
+        unplaced_nodes=memory.unplaced_nodes,
         ungrowing={name: until for name, until in memory.ungrowing.items() if until > snapshot.now},
         listed_at=memory.listed_at,
         without_drivers=memory.without_drivers,
@@ -143,7 +155,8 @@ class Draft:
         if self.spec is not snapshot.spec:
             self.quarantine("offers", _OFFERS_UNUSED)
         self._fresh = 0
-        self.unplaced: list[NodeReport] | None = None  # live nodes of no known machine; None: not worked out
+        self._unplaced: Mapping[str, UnplacedNode] | None = None  # None: not worked out
+        self._grace_s = self.spec.timeouts.listing_grace_s
         self._by_state: dict[InstanceState, dict[InstanceId, None]] = {state: {} for state in InstanceState}
         self._listed: dict[InstanceState, list[Instance]] = {}  # answers of `in_state` that still hold
         self._own: dict[InstanceId, Instance] | None = None  # `instances`, once this draft has changed them
@@ -215,18 +228,84 @@ class Draft:
 
         Such a node lacks its machine's id, or has another one, and is not taken for the answer to a request.
         """
-        if self.unplaced is None:
+        cloud = self.snapshot.cloud or {}
+        return any(
+            _may_be_on(node, instance, cloud) and not self._was_elsewhere(node, instance, cloud)
+            for node in self.unplaced.values()
+        )
+
+    @property
+    def unplaced(self) -> Mapping[str, UnplacedNode]:
+        """Returns the live nodes that are on no known machine, also those of unusable rows.
+
+        One that this report lacks counts for a grace. A cloud id that a placed node has, too, is that node's:
+        an image was made of a running machine.
+        """
+        if self._unplaced is None:
             known = (i for i in self.instances.values() if i.launch_request_id or not i.provisional)
             placed = {i.node_id for i in known if i.node_id}
-            nodes = self.snapshot.runtime.nodes if self.snapshot.runtime else ()  # unusable reports too
-            self.unplaced = [n for n in nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
-        return any(_may_be_on(node, instance, self.snapshot.cloud or {}) for node in self.unplaced)
+            self._unplaced = self._find_unplaced(placed)
+        return self._unplaced
+
+    def _find_unplaced(self, placed: Collection[str]) -> Mapping[str, UnplacedNode]:
+        runtime, before = self.snapshot.runtime, self.decided.unplaced_nodes
+        if runtime is None:
+            return before
+        left = [n for n in runtime.nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
+        claimed = {n.cloud_id for n in runtime.nodes if n.node_id in placed} if left else set()
+        found = {
+            n.node_id: UnplacedNode(
+                since=before[n.node_id].since if n.node_id in before else self.now,
+                node_type=n.node_type,
+                cloud_id=None if n.cloud_id in claimed else n.cloud_id,
+                ip=n.ip,
+            )
+            for n in left
+        }
+        reported = {n.node_id for n in runtime.nodes} if before else set()
+        for name, node in before.items():
+            since = self.unreported_since(node.unreported)
+            if name not in reported and name not in placed and self.now - since <= self._grace_s:
+                found[name] = replace(node, unreported=(since, self.now))
+        return found
+
+    def note_unplaced(self, is_complete: bool) -> None:
+        """Works out again which nodes are left, now that records have got theirs."""
+        self._unplaced = None
+        if is_complete:
+            self.decided.unplaced_nodes = self.unplaced
+
+    def unreported_since(self, known: tuple[float, float] | None) -> float:
+        """Returns since when reports lack something; `known` are the first and the newest one that did.
+
+        Of the time between two reports at most the grace counts: nobody looked, and the clock may be wrong.
+        """
+        since, looked_at = known or (self.now, self.now)
+        return since + max(0.0, self.now - looked_at - self._grace_s)
+
+    def _was_elsewhere(
+        self, node: UnplacedNode, instance: Instance, cloud: Mapping[CloudId, CloudInstance]
+    ) -> bool:
+        """Returns whether the node was there next to the record's own node, or before its machine was.
+
+        A machine has one node at a time; the end of the one before may be noticed a little later.
+        """
+        if instance.node_id:
+            ended = self.decided.unreported.get(instance.instance_id)
+            ended_at = max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
+            return (ended[0] if ended else ended_at) - node.since > self._grace_s
+        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+        tag = base_id(machine.request_id) if machine is not None and machine.request_id else None
+        asked = instance.entered(InstanceState.REQUESTED)
+        return bool(asked) and tag == instance.launch_request_id and node.since < asked[0]
 
     def may_be_restarted(self, instance: Instance) -> bool:
         """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
         if self.snapshot.runtime is None:
             return instance.since < self.now  # it was kept by an earlier tick
-        return instance.stop_cause is None and self.may_work_unseen(instance)
+        # A machine that is stopped for maintenance comes back, and its node with it.
+        may_return = instance.stop_cause in (None, StopCause.NOTICE)
+        return may_return and self.may_work_unseen(instance)
 
     def restartable(self) -> list[Instance]:
         """Returns the records of our machines that are kept without a node: they may serve again."""
@@ -319,6 +398,8 @@ class Draft:
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.decided.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 ended_machines=self.decided.ended_machines,
+                unreported=self.decided.unreported,
+                unplaced_nodes=self.decided.unplaced_nodes,
                 listed_at=self.decided.listed_at,
                 ungrowing=self.decided.ungrowing,
                 without_drivers=self.decided.without_drivers,
@@ -375,7 +456,7 @@ def _dated(verdict: Verdict, since: Mapping[str, float], now: float) -> Verdict:
     return replace(verdict, since=since.get(_verdict_key(verdict), now))
 
 
-def _may_be_on(node: NodeReport, instance: Instance, cloud: Mapping[CloudId, CloudInstance]) -> bool:
+def _may_be_on(node: UnplacedNode, instance: Instance, cloud: Mapping[CloudId, CloudInstance]) -> bool:
     """Two of three things speak for another machine: the node's id, its ip, and that it has no type."""
     if node.cloud_id and (node.cloud_id == instance.cloud_id or node.cloud_id in cloud):
         return node.cloud_id == instance.cloud_id

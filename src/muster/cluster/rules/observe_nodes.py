@@ -47,8 +47,7 @@ def observe_nodes(draft: Draft) -> None:
     _meet_strangers(draft, strangers)
     _note_install_failures(draft)  # after the nodes: a node that runs was installed
     _note_stop_failures(draft)
-    _note_missing(draft, listed, unclear)
-    draft.unplaced = None  # records have got their nodes
+    draft.note_unplaced(_note_missing(draft, listed, unclear))
 
 
 def _readable(
@@ -339,22 +338,38 @@ def _note_install_failures(draft: Draft) -> None:
             draft.move(instance, _S.RAY_INSTALL_FAILED, failure.message)
 
 
-def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[CloudId | None]) -> None:
-    """A worker whose node is no longer listed has lost it. The head's may be late after a restart.
+def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[CloudId | None]) -> bool:
+    """A record whose node the reports lack for longer than a grace has lost it.
 
-    A node that is listed with unusable data is not missing: it may be working. A report without the head's
-    own node is incomplete (the runtime has just restarted): nothing is concluded from what it lacks.
+    A node that is listed with unusable data is not missing: it may be working. A report without any head's
+    node is incomplete (the runtime has just restarted): nothing is concluded from what it lacks. One with
+    another head's node shows that the head was replaced, whatever the provider still lists.
     """
     serving = draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
     missing = [instance for instance in serving if instance.node_id not in listed]
-    if any(is_head(i) and i.state is _S.RAY_RUNNING for i in missing):
+    is_headless = any(is_head(i) and i.state is _S.RAY_RUNNING for i in missing)
+    if is_headless and not any(n.is_head and n.status is not NodeStatus.DEAD for n in draft.nodes.values()):
         draft.quarantine("runtime", "the report lacks the head's own node, so no node counts as missing")
-        return
+        return False
+    before = draft.decided.unreported
+    stopped = {i.instance_id for i in draft.in_state(_S.RAY_STOPPED)} if before else set()
+    unreported = {name: times for name, times in before.items() if name in stopped}
     for instance in missing:
-        if instance.cloud_id not in unclear and not is_head(instance):
-            if not instance.node_id:
-                draft.quarantine(
-                    f"record {instance.instance_id}",
-                    f"{instance.state.name} without a node id, and no node is on its machine",
-                )
-            draft.move(instance, _S.RAY_STOPPED, _lost(instance, "the runtime no longer lists its node"))
+        if instance.cloud_id in unclear:
+            continue
+        since = draft.unreported_since(before.get(instance.instance_id))
+        unreported[instance.instance_id] = (since, draft.now)
+        if draft.now - since > draft.spec.timeouts.listing_grace_s or not instance.node_id:
+            _give_up_node(draft, instance)
+    draft.decided.unreported = unreported
+    return True
+
+
+def _give_up_node(draft: Draft, instance: Instance) -> None:
+    if not instance.node_id:
+        draft.quarantine(
+            f"record {instance.instance_id}",
+            f"{instance.state.name} without a node id, and no node is on its machine",
+        )
+    lost = "another node is the head now" if is_head(instance) else "the runtime no longer lists its node"
+    draft.move(instance, _S.RAY_STOPPED, _lost(instance, lost))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from muster import errors
 from muster.base.ids import CloudId, RequestId
 from muster.base.rng import Stream
@@ -127,6 +129,9 @@ class SimCloud(CloudProvider):
         for cloud_id, (until, ghost) in self._ghosts.items():
             if now < until:
                 shown[cloud_id] = ghost
+        if shown and faults.hit("list_twice"):
+            twin = shown[faults.stream("list_twice").choice(sorted(shown))]
+            shown[CloudId(f"{twin.cloud_id}-2")] = replace(twin, cloud_id=CloudId(f"{twin.cloud_id}-2"))
         return shown
 
     @crash_point("cloud.launch")
@@ -193,10 +198,12 @@ class SimCloud(CloudProvider):
         self._sold_out_until[name] = self._world.time + for_s
 
     def end_shortages(self) -> None:
-        """Ends every shortage: everything can be bought again."""
+        """Ends every shortage: everything can be bought again, and wrong tags are set right."""
         self._sold_out_until.clear()
         self.sells.capacity.clear()
         self.sells.quota = None
+        for machine in self.machines.values():
+            machine.listed_type = None
 
     def create(
         self,
@@ -267,6 +274,8 @@ class SimCloud(CloudProvider):
         machine = self.create(node_type, request=request_id, offer=offer)
         if self._faults.hit("list_late"):
             machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
+        if self._faults.hit("type_tag_wrong"):
+            machine.listed_type = self._faults.stream("type_tag_wrong").choice(("", *sorted(self.sells.types)))
         boot_s = self.draw_boot_s()
         if self._faults.hit("joins_first"):
             machine.listed_from = self._world.time + boot_s + self._faults.between("joins_first", 5, 90)

@@ -44,6 +44,7 @@ class CloudMachine:
     listed_from: float = 0.0
     hidden_until: float = 0.0
     listed_until: float = 0.0  # an ended machine may stay on the list for a while
+    listed_type: str | None = None  # a type that it is listed with instead of its own
 
     @property
     def ip(self) -> str:
@@ -72,7 +73,7 @@ class CloudMachine:
         offer = self.offer if self.reports_offer else None
         return CloudInstance(
             cloud_id=self.cloud_id,
-            node_type=self.node_type,
+            node_type=self.node_type if self.listed_type is None else self.listed_type,
             kind=self.kind,
             is_running=self.up and self.exists,
             request_id=self.request_id,
