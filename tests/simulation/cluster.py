@@ -195,7 +195,7 @@ class FaultyCluster(SimulatedCluster):
         self._start_head()
 
     def replace_head(self, old_listed_s: float) -> None:
-        """Ends the head's machine and every node; a new head has the same ledger. The old one stays listed."""
+        """Ends the head's machine, which stays listed, and every node; a new head has the same ledger."""
         self.runtime.forget_nodes()
         for machine in self.cloud.alive():
             if machine.kind is NodeKind.HEAD:

@@ -14,12 +14,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from muster.base.ids import CloudId, InstanceId
+from muster.base.ids import InstanceId
 from muster.cluster.budget import budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
+from muster.cluster.identity import may_be_on, was_elsewhere
 from muster.cluster.model import (
-    CloudInstance,
     ClusterSpec,
     InstallFailure,
     Instance,
@@ -32,7 +32,7 @@ from muster.cluster.model import (
     StatusChange,
     StopCause,
 )
-from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict, base_id
+from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict
 from muster.cluster.planner.moves import ConsolidationPlan, with_consolidation
 from muster.cluster.planner.offers import NEVER, after_ends, left_of, lost_work_s, offer_states, risks
 from muster.cluster.planner.pack import pack
@@ -155,6 +155,7 @@ class Draft:
         if self.spec is not snapshot.spec:
             self.quarantine("offers", _OFFERS_UNUSED)
         self._fresh = 0
+        self.unusable = 0  # listed machines of ours that have no type
         self._unplaced: Mapping[str, UnplacedNode] | None = None  # None: not worked out
         self._grace_s = self.spec.timeouts.listing_grace_s
         self._by_state: dict[InstanceState, dict[InstanceId, None]] = {state: {} for state in InstanceState}
@@ -228,10 +229,16 @@ class Draft:
 
         Such a node lacks its machine's id, or has another one, and is not taken for the answer to a request.
         """
-        cloud = self.snapshot.cloud or {}
+        nodes, cloud = self.unplaced, self.snapshot.cloud or {}
+        if not nodes:
+            return False
+        ended = self.decided.unreported.get(instance.instance_id)
+        stopped_at = max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
+        lost_at = ended[0] if ended else stopped_at
         return any(
-            _may_be_on(node, instance, cloud) and not self._was_elsewhere(node, instance, cloud)
-            for node in self.unplaced.values()
+            may_be_on(node, instance, cloud)
+            and not was_elsewhere(node, instance, cloud, lost_at, self._grace_s)
+            for node in nodes.values()
         )
 
     @property
@@ -253,7 +260,7 @@ class Draft:
             return before
         left = [n for n in runtime.nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
         claimed = {n.cloud_id for n in runtime.nodes if n.node_id in placed} if left else set()
-        found = {
+        found: dict[str, UnplacedNode] = {
             n.node_id: UnplacedNode(
                 since=before[n.node_id].since if n.node_id in before else self.now,
                 node_type=n.node_type,
@@ -282,22 +289,6 @@ class Draft:
         """
         since, looked_at = known or (self.now, self.now)
         return since + max(0.0, self.now - looked_at - self._grace_s)
-
-    def _was_elsewhere(
-        self, node: UnplacedNode, instance: Instance, cloud: Mapping[CloudId, CloudInstance]
-    ) -> bool:
-        """Returns whether the node was there next to the record's own node, or before its machine was.
-
-        A machine has one node at a time; the end of the one before may be noticed a little later.
-        """
-        if instance.node_id:
-            ended = self.decided.unreported.get(instance.instance_id)
-            ended_at = max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
-            return (ended[0] if ended else ended_at) - node.since > self._grace_s
-        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        tag = base_id(machine.request_id) if machine is not None and machine.request_id else None
-        asked = instance.entered(InstanceState.REQUESTED)
-        return bool(asked) and tag == instance.launch_request_id and node.since < asked[0]
 
     def may_be_restarted(self, instance: Instance) -> bool:
         """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
@@ -454,16 +445,6 @@ def _dated(verdict: Verdict, since: Mapping[str, float], now: float) -> Verdict:
     if verdict.reason is Reason.PLACED:
         return verdict  # changes with every task: not worth remembering
     return replace(verdict, since=since.get(_verdict_key(verdict), now))
-
-
-def _may_be_on(node: UnplacedNode, instance: Instance, cloud: Mapping[CloudId, CloudInstance]) -> bool:
-    """Two of three things speak for another machine: the node's id, its ip, and that it has no type."""
-    if node.cloud_id and (node.cloud_id == instance.cloud_id or node.cloud_id in cloud):
-        return node.cloud_id == instance.cloud_id
-    machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-    ip = (machine.internal_ip if machine else "") or instance.internal_ip
-    doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
-    return node.node_type in ("", instance.node_type) and doubts < 2
 
 
 def is_head(instance: Instance) -> bool:

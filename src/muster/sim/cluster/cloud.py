@@ -23,6 +23,7 @@ from muster.cluster.model import (
     TerminateFailure,
     health_key,
 )
+from muster.cluster.plan import base_id
 from muster.cluster.ports import CloudProvider
 from muster.cluster.snapshot import ProviderTraits
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
@@ -275,12 +276,23 @@ class SimCloud(CloudProvider):
         if self._faults.hit("list_late"):
             machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
         if self._faults.hit("type_tag_wrong"):
-            machine.listed_type = self._faults.stream("type_tag_wrong").choice(("", *sorted(self.sells.types)))
+            machine.listed_type = self._wrong_type(request_id)
         boot_s = self.draw_boot_s()
         if self._faults.hit("joins_first"):
             machine.listed_from = self._world.time + boot_s + self._faults.between("joins_first", 5, 90)
         self.boot(machine, boot_s)
         return machine
+
+    def _wrong_type(self, request_id: RequestId | None) -> str:
+        """Draws the type that a machine is listed with; another one of the same call cannot be noticed."""
+        calls = (
+            call
+            for call in self.launch_calls
+            if request_id and base_id(call.request_id) == base_id(request_id)
+        )
+        asked = {name for call in calls for name in call.shape}
+        wrong = ("", "renamed", *sorted(self.sells.types.keys() - asked))
+        return self._faults.stream("type_tag_wrong").choice(wrong)
 
     def draw_boot_s(self) -> float:
         """Draws how long the next machine takes from its purchase to its node."""
