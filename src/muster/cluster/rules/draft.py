@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.ids import InstanceId
-from muster.cluster.budget import budget_state, period_at
+from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
 from muster.cluster.identity import may_be_on, was_elsewhere
@@ -147,9 +147,7 @@ class Draft:
         self.nodes: Mapping[str, NodeReport] = {}  # readable node reports by node id; filled by observe_nodes
         self.planned = Planned()
         self.boot_s = boot_time(snapshot.memory.boot_s, self.spec)
-        self.budget = budget_state(
-            self.spec, snapshot.instances.values(), snapshot.memory, self.now, self.boot_s
-        )
+        self._budget: BudgetState | None = None  # None: not worked out
         self._risks: Mapping[str, float] | None = None
         self.decided = decided_before(snapshot)
         if self.spec is not snapshot.spec:
@@ -174,7 +172,7 @@ class Draft:
         twin.planned = copy(self.planned)
         twin._own = None  # records are copied at the first change: most rules change none
         twin.decided, twin._listed = self.decided.copied(), dict(self._listed)
-        twin.budget = None if self.budget is None else replace(self.budget)
+        twin._budget = None if self._budget is None else replace(self._budget)
         return twin
 
     def _owned(self) -> dict[InstanceId, Instance]:
@@ -206,6 +204,18 @@ class Draft:
         stopping = self.in_state(InstanceState.RAY_STOP_REQUESTED)
         idle = (i for i in stopping if i.stop_cause in (None, StopCause.IDLE))
         return [*ours, *idle, *self.restartable(), *self.in_state(InstanceState.REQUESTED)]
+
+    @property
+    def budget(self) -> BudgetState | None:
+        """Returns what is left of the budget; worked out once what the tick found is among the records."""
+        if self._budget is None:
+            records, memory = self.instances.values(), self.snapshot.memory
+            state = budget_state(self.spec, records, memory, self.now, self.boot_s)
+            if state is not None and self.unusable:  # nobody knows what they cost: at most the dearest type
+                prices = (known.price_per_hour or 0.0 for known in self.spec.node_types)
+                state.per_hour += self.unusable * max(prices, default=0.0)
+            self._budget = state
+        return self._budget
 
     @property
     def risks(self) -> Mapping[str, float]:
