@@ -192,6 +192,7 @@ class FaultyCluster(SimulatedCluster):
         self._open_store = lambda: older
         self.restored_at.append(self.world.time)
         self.controller = None
+        self.boots += 1
         self._start_head()
 
     def replace_head(self, old_listed_s: float) -> None:
@@ -202,6 +203,7 @@ class FaultyCluster(SimulatedCluster):
                 self.cloud.end(machine, "lost")
                 machine.listed_until = self.world.time + old_listed_s
         self.controller = None
+        self.boots += 1
         self._start_head()
 
     def _note_clock(self) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.simulation.checkers import Check
-from tests.simulation.cluster import FaultyCluster
+from tests.simulation.cluster import CLOCK_PRECISION_S, FaultyCluster
 
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.cost import spend_so_far
@@ -29,7 +29,7 @@ _STAYING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
 
 def money_checks() -> tuple[Check, ...]:
     """Returns every property about money, for one run."""
-    return SpendAddsUp(), PurchasesAreExplained(), launches_take_the_cheapest_offer
+    return SpendAddsUp(), SpendFollowsTrueTime(), PurchasesAreExplained(), launches_take_the_cheapest_offer
 
 
 def launches_take_the_cheapest_offer(cluster: FaultyCluster) -> Iterator[str]:
@@ -307,6 +307,8 @@ class SpendAddsUp:
         if report is None:
             return  # its node may live: without a report no machine is taken for gone
         live = [node for node in report.nodes if node.status is not NodeStatus.DEAD]
+        if not any(node.is_head for node in live):
+            return  # the runtime has just started: a report without the head's own node shows who is back
         if any(node.cloud_id not in cluster.cloud.machines for node in live):
             self._missed.clear()  # it may run on any machine, as far as anyone can see
             return
@@ -358,12 +360,55 @@ class SpendAddsUp:
             yield f"{machine.cloud_id}: closed {now - due:g} s too late after its end"
 
 
+class SpendFollowsTrueTime:
+    """SpendFollowsTrueTime checks that no clock that was set makes machines cost more than they do.
+
+    Only the first look of a new head, on another boot, may charge time that has not passed: an hour at most.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[InstanceId, float] = {}  # true times
+        self._ended: dict[InstanceId, float] = {}
+        self._allowed, self._boots = 0.0, 1
+
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
+        now, records = cluster.world.time, cluster.store.records.values()
+        for record in records:
+            if _begun(record) is not None:
+                self._begun.setdefault(record.instance_id, now)
+            if record.state is _S.TERMINATED:
+                self._ended.setdefault(record.instance_id, now)
+        plan = cluster.store.committed
+        if plan is None:
+            return
+        if cluster.boots != self._boots:  # whatever has not ended long ago was there when the head was lost
+            recent = (i for i in records if self._ended.get(i.instance_id, now) == now)
+            hourly = sum(_price_of_an_hour(i) for i in recent if _begun(i) is not None)
+            self._allowed += hourly * (cluster.boots - self._boots)
+            self._boots = cluster.boots
+        due = sum(self._true_cost(record, now) for record in records if _begun(record) is not None)
+        spent = spend_so_far(cluster.store.live.values(), plan.memory, plan.at)
+        if spent > due + self._allowed + CENT_FRACTION:
+            yield f"${spent:.4f} are charged for machines that have cost ${due:.4f}"
+
+    def _true_cost(self, record: Instance, now: float) -> float:
+        begun = self._begun[record.instance_id]
+        used_s = self._ended.get(record.instance_id, now) - begun + CLOCK_PRECISION_S
+        return _paid_s(record.offer, used_s) * (record.price_per_hour or 0.0) / 3600
+
+
+def _price_of_an_hour(record: Instance) -> float:
+    """Returns what an hour more may cost: with what is left of the step that it ends in."""
+    step_s = record.offer.billing_granularity_s if record.offer is not None else 0.0
+    return (record.price_per_hour or 0.0) * (1.0 + step_s / 3600.0)
+
+
 def _total(cluster: FaultyCluster) -> Iterator[str]:
     """The spend of the ledger is the sum over all records ever, each counted once."""
     plan = cluster.store.committed
     if plan is None:
         return
-    recorded = spend_so_far(cluster.store.live.values(), plan.memory, plan.at)
+    recorded = spend_so_far(cluster.store.live.values(), plan.memory, plan.at) + plan.memory.uncharged
     due = sum(_cost(record, plan.at) for record in cluster.store.records.values())
     if abs(recorded - due) > CENT_FRACTION:
         yield f"the ledger has ${recorded:.5f} as spent, its records sum up to ${due:.5f}"

@@ -9,10 +9,11 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from muster.base.ambient import Ambient
-from muster.base.clock import SteadyClock
+from muster.base.clock import Boot, BootMark, SteadyClock
 from muster.base.forecast import Forecast, fault_of, in_time_of
 from muster.base.ids import CloudId
 from muster.base.untrusted import call_safely, describe, error_text
+from muster.cluster.cost import MOST_CHARGED_S, unseen_s
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -86,6 +87,7 @@ class Observer:
         self._ambient = ambient
         self._inbox = inbox
         self._clock: SteadyClock | None = None
+        self._unseen_s = 0.0
         self._notes: list[Quarantined] = []
         self._spec = ClusterSpec()
         self._traits = ProviderTraits()
@@ -98,10 +100,12 @@ class Observer:
         self.errors = PortErrors()
         ledger = self._ports.store.load()
         self._inbox.resolve_offer(ledger.version)
-        if self._clock is None:
-            self._clock = SteadyClock(self._ambient.clock, floor=ledger.newest_at)
-        now = self._clock.now()
         self._notes = list(ledger.damaged)
+        if self._clock is None:
+            self._clock = self._start_clock(ledger)
+        now, boot = self._clock.now(), self._ambient.boot
+        if _is_of(ledger.memory.clock, boot):
+            self._unseen_s = 0.0  # what the first look found is written down
         self._poll_failures()
         snapshot = Snapshot(
             tick_id=self._ambient.ids.fresh("t"),
@@ -120,6 +124,8 @@ class Observer:
             forecasts=self._read_forecasts(now),
             traits=self._read_traits(),
             memory=ledger.memory,
+            clock=None if boot is None else BootMark(boot.boot_id, boot.elapsed(), now),
+            unseen_s=self._unseen_s,
             recent_failures=ledger.recent_failures,
             quarantined=tuple(self._notes),
             unheard_terminates=frozenset(
@@ -127,6 +133,27 @@ class Observer:
             ),
         )
         return snapshot, ledger
+
+    def _start_clock(self, ledger: Ledger) -> SteadyClock:
+        """Starts the steady clock where that of the process before is by now, if the boot is the same.
+
+        On another boot only the wall clock shows how much time has passed, and it may be wrong: what is more
+        than a reboot takes is not charged.
+        """
+        boot, wall = self._ambient.boot, self._ambient.clock.now()
+        clock = SteadyClock(self._ambient.clock, ledger.newest_at, boot, ledger.memory.clock)
+        passed_s = clock.now() - ledger.newest_at
+        if boot is None or not ledger.newest_at or _is_of(ledger.memory.clock, boot):
+            ahead_h = (wall - clock.now()) / 3600.0
+            if abs(ahead_h) > 1.0:
+                self._note(
+                    "clock", f"it is {ahead_h:+.1f} h off muster's time, which follows it after a reboot"
+                )
+        elif passed_s > MOST_CHARGED_S:
+            self._unseen_s = unseen_s(passed_s)
+            text = f"{passed_s / 3600.0:.1f} h have passed by the clock of another boot of the head"
+            self._note("clock", f"{text}: machines are charged for {MOST_CHARGED_S / 3600.0:g} h of them")
+        return clock
 
     def _ask(self, source: str, question: Callable[[], T]) -> T | None:
         try:
@@ -272,6 +299,10 @@ class Observer:
 
 
 MOST_SKEW_S = 30.0  # by which the clocks of tuner and head may differ
+
+
+def _is_of(mark: BootMark | None, boot: Boot | None) -> bool:
+    return mark is not None and boot is not None and mark.boot_id == boot.boot_id
 
 
 def _untimely(forecast: Forecast, now: float) -> str:

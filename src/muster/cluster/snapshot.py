@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from muster.base.clock import BootMark
 from muster.base.forecast import Forecast
 from muster.base.ids import CloudId, InstanceId
 from muster.cluster.model import (
@@ -115,6 +116,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     boot_s: Mapping[str, float] = field(default_factory=dict)
     pools: Mapping[str, PoolRecord] = field(default_factory=dict)  # key: `model.health_key`
     budget_period: BudgetPeriod = BudgetPeriod()
+    clock: BootMark | None = None  # the steady clock at some moment of the newest boot, at most an hour ago
+    uncharged: float = 0.0  # $ of time that passed by the wall clock of a new boot alone; not in the spend
     # Since when each verdict holds: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 
@@ -149,6 +152,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     forecasts: tuple[Forecast, ...] = ()  # of tuners, in the snapshot's time; only those that hold now
     traits: ProviderTraits = ProviderTraits()
     memory: Memory = Memory()
+    clock: BootMark | None = None  # the steady clock now
+    unseen_s: float = 0.0  # of the time since the last look, what only a new boot's wall clock shows
     recent_failures: tuple[FailedLaunch, ...] = ()
     quarantined: tuple[Quarantined, ...] = ()
     # Records whose terminate is still in the outbox: the provider may not have heard of it.

@@ -14,9 +14,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from muster.base.clock import BootMark
 from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
-from muster.cluster.cost import cost_of, spend_so_far
+from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
 from muster.cluster.identity import may_be_on, was_elsewhere
 from muster.cluster.model import (
@@ -148,6 +149,8 @@ class Draft:
         self.planned = Planned()
         self.boot_s = boot_time(snapshot.memory.boot_s, self.spec)
         self._budget: BudgetState | None = None  # None: not worked out
+        unseen_cost = uncharged(snapshot.instances.values(), snapshot.now, snapshot.unseen_s)
+        self.uncharged = snapshot.memory.uncharged + unseen_cost
         self._risks: Mapping[str, float] | None = None
         self.decided = decided_before(snapshot)
         if self.spec is not snapshot.spec:
@@ -209,7 +212,8 @@ class Draft:
     def budget(self) -> BudgetState | None:
         """Returns what is left of the budget; worked out once what the tick found is among the records."""
         if self._budget is None:
-            records, memory = self.instances.values(), self.snapshot.memory
+            records = self.instances.values()
+            memory = replace(self.snapshot.memory, uncharged=self.uncharged)
             state = budget_state(self.spec, records, memory, self.now, self.boot_s)
             if state is not None and self.unusable:  # nobody knows what they cost: at most the dearest type
                 prices = (known.price_per_hour or 0.0 for known in self.spec.node_types)
@@ -409,6 +413,8 @@ class Draft:
                 boot_s=learned_boots(self.snapshot.memory.boot_s, self.decided.changed.values()),
                 pools=after_ends(self.snapshot.memory.pools, ended, self.now),
                 budget_period=self._budget_period(),
+                clock=_newer_mark(self.snapshot.memory.clock, self.snapshot.clock),
+                uncharged=self.uncharged,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
         )
@@ -417,9 +423,9 @@ class Draft:
         memory, budget = self.snapshot.memory, self.spec.budget
         if budget is None:
             return memory.budget_period
-        return period_at(
-            budget, memory, spend_so_far(self.snapshot.instances.values(), memory, self.now), self.now
-        )
+        memory = replace(memory, uncharged=self.uncharged)
+        spent = spend_so_far(self.snapshot.instances.values(), memory, self.now)
+        return period_at(budget, memory, spent, self.now)
 
     def _put(self, instance: Instance, previous: InstanceState | None) -> Instance:
         records = self._owned()
@@ -438,6 +444,16 @@ class Draft:
             return {}
         price = known.price_per_hour if offer is None else offer.price_per_hour
         return {"price_per_hour": price, "launch_hash": known.launch_hash, "offer": offer}
+
+
+MARKED_EVERY_S = 3600.0
+
+
+def _newer_mark(known: BootMark | None, now: BootMark | None) -> BootMark | None:
+    """Returns the mark to remember: another boot's at once, one of the same boot rarely."""
+    if known is None or now is None or known.boot_id != now.boot_id:
+        return now or known
+    return now if now.at - known.at >= MARKED_EVERY_S else known
 
 
 def _without_offers(spec: ClusterSpec) -> ClusterSpec:
