@@ -146,13 +146,19 @@ def no_machine_has_two_owners(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def no_machine_is_forgotten(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that every existing machine in a committed listing has an owner."""
-    if cluster.store.committed is None or cluster.cloud.listed is None:
+    """Checks that every existing machine in a committed listing has an owner.
+
+    One that is listed without its type, for no request that is known, cannot be used: it is reported.
+    """
+    plan = cluster.store.committed
+    if plan is None or cluster.cloud.listed is None:
         return
     owned = {i.cloud_id for i in cluster.store.live.values() if i.state in ON_CLOUD}
-    for cloud_id in cluster.cloud.listed:
+    noted = {note.source.removeprefix("machine ") for note in plan.quarantined}
+    for cloud_id, shown in cluster.cloud.listed.items():
         machine = cluster.cloud.machines.get(cloud_id)
-        if machine is not None and machine.exists and cloud_id not in owned:
+        is_reported = not shown.node_type and cloud_id in noted
+        if machine is not None and machine.exists and cloud_id not in owned and not is_reported:
             yield f"machine {cloud_id} ({machine.node_type}) is listed and has no owner"
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.simulation.checkers import Check
-from tests.simulation.cluster import CLOCK_PRECISION_S, FaultyCluster
+from tests.simulation.cluster import CLOCK_PRECISION_S, KEPT_COPIES, FaultyCluster
 
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.cost import spend_so_far
@@ -370,22 +370,27 @@ class SpendFollowsTrueTime:
         self._begun: dict[InstanceId, float] = {}  # true times
         self._ended: dict[InstanceId, float] = {}
         self._allowed, self._boots = 0.0, 1
+        self._looked_at = 0.0  # a tick may take some time: what begins in it begins after this
 
     def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         now, records = cluster.world.time, cluster.store.records.values()
+        if cluster.boots != self._boots:  # an older ledger has forgotten how some records ended since
+            recent_s = KEPT_COPIES * cluster.options.tick_s
+            self._ended = {name: at for name, at in self._ended.items() if now - at > recent_s}
         for record in records:
             if _begun(record) is not None:
-                self._begun.setdefault(record.instance_id, now)
+                self._begun.setdefault(record.instance_id, self._looked_at)
             if record.state is _S.TERMINATED:
                 self._ended.setdefault(record.instance_id, now)
-        plan = cluster.store.committed
-        if plan is None:
-            return
-        if cluster.boots != self._boots:  # whatever has not ended long ago was there when the head was lost
+        self._looked_at = now
+        if cluster.boots != self._boots:
             recent = (i for i in records if self._ended.get(i.instance_id, now) == now)
             hourly = sum(_price_of_an_hour(i) for i in recent if _begun(i) is not None)
             self._allowed += hourly * (cluster.boots - self._boots)
             self._boots = cluster.boots
+        plan = cluster.store.committed
+        if plan is None:
+            return
         due = sum(self._true_cost(record, now) for record in records if _begun(record) is not None)
         spent = spend_so_far(cluster.store.live.values(), plan.memory, plan.at)
         if spent > due + self._allowed + CENT_FRACTION:

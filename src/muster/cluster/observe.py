@@ -21,6 +21,7 @@ from muster.cluster.model import (
     InstallFailure,
     LaunchFailure,
     NodeKind,
+    NodeReport,
     Notice,
     ResizeFailure,
     RuntimeReport,
@@ -37,6 +38,7 @@ _FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure, Resi
 
 
 Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure | ResizeFailure
+C = TypeVar("C", bound=CloudInstance | NodeReport | Notice | TerminateFailure | ResizeFailure)
 F = TypeVar("F", LaunchFailure, TerminateFailure, DrainFailure, InstallFailure, ResizeFailure)
 
 
@@ -79,11 +81,38 @@ class FailureInbox:
         self._offered = None
 
 
+class CloudIds:
+    """CloudIds are what the ledger calls machines, where a provider spells their ids in different ways.
+
+    The observer folds what it reads; the executor passes ids on as the provider listed them last.
+    """
+
+    def __init__(self) -> None:
+        self.ignore_case = False
+        self._spelled: dict[CloudId, CloudId] = {}
+
+    def fold(self, given: C) -> C:
+        """Returns a machine, node, notice or failure with the id that the ledger has."""
+        if not self.ignore_case or given.cloud_id is None:
+            return given
+        return replace(given, cloud_id=CloudId(given.cloud_id.lower()))
+
+    def note(self, listed: Iterable[CloudId]) -> None:
+        if self.ignore_case:
+            self._spelled |= {CloudId(name.lower()): name for name in listed}
+
+    def spell(self, cloud_id: CloudId) -> CloudId:
+        return self._spelled.get(cloud_id, cloud_id)
+
+
 class Observer:
     """An Observer reads the world once per call. It keeps only what identifies an outdated report."""
 
-    def __init__(self, ports: Ports, ambient: Ambient, inbox: FailureInbox) -> None:
+    def __init__(
+        self, ports: Ports, ambient: Ambient, inbox: FailureInbox, ids: CloudIds | None = None
+    ) -> None:
         self._ports = ports
+        self._ids = ids or CloudIds()
         self._ambient = ambient
         self._inbox = inbox
         self._clock: SteadyClock | None = None
@@ -106,6 +135,8 @@ class Observer:
         now, boot = self._clock.now(), self._ambient.boot
         if _is_of(ledger.memory.clock, boot):
             self._unseen_s = 0.0  # what the first look found is written down
+        traits = self._read_traits()
+        self._ids.ignore_case = traits.ids_ignore_case
         self._poll_failures()
         snapshot = Snapshot(
             tick_id=self._ambient.ids.fresh("t"),
@@ -122,7 +153,7 @@ class Observer:
             resize_failures=self._inbox.of(ResizeFailure),
             notices=self._read_notices(now),
             forecasts=self._read_forecasts(now),
-            traits=self._read_traits(),
+            traits=traits,
             memory=ledger.memory,
             clock=None if boot is None else BootMark(boot.boot_id, boot.elapsed(), now),
             unseen_s=self._unseen_s,
@@ -199,9 +230,12 @@ class Observer:
             if listed is not None:
                 self._note("provider list", f"not a mapping: {describe(listed)}")
             return None
-        if all(is_sound_machine(key, machine) for key, machine in listed.items()):
+        if not all(is_sound_machine(key, machine) for key, machine in listed.items()):
+            listed = {CloudId(key): self._machine(key, listed[key]) for key in listed if isinstance(key, str)}
+        if not self._ids.ignore_case:
             return listed
-        return {CloudId(key): self._machine(key, listed[key]) for key in listed if isinstance(key, str)}
+        self._ids.note(listed)
+        return {machine.cloud_id: machine for machine in map(self._ids.fold, listed.values())}
 
     def _machine(self, key: str, machine: object) -> CloudInstance:
         """An entry that cannot be read still shows that the machine exists: its record must not end."""
@@ -224,7 +258,10 @@ class Observer:
             self._note(_RUNTIME, f"report {report.version} is older than {self._runtime_version}: ignored")
             return None
         self._runtime_version, self._runtime_at = report.version, now
-        return usable_report(report, self._note)
+        usable = usable_report(report, self._note)
+        if self._ids.ignore_case:
+            usable = replace(usable, nodes=tuple(map(self._ids.fold, usable.nodes)))
+        return usable
 
     def _read_notices(self, now: float) -> tuple[Notice, ...] | None:
         """Notices are by the wall clock; those of the snapshot are in its own time."""
@@ -241,10 +278,11 @@ class Observer:
         return tuple(
             replace(
                 notice,
+                written_at=notice.at,
                 at=None if notice.at is None else notice.at + shift_s,
                 deadline=None if notice.deadline is None else notice.deadline + shift_s,
             )
-            for notice in usable_notices(report.notices, self._note)
+            for notice in map(self._ids.fold, usable_notices(report.notices, self._note))
         )
 
     def _read_forecasts(self, now: float) -> tuple[Forecast, ...]:
@@ -289,7 +327,8 @@ class Observer:
                 else:
                     self._note(source, f"not usable: {describe(failure)}")
         for failure in polled:
-            self._inbox.put(failure)
+            of_machine = failure if isinstance(failure, TerminateFailure | ResizeFailure) else None
+            self._inbox.put(failure if of_machine is None else self._ids.fold(of_machine))
         self.errors = replace(
             self.errors,
             launch=len({failure.request_id for failure in polled if isinstance(failure, LaunchFailure)}),

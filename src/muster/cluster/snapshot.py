@@ -34,6 +34,7 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
     installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
     resizable: bool = False  # can change a machine's size in place, and reports a ResizeStatus of each
     idle_policies: tuple[IdlePolicy, ...] = ()  # what it can do with a cluster that nobody uses
+    ids_ignore_case: bool = False  # it may list one machine as vm-a1 and as VM-A1
     buys_offers: bool = False  # a launch may name the zone and the market
     takes_next_offer: bool = False  # and several offers: machines come from the first that has some
 
@@ -110,6 +111,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     without_drivers: WithoutDrivers = WithoutDrivers()
     # Notices that are known: machine -> what was announced. An entry stays as long as its notice.
     noticed: Mapping[str, NoticeKind] = field(default_factory=dict)
+    # The same notices: when each was written, by the wall clock of then, and when it was first read.
+    noticed_at: Mapping[str, tuple[float | None, float]] = field(default_factory=dict)
     # Until when nodes under notice were told to be empty: machine -> time.
     drained_until: Mapping[str, float] = field(default_factory=dict)
     # How long machines took from the request to a serving node, a moving average by node type.

@@ -99,6 +99,7 @@ class Decided(Struct):
     listed_at: float | None
     without_drivers: WithoutDrivers
     noticed: Mapping[str, NoticeKind]
+    noticed_at: Mapping[str, tuple[float | None, float]]
     drained_until: Mapping[str, float]
     quarantined: list[Quarantined]
     changed: dict[InstanceId, Instance] = {}
@@ -131,6 +132,7 @@ def decided_before(snapshot: Snapshot) -> Decided:
         listed_at=memory.listed_at,
         without_drivers=memory.without_drivers,
         noticed=memory.noticed,
+        noticed_at=memory.noticed_at,
         drained_until=memory.drained_until,
         quarantined=list(snapshot.quarantined),
     )
@@ -409,6 +411,7 @@ class Draft:
                 ungrowing=self.decided.ungrowing,
                 without_drivers=self.decided.without_drivers,
                 noticed=self.decided.noticed,
+                noticed_at=self.decided.noticed_at,
                 drained_until=self.decided.drained_until,
                 boot_s=learned_boots(self.snapshot.memory.boot_s, self.decided.changed.values()),
                 pools=after_ends(self.snapshot.memory.pools, ended, self.now),

@@ -126,7 +126,7 @@ class SimulatedCluster:
         self.runtime = self.runtime_class(self.world, self.crash_points, faults, options.dead_kept_s)
         self.drains = SimDrains(self.world, self.crash_points, faults, self.runtime)
         self.resizer = SimResizer(self.world, self.crash_points, faults, self.runtime)
-        self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.machines.get)
+        self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.find)
         memory = MemoryInstanceStore()
         self._open_store: OpenStore = open_store or (lambda: memory)
         self.store = SimStore(self.crash_points, faults, self._open_store())

@@ -94,7 +94,10 @@ class SimCloud(CloudProvider):
     def traits(self) -> ProviderTraits:
         is_resizable = any(known.resize is not None for known in self.sells.types.values())
         return ProviderTraits(
-            installs_runtime=self.installs_runtime, buys_offers=True, resizable=is_resizable
+            installs_runtime=self.installs_runtime,
+            buys_offers=True,
+            resizable=is_resizable,
+            ids_ignore_case=self.sells.ids_ignore_case,
         )
 
     def reconnect(self) -> None:
@@ -104,7 +107,9 @@ class SimCloud(CloudProvider):
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         self.listed = None
         self.listed = shown = self.list_now()
-        return shown
+        if not self.sells.ids_ignore_case or not self._faults.hit("list_other_case"):
+            return shown
+        return {(name := CloudId(m.cloud_id.upper())): replace(m, cloud_id=name) for m in shown.values()}
 
     def list_now(self) -> dict[CloudId, CloudInstance]:
         """Returns what the cloud lists now, faults included."""
@@ -163,6 +168,8 @@ class SimCloud(CloudProvider):
 
     @crash_point("cloud.terminate")
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
+        if self.sells.ids_ignore_case:
+            cloud_ids = [CloudId(name.lower()) for name in cloud_ids]
         self.terminated.extend((self._world.time, cloud_id) for cloud_id in cloud_ids)
         faults = self._faults
         if faults.hit("terminate_refused"):
@@ -172,7 +179,7 @@ class SimCloud(CloudProvider):
 
     @crash_point("cloud.resize")
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        self.sizes.ask(cloud_id, desired)
+        self.sizes.ask(CloudId(cloud_id.lower()) if self.sells.ids_ignore_case else cloud_id, desired)
 
     @crash_point("cloud.poll_launch_failures")
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
@@ -186,6 +193,10 @@ class SimCloud(CloudProvider):
         return failures
 
     # -- what happens in the world ----------------------------------------------------------------
+
+    def find(self, cloud_id: CloudId) -> CloudMachine | None:
+        """Returns a machine by its id, however it is spelled."""
+        return self.machines.get(CloudId(cloud_id.lower()) if self.sells.ids_ignore_case else cloud_id)
 
     def alive(self) -> list[CloudMachine]:
         return [machine for machine in self.machines.values() if machine.exists]

@@ -96,6 +96,7 @@ class Catalogue:
     quota: int | None = None  # all machines of the account
     api_s: float = 1.0  # from a launch call to the machine, or to the refusal
     shutdown_s: tuple[float, float] = (1.0, 8.0)
+    ids_ignore_case: bool = False  # M-0001 is m-0001
     reports_offers: bool = False  # whether listed machines have their zone and market
 
 
