@@ -35,14 +35,15 @@ class NoHotLoop:
     """
 
     def __init__(self) -> None:
-        self._calls = self._reported = self._heads = 0
+        self._calls = self._reported = 0
+        self._heads = 1
         self._offers: dict[RequestId, str] = {}  # of launch calls
         self._new_refusals: set[str] = set()  # types and offers refused, not yet part of a decision
         self._refused_at: dict[str, list[tuple[float, float]]] = {}  # true time, and that of the decision
 
     def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
-        if len(cluster.restored_at) != self._heads:  # what calls raised was lost with the head that made them
-            self._heads = len(cluster.restored_at)
+        if cluster.boots != self._heads:  # what calls raised was lost with the head that made them
+            self._heads = cluster.boots
             self._new_refusals.clear()
         found = cluster.cloud.failures_reported[self._reported :]
         self._reported += len(found)

@@ -238,6 +238,7 @@ class FaultyCluster(SimulatedCluster):
         self.joined_by_hand.append(machine)
         node = self.runtime.join(machine, self.cloud.sells.types.get(name))
         if node is not None:
+            self.runtime.names_other.pop(node.node_id, None)
             node.hides_id, node.ip = draw.random() < 0.5, draw.choice(("", f"192.168.0.{number}"))
             self.world.after(for_s, lambda: self._leave(node))
 

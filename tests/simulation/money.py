@@ -77,8 +77,16 @@ def _wrong_offer(
             # The leaders of a tuner are spread over pools that cost about the same; late for its deadline,
             # machines are bought on demand.
             price *= SPREAD if bought.market == "spot" else math.inf
-        if price < (bought.price_per_hour or 0.0) and offer.name not in full | blocked:
+        if (
+            price * _hours(offer) < (bought.price_per_hour or 0.0) * _hours(bought)
+            and offer.name not in full | blocked
+        ):
             yield f"{name} was bought from {bought.name}, although {offer.name} was cheaper and could be had"
+
+
+def _hours(offer: Offer) -> float:
+    """Returns what an hour of use costs in hours: on average, half of a billing step is not used."""
+    return max(1.0, offer.billing_minimum_s / 3600) + offer.billing_granularity_s / 7200
 
 
 def _key(node_type: str, offer: Offer) -> str:

@@ -29,6 +29,15 @@ def billed_s(offer: Offer | None, used_s: float) -> float:
     return math.ceil(least_s / step_s - 1e-9) * step_s if step_s > 0 else least_s
 
 
+TYPICAL_S = 3600.0  # nobody knows for how long a machine that is launched now will serve
+
+
+def billed_share(offer: Offer) -> float:
+    """Returns by how much more than its use a machine is paid for: half of a billing step on average."""
+    used_s = max(TYPICAL_S, offer.billing_minimum_s)
+    return (used_s + offer.billing_granularity_s / 2) / TYPICAL_S
+
+
 def spend_so_far(instances: Iterable[Instance], memory: Memory, now: float) -> float:
     """Returns the dollars of all machines: those that are gone (in memory) and those that live."""
     return memory.spent - memory.uncharged + sum(cost_of(i, now) for i in instances if i.state in ON_CLOUD)

@@ -81,10 +81,8 @@ class RackCluster(FaultyCluster):
             is_on, rate = draw.random() < 0.5, draw.uniform(low, high)
             if is_on and faults.rates:
                 faults.rates[kind] = round(rate, 4)
-        for kind in (
-            "node_without_ip",
-            "node_with_other_id",
-        ):  # muster starts its nodes itself, with their ids
+        # Muster starts its nodes itself, with their ids, and the file names the head's host.
+        for kind in ("node_without_ip", "node_with_other_id", "head_replaced"):
             faults.rates.pop(kind, None)
         super().__init__(seed, options, faults)
         self.cloud.on_started = self.join

@@ -315,9 +315,14 @@ class Draft:
         return may_return and self.may_work_unseen(instance)
 
     def restartable(self) -> list[Instance]:
-        """Returns the records of our machines that are kept without a node: they may serve again."""
+        """Returns the records of our machines that are kept without a node: they may serve again.
+
+        So may one that was cancelled, if a node that cannot be matched yet may be on it.
+        """
         stopped = (i for i in self.in_state(InstanceState.RAY_STOPPED) if not is_head(i))
-        return [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
+        kept = [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
+        arrived = self.in_state(InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
+        return [*kept, *(i for i in arrived if i.cancelled and self.may_work_unseen(i))]
 
     def fresh(self, prefix: str) -> str:
         """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
