@@ -306,8 +306,9 @@ class SpendAddsUp:
 
     def _record_listing(self, cluster: FaultyCluster) -> None:
         now, listed = cluster.world.time, cluster.cloud.listed or {}
-        for cloud_id in listed:
-            self._first_seen.setdefault(cloud_id, now)
+        for cloud_id, shown in listed.items():
+            if shown.node_type:  # without its type nobody knows what it costs; it is reported, and not used
+                self._first_seen.setdefault(cloud_id, now)
             machine = cluster.cloud.machines.get(cloud_id)
             if machine is not None:
                 self._missed.pop(_life(machine), None)

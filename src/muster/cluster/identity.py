@@ -71,12 +71,19 @@ def requested_types(records: Iterable[Instance], machines: Iterable[CloudInstanc
     return types
 
 
-def as_requested(machine: CloudInstance, types: RequestedTypes) -> CloudInstance:
-    """Returns the machine with the type that was requested, where its type tag was lost or changed."""
+def as_requested(machine: CloudInstance, types: RequestedTypes, hashes: Mapping[str, str]) -> CloudInstance:
+    """Returns the machine with the type that was requested, where its type tag was lost or changed.
+
+    `hashes` are the launch hashes of the node types. A type of the config that fits the machine's hash is
+    right, also where the record that asked for it has ended.
+    """
     asked = types.get(base_id(machine.request_id)) if machine.request_id else None
     is_unmanaged = machine.kind is NodeKind.UNMANAGED
     if not asked or is_unmanaged or any(machine.node_type == name for name, _ in asked):
         return machine
     kind = max(asked, key=lambda kind: (kind[1] == machine.launch_hash, asked[kind]))
+    own, is_sure = hashes.get(machine.node_type), kind[1] == machine.launch_hash
+    if own is not None and not is_sure and (own in ("", machine.launch_hash) or asked[kind] <= 0):
+        return machine
     asked[kind] -= 1
     return replace(machine, node_type=kind[0])

@@ -91,8 +91,9 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
         return result
     left = [machine for cloud_id, machine in cloud.items() if cloud_id not in owned]
     types = requested_types(draft.instances.values(), left)
+    hashes = {known.name: known.launch_hash for known in draft.spec.node_types}
     for machine in left:
-        usable = as_requested(machine, types)
+        usable = as_requested(machine, types, hashes)
         if usable is not machine:
             text = f"requested as {usable.node_type!r}, listed as {machine.node_type!r}: correct its type tag"
             draft.quarantine(f"machine {machine.cloud_id}", text)
