@@ -250,8 +250,11 @@ def _is_known(cluster: FaultyCluster, machine: CloudMachine) -> bool:
     report = cluster.runtime.report_read
     age_s, limits = cluster.world.time - machine.created_at, cluster.spec.spec.timeouts
     nodes = report.nodes if report and age_s <= max(limits.request_s, limits.allocate_s) else ()
+    # A node of another machine may name this one: an image was made while it ran.
+    own = {one.node_id for one in cluster.runtime.nodes.values() if one.machine is machine}
     return machine.cloud_id in (cluster.cloud.listed or {}) or any(
-        node.cloud_id == machine.cloud_id and node.status not in _UNUSABLE for node in nodes
+        node.cloud_id == machine.cloud_id and node.node_id in own and node.status not in _UNUSABLE
+        for node in nodes
     )
 
 

@@ -99,7 +99,8 @@ def _move_misplaced(draft: Draft) -> None:
             waiting[machine.internal_ip] = instance
     if not waiting:
         return
-    holders = {i.node_id: i for i in draft.instances.values() if i.node_id}
+    serving = draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
+    holders = {i.node_id: i for i in serving if i.node_id}
     for node in draft.nodes.values():
         right = waiting.get(node.ip)
         wrong = holders.get(node.node_id) if right is not None else None
@@ -393,7 +394,7 @@ def _note_install_failures(draft: Draft) -> None:
 
 
 def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[CloudId | None]) -> bool:
-    """A record whose node the reports lack for longer than a grace has lost it.
+    """A record whose node the reports lack for longer than a grace, or twice after a drain, has lost it.
 
     A node that is listed with unusable data is not missing: it may be working. A report without any head's
     node is incomplete (the runtime has just restarted): nothing is concluded from what it lacks. One with
@@ -411,9 +412,11 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
     for instance in missing:
         if instance.cloud_id in unclear:
             continue
-        since = draft.unreported_since(before.get(instance.instance_id))
+        known = before.get(instance.instance_id)
+        since = draft.unreported_since(known)
         unreported[instance.instance_id] = (since, draft.now)
-        if draft.now - since > draft.spec.timeouts.listing_grace_s or not instance.node_id:
+        is_drained = instance.state is not _S.RAY_RUNNING and known is not None  # expected: two reports do
+        if is_drained or draft.now - since > draft.spec.timeouts.listing_grace_s or not instance.node_id:
             _give_up_node(draft, instance)
     draft.decided.unreported = unreported
     return True
