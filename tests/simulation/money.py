@@ -375,7 +375,8 @@ class SpendAddsUp:
 class SpendFollowsTrueTime:
     """SpendFollowsTrueTime checks that no clock that was set makes machines cost more than they do.
 
-    Only the first look of a new head, on another boot, may charge time that has not passed: an hour at most.
+    Only a new head, on another boot, may charge time that has not passed: an hour at most when it restores a
+    ledger, and an hour at its first look.
     """
 
     def __init__(self) -> None:
@@ -398,7 +399,7 @@ class SpendFollowsTrueTime:
         if cluster.boots != self._boots:
             recent = (i for i in records if self._ended.get(i.instance_id, now) == now)
             hourly = sum(_price_of_an_hour(i) for i in recent if _begun(i) is not None)
-            self._allowed += hourly * (cluster.boots - self._boots)
+            self._allowed += 2 * hourly * (cluster.boots - self._boots)
             self._boots = cluster.boots
         plan = cluster.store.committed
         if plan is None:
