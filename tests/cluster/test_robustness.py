@@ -21,6 +21,7 @@ from tests.cluster.worlds import (
     spec,
     tick,
     trail,
+    unreported,
     world,
 )
 from tests.support.builders import NOW, amounts, demand, node_type
@@ -98,7 +99,9 @@ def test_w5_a_node_that_drains_while_we_install_is_followed():
 
 def test_w6_a_refused_drain_of_a_node_that_vanished_means_stopped():
     seen = fine_world(
-        [record("a", S.RAY_STOP_REQUESTED)], drain_failures=(DrainFailure(instance_id="a", message="gone"),)
+        [record("a", S.RAY_STOP_REQUESTED)],
+        drain_failures=(DrainFailure(instance_id="a", message="gone"),),
+        memory=unreported("a"),
     )
     states, plan = tick(seen)
     assert states == {"a": "TERMINATING", "fine": "RAY_RUNNING"}

@@ -27,7 +27,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import Plan
 from muster.cluster.reconcile import reconcile
-from muster.cluster.snapshot import Snapshot
+from muster.cluster.snapshot import Memory, Snapshot
 from muster.cluster.states import ON_CLOUD, RUNNING, TERMINAL, InstanceState
 
 S = InstanceState
@@ -50,6 +50,11 @@ def record(name: str, state: InstanceState, *, since: float = NOW, **changes: ob
     if state is S.REQUESTED:
         known["launch_request_id"] = "r-1"
     return instance(name, state, since=since, **{**known, **changes})
+
+
+def unreported(*names: str) -> Memory:
+    """What is remembered of records whose nodes the reports have lacked for longer than the grace."""
+    return Memory(unreported=dict.fromkeys(names, (NOW - 31.0, NOW - 1.0)))
 
 
 def past(*steps: tuple[InstanceState, float]) -> tuple[StatusChange, ...]:

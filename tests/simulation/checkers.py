@@ -35,14 +35,15 @@ class NoHotLoop:
     """
 
     def __init__(self) -> None:
-        self._calls = self._reported = self._heads = 0
+        self._calls = self._reported = 0
+        self._heads = 1
         self._offers: dict[RequestId, str] = {}  # of launch calls
         self._new_refusals: set[str] = set()  # types and offers refused, not yet part of a decision
         self._refused_at: dict[str, list[tuple[float, float]]] = {}  # true time, and that of the decision
 
     def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
-        if len(cluster.restored_at) != self._heads:  # what calls raised was lost with the head that made them
-            self._heads = len(cluster.restored_at)
+        if cluster.boots != self._heads:  # what calls raised was lost with the head that made them
+            self._heads = cluster.boots
             self._new_refusals.clear()
         found = cluster.cloud.failures_reported[self._reported :]
         self._reported += len(found)
@@ -146,13 +147,19 @@ def no_machine_has_two_owners(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def no_machine_is_forgotten(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that every existing machine in a committed listing has an owner."""
-    if cluster.store.committed is None or cluster.cloud.listed is None:
+    """Checks that every existing machine in a committed listing has an owner.
+
+    One that is listed without its type, for no request that is known, cannot be used: it is reported.
+    """
+    plan = cluster.store.committed
+    if plan is None or cluster.cloud.listed is None:
         return
     owned = {i.cloud_id for i in cluster.store.live.values() if i.state in ON_CLOUD}
-    for cloud_id in cluster.cloud.listed:
+    noted = {note.source.removeprefix("machine ") for note in plan.quarantined}
+    for cloud_id, shown in cluster.cloud.listed.items():
         machine = cluster.cloud.machines.get(cloud_id)
-        if machine is not None and machine.exists and cloud_id not in owned:
+        is_reported = not shown.node_type and cloud_id in noted
+        if machine is not None and machine.exists and cloud_id not in owned and not is_reported:
             yield f"machine {cloud_id} ({machine.node_type}) is listed and has no owner"
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.base.ids import CloudId, InstanceId
+from muster.base.ids import CloudId, InstanceId, NodeId
 from muster.base.rng import Stream
-from muster.cluster.model import Instance, NodeKind, NodeType, Offer, health_key
+from muster.cluster.model import Instance, NodeKind, NodeReport, NodeType, Offer, RuntimeReport, health_key
 from muster.sim.cluster.build import SimStore, SimulatedCluster
 from muster.sim.cluster.machines import CloudMachine
 from muster.sim.cluster.ports import SimSpec
+from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import SimNode
 from muster.stores.ledger.backup import settle_restored
 from muster.stores.ledger.memory import MemoryInstanceStore
@@ -37,6 +38,7 @@ class ClockChange:
 
 
 CLOCK_PRECISION_S = 1e-3  # times are sums of floats near 1.8e9
+PARTIAL_APART_S = 90.0  # a report that lacks nodes is the exception
 KEPT_COPIES = 12  # ticks that the ledger of a new head is behind at most
 LedgerAtTick = tuple[MemoryInstanceStore, dict[InstanceId, Instance]]  # with its pruned records
 
@@ -119,11 +121,43 @@ class EditedSpec(SimSpec):
         self.edits.append(text)
 
 
+class FaultyRuntime(SimRuntime):
+    """A runtime whose nodes may report another machine, and whose reports may lack nodes."""
+
+    def join(self, *args: Any, **kwargs: Any) -> SimNode | None:
+        running = [node.machine.cloud_id for node in self.live_nodes() if not node.is_head]
+        node = super().join(*args, **kwargs)
+        if node is not None and not node.is_head and running and self._faults.hit("node_with_other_id"):
+            self.names_other[node.node_id] = self._faults.stream("node_with_other_id").choice(running)
+        return node
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.names_other: dict[NodeId, CloudId] = {}  # nodes that report the id of another machine
+        self._whole_until = 0.0
+
+    def _shown(self, node: SimNode) -> NodeReport:
+        shown, other = super()._shown(node), self.names_other.get(node.node_id)
+        # As a missing id, a wrong one is set right when the faults stop.
+        is_wrong = other is not None and shown.cloud_id is not None and not self._faults.stopped
+        return replace(shown, cloud_id=other) if is_wrong else shown
+
+    def _altered(self, report: RuntimeReport) -> RuntimeReport:
+        report = super()._altered(report)
+        if self._world.time < self._whole_until or not self._faults.hit("report_partial"):
+            return report
+        self._whole_until = self._world.time + PARTIAL_APART_S
+        kept = tuple(node for place, node in enumerate(report.nodes) if node.is_head or place % 2)
+        return replace(report, nodes=kept)
+
+
 class FaultyCluster(SimulatedCluster):
     """A simulated cluster that seeds can break."""
 
     spec_class = EditedSpec
+    runtime_class = FaultyRuntime
     spec: EditedSpec
+    runtime: FaultyRuntime
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.copies: deque[LedgerAtTick] = deque(maxlen=KEPT_COPIES)  # newest last
@@ -158,6 +192,18 @@ class FaultyCluster(SimulatedCluster):
         self._open_store = lambda: older
         self.restored_at.append(self.world.time)
         self.controller = None
+        self.boots += 1
+        self._start_head()
+
+    def replace_head(self, old_listed_s: float) -> None:
+        """Ends the head's machine, which stays listed, and every node; a new head has the same ledger."""
+        self.runtime.forget_nodes()
+        for machine in self.cloud.alive():
+            if machine.kind is NodeKind.HEAD:
+                self.cloud.end(machine, "lost")
+                machine.listed_until = self.world.time + old_listed_s
+        self.controller = None
+        self.boots += 1
         self._start_head()
 
     def _note_clock(self) -> None:
@@ -192,6 +238,7 @@ class FaultyCluster(SimulatedCluster):
         self.joined_by_hand.append(machine)
         node = self.runtime.join(machine, self.cloud.sells.types.get(name))
         if node is not None:
+            self.runtime.names_other.pop(node.node_id, None)
             node.hides_id, node.ip = draw.random() < 0.5, draw.choice(("", f"192.168.0.{number}"))
             self.world.after(for_s, lambda: self._leave(node))
 

@@ -75,6 +75,13 @@ ADDED: Mapping[str, tuple[float, float]] = {
     "resize_fails": (0.05, 0.4),  # per growth: an error of the host, perhaps after half of it
     "node_resize_lost": (0.02, 0.3),  # per call to the runtime
     "node_resize_refused": (0.02, 0.3),
+    "report_partial": (0.01, 0.08),  # per report: half of the workers are missing from it, this once
+    "node_with_other_id": (0.05, 0.3),  # per node that joins: an image of a running node, with its cloud id
+    "type_tag_wrong": (0.02, 0.2),  # per machine: it is listed with the type of another, or with none
+    "list_twice": (0.005, 0.04),  # per listing: it shows one machine under a second id, too
+    "head_replaced": (0.002, 0.015),  # per tick: a new head with the same ledger; the old one stays listed
+    "clock_far_ahead": (0.002, 0.02),  # per tick: the wall clock is 30 days ahead for a while
+    "list_other_case": (0.01, 0.1),  # per listing, where ids ignore case: ids are in upper case
 }
 KINDS = (*EVERY_CALL, *EVERY_TICK, *ADDED)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.simulation.checkers import Check
-from tests.simulation.cluster import FaultyCluster
+from tests.simulation.cluster import CLOCK_PRECISION_S, KEPT_COPIES, FaultyCluster
 
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.cost import spend_so_far
@@ -29,7 +29,7 @@ _STAYING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
 
 def money_checks() -> tuple[Check, ...]:
     """Returns every property about money, for one run."""
-    return SpendAddsUp(), PurchasesAreExplained(), launches_take_the_cheapest_offer
+    return SpendAddsUp(), SpendFollowsTrueTime(), PurchasesAreExplained(), launches_take_the_cheapest_offer
 
 
 def launches_take_the_cheapest_offer(cluster: FaultyCluster) -> Iterator[str]:
@@ -77,8 +77,16 @@ def _wrong_offer(
             # The leaders of a tuner are spread over pools that cost about the same; late for its deadline,
             # machines are bought on demand.
             price *= SPREAD if bought.market == "spot" else math.inf
-        if price < (bought.price_per_hour or 0.0) and offer.name not in full | blocked:
+        if (
+            price * _hours(offer) < (bought.price_per_hour or 0.0) * _hours(bought)
+            and offer.name not in full | blocked
+        ):
             yield f"{name} was bought from {bought.name}, although {offer.name} was cheaper and could be had"
+
+
+def _hours(offer: Offer) -> float:
+    """Returns what an hour of use costs in hours: on average, half of a billing step is not used."""
+    return max(1.0, offer.billing_minimum_s / 3600) + offer.billing_granularity_s / 7200
 
 
 def _key(node_type: str, offer: Offer) -> str:
@@ -242,8 +250,11 @@ def _is_known(cluster: FaultyCluster, machine: CloudMachine) -> bool:
     report = cluster.runtime.report_read
     age_s, limits = cluster.world.time - machine.created_at, cluster.spec.spec.timeouts
     nodes = report.nodes if report and age_s <= max(limits.request_s, limits.allocate_s) else ()
+    # A node of another machine may name this one: an image was made while it ran.
+    own = {one.node_id for one in cluster.runtime.nodes.values() if one.machine is machine}
     return machine.cloud_id in (cluster.cloud.listed or {}) or any(
-        node.cloud_id == machine.cloud_id and node.status not in _UNUSABLE for node in nodes
+        node.cloud_id == machine.cloud_id and node.node_id in own and node.status not in _UNUSABLE
+        for node in nodes
     )
 
 
@@ -298,8 +309,9 @@ class SpendAddsUp:
 
     def _record_listing(self, cluster: FaultyCluster) -> None:
         now, listed = cluster.world.time, cluster.cloud.listed or {}
-        for cloud_id in listed:
-            self._first_seen.setdefault(cloud_id, now)
+        for cloud_id, shown in listed.items():
+            if shown.node_type:  # without its type nobody knows what it costs; it is reported, and not used
+                self._first_seen.setdefault(cloud_id, now)
             machine = cluster.cloud.machines.get(cloud_id)
             if machine is not None:
                 self._missed.pop(_life(machine), None)
@@ -307,6 +319,8 @@ class SpendAddsUp:
         if report is None:
             return  # its node may live: without a report no machine is taken for gone
         live = [node for node in report.nodes if node.status is not NodeStatus.DEAD]
+        if not any(node.is_head for node in live):
+            return  # the runtime has just started: a report without the head's own node shows who is back
         if any(node.cloud_id not in cluster.cloud.machines for node in live):
             self._missed.clear()  # it may run on any machine, as far as anyone can see
             return
@@ -358,12 +372,61 @@ class SpendAddsUp:
             yield f"{machine.cloud_id}: closed {now - due:g} s too late after its end"
 
 
+class SpendFollowsTrueTime:
+    """SpendFollowsTrueTime checks that no clock that was set makes machines cost more than they do.
+
+    Only a new head, on another boot, may charge time that has not passed: an hour at most when it restores a
+    ledger, and an hour at its first look.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[InstanceId, float] = {}  # true times
+        self._ended: dict[InstanceId, float] = {}
+        self._allowed, self._boots = 0.0, 1
+        self._looked_at = 0.0  # a tick may take some time: what begins in it begins after this
+
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
+        now, records = cluster.world.time, cluster.store.records.values()
+        if cluster.boots != self._boots:  # an older ledger has forgotten how some records ended since
+            recent_s = KEPT_COPIES * cluster.options.tick_s
+            self._ended = {name: at for name, at in self._ended.items() if now - at > recent_s}
+        for record in records:
+            if _begun(record) is not None:
+                self._begun.setdefault(record.instance_id, self._looked_at)
+            if record.state is _S.TERMINATED:
+                self._ended.setdefault(record.instance_id, now)
+        self._looked_at = now
+        if cluster.boots != self._boots:
+            recent = (i for i in records if self._ended.get(i.instance_id, now) == now)
+            hourly = sum(_price_of_an_hour(i) for i in recent if _begun(i) is not None)
+            self._allowed += 2 * hourly * (cluster.boots - self._boots)
+            self._boots = cluster.boots
+        plan = cluster.store.committed
+        if plan is None:
+            return
+        due = sum(self._true_cost(record, now) for record in records if _begun(record) is not None)
+        spent = spend_so_far(cluster.store.live.values(), plan.memory, plan.at)
+        if spent > due + self._allowed + CENT_FRACTION:
+            yield f"${spent:.4f} are charged for machines that have cost ${due:.4f}"
+
+    def _true_cost(self, record: Instance, now: float) -> float:
+        begun = self._begun[record.instance_id]
+        used_s = self._ended.get(record.instance_id, now) - begun + CLOCK_PRECISION_S
+        return _paid_s(record.offer, used_s) * (record.price_per_hour or 0.0) / 3600
+
+
+def _price_of_an_hour(record: Instance) -> float:
+    """Returns what an hour more may cost: with what is left of the step that it ends in."""
+    step_s = record.offer.billing_granularity_s if record.offer is not None else 0.0
+    return (record.price_per_hour or 0.0) * (1.0 + step_s / 3600.0)
+
+
 def _total(cluster: FaultyCluster) -> Iterator[str]:
     """The spend of the ledger is the sum over all records ever, each counted once."""
     plan = cluster.store.committed
     if plan is None:
         return
-    recorded = spend_so_far(cluster.store.live.values(), plan.memory, plan.at)
+    recorded = spend_so_far(cluster.store.live.values(), plan.memory, plan.at) + plan.memory.uncharged
     due = sum(_cost(record, plan.at) for record in cluster.store.records.values())
     if abs(recorded - due) > CENT_FRACTION:
         yield f"the ledger has ${recorded:.5f} as spent, its records sum up to ${due:.5f}"

@@ -46,6 +46,7 @@ def draw_options(seed: Seed) -> RunOptions:
         head_late_s=draw.choice((0.0, 0.0, 30.0)),
     )
     options.catalogue.reports_offers = of_offers.random() < 0.5
+    options.catalogue.ids_ignore_case = seed.derive("sim.case").random() < 0.25
     options.shown = _shown(options)
     return options
 

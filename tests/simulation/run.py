@@ -122,6 +122,7 @@ class Workload:
         return TaskClass(shape, draw.choice(SELECTORS), f"work-{self._classes}")
 
 
+FAR_AHEAD_S = 30 * 86_400.0
 REST_TICKS = 3  # ticks in a row without changes
 TraceListener = Callable[[str, bool], None]  # a trace line, and whether anything happened
 
@@ -239,8 +240,7 @@ class SeedRun:
             name = faults.stream("sold_out").choice(sorted(cluster.cloud.sells.types))
             cluster.cloud.sell_out(name, faults.between("sold_out", 20, 300))
         self._change_offers()
-        if faults.hit("clock_jumps"):
-            cluster.world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
+        self._change_clock()
         if faults.hit("config_edited"):
             cluster.spec.edit(faults.stream("config_edited"))
         if "head_lost" in faults.rates:
@@ -248,6 +248,8 @@ class SeedRun:
         if faults.hit("head_lost"):
             cluster.lose_head(faults.stream("head_lost").randint(1, KEPT_COPIES))
             self._down_until = cluster.world.time + faults.between("head_lost", 0, 200)
+        if faults.hit("head_replaced"):
+            cluster.replace_head(faults.between("head_replaced", 0, 300))
         if faults.hit("joined_by_hand"):
             stays_s = faults.between("joined_by_hand", 30, 300)
             cluster.join_by_hand(faults.stream("joined_by_hand"), stays_s)
@@ -255,6 +257,14 @@ class SeedRun:
             workers = [m for m in cluster.cloud.alive() if m.kind is NodeKind.WORKER]
             if workers and faults.hit(kind):
                 self._apply_fault(kind, faults.stream(kind).choice(workers))
+
+    def _change_clock(self) -> None:
+        faults, world = self.faults, self.cluster.world
+        if faults.hit("clock_jumps"):
+            world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
+        if faults.hit("clock_far_ahead"):
+            world.jump(FAR_AHEAD_S)
+            world.after(faults.between("clock_far_ahead", 10, 300), lambda: world.jump(-FAR_AHEAD_S))
 
     def _change_offers(self) -> None:
         faults, cluster, offers = self.faults, self.cluster, self.cluster.spec.offers()

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.simulation.checkers import NoHotLoop, busy_nodes_are_drained_first
 from tests.simulation.cluster import ClockChange, FaultyCluster
-from tests.simulation.money import SpendAddsUp
+from tests.simulation.money import SpendAddsUp, SpendFollowsTrueTime
 from tests.simulation.run import SeedRun
 from tests.support.builders import instance
 
@@ -35,29 +35,53 @@ def test_a_clock_that_is_set_under_a_running_controller_changes_nothing(cluster)
     assert cluster.clock_changes == []
 
 
-def test_a_controller_that_starts_after_the_clock_was_set_runs_ahead_by_that(cluster):
+@pytest.mark.parametrize("jump_s", [600.0, 30 * 86_400.0, -3600.0])
+def test_a_controller_that_is_started_again_on_the_same_boot_does_not_follow_the_clock(cluster, jump_s):
+    cluster.world.jump(jump_s)
+    for _ in range(2):
+        cluster.controller = None
+        cluster.tick()
+        cluster.world.advance(STEP_S)
+    assert cluster.clock_changes == []
+
+
+def test_a_controller_that_starts_on_another_boot_runs_ahead_with_the_clock(cluster):
     cluster.world.jump(600.0)
-    cluster.controller = None
-    cluster.tick()
+    _start_again(cluster)
     at = cluster.world.time + START_OF_DAY + 600.0
     assert cluster.clock_changes == [ClockChange(STEP_S, at, 600.0)]
     assert (cluster.ran_ahead_s(at - 1.0), cluster.ran_ahead_s(at), cluster.stood_still_s(0.0)) == (600, 0, 0)
 
 
-def test_a_clock_behind_the_ledger_stands_still_at_every_start(cluster):
+def test_a_clock_behind_the_ledger_stands_still_at_every_boot(cluster):
     cluster.world.jump(-3600.0)
     for _ in range(2):
-        cluster.controller = None
-        cluster.tick()
+        _start_again(cluster)
         cluster.world.advance(STEP_S)
     assert cluster.stood_still_s(0.0) == 2 * STEP_S
     assert cluster.stood_still_s(STEP_S) == STEP_S
 
 
-def test_a_refusal_that_is_newer_than_the_clock_change_is_not_excused(cluster):
-    cluster.world.jump(600.0)
+def test_what_only_the_clock_of_another_boot_shows_is_charged_for_an_hour_at_most(cluster):
+    head = cluster.cloud.alive()[0]
+    before = cluster.spent()
+    cluster.world.jump(30 * 86_400.0)
+    _start_again(cluster)
+    assert head.price_per_hour > 0
+    assert cluster.spent() - before == pytest.approx(head.price_per_hour, rel=0.01)
+    assert "clock" in [note.source for note in cluster.plan.quarantined]
+    assert list(SpendFollowsTrueTime()(cluster)) == []
+
+
+def _start_again(cluster) -> None:
+    cluster.boots += 1
     cluster.controller = None
     cluster.tick()
+
+
+def test_a_refusal_that_is_newer_than_the_clock_change_is_not_excused(cluster):
+    cluster.world.jump(600.0)
+    _start_again(cluster)
     check, name = NoHotLoop(), cluster.spec.spec.node_types[1].name
     for known_at, is_excused in ((START_OF_DAY, True), (START_OF_DAY + 610.0, False)):
         check._refused_at = {name: [(cluster.world.time - 1.0, known_at)]}

@@ -154,6 +154,11 @@ class V1SimCloud(SimCloud):
             t.TAG_RAY_LAUNCH_CONFIG: shown.launch_hash,
             t.TAG_RAY_LAUNCH_REQUEST: t.request_tag(shown.request_id or RequestId("")),
             **self.written.get(cloud_id, {}),
+            **(
+                {}
+                if machine is None or machine.listed_type is None
+                else {t.TAG_RAY_USER_NODE_TYPE: shown.node_type}
+            ),
         }
 
     def sell(

@@ -28,7 +28,7 @@ from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickInterval, T
 from muster.autoscaler.shadow import BOOT_S, ShadowReport, ShadowWorld
 from muster.autoscaler.status_files import ClusterRecord, StatusFile, read_record, write_record
 from muster.base.ambient import Ambient
-from muster.base.clock import Clock, SystemClock
+from muster.base.clock import Boot, Clock, SystemClock
 from muster.base.ids import IdSource, RandomIds
 from muster.base.rng import Seed
 from muster.base.untrusted import call_safely, error_text
@@ -37,7 +37,7 @@ from muster.cluster.ports import Installer, Ports
 from muster.config.load import table_only
 from muster.config.to_spec import node_launches, retention_of
 from muster.errors import EngineUnreachable
-from muster.host.processes import identify
+from muster.host.processes import boot_id, identify
 from muster.providers.bootstrap import CompletedConfig
 from muster.providers.kind import (
     HeadPolicy,
@@ -207,8 +207,10 @@ class _Parts:
             clock=self._clock,
             metrics=metrics,
         )
+        is_real = isinstance(self._clock, SystemClock)
+        boot = Boot(boot_id() or self._ids.fresh("boot"), SystemClock.since_boot) if is_real else None
         loop = Loop(
-            controller=ClusterController(ports, Ambient(self._clock, self._ids, Seed(0))),
+            controller=ClusterController(ports, Ambient(self._clock, self._ids, Seed(0), boot)),
             poll=self._nodes.read,
             config_version=self._config_version,
             notices_version=(lambda: None) if self._options.shadow else self._notices.version,

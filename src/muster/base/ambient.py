@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.base.clock import Clock
+from muster.base.clock import Boot, Clock
 from muster.base.ids import IdSource
 from muster.base.rng import Seed
 
@@ -16,3 +16,4 @@ class Ambient:
     clock: Clock
     ids: IdSource
     seed: Seed
+    boot: Boot | None = None  # None: not known, so a restart has the wall clock alone

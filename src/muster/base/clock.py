@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Clock(Protocol):
@@ -54,20 +56,45 @@ class ManualClock:
         self._wall += seconds
 
 
+@dataclass(frozen=True)
+class Boot:
+    """One start of the computer: its id, and the seconds since then, the same for all its processes."""
+
+    boot_id: str
+    elapsed: Callable[[], float]
+
+
+class BootMark(NamedTuple):
+    """A reading of a steady clock, for the next process of the same boot."""
+
+    boot_id: str
+    elapsed_s: float
+    at: float
+
+
 class SteadyClock:
     """A SteadyClock returns wall-clock readings that move only with monotonic time.
 
     Timeouts and costs must not follow a user who sets the clock, yet timestamps must mean something to users
     and survive a restart. So the clock is anchored to the wall clock once, never before `floor` (the newest
     time in the ledger), and then follows the monotonic clock. Without a `clock` it also counts the time in
-    which the machine is suspended: rented machines still cost then, and a deadline comes nearer.
+    which the machine is suspended: rented machines still cost then, and a deadline comes nearer. With a
+    `boot`, it counts by that, and continues from an earlier reading of the same boot, at `mark`.
     """
 
-    def __init__(self, clock: Clock | None = None, floor: float = 0.0) -> None:
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        floor: float = 0.0,
+        boot: Boot | None = None,
+        mark: BootMark | None = None,
+    ) -> None:
         self.wall: Clock = clock or SystemClock()
         self.monotonic, self.sleep = self.wall.monotonic, self.wall.sleep
-        self._elapsed = self.monotonic if clock is not None else SystemClock.since_boot
-        self._offset = self.wall.now() - self._elapsed()
+        of_process = self.monotonic if clock is not None else SystemClock.since_boot
+        self._elapsed = of_process if boot is None else boot.elapsed
+        is_same = boot is not None and mark is not None and boot.boot_id == mark.boot_id
+        self._offset = mark.at - mark.elapsed_s if mark and is_same else self.wall.now() - self._elapsed()
         self.not_before(floor)
 
     def now(self) -> float:

@@ -84,15 +84,21 @@ class BudgetState(Struct, kw_only=True):
 def budget_state(
     spec: ClusterSpec, instances: Iterable[Instance], memory: Memory, now: float, boot_s: float
 ) -> BudgetState | None:
-    """Returns the state of the cluster's budget; None when it has none."""
+    """Returns the state of the cluster's budget; None when it has none.
+
+    Records may have ended in the tick under way: what they cost is not in memory yet.
+    """
     if spec.budget is None:
         return None
-    live = [record for record in instances if record.state in _PROMISED]
-    period = period_at(spec.budget, memory, spend_so_far(live, memory, now), now)
+    records = list(instances)
+    live = [record for record in records if record.state in _PROMISED]
+    ended = sum(cost_of(record, now) for record in records if record.state is InstanceState.TERMINATED)
+    spent = spend_so_far(live, memory, now) + ended
+    period = period_at(spec.budget, memory, spent, now)
     giveback_s = spec.timeouts.drain_deadline_s + ENDING_S
     return BudgetState(
         budget=spec.budget,
-        spent=max(0.0, spend_so_far(live, memory, now) - period.spent_before),
+        spent=max(0.0, spent - period.spent_before),
         promised=sum(_promised(record, now, boot_s, giveback_s, spec.timeouts.request_s) for record in live),
         per_hour=sum(record.price_per_hour or 0.0 for record in live),
         boot_s=boot_s,

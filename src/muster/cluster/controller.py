@@ -24,7 +24,7 @@ from muster.cluster.model import (
     TerminateFailure,
     merged_records,
 )
-from muster.cluster.observe import FailureInbox, Observer
+from muster.cluster.observe import CloudIds, FailureInbox, Observer
 from muster.cluster.plan import (
     Action,
     Drain,
@@ -56,9 +56,10 @@ from muster.errors import MusterError, ProviderError, VersionConflict
 class Executor:
     """An Executor hands committed effects to their ports, in order, each on its own."""
 
-    def __init__(self, ports: Ports, inbox: FailureInbox) -> None:
+    def __init__(self, ports: Ports, inbox: FailureInbox, ids: CloudIds | None = None) -> None:
         self._ports = ports
         self._inbox = inbox
+        self._ids = ids or CloudIds()
         self._changes = OnChange(logger)
         self.errors: Counter[type[Action]] = Counter()  # calls of this tick that were refused or broke
 
@@ -120,17 +121,19 @@ class Executor:
         return port is not None and port.under_way(action.request_id)
 
     def _call(self, action: Action) -> None:
+        spell = self._ids.spell
         match action:
             case Launch():
                 self._ports.provider.launch(action.request_id, action.shape, action.offers)
             case Terminate():
-                self._ports.provider.terminate(action.request_id, action.cloud_ids)
+                self._ports.provider.terminate(action.request_id, tuple(map(spell, action.cloud_ids)))
             case Drain():
                 self._ports.drainer.drain(action)
             case Install():
-                self._install(action)
+                self._install(replace(action, cloud_id=spell(action.cloud_id)))
             case Resize():
-                self._ports.provider.resize(action.request_id, action.cloud_id, action.desired.to_floats())
+                cloud_id, desired = spell(action.cloud_id), action.desired.to_floats()
+                self._ports.provider.resize(action.request_id, cloud_id, desired)
             case ResizeNode():
                 if self._ports.resizer is not None:  # otherwise it is from before a change of provider
                     self._ports.resizer.resize(action)
@@ -258,8 +261,9 @@ class ClusterController:
         self._ports = ports
         self._ambient = ambient
         self._inbox = FailureInbox()
-        self._observer = Observer(ports, ambient, self._inbox)
-        self._executor = Executor(ports, self._inbox)
+        ids = CloudIds()
+        self._observer = Observer(ports, ambient, self._inbox, ids)
+        self._executor = Executor(ports, self._inbox, ids)
         self._changes = OnChange(logger)
         self._set_aside: set[str] = set()
 

@@ -29,9 +29,32 @@ def billed_s(offer: Offer | None, used_s: float) -> float:
     return math.ceil(least_s / step_s - 1e-9) * step_s if step_s > 0 else least_s
 
 
+TYPICAL_S = 3600.0  # nobody knows for how long a machine that is launched now will serve
+
+
+def billed_share(offer: Offer) -> float:
+    """Returns by how much more than its use a machine is paid for: half of a billing step on average."""
+    used_s = max(TYPICAL_S, offer.billing_minimum_s)
+    return (used_s + offer.billing_granularity_s / 2) / TYPICAL_S
+
+
 def spend_so_far(instances: Iterable[Instance], memory: Memory, now: float) -> float:
     """Returns the dollars of all machines: those that are gone (in memory) and those that live."""
-    return memory.spent + sum(cost_of(i, now) for i in instances if i.state in ON_CLOUD)
+    return memory.spent - memory.uncharged + sum(cost_of(i, now) for i in instances if i.state in ON_CLOUD)
+
+
+MOST_CHARGED_S = 3600.0  # of the time between two boots: longer than a reboot takes
+
+
+def unseen_s(passed_s: float) -> float:
+    """Returns how much of the time that passed by the wall clock alone, on another boot, is not charged."""
+    return max(0.0, passed_s - MOST_CHARGED_S)
+
+
+def uncharged(instances: Iterable[Instance], now: float, unseen_s: float) -> float:
+    """Returns the dollars of the last `unseen_s` before `now`."""
+    live = [i for i in instances if i.state in ON_CLOUD] if unseen_s else []
+    return sum(cost_of(i, now) - cost_of(i, now - unseen_s) for i in live)
 
 
 def price_per_hour(instances: Iterable[Instance]) -> float:

@@ -431,6 +431,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     source: str = ""  # for users: where it was read
     at: float | None = None  # when it was read, by the machine's clock; None: it is of this machine
     is_cancelled: bool = False  # the cloud took it back
+    written_at: float | None = None  # as `at`, by the wall clock of then: tells one notice from another
 
 
 class FailureKind(Enum):

@@ -9,10 +9,11 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from muster.base.ambient import Ambient
-from muster.base.clock import SteadyClock
+from muster.base.clock import Boot, BootMark, SteadyClock
 from muster.base.forecast import Forecast, fault_of, in_time_of
 from muster.base.ids import CloudId
 from muster.base.untrusted import call_safely, describe, error_text
+from muster.cluster.cost import MOST_CHARGED_S, unseen_s
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -20,6 +21,7 @@ from muster.cluster.model import (
     InstallFailure,
     LaunchFailure,
     NodeKind,
+    NodeReport,
     Notice,
     ResizeFailure,
     RuntimeReport,
@@ -36,6 +38,7 @@ _FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure, Resi
 
 
 Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure | ResizeFailure
+C = TypeVar("C", bound=CloudInstance | NodeReport | Notice | TerminateFailure | ResizeFailure)
 F = TypeVar("F", LaunchFailure, TerminateFailure, DrainFailure, InstallFailure, ResizeFailure)
 
 
@@ -78,14 +81,42 @@ class FailureInbox:
         self._offered = None
 
 
+class CloudIds:
+    """CloudIds are what the ledger calls machines, where a provider spells their ids in different ways.
+
+    The observer folds what it reads; the executor passes ids on as the provider listed them last.
+    """
+
+    def __init__(self) -> None:
+        self.ignore_case = False
+        self._spelled: dict[CloudId, CloudId] = {}
+
+    def fold(self, given: C) -> C:
+        """Returns a machine, node, notice or failure with the id that the ledger has."""
+        if not self.ignore_case or given.cloud_id is None:
+            return given
+        return replace(given, cloud_id=CloudId(given.cloud_id.lower()))
+
+    def note(self, listed: Iterable[CloudId]) -> None:
+        if self.ignore_case:
+            self._spelled |= {CloudId(name.lower()): name for name in listed}
+
+    def spell(self, cloud_id: CloudId) -> CloudId:
+        return self._spelled.get(cloud_id, cloud_id)
+
+
 class Observer:
     """An Observer reads the world once per call. It keeps only what identifies an outdated report."""
 
-    def __init__(self, ports: Ports, ambient: Ambient, inbox: FailureInbox) -> None:
+    def __init__(
+        self, ports: Ports, ambient: Ambient, inbox: FailureInbox, ids: CloudIds | None = None
+    ) -> None:
         self._ports = ports
+        self._ids = ids or CloudIds()
         self._ambient = ambient
         self._inbox = inbox
         self._clock: SteadyClock | None = None
+        self._unseen_s = 0.0
         self._notes: list[Quarantined] = []
         self._spec = ClusterSpec()
         self._traits = ProviderTraits()
@@ -98,10 +129,14 @@ class Observer:
         self.errors = PortErrors()
         ledger = self._ports.store.load()
         self._inbox.resolve_offer(ledger.version)
-        if self._clock is None:
-            self._clock = SteadyClock(self._ambient.clock, floor=ledger.newest_at)
-        now = self._clock.now()
         self._notes = list(ledger.damaged)
+        if self._clock is None:
+            self._clock = self._start_clock(ledger)
+        now, boot = self._clock.now(), self._ambient.boot
+        if _is_of(ledger.memory.clock, boot):
+            self._unseen_s = 0.0  # what the first look found is written down
+        traits = self._read_traits()
+        self._ids.ignore_case = traits.ids_ignore_case
         self._poll_failures()
         snapshot = Snapshot(
             tick_id=self._ambient.ids.fresh("t"),
@@ -118,8 +153,10 @@ class Observer:
             resize_failures=self._inbox.of(ResizeFailure),
             notices=self._read_notices(now),
             forecasts=self._read_forecasts(now),
-            traits=self._read_traits(),
+            traits=traits,
             memory=ledger.memory,
+            clock=None if boot is None else BootMark(boot.boot_id, boot.elapsed(), now),
+            unseen_s=self._unseen_s,
             recent_failures=ledger.recent_failures,
             quarantined=tuple(self._notes),
             unheard_terminates=frozenset(
@@ -127,6 +164,27 @@ class Observer:
             ),
         )
         return snapshot, ledger
+
+    def _start_clock(self, ledger: Ledger) -> SteadyClock:
+        """Starts the steady clock where that of the process before is by now, if the boot is the same.
+
+        On another boot only the wall clock shows how much time has passed, and it may be wrong: what is more
+        than a reboot takes is not charged.
+        """
+        boot, wall = self._ambient.boot, self._ambient.clock.now()
+        clock = SteadyClock(self._ambient.clock, ledger.newest_at, boot, ledger.memory.clock)
+        passed_s = clock.now() - ledger.newest_at
+        if boot is None or not ledger.newest_at or _is_of(ledger.memory.clock, boot):
+            ahead_h = (wall - clock.now()) / 3600.0
+            if abs(ahead_h) > 1.0:
+                self._note(
+                    "clock", f"it is {ahead_h:+.1f} h off muster's time, which follows it after a reboot"
+                )
+        elif passed_s > MOST_CHARGED_S:
+            self._unseen_s = unseen_s(passed_s)
+            text = f"{passed_s / 3600.0:.1f} h have passed by the clock of another boot of the head"
+            self._note("clock", f"{text}: machines are charged for {MOST_CHARGED_S / 3600.0:g} h of them")
+        return clock
 
     def _ask(self, source: str, question: Callable[[], T]) -> T | None:
         try:
@@ -172,9 +230,12 @@ class Observer:
             if listed is not None:
                 self._note("provider list", f"not a mapping: {describe(listed)}")
             return None
-        if all(is_sound_machine(key, machine) for key, machine in listed.items()):
+        if not all(is_sound_machine(key, machine) for key, machine in listed.items()):
+            listed = {CloudId(key): self._machine(key, listed[key]) for key in listed if isinstance(key, str)}
+        if not self._ids.ignore_case:
             return listed
-        return {CloudId(key): self._machine(key, listed[key]) for key in listed if isinstance(key, str)}
+        self._ids.note(listed)
+        return {machine.cloud_id: machine for machine in map(self._ids.fold, listed.values())}
 
     def _machine(self, key: str, machine: object) -> CloudInstance:
         """An entry that cannot be read still shows that the machine exists: its record must not end."""
@@ -197,7 +258,10 @@ class Observer:
             self._note(_RUNTIME, f"report {report.version} is older than {self._runtime_version}: ignored")
             return None
         self._runtime_version, self._runtime_at = report.version, now
-        return usable_report(report, self._note)
+        usable = usable_report(report, self._note)
+        if self._ids.ignore_case:
+            usable = replace(usable, nodes=tuple(map(self._ids.fold, usable.nodes)))
+        return usable
 
     def _read_notices(self, now: float) -> tuple[Notice, ...] | None:
         """Notices are by the wall clock; those of the snapshot are in its own time."""
@@ -214,10 +278,11 @@ class Observer:
         return tuple(
             replace(
                 notice,
+                written_at=notice.at,
                 at=None if notice.at is None else notice.at + shift_s,
                 deadline=None if notice.deadline is None else notice.deadline + shift_s,
             )
-            for notice in usable_notices(report.notices, self._note)
+            for notice in map(self._ids.fold, usable_notices(report.notices, self._note))
         )
 
     def _read_forecasts(self, now: float) -> tuple[Forecast, ...]:
@@ -262,7 +327,8 @@ class Observer:
                 else:
                     self._note(source, f"not usable: {describe(failure)}")
         for failure in polled:
-            self._inbox.put(failure)
+            of_machine = failure if isinstance(failure, TerminateFailure | ResizeFailure) else None
+            self._inbox.put(failure if of_machine is None else self._ids.fold(of_machine))
         self.errors = replace(
             self.errors,
             launch=len({failure.request_id for failure in polled if isinstance(failure, LaunchFailure)}),
@@ -272,6 +338,10 @@ class Observer:
 
 
 MOST_SKEW_S = 30.0  # by which the clocks of tuner and head may differ
+
+
+def _is_of(mark: BootMark | None, boot: Boot | None) -> bool:
+    return mark is not None and boot is not None and mark.boot_id == boot.boot_id
 
 
 def _untimely(forecast: Forecast, now: float) -> str:

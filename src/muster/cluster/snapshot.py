@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from muster.base.clock import BootMark
 from muster.base.forecast import Forecast
 from muster.base.ids import CloudId, InstanceId
 from muster.cluster.model import (
@@ -33,6 +34,7 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
     installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
     resizable: bool = False  # can change a machine's size in place, and reports a ResizeStatus of each
     idle_policies: tuple[IdlePolicy, ...] = ()  # what it can do with a cluster that nobody uses
+    ids_ignore_case: bool = False  # it may list one machine as vm-a1 and as VM-A1
     buys_offers: bool = False  # a launch may name the zone and the market
     takes_next_offer: bool = False  # and several offers: machines come from the first that has some
 
@@ -78,6 +80,16 @@ class BudgetPeriod(Struct, frozen=True, kw_only=True):
     spent_before: float = 0.0  # $ spent until then
 
 
+class UnplacedNode(Struct, frozen=True, kw_only=True):
+    """An UnplacedNode is a live node on no known machine: what it says about its machine."""
+
+    since: float  # when a report first showed it
+    node_type: str = ""
+    cloud_id: CloudId | None = None  # None: none, or that of another node
+    ip: str = ""
+    unreported: tuple[float, float] | None = None  # the first and the newest report without it
+
+
 class Memory(Struct, frozen=True, kw_only=True):
     """A Memory is what planning carries from tick to tick besides the instances."""
 
@@ -89,6 +101,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
     ended_machines: Mapping[str, float] = field(default_factory=dict)
+    # Serving records whose nodes the reports lack. Value: the first and the newest of these reports.
+    unreported: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    unplaced_nodes: Mapping[str, UnplacedNode] = field(default_factory=dict)
     # When a list was last read that lacked a machine which may be gone: nobody has looked since.
     listed_at: float | None = None
     # Types whose machines could not grow lately: new ones are planned as they are bought. Value: until when.
@@ -96,12 +111,16 @@ class Memory(Struct, frozen=True, kw_only=True):
     without_drivers: WithoutDrivers = WithoutDrivers()
     # Notices that are known: machine -> what was announced. An entry stays as long as its notice.
     noticed: Mapping[str, NoticeKind] = field(default_factory=dict)
+    # The same notices: when each was written, by the wall clock of then, and when it was first read.
+    noticed_at: Mapping[str, tuple[float | None, float]] = field(default_factory=dict)
     # Until when nodes under notice were told to be empty: machine -> time.
     drained_until: Mapping[str, float] = field(default_factory=dict)
     # How long machines took from the request to a serving node, a moving average by node type.
     boot_s: Mapping[str, float] = field(default_factory=dict)
     pools: Mapping[str, PoolRecord] = field(default_factory=dict)  # key: `model.health_key`
     budget_period: BudgetPeriod = BudgetPeriod()
+    clock: BootMark | None = None  # the steady clock at some moment of the newest boot, at most an hour ago
+    uncharged: float = 0.0  # $ of time that passed by the wall clock of a new boot alone; not in the spend
     # Since when each verdict holds: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 
@@ -136,6 +155,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     forecasts: tuple[Forecast, ...] = ()  # of tuners, in the snapshot's time; only those that hold now
     traits: ProviderTraits = ProviderTraits()
     memory: Memory = Memory()
+    clock: BootMark | None = None  # the steady clock now
+    unseen_s: float = 0.0  # of the time since the last look, what only a new boot's wall clock shows
     recent_failures: tuple[FailedLaunch, ...] = ()
     quarantined: tuple[Quarantined, ...] = ()
     # Records whose terminate is still in the outbox: the provider may not have heard of it.

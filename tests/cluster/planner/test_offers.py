@@ -14,6 +14,7 @@ from muster.base.resources import EMPTY
 from muster.cluster.model import FailureKind, Objective, Offer, health_key
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.planner.explain import explain
+from muster.cluster.planner.offers import by_price, offer_states
 from muster.cluster.planner.pack import objective_of, offers_of, pack
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import InstanceState
@@ -238,3 +239,11 @@ def test_a_machine_that_works_twice_as_fast_may_cost_nearly_twice_as_much():
 def test_offers_of_types_are_compared_by_the_price_of_equal_work():
     fast = replace(gpu(A_PLAIN, speed=4.0), name="fast")
     assert bought(gpu(A_SPOT), fast) == {"fast": {"a/on-demand": 1}}
+
+
+def test_of_two_offers_at_one_price_the_one_with_shorter_billing_steps_comes_first():
+    hourly = Offer(zone="a", price_per_hour=1.0, billing_granularity_s=3600.0)
+    exact = Offer(zone="b", price_per_hour=1.2, billing_granularity_s=1.0)
+    dear = Offer(zone="c", price_per_hour=1.6)
+    states = offer_states(node_type("cpu", {"CPU": 1}, offers=(hourly, exact, dear)), {}, NOW)
+    assert [each.offer.zone for each in by_price(states)] == ["b", "a", "c"]

@@ -20,6 +20,7 @@ from tests.cluster.worlds import (
     tick,
     trail,
     unchanged,
+    unreported,
     world,
 )
 from tests.mistakes.views import assert_line
@@ -63,8 +64,8 @@ def test_w25_machines_without_a_tag_go_by_type_to_the_oldest_request():
     assert (end["old"].cloud_id, end["new"].cloud_id, end["gpu"].cloud_id) == ("c-x", "c-y", None)
 
 
-def test_a_tagged_machine_whose_request_still_waits_is_kept_for_it():
-    """The machine of r-2 is of another type than its record: it must not be given to r-1."""
+def test_a_tagged_machine_of_another_type_is_what_its_request_asked_for():
+    """Its type tag was changed: it must not be given to r-1, nor r-2 be repeated."""
     seen = world(
         [
             record("a", S.REQUESTED, launch_request_id="r-1"),
@@ -74,9 +75,9 @@ def test_a_tagged_machine_whose_request_still_waits_is_kept_for_it():
         spec=spec(node_type("cpu"), node_type("gpu")),
     )
     states, plan = tick(seen)
-    (new,) = created(seen, plan)
-    assert (states["a"], states["b"]) == ("REQUESTED", "REQUESTED")
-    assert (new.cloud_id, new.state) == ("c-x", S.ALLOCATED)
+    assert (states["a"], states["b"]) == ("REQUESTED", "ALLOCATED")
+    assert (after(seen, plan)["b"].cloud_id, after(seen, plan)["b"].node_type) == ("c-x", "gpu")
+    assert [note.source for note in plan.quarantined] == ["machine c-x"]
 
 
 def test_a_machine_tagged_by_a_request_nobody_waits_for_serves_by_type():
@@ -254,7 +255,7 @@ def test_without_grace_a_missing_machine_is_gone_at_once():
 @pytest.mark.parametrize("nodes", [[], [node("a", NodeStatus.DEAD)]])
 def test_a_missing_machine_whose_node_does_not_live_is_terminated_and_then_gone(nodes):
     """Only the list may be wrong: then the machine would run on, and be paid for."""
-    seen = world([record("a", S.RAY_RUNNING)], machines=[], nodes=nodes)
+    seen = world([record("a", S.RAY_RUNNING)], machines=[], nodes=nodes, memory=unreported("a"))
     states, plan = tick(seen)
     assert states == {"a": "TERMINATING"}
     node_state = "dead" if nodes else "missing"

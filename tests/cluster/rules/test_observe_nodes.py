@@ -20,6 +20,7 @@ from tests.cluster.worlds import (
     tick,
     trail,
     unchanged,
+    unreported,
     world,
 )
 from tests.mistakes.views import assert_line
@@ -274,9 +275,10 @@ def test_a_runtime_that_restarts_before_its_machine_is_listed_is_as_provisional_
 @pytest.mark.parametrize(("cause", "end"), [(None, "RAY_STOPPED"), (StopCause.IDLE, "TERMINATING")])
 def test_a_machine_that_lost_its_node_is_kept_while_one_without_an_id_may_run_there(cause, end):
     lost = record("a", S.RAY_RUNNING if cause is None else S.RAY_STOP_REQUESTED, stop_cause=cause)
-    assert tick(world([lost], nodes=[node("new", cloud_id=None)]))[0] == {"a": end}
+    new, memory = node("new", cloud_id=None), unreported("a")
+    assert tick(world([lost], nodes=[new], memory=memory))[0] == {"a": end}
     missing = replace(lost, missing_since=0.0)
-    assert tick(world([missing], machines=[], nodes=[node("new", cloud_id=None)]))[0] == {"a": end}
+    assert tick(world([missing], machines=[], nodes=[new], memory=memory))[0] == {"a": end}
 
 
 def test_a_machine_that_was_kept_after_it_lost_its_node_is_not_ended_without_a_report():
@@ -331,7 +333,7 @@ def test_a_dead_node_is_not_matched_by_its_ip():
         ({"cloud_id": None, "node_type": "", "ip": "10.9.9.9"}, True),
         ({"cloud_id": "c-else", "ip": "10.9.9.9"}, True),
         ({"cloud_id": "c-else"}, False),
-        ({"cloud_id": "c-head", "status": NodeStatus.UNSPECIFIED}, True),
+        ({"cloud_id": "c-head", "status": NodeStatus.UNSPECIFIED}, False),  # the head has that id
         ({"cloud_id": None, "node_type": "gpu"}, True),
     ],
 )
@@ -437,4 +439,5 @@ def test_a_report_without_the_heads_own_node_is_taken_for_incomplete():
     plan = reconcile(blind)
     assert (trail(blind, plan, "a"), plan.actions) == ([], ())
     assert [note.source for note in plan.quarantined] == ["runtime"]
-    assert trail(seen, reconcile(seen), "a") == ["RAY_STOPPED", "TERMINATING"]
+    late = replace(seen, memory=unreported("a"))
+    assert trail(late, reconcile(late), "a") == ["RAY_STOPPED", "TERMINATING"]

@@ -197,6 +197,7 @@ def test_azure_is_told_the_zone_and_the_market_in_its_own_words(build):
         {"vmSize": "s", "priority": "Spot", "billingProfile": {"maxPrice": 1}, "availability_zone": "1"},
     ]
     assert port.v1.is_terminated("never-seen")
+    assert (port.traits().ids_ignore_case, build().traits().ids_ignore_case) == (True, False)
 
 
 @pytest.mark.parametrize("kind", ["aliyun", "vsphere"])

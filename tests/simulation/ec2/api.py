@@ -366,6 +366,8 @@ class FaultyEc2(AwsWire):
             t.TAG_RAY_USER_NODE_TYPE: machine.node_type,
             t.TAG_RAY_LAUNCH_CONFIG: machine.launch_hash,
         }
+        if machine.listed_type is not None:
+            tags = {**tags, t.TAG_RAY_USER_NODE_TYPE: machine.listed_type}
         item = _item(machine.cloud_id, self._state(machine), tags)
         item["PrivateIpAddress"] = machine.ip
         item["BlockDeviceMappings"] = [{"Ebs": {"VolumeId": f"vol-{machine.cloud_id}"}}]

@@ -32,6 +32,9 @@ FOUND = {
     1575: "a launch without an answer was reported as failed, while its machine came and no list showed it",
     10206: "a launch without an answer was repeated by other means, or from its first target again",
     2110: "(the checker) a node on a machine that no list shows may be on any machine without an address",
+    3223: "a node was back after maintenance without id and ip: its machine was terminated under its tasks",
+    11151: "the clock was set back: the notice of an earlier life of a machine drained it after every start",
+    310147: "a cancelled machine that an unmatched node held left room for another, above the maximum",
     5051: "what was leaving when the head was lost counted against the limits beside its replacement",
 }
 

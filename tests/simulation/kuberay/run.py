@@ -26,7 +26,10 @@ from muster.sim.cluster.options import HEAD_TYPE, RunOptions
 
 FAULTS = {**api.FAULTS, **cloud.FAULTS, "unused": (0.01, 0.05)}  # unused: per tick, no driver for a while
 # The server invents, forgets and omits nothing. What is late is late because the watch is.
-IMPOSSIBLE = ("list_late", "list_omits", "list_ghost", "list_garbage", "list_only_head", "list_omits_passing")
+IMPOSSIBLE = (
+    *("list_late", "list_omits", "list_ghost", "list_garbage", "list_only_head", "list_omits_passing"),
+    *("list_twice", "type_tag_wrong"),
+)
 IDLE_SHARE = 0.25  # of the runs
 
 

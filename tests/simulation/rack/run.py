@@ -81,7 +81,9 @@ class RackCluster(FaultyCluster):
             is_on, rate = draw.random() < 0.5, draw.uniform(low, high)
             if is_on and faults.rates:
                 faults.rates[kind] = round(rate, 4)
-        faults.rates.pop("node_without_ip", None)  # muster starts its nodes itself, with their ids
+        # Muster starts its nodes itself, with their ids, and the file names the head's host.
+        for kind in ("node_without_ip", "node_with_other_id", "head_replaced"):
+            faults.rates.pop(kind, None)
         super().__init__(seed, options, faults)
         self.cloud.on_started = self.join
         self.installer = RackInstaller(self.world, self.crash_points, self.cloud)

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from muster.base.ids import InstanceId
 from muster.base.resources import Resources
+from muster.cluster.cost import billed_share
 from muster.cluster.model import (
     Constraint,
     Demand,
@@ -62,9 +63,9 @@ class OfferState(Struct, frozen=True, kw_only=True):
 
     @property
     def expected_price(self) -> float | None:
-        """Returns $ per hour of useful work; None without a price."""
+        """Returns $ per hour of useful work, as it is billed; None without a price."""
         price = self.offer.price_per_hour
-        return None if price is None else price * (1.0 + self.risk)
+        return None if price is None else price * (1.0 + self.risk) * billed_share(self.offer)
 
 
 class TypeOffer(Struct, frozen=True, kw_only=True):

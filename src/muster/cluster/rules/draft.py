@@ -7,19 +7,20 @@ the loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from muster.base.ids import CloudId, InstanceId
-from muster.cluster.budget import budget_state, period_at
-from muster.cluster.cost import cost_of, spend_so_far
+from muster.base.clock import BootMark
+from muster.base.ids import InstanceId
+from muster.cluster.budget import BudgetState, budget_state, period_at
+from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
+from muster.cluster.identity import may_be_on, was_elsewhere
 from muster.cluster.model import (
-    CloudInstance,
     ClusterSpec,
     InstallFailure,
     Instance,
@@ -37,7 +38,15 @@ from muster.cluster.planner.moves import ConsolidationPlan, with_consolidation
 from muster.cluster.planner.offers import NEVER, after_ends, left_of, lost_work_s, offer_states, risks
 from muster.cluster.planner.pack import pack
 from muster.cluster.planner.request import OfferState, Packing, PackRequest, Removal
-from muster.cluster.snapshot import BudgetPeriod, Memory, Quarantined, Snapshot, TypeHealth, WithoutDrivers
+from muster.cluster.snapshot import (
+    BudgetPeriod,
+    Memory,
+    Quarantined,
+    Snapshot,
+    TypeHealth,
+    UnplacedNode,
+    WithoutDrivers,
+)
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
 _STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
@@ -84,10 +93,13 @@ class Decided(Struct):
     health: dict[str, TypeHealth]
     ended_nodes: dict[str, float]
     ended_machines: dict[str, float]
+    unreported: Mapping[str, tuple[float, float]]
+    unplaced_nodes: Mapping[str, UnplacedNode]
     ungrowing: dict[str, float]
     listed_at: float | None
     without_drivers: WithoutDrivers
     noticed: Mapping[str, NoticeKind]
+    noticed_at: Mapping[str, tuple[float | None, float]]
     drained_until: Mapping[str, float]
     quarantined: list[Quarantined]
     changed: dict[InstanceId, Instance] = {}
@@ -114,10 +126,13 @@ def decided_before(snapshot: Snapshot) -> Decided:
         health=dict(memory.health),
         ended_nodes=dict(memory.ended_nodes),
         ended_machines=dict(memory.ended_machines),
+        unreported=memory.unreported,
+        unplaced_nodes=memory.unplaced_nodes,
         ungrowing={name: until for name, until in memory.ungrowing.items() if until > snapshot.now},
         listed_at=memory.listed_at,
         without_drivers=memory.without_drivers,
         noticed=memory.noticed,
+        noticed_at=memory.noticed_at,
         drained_until=memory.drained_until,
         quarantined=list(snapshot.quarantined),
     )
@@ -135,15 +150,17 @@ class Draft:
         self.nodes: Mapping[str, NodeReport] = {}  # readable node reports by node id; filled by observe_nodes
         self.planned = Planned()
         self.boot_s = boot_time(snapshot.memory.boot_s, self.spec)
-        self.budget = budget_state(
-            self.spec, snapshot.instances.values(), snapshot.memory, self.now, self.boot_s
-        )
+        self._budget: BudgetState | None = None  # None: not worked out
+        unseen_cost = uncharged(snapshot.instances.values(), snapshot.now, snapshot.unseen_s)
+        self.uncharged = snapshot.memory.uncharged + unseen_cost
         self._risks: Mapping[str, float] | None = None
         self.decided = decided_before(snapshot)
         if self.spec is not snapshot.spec:
             self.quarantine("offers", _OFFERS_UNUSED)
         self._fresh = 0
-        self.unplaced: list[NodeReport] | None = None  # live nodes of no known machine; None: not worked out
+        self.unusable = 0  # listed machines of ours that have no type
+        self._unplaced: Mapping[str, UnplacedNode] | None = None  # None: not worked out
+        self._grace_s = self.spec.timeouts.listing_grace_s
         self._by_state: dict[InstanceState, dict[InstanceId, None]] = {state: {} for state in InstanceState}
         self._listed: dict[InstanceState, list[Instance]] = {}  # answers of `in_state` that still hold
         self._own: dict[InstanceId, Instance] | None = None  # `instances`, once this draft has changed them
@@ -160,7 +177,7 @@ class Draft:
         twin.planned = copy(self.planned)
         twin._own = None  # records are copied at the first change: most rules change none
         twin.decided, twin._listed = self.decided.copied(), dict(self._listed)
-        twin.budget = None if self.budget is None else replace(self.budget)
+        twin._budget = None if self._budget is None else replace(self._budget)
         return twin
 
     def _owned(self) -> dict[InstanceId, Instance]:
@@ -194,6 +211,19 @@ class Draft:
         return [*ours, *idle, *self.restartable(), *self.in_state(InstanceState.REQUESTED)]
 
     @property
+    def budget(self) -> BudgetState | None:
+        """Returns what is left of the budget; worked out once what the tick found is among the records."""
+        if self._budget is None:
+            records = self.instances.values()
+            memory = replace(self.snapshot.memory, uncharged=self.uncharged)
+            state = budget_state(self.spec, records, memory, self.now, self.boot_s)
+            if state is not None and self.unusable:  # nobody knows what they cost: at most the dearest type
+                prices = (known.price_per_hour or 0.0 for known in self.spec.node_types)
+                state.per_hour += self.unusable * max(prices, default=0.0)
+            self._budget = state
+        return self._budget
+
+    @property
     def risks(self) -> Mapping[str, float]:
         """Returns what spot offers are expected to lose; nothing is risked behind the line to a deadline."""
         if self._risks is None:
@@ -215,23 +245,84 @@ class Draft:
 
         Such a node lacks its machine's id, or has another one, and is not taken for the answer to a request.
         """
-        if self.unplaced is None:
+        nodes, cloud = self.unplaced, self.snapshot.cloud or {}
+        if not nodes:
+            return False
+        ended = self.decided.unreported.get(instance.instance_id)
+        stopped_at = max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
+        lost_at = ended[0] if ended else stopped_at
+        return any(
+            may_be_on(node, instance, cloud)
+            and not was_elsewhere(node, instance, cloud, lost_at, self._grace_s)
+            for node in nodes.values()
+        )
+
+    @property
+    def unplaced(self) -> Mapping[str, UnplacedNode]:
+        """Returns the live nodes that are on no known machine, also those of unusable rows.
+
+        One that this report lacks counts for a grace. A cloud id that a placed node has, too, is that node's:
+        an image was made of a running machine.
+        """
+        if self._unplaced is None:
             known = (i for i in self.instances.values() if i.launch_request_id or not i.provisional)
             placed = {i.node_id for i in known if i.node_id}
-            nodes = self.snapshot.runtime.nodes if self.snapshot.runtime else ()  # unusable reports too
-            self.unplaced = [n for n in nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
-        return any(_may_be_on(node, instance, self.snapshot.cloud or {}) for node in self.unplaced)
+            self._unplaced = self._find_unplaced(placed)
+        return self._unplaced
+
+    def _find_unplaced(self, placed: Collection[str]) -> Mapping[str, UnplacedNode]:
+        runtime, before = self.snapshot.runtime, self.decided.unplaced_nodes
+        if runtime is None:
+            return before
+        left = [n for n in runtime.nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
+        claimed = {n.cloud_id for n in runtime.nodes if n.node_id in placed} if left else set()
+        found: dict[str, UnplacedNode] = {
+            n.node_id: UnplacedNode(
+                since=before[n.node_id].since if n.node_id in before else self.now,
+                node_type=n.node_type,
+                cloud_id=None if n.cloud_id in claimed else n.cloud_id,
+                ip=n.ip,
+            )
+            for n in left
+        }
+        reported = {n.node_id for n in runtime.nodes} if before else set()
+        for name, node in before.items():
+            since = self.unreported_since(node.unreported)
+            if name not in reported and name not in placed and self.now - since <= self._grace_s:
+                found[name] = replace(node, unreported=(since, self.now))
+        return found
+
+    def note_unplaced(self, is_complete: bool) -> None:
+        """Works out again which nodes are left, now that records have got theirs."""
+        self._unplaced = None
+        if is_complete:
+            self.decided.unplaced_nodes = self.unplaced
+
+    def unreported_since(self, known: tuple[float, float] | None) -> float:
+        """Returns since when reports lack something; `known` are the first and the newest one that did.
+
+        Of the time between two reports at most the grace counts: nobody looked, and the clock may be wrong.
+        """
+        since, looked_at = known or (self.now, self.now)
+        return since + max(0.0, self.now - looked_at - self._grace_s)
 
     def may_be_restarted(self, instance: Instance) -> bool:
         """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
         if self.snapshot.runtime is None:
             return instance.since < self.now  # it was kept by an earlier tick
-        return instance.stop_cause is None and self.may_work_unseen(instance)
+        # A machine that is stopped for maintenance comes back, and its node with it.
+        may_return = instance.stop_cause in (None, StopCause.NOTICE)
+        return may_return and self.may_work_unseen(instance)
 
     def restartable(self) -> list[Instance]:
-        """Returns the records of our machines that are kept without a node: they may serve again."""
+        """Returns the records of our machines that are kept without a node: they may serve again.
+
+        So may one that was cancelled, if a node that cannot be matched yet may be on it.
+        """
         stopped = (i for i in self.in_state(InstanceState.RAY_STOPPED) if not is_head(i))
-        return [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
+        kept = [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
+        arrived = self.in_state(InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
+        return [*kept, *(i for i in arrived if i.cancelled and self.may_work_unseen(i))]
 
     def fresh(self, prefix: str) -> str:
         """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
@@ -319,14 +410,19 @@ class Draft:
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.decided.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 ended_machines=self.decided.ended_machines,
+                unreported=self.decided.unreported,
+                unplaced_nodes=self.decided.unplaced_nodes,
                 listed_at=self.decided.listed_at,
                 ungrowing=self.decided.ungrowing,
                 without_drivers=self.decided.without_drivers,
                 noticed=self.decided.noticed,
+                noticed_at=self.decided.noticed_at,
                 drained_until=self.decided.drained_until,
                 boot_s=learned_boots(self.snapshot.memory.boot_s, self.decided.changed.values()),
                 pools=after_ends(self.snapshot.memory.pools, ended, self.now),
                 budget_period=self._budget_period(),
+                clock=_newer_mark(self.snapshot.memory.clock, self.snapshot.clock),
+                uncharged=self.uncharged,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
         )
@@ -335,9 +431,9 @@ class Draft:
         memory, budget = self.snapshot.memory, self.spec.budget
         if budget is None:
             return memory.budget_period
-        return period_at(
-            budget, memory, spend_so_far(self.snapshot.instances.values(), memory, self.now), self.now
-        )
+        memory = replace(memory, uncharged=self.uncharged)
+        spent = spend_so_far(self.snapshot.instances.values(), memory, self.now)
+        return period_at(budget, memory, spent, self.now)
 
     def _put(self, instance: Instance, previous: InstanceState | None) -> Instance:
         records = self._owned()
@@ -358,6 +454,16 @@ class Draft:
         return {"price_per_hour": price, "launch_hash": known.launch_hash, "offer": offer}
 
 
+MARKED_EVERY_S = 3600.0
+
+
+def _newer_mark(known: BootMark | None, now: BootMark | None) -> BootMark | None:
+    """Returns the mark to remember: another boot's at once, one of the same boot rarely."""
+    if known is None or now is None or known.boot_id != now.boot_id:
+        return now or known
+    return now if now.at - known.at >= MARKED_EVERY_S else known
+
+
 def _without_offers(spec: ClusterSpec) -> ClusterSpec:
     """A provider that cannot be told the zone and the market buys types as if they had no offers."""
     if not any(known.offers for known in spec.node_types):
@@ -373,16 +479,6 @@ def _dated(verdict: Verdict, since: Mapping[str, float], now: float) -> Verdict:
     if verdict.reason is Reason.PLACED:
         return verdict  # changes with every task: not worth remembering
     return replace(verdict, since=since.get(_verdict_key(verdict), now))
-
-
-def _may_be_on(node: NodeReport, instance: Instance, cloud: Mapping[CloudId, CloudInstance]) -> bool:
-    """Two of three things speak for another machine: the node's id, its ip, and that it has no type."""
-    if node.cloud_id and (node.cloud_id == instance.cloud_id or node.cloud_id in cloud):
-        return node.cloud_id == instance.cloud_id
-    machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-    ip = (machine.internal_ip if machine else "") or instance.internal_ip
-    doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
-    return node.node_type in ("", instance.node_type) and doubts < 2
 
 
 def is_head(instance: Instance) -> bool:

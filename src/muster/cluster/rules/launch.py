@@ -116,7 +116,7 @@ def _affordable(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
 def _room(draft: Draft, taken: Counter[str], name: str) -> int:
     known, most = draft.types.get(name), draft.spec.max_nodes
     of_type = known.most_nodes - taken[name] if known else 0
-    return of_type if most is None else min(of_type, most - taken.total())
+    return of_type if most is None else min(of_type, most - taken.total() - draft.unusable)
 
 
 def _at_once(limits: LaunchLimits, running: int) -> int:

@@ -46,6 +46,13 @@ def notices(draft: Draft) -> None:
     if given is None:
         _drain_refused(draft)
         return
+    before = draft.decided.noticed_at
+    draft.decided.noticed_at = {
+        n.cloud_id: earlier
+        if (earlier := before.get(n.cloud_id)) and earlier[0] == n.written_at
+        else (n.written_at, draft.now)
+        for n in given
+    }
     owners = {i.cloud_id: i for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD}
     noticed: dict[str, NoticeKind] = {}
     for notice in given:
@@ -80,8 +87,12 @@ def _drain_refused(draft: Draft) -> None:
 def _is_over(draft: Draft, owner: Instance, notice: Notice) -> bool:
     """Returns whether the machine outlived its notice: it was not taken, or has a new life since.
 
-    A machine that was stopped and started again, or whose runtime was restarted, has a newer record.
+    A machine that was stopped and started again, or whose runtime was restarted, has a newer record. The
+    clock by which the notice was written may have been set since.
     """
+    _, read_at = draft.decided.noticed_at[notice.cloud_id]
+    if owner.history and owner.history[0].at - read_at > SKEW_S:
+        return True
     if notice.at is not None and owner.history and owner.history[0].at - notice.at > SKEW_S:
         return True
     if notice.deadline is None:

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.backoff import after_failure, after_success
+from muster.cluster.identity import as_requested, requested_types
 from muster.cluster.model import (
     CloudInstance,
     FailureKind,
@@ -88,15 +89,24 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
     result: dict[CloudId, CloudInstance] = {}
     if cloud.keys() <= owned:
         return result
-    for cloud_id, machine in cloud.items():
-        if cloud_id in owned:
+    left = [machine for cloud_id, machine in cloud.items() if cloud_id not in owned]
+    types = requested_types(draft.instances.values(), left)
+    hashes = {known.name: known.launch_hash for known in draft.spec.node_types}
+    for machine in left:
+        usable = as_requested(machine, types, hashes)
+        if usable is not machine:
+            text = f"requested as {usable.node_type!r}, listed as {machine.node_type!r}: correct its type tag"
+            draft.quarantine(f"machine {machine.cloud_id}", text)
+        if machine.kind is not NodeKind.UNMANAGED and usable.node_type:
+            result[machine.cloud_id] = usable
             continue
-        if machine.kind is NodeKind.UNMANAGED or not machine.node_type:
-            draft.quarantine(
-                f"machine {cloud_id}", f"kind {machine.kind.name}, type {machine.node_type!r}: not ours"
+        text = f"kind {machine.kind.name}, type {machine.node_type!r}: not ours"
+        if machine.kind is not NodeKind.UNMANAGED:
+            draft.unusable += 1
+            text = (
+                "it has no node type, and cannot be used; it counts against the limits: tag or terminate it"
             )
-            continue
-        result[cloud_id] = machine
+        draft.quarantine(f"machine {machine.cloud_id}", text)
     return result
 
 
@@ -340,7 +350,8 @@ def _alive(draft: Draft) -> set[str | None]:
     if runtime is None:
         return {None}
     live = [n for n in runtime.nodes if n.status is not NodeStatus.DEAD]
-    return {*(n.node_id for n in live), *(n.cloud_id for n in live if n.cloud_id)}
+    placed = {i.node_id: i.cloud_id for i in draft.instances.values() if i.node_id}  # whatever the node names
+    return {*(n.node_id for n in live), *(placed.get(n.node_id, n.cloud_id) or n.node_id for n in live)}
 
 
 def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:

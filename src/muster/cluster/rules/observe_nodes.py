@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId
+from muster.cluster.identity import known_ips
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus
 from muster.cluster.plan import Reason
 from muster.cluster.rules.draft import Draft, fields_of_request, is_head
@@ -43,12 +45,12 @@ def observe_nodes(draft: Draft) -> None:
     all_readable = len(draft.nodes) == len(runtime.nodes)
     listed: Collection[str] = draft.nodes if all_readable else {node.node_id for node in runtime.nodes}
     draft.decided.ended_nodes = {n: at for n, at in draft.decided.ended_nodes.items() if n in listed}
+    _move_misplaced(draft)
     strangers = _follow_known(draft)
     _meet_strangers(draft, strangers)
     _note_install_failures(draft)  # after the nodes: a node that runs was installed
     _note_stop_failures(draft)
-    _note_missing(draft, listed, unclear)
-    draft.unplaced = None  # records have got their nodes
+    draft.note_unplaced(_note_missing(draft, listed, unclear))
 
 
 def _readable(
@@ -85,6 +87,38 @@ def _named(draft: Draft, head: NodeReport) -> NodeReport:
         listed = [machine.cloud_id for machine in cloud.values() if machine.kind is NodeKind.HEAD]
         cloud_id = listed[0] if len(listed) == 1 else CloudId(head.node_id)
     return replace(head, cloud_id=cloud_id, node_type=head.node_type or draft.spec.head_node_type)
+
+
+def _move_misplaced(draft: Draft) -> None:
+    """Moves nodes that name another machine to the one that has their ip, once that machine is listed."""
+    listed = draft.snapshot.cloud or {}
+    waiting: dict[str, Instance] = {}
+    for instance in draft.in_state(_S.ALLOCATED, _S.RAY_INSTALLING):
+        machine = listed.get(instance.cloud_id) if instance.cloud_id else None
+        if machine is not None and machine.internal_ip and not instance.node_id:
+            waiting[machine.internal_ip] = instance
+    if not waiting:
+        return
+    serving = draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
+    holders = {i.node_id: i for i in serving if i.node_id}
+    for node in draft.nodes.values():
+        right = waiting.get(node.ip)
+        wrong = holders.get(node.node_id) if right is not None else None
+        if right is None or wrong is None or node.status is NodeStatus.DEAD or is_head(wrong):
+            continue
+        is_elsewhere = wrong.provisional or node.ip not in known_ips(wrong, listed)
+        if is_elsewhere and node.cloud_id != right.cloud_id and node.node_type in ("", right.node_type):
+            _name_wrong_id(draft, node)
+            draft.move(wrong, _S.RAY_STOPPED, "its node runs on another machine", node_id=None)
+            _follow(draft, right, node)
+
+
+def _name_wrong_id(draft: Draft, node: NodeReport) -> None:
+    draft.quarantine(
+        f"node {node.node_id}",
+        f"names the machine {node.cloud_id} and has the ip {node.ip} of another one, on which it is taken to "
+        "run; if its image was made of a running node, remove RAY_CLOUD_INSTANCE_ID from the image",
+    )
 
 
 def _follow_known(draft: Draft) -> list[NodeReport]:
@@ -134,17 +168,9 @@ def _lost(instance: Instance, node: str) -> str:
 def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
     if not strangers:
         return
-    by_cloud: dict[CloudId, Instance] = {}
-    for instance in draft.instances.values():
-        if instance.cloud_id and instance.state in ON_CLOUD:
-            by_cloud[instance.cloud_id] = instance
-    ips: dict[str, list[Instance]] | None = None
+    owners = _Owners(draft)
     for node in strangers:
-        cloud_id = node.cloud_id or (CloudId(node.node_id) if draft.snapshot.traits.lists_nodes else None)
-        owner = by_cloud.get(cloud_id) if cloud_id else None
-        if owner is None and node.ip and node.status is not NodeStatus.DEAD:
-            ips = ips if ips is not None else _ips(draft, by_cloud.values())
-            owner = _by_ip(draft, node, ips)
+        owner, cloud_id = owners.find(node)
         heir: Instance | None = None
         if owner is None:
             heir = _meet_unowned(draft, node, cloud_id)
@@ -153,7 +179,65 @@ def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
         elif node.status is not NodeStatus.DEAD or not _is_older_life(draft, owner, node):
             _follow(draft, owner, node)
         if heir is not None and heir.cloud_id:
-            by_cloud[heir.cloud_id] = heir  # a second new node must not get a second record
+            owners.by_cloud[heir.cloud_id] = heir  # a second new node must not get a second record
+
+
+class _Owners:
+    """The records by their machines' cloud ids and ips, to find the one whose machine a node is on."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft, self._listed = draft, draft.snapshot.cloud or {}
+        on_cloud = (i for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD)
+        self.by_cloud: dict[CloudId | None, Instance] = {i.cloud_id: i for i in on_cloud}
+
+    @cached_property
+    def _ips(self) -> Mapping[str, list[Instance]]:
+        found = defaultdict[str, list[Instance]](list)
+        for owner in self.by_cloud.values():
+            for ip in known_ips(owner, self._listed):
+                found[ip].append(owner)
+        return found
+
+    @cached_property
+    def _claims(self) -> Counter[CloudId | None]:
+        """How many live nodes name each machine."""
+        return Counter(n.cloud_id for n in self._draft.nodes.values() if n.status is not NodeStatus.DEAD)
+
+    def find(self, node: NodeReport) -> tuple[Instance | None, CloudId | None]:
+        """Returns the record whose machine the node is on, and the machine that it names, if that is one."""
+        is_listing = self._draft.snapshot.traits.lists_nodes
+        cloud_id = node.cloud_id or (CloudId(node.node_id) if is_listing else None)
+        named = self.by_cloud.get(cloud_id) if cloud_id else None
+        if not node.ip or node.status is NodeStatus.DEAD:
+            return named, cloud_id
+        if named is None:
+            return self._by_ip(node), cloud_id
+        if node.ip not in self._ips or named in self._ips[node.ip] or not known_ips(named, self._listed):
+            return named, cloud_id
+        # An id that several nodes have at once proves nothing: an image was made of a running machine.
+        found = self._by_ip(replace(node, cloud_id=None))
+        if found is None and self._claims[node.cloud_id] < 2:
+            return named, cloud_id
+        _name_wrong_id(self._draft, node)
+        return found, None
+
+    def _by_ip(self, node: NodeReport) -> Instance | None:
+        """Returns the one record whose machine has the node's ip and no other live node.
+
+        Ips are used again, so a listed machine comes first. A node that names a machine which no list shows
+        is matched to a listed one only.
+        """
+        if node.cloud_id is not None and node.cloud_id in self._listed:
+            return None
+        free = []
+        for instance in (self._draft.instances[i.instance_id] for i in self._ips.get(node.ip, ())):
+            other = self._draft.nodes.get(instance.node_id or "")
+            has_live_node = other is not None and other.status is not NodeStatus.DEAD
+            if node.node_type in ("", instance.node_type) and not has_live_node:
+                free.append(instance)
+        shown = [i for i in free if i.cloud_id in self._listed]
+        found = shown or (free if node.cloud_id is None else [])
+        return found[0] if len(found) == 1 else None
 
 
 def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
@@ -164,36 +248,6 @@ def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
     if owner.node_id is None and owner.instance_id not in draft.snapshot.instances:
         draft.decided.ended_nodes[node.node_id] = draft.now
     return owner.node_id is not None or node.node_id in draft.decided.ended_nodes
-
-
-def _ips(draft: Draft, owners: Iterable[Instance]) -> dict[str, list[Instance]]:
-    """Returns the records by every ip that is known of their machines."""
-    listed, found = draft.snapshot.cloud or {}, defaultdict[str, list[Instance]](list)
-    for owner in owners:
-        machine = listed.get(owner.cloud_id) if owner.cloud_id else None
-        known = (owner.internal_ip, owner.external_ip)
-        for ip in {*known, *((machine.internal_ip, machine.external_ip) if machine else ())}:
-            found[ip].append(owner)
-    return found
-
-
-def _by_ip(draft: Draft, node: NodeReport, ips: Mapping[str, list[Instance]]) -> Instance | None:
-    """Returns the one record whose machine has the node's ip and no other live node.
-
-    A node that names a machine which no list shows is matched to a listed machine only: ips are used again.
-    """
-    listed = draft.snapshot.cloud or {}
-    if node.cloud_id is not None and node.cloud_id in listed:
-        return None
-    current = (draft.instances[i.instance_id] for i in ips.get(node.ip, ()))
-    same = (i for i in current if node.cloud_id is None or i.cloud_id in listed)
-    free = []
-    for instance in same:
-        other = draft.nodes.get(instance.node_id or "")
-        has_live_node = other is not None and other.status is not NodeStatus.DEAD
-        if node.node_type in ("", instance.node_type) and not has_live_node:
-            free.append(instance)
-    return free[0] if len(free) == 1 else None
 
 
 def _meet_unowned(draft: Draft, node: NodeReport, cloud_id: CloudId | None) -> Instance | None:
@@ -339,22 +393,40 @@ def _note_install_failures(draft: Draft) -> None:
             draft.move(instance, _S.RAY_INSTALL_FAILED, failure.message)
 
 
-def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[CloudId | None]) -> None:
-    """A worker whose node is no longer listed has lost it. The head's may be late after a restart.
+def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[CloudId | None]) -> bool:
+    """A record whose node the reports lack for longer than a grace, or twice after a drain, has lost it.
 
-    A node that is listed with unusable data is not missing: it may be working. A report without the head's
-    own node is incomplete (the runtime has just restarted): nothing is concluded from what it lacks.
+    A node that is listed with unusable data is not missing: it may be working. A report without any head's
+    node is incomplete (the runtime has just restarted): nothing is concluded from what it lacks. One with
+    another head's node shows that the head was replaced, whatever the provider still lists.
     """
     serving = draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
     missing = [instance for instance in serving if instance.node_id not in listed]
-    if any(is_head(i) and i.state is _S.RAY_RUNNING for i in missing):
+    is_headless = any(is_head(i) and i.state is _S.RAY_RUNNING for i in missing)
+    if is_headless and not any(n.is_head and n.status is not NodeStatus.DEAD for n in draft.nodes.values()):
         draft.quarantine("runtime", "the report lacks the head's own node, so no node counts as missing")
-        return
+        return False
+    before = draft.decided.unreported
+    stopped = {i.instance_id for i in draft.in_state(_S.RAY_STOPPED)} if before else set()
+    unreported = {name: times for name, times in before.items() if name in stopped}
     for instance in missing:
-        if instance.cloud_id not in unclear and not is_head(instance):
-            if not instance.node_id:
-                draft.quarantine(
-                    f"record {instance.instance_id}",
-                    f"{instance.state.name} without a node id, and no node is on its machine",
-                )
-            draft.move(instance, _S.RAY_STOPPED, _lost(instance, "the runtime no longer lists its node"))
+        if instance.cloud_id in unclear:
+            continue
+        known = before.get(instance.instance_id)
+        since = draft.unreported_since(known)
+        unreported[instance.instance_id] = (since, draft.now)
+        is_drained = instance.state is not _S.RAY_RUNNING and known is not None  # expected: two reports do
+        if is_drained or draft.now - since > draft.spec.timeouts.listing_grace_s or not instance.node_id:
+            _give_up_node(draft, instance)
+    draft.decided.unreported = unreported
+    return True
+
+
+def _give_up_node(draft: Draft, instance: Instance) -> None:
+    if not instance.node_id:
+        draft.quarantine(
+            f"record {instance.instance_id}",
+            f"{instance.state.name} without a node id, and no node is on its machine",
+        )
+    lost = "another node is the head now" if is_head(instance) else "the runtime no longer lists its node"
+    draft.move(instance, _S.RAY_STOPPED, _lost(instance, lost))

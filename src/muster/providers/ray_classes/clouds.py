@@ -30,6 +30,7 @@ class RayCloud(Struct, frozen=True, kw_only=True):
     has_zone_objects: bool = False  # one object of the class sees one zone only
     write_terms: Terms | None = None  # None: it cannot be told where and how to buy
     zone_key: str = "availability_zone"  # of `provider`
+    ids_ignore_case: bool = False  # its lists spell one id in different ways
 
 
 def _gcp_terms(node_config: dict[str, Any], offer: Offer) -> None:
@@ -55,6 +56,7 @@ CLOUDS: dict[str, RayCloud] = {
     "azure": RayCloud(
         packages="azure-cli-core azure-identity azure-mgmt-compute azure-mgmt-network azure-mgmt-resource",
         write_terms=_azure_terms,
+        ids_ignore_case=True,
     ),
     "gcp": RayCloud(
         packages="google-api-python-client google-auth cryptography",

@@ -83,6 +83,7 @@ class CompatProvider(NodeProvider):
         super().__init__(provider_config, cluster_name)
         self.kind = str(provider_config["type"])
         self.buys_offers = CLOUDS[self.kind].write_terms is not None
+        self.ids_ignore_case = CLOUDS[self.kind].ids_ignore_case
         self._objects, self._clock = dict(objects), clock
         self._zones: dict[str, str] = {}  # of machines: node id -> zone
         self._lists: dict[str, tuple[float, list[str]]] = {}  # by zone: when, and what it had

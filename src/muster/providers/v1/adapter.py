@@ -101,6 +101,7 @@ class V1Adapter(V1Machines, CloudProvider):
                 lists_nodes=read_only,
                 installs_runtime=self._calls.installs_runtime() if known is None else known,
                 buys_offers=self._calls.buys_offers(),
+                ids_ignore_case=bool(getattr(self.v1, "ids_ignore_case", False)),
             )
         return self._traits
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from muster.base.ambient import Ambient
+from muster.base.clock import Boot
 from muster.base.ids import CountingIds, InstanceId, RequestId
 from muster.base.resources import EMPTY
 from muster.base.rng import Seed
@@ -125,13 +126,14 @@ class SimulatedCluster:
         self.runtime = self.runtime_class(self.world, self.crash_points, faults, options.dead_kept_s)
         self.drains = SimDrains(self.world, self.crash_points, faults, self.runtime)
         self.resizer = SimResizer(self.world, self.crash_points, faults, self.runtime)
-        self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.machines.get)
+        self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.find)
         memory = MemoryInstanceStore()
         self._open_store: OpenStore = open_store or (lambda: memory)
         self.store = SimStore(self.crash_points, faults, self._open_store())
         self.spec = self.spec_class(self.crash_points, faults, options.spec, options.catalogue)
         self.controller: ClusterController | None = None
         self.lives = 0  # how many controllers there have been
+        self.boots = 1  # and how many times their machine, or another one, was started
         self.plan: Plan | None = None  # of this tick; None when the controller died in it or is down
         self.result: TickResult | None = None  # all of this tick, likewise
         self.problem = ""  # an exception that reached the simulator
@@ -185,7 +187,10 @@ class SimulatedCluster:
         self.cloud.reconnect()
         if self.lives > 1:
             self.store.inner = self._open_store()
-        return ClusterController(self.ports(), Ambient(self.world, CountingIds(epoch=self.lives), self.seed))
+        boot = Boot(f"boot-{self.boots}", self.world.monotonic)
+        return ClusterController(
+            self.ports(), Ambient(self.world, CountingIds(epoch=self.lives), self.seed, boot)
+        )
 
     def ports(self) -> Ports:
         """Returns what a controller is connected to."""

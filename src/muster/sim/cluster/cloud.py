@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from muster import errors
 from muster.base.ids import CloudId, RequestId
 from muster.base.rng import Stream
@@ -21,6 +23,7 @@ from muster.cluster.model import (
     TerminateFailure,
     health_key,
 )
+from muster.cluster.plan import base_id
 from muster.cluster.ports import CloudProvider
 from muster.cluster.snapshot import ProviderTraits
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
@@ -91,7 +94,10 @@ class SimCloud(CloudProvider):
     def traits(self) -> ProviderTraits:
         is_resizable = any(known.resize is not None for known in self.sells.types.values())
         return ProviderTraits(
-            installs_runtime=self.installs_runtime, buys_offers=True, resizable=is_resizable
+            installs_runtime=self.installs_runtime,
+            buys_offers=True,
+            resizable=is_resizable,
+            ids_ignore_case=self.sells.ids_ignore_case,
         )
 
     def reconnect(self) -> None:
@@ -101,7 +107,9 @@ class SimCloud(CloudProvider):
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         self.listed = None
         self.listed = shown = self.list_now()
-        return shown
+        if not self.sells.ids_ignore_case or not self._faults.hit("list_other_case"):
+            return shown
+        return {(name := CloudId(m.cloud_id.upper())): replace(m, cloud_id=name) for m in shown.values()}
 
     def list_now(self) -> dict[CloudId, CloudInstance]:
         """Returns what the cloud lists now, faults included."""
@@ -127,6 +135,9 @@ class SimCloud(CloudProvider):
         for cloud_id, (until, ghost) in self._ghosts.items():
             if now < until:
                 shown[cloud_id] = ghost
+        if shown and faults.hit("list_twice"):
+            twin = shown[faults.stream("list_twice").choice(sorted(shown))]
+            shown[CloudId(f"{twin.cloud_id}-2")] = replace(twin, cloud_id=CloudId(f"{twin.cloud_id}-2"))
         return shown
 
     @crash_point("cloud.launch")
@@ -157,6 +168,8 @@ class SimCloud(CloudProvider):
 
     @crash_point("cloud.terminate")
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
+        if self.sells.ids_ignore_case:
+            cloud_ids = [CloudId(name.lower()) for name in cloud_ids]
         self.terminated.extend((self._world.time, cloud_id) for cloud_id in cloud_ids)
         faults = self._faults
         if faults.hit("terminate_refused"):
@@ -166,7 +179,7 @@ class SimCloud(CloudProvider):
 
     @crash_point("cloud.resize")
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        self.sizes.ask(cloud_id, desired)
+        self.sizes.ask(CloudId(cloud_id.lower()) if self.sells.ids_ignore_case else cloud_id, desired)
 
     @crash_point("cloud.poll_launch_failures")
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
@@ -181,6 +194,10 @@ class SimCloud(CloudProvider):
 
     # -- what happens in the world ----------------------------------------------------------------
 
+    def find(self, cloud_id: CloudId) -> CloudMachine | None:
+        """Returns a machine by its id, however it is spelled."""
+        return self.machines.get(CloudId(cloud_id.lower()) if self.sells.ids_ignore_case else cloud_id)
+
     def alive(self) -> list[CloudMachine]:
         return [machine for machine in self.machines.values() if machine.exists]
 
@@ -193,10 +210,12 @@ class SimCloud(CloudProvider):
         self._sold_out_until[name] = self._world.time + for_s
 
     def end_shortages(self) -> None:
-        """Ends every shortage: everything can be bought again."""
+        """Ends every shortage: everything can be bought again, and wrong tags are set right."""
         self._sold_out_until.clear()
         self.sells.capacity.clear()
         self.sells.quota = None
+        for machine in self.machines.values():
+            machine.listed_type = None
 
     def create(
         self,
@@ -267,11 +286,24 @@ class SimCloud(CloudProvider):
         machine = self.create(node_type, request=request_id, offer=offer)
         if self._faults.hit("list_late"):
             machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
+        if self._faults.hit("type_tag_wrong"):
+            machine.listed_type = self._wrong_type(request_id)
         boot_s = self.draw_boot_s()
         if self._faults.hit("joins_first"):
             machine.listed_from = self._world.time + boot_s + self._faults.between("joins_first", 5, 90)
         self.boot(machine, boot_s)
         return machine
+
+    def _wrong_type(self, request_id: RequestId | None) -> str:
+        """Draws the type that a machine is listed with; another one of the same call cannot be noticed."""
+        calls = (
+            call
+            for call in self.launch_calls
+            if request_id and base_id(call.request_id) == base_id(request_id)
+        )
+        asked = {name for call in calls for name in call.shape}
+        wrong = ("", "renamed", *sorted(self.sells.types.keys() - asked))
+        return self._faults.stream("type_tag_wrong").choice(wrong)
 
     def draw_boot_s(self) -> float:
         """Draws how long the next machine takes from its purchase to its node."""

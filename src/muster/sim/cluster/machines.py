@@ -44,6 +44,7 @@ class CloudMachine:
     listed_from: float = 0.0
     hidden_until: float = 0.0
     listed_until: float = 0.0  # an ended machine may stay on the list for a while
+    listed_type: str | None = None  # a type that it is listed with instead of its own
 
     @property
     def ip(self) -> str:
@@ -72,7 +73,7 @@ class CloudMachine:
         offer = self.offer if self.reports_offer else None
         return CloudInstance(
             cloud_id=self.cloud_id,
-            node_type=self.node_type,
+            node_type=self.node_type if self.listed_type is None else self.listed_type,
             kind=self.kind,
             is_running=self.up and self.exists,
             request_id=self.request_id,
@@ -95,6 +96,7 @@ class Catalogue:
     quota: int | None = None  # all machines of the account
     api_s: float = 1.0  # from a launch call to the machine, or to the refusal
     shutdown_s: tuple[float, float] = (1.0, 8.0)
+    ids_ignore_case: bool = False  # M-0001 is m-0001
     reports_offers: bool = False  # whether listed machines have their zone and market
 
 

@@ -114,11 +114,15 @@ class SimRuntime:
         if now >= self._frozen_until or self.last_report is None:
             self.last_report = self._report()
         report = replace(self.last_report, version=self._version)
-        if faults.hit("report_garbage"):
-            report = corrupt(report, faults.stream("report_garbage"))
+        report = self._altered(report)
         self.shown_alive.update(n.node_id for n in report.nodes if n.status is not NodeStatus.DEAD)
         self.report_read = report
         return report
+
+    def _altered(self, report: RuntimeReport) -> RuntimeReport:
+        """Returns the report as it arrives."""
+        is_damaged = self._faults.hit("report_garbage")
+        return corrupt(report, self._faults.stream("report_garbage")) if is_damaged else report
 
     @crash_point("runtime.publish")
     def publish(self, version: int, report: ScalingReport) -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.base.ids import IdSource, InstanceId
-from muster.cluster.cost import cost_of
+from muster.cluster.cost import cost_of, uncharged, unseen_s
 from muster.cluster.model import Instance, NodeKind, StatusChange
 from muster.cluster.plan import Launch, Plan
 from muster.cluster.ports import InstanceStore, Ledger
@@ -194,12 +194,10 @@ def settled(ledger: Ledger, tick_id: str, now: float, *, is_set_up_again: bool =
             change = StatusChange(_S.TERMINATED, at, SET_UP_AGAIN if is_again else DETAILS)
             ended.append(replace(record, state=_S.TERMINATED, history=(*record.history, change)))
     spent = sum(cost_of(ledger.instances[record.instance_id], at) for record in ended)
-    return Plan(
-        tick_id=tick_id,
-        at=at,
-        writes=(*ended, *begun),
-        memory=replace(ledger.memory, spent=ledger.memory.spent + spent),
-    )
+    unseen = uncharged(ledger.instances.values(), at, unseen_s(at - ledger.newest_at))
+    memory = ledger.memory
+    memory = replace(memory, spent=memory.spent + spent, uncharged=memory.uncharged + unseen)
+    return Plan(tick_id=tick_id, at=at, writes=(*ended, *begun), memory=memory)
 
 
 def _begun(record: Instance, instance_id: InstanceId, at: float) -> Instance:

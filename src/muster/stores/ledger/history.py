@@ -116,7 +116,8 @@ class SqliteHistory:
 
     def _spent(self, memory: bytes) -> float:
         try:
-            return codec.decode(memory, Memory).spent
+            known = codec.decode(memory, Memory)
+            return known.spent - known.uncharged
         except (ValueError, KeyError) as error:
             raise LedgerCorrupt(
                 f"{self._database.path}: the row of its table `memory` is unreadable ({error})",

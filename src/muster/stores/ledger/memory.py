@@ -157,7 +157,8 @@ class MemoryInstanceStore:
         )
 
     def spend(self, now: float) -> Spend:
-        return spend_of(self._state.instances.values(), self._state.memory.spent, now)
+        memory = self._state.memory
+        return spend_of(self._state.instances.values(), memory.spent - memory.uncharged, now)
 
     def _prune(self, now: float, limit: int) -> int:
         cutoff, dropped = now - self.retention.max_age_s, 0

@@ -1,0 +1,89 @@
+"""Decides which machine a node may be on, and which type a machine was requested as, where tags and ids lie.
+
+Used by the rules that match machines, nodes and records; pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from muster.base.ids import CloudId, RequestId
+from muster.cluster.model import CloudInstance, Instance, NodeKind
+from muster.cluster.plan import base_id
+from muster.cluster.snapshot import UnplacedNode
+from muster.cluster.states import InstanceState
+
+Machines = Mapping[CloudId, CloudInstance]
+
+
+def known_ips(instance: Instance, cloud: Machines) -> set[str]:
+    """Returns the addresses of the record's machine, of the record and of the list."""
+    machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+    listed = (machine.internal_ip, machine.external_ip) if machine is not None else ()
+    return {instance.internal_ip, instance.external_ip, *listed} - {""}
+
+
+def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
+    """Two of three things speak for another machine: the node's id, its ip, and that it has no type."""
+    if node.cloud_id and (node.cloud_id == instance.cloud_id or node.cloud_id in cloud):
+        return node.cloud_id == instance.cloud_id
+    machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+    ip = (machine.internal_ip if machine else "") or instance.internal_ip
+    doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
+    return node.node_type in ("", instance.node_type) and doubts < 2
+
+
+def was_elsewhere(
+    node: UnplacedNode, instance: Instance, cloud: Machines, lost_at: float, grace_s: float
+) -> bool:
+    """Returns whether the node was there next to the record's own node, or before its machine was requested.
+
+    A machine has one node at a time. The end of the one before, at `lost_at`, may be noticed a little later.
+    """
+    if instance.node_id:
+        return lost_at - node.since > grace_s
+    machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+    tag = base_id(machine.request_id) if machine is not None and machine.request_id else None
+    asked = instance.entered(InstanceState.REQUESTED)
+    return bool(asked) and tag == instance.launch_request_id and node.since < asked[0]
+
+
+# Of each request: its node types with their launch hashes, and how many records still wait.
+RequestedTypes = dict[RequestId, Counter[tuple[str, str]]]
+
+
+def requested_types(records: Iterable[Instance], machines: Iterable[CloudInstance]) -> RequestedTypes:
+    """Returns what each request still waits for, without the machines that are listed as it."""
+    types: RequestedTypes = {}
+    for record in records:
+        if record.launch_request_id:
+            waits = record.state in (InstanceState.REQUESTED, InstanceState.QUEUED)
+            kind = record.node_type, record.launch_hash
+            types.setdefault(record.launch_request_id, Counter())[kind] += waits
+    for machine in machines:
+        asked = types.get(base_id(machine.request_id)) if machine.request_id else None
+        kind = machine.node_type, machine.launch_hash
+        if asked and kind in asked:
+            asked[kind] -= 1
+    return types
+
+
+def as_requested(machine: CloudInstance, types: RequestedTypes, hashes: Mapping[str, str]) -> CloudInstance:
+    """Returns the machine with the type that was requested, where its type tag was lost or changed.
+
+    `hashes` are the launch hashes of the node types. A type of the config that fits the machine's hash is
+    right, also where the record that asked for it has ended.
+    """
+    asked = types.get(base_id(machine.request_id)) if machine.request_id else None
+    is_unmanaged = machine.kind is NodeKind.UNMANAGED
+    if not asked or is_unmanaged or any(machine.node_type == name for name, _ in asked):
+        return machine
+    kind = max(asked, key=lambda kind: (kind[1] == machine.launch_hash, asked[kind]))
+    own, is_sure = hashes.get(machine.node_type), kind[1] == machine.launch_hash
+    if own is not None and not is_sure and (own in ("", machine.launch_hash) or asked[kind] <= 0):
+        return machine
+    asked[kind] -= 1
+    return replace(machine, node_type=kind[0])

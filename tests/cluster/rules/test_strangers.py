@@ -1,0 +1,268 @@
+"""Worlds whose ids, tags, lists and reports contradict each other; each was met by a user."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.cluster.worlds import (
+    HEAD_NODE,
+    S,
+    after,
+    created,
+    following,
+    machine,
+    node,
+    past,
+    record,
+    sources,
+    spec,
+    tick,
+    trail,
+    unreported,
+    world,
+)
+from tests.support.builders import NOW, demand, node_type
+
+from muster.cluster.budget_policy import Budget
+from muster.cluster.model import LaunchLimits, NodeKind, NodeStatus, Notice, NoticeKind, StopCause
+from muster.cluster.plan import Launch
+from muster.cluster.reconcile import reconcile
+from muster.cluster.snapshot import Memory, UnplacedNode
+
+OLD_NODE = UnplacedNode(since=NOW - 500.0, node_type="cpu")
+
+
+def at(name: str, **changes):
+    """The machine and the node of a record, with its own address."""
+    ip = f"10.0.0.{ord(name) - 96}"
+    return machine(name, internal_ip=ip), node(name, ip=ip, **changes)
+
+
+# A report that lacks nodes.
+
+
+def test_one_report_without_half_of_the_nodes_ends_none_of_their_machines():
+    seen = world([record(name, S.RAY_RUNNING) for name in "abcd"], nodes=[node("a"), node("c")])
+    states, plan = tick(seen)
+    assert (set(states.values()), plan.actions) == ({"RAY_RUNNING"}, ())
+    back = following(seen, plan, runtime=replace(seen.runtime, nodes=(HEAD_NODE, *map(node, "abcd"))))
+    assert reconcile(back).memory.unreported == {}
+
+
+def test_the_grace_of_a_node_does_not_pass_while_nobody_looks():
+    seen = world([record("a", S.RAY_RUNNING)], nodes=[])
+    _, plan = tick(seen)
+    later = following(seen, plan, seconds=86_400.0)
+    states, plan = tick(later)
+    assert states == {"a": "RAY_RUNNING"}
+    assert tick(following(later, plan))[0] == {"a": "TERMINATING"}
+
+
+def test_a_drained_node_that_two_reports_lack_is_gone():
+    seen = world([record("a", S.RAY_STOP_REQUESTED, stop_cause=StopCause.IDLE)], nodes=[])
+    states, plan = tick(seen)
+    assert states == {"a": "RAY_STOP_REQUESTED"}
+    assert tick(following(seen, plan))[0] == {"a": "TERMINATING"}
+
+
+# A head that was replaced.
+
+
+def test_lost_workers_are_noticed_although_the_old_head_is_still_listed():
+    new_head = machine("new", kind=NodeKind.HEAD, node_type="head")
+    node_of_it = node("new", is_head=True, node_type="head")
+    seen = world(
+        [record("a", S.RAY_RUNNING)],
+        machines=[machine("a"), new_head],
+        nodes=[],
+        memory=unreported("a", "head"),
+    )
+    seen = replace(seen, runtime=replace(seen.runtime, nodes=(node_of_it,)))
+    plan = reconcile(seen)
+    assert trail(seen, plan, "a") == ["RAY_STOPPED", "TERMINATING"]
+    assert trail(seen, plan, "head") == ["RAY_STOPPED"]
+    assert [action.cloud_ids for action in plan.actions] == [("c-a",)]
+
+
+# An unmatched node and the machines that it may be on.
+
+
+@pytest.mark.parametrize(("since", "end"), [(NOW - 500.0, "TERMINATING"), (NOW - 5.0, "RAY_STOPPED")])
+def test_a_node_that_lived_next_to_a_machines_own_node_does_not_hold_that_machine(since, end):
+    memory = Memory(unplaced_nodes={"n-x": replace(OLD_NODE, since=since)})
+    lost = [record(name, S.RAY_RUNNING) for name in "abc"]
+    dead = [node(name, NodeStatus.DEAD) for name in "abc"]
+    seen = world(lost, nodes=[*dead, node("x", cloud_id=None)], memory=memory)
+    assert set(tick(seen)[0].values()) == {end}
+
+
+@pytest.mark.parametrize(("requested_at", "end"), [(NOW - 400.0, "TERMINATING"), (NOW - 600.0, "ALLOCATED")])
+def test_a_node_that_is_older_than_the_request_of_a_machine_does_not_hold_it(requested_at, end):
+    booting = record(
+        "a",
+        S.ALLOCATED,
+        launch_request_id="r-1",
+        cancelled=True,
+        history=past((S.QUEUED, 1), (S.REQUESTED, requested_at), (S.ALLOCATED, NOW - 300.0)),
+    )
+    seen = world(
+        [booting],
+        machines=[machine("a", request_id="r-1")],
+        nodes=[node("x", cloud_id=None)],
+        memory=Memory(unplaced_nodes={"n-x": OLD_NODE}),
+    )
+    assert tick(seen)[0] == {"a": end}
+
+
+def test_an_unmatched_node_that_one_report_lacks_still_holds_its_machine():
+    booting = record("a", S.ALLOCATED, cancelled=True)
+    seen = world([booting], nodes=[node("x", cloud_id=None)])
+    _, plan = tick(seen)
+    blind = following(seen, plan, runtime=replace(seen.runtime, nodes=(HEAD_NODE,)))
+    states, plan = tick(blind)
+    assert states == {"a": "ALLOCATED"}
+    assert tick(following(blind, plan, seconds=31.0))[0] == {"a": "ALLOCATED"}
+    assert tick(following(blind, plan, seconds=62.0))[0] != {"a": "TERMINATED"}
+
+
+def test_a_cancelled_machine_that_an_unmatched_node_holds_leaves_no_room_for_another():
+    held = record("a", S.ALLOCATED, cancelled=True, stop_cause=StopCause.IDLE)
+    seen = world([held], nodes=[node("x", cloud_id=None)], demands=[demand()], spec=spec(max_nodes=2))
+    assert created(seen, reconcile(seen)) == []
+
+
+def test_a_node_that_is_back_after_maintenance_without_its_id_keeps_its_machine():
+    """Seed 3223 of EC2."""
+    lost = record("a", S.RAY_STOPPING, stop_cause=StopCause.NOTICE)
+    seen = world([lost], nodes=[node("a", NodeStatus.DEAD), node("new", cloud_id=None)])
+    assert tick(seen)[0] == {"a": "RAY_STOPPED"}
+
+
+# Nodes that name another machine: an image was made of a running node.
+
+
+def test_nodes_that_all_name_one_machine_are_placed_by_their_ips():
+    machines, nodes = zip(*(at(name, cloud_id="c-a") for name in "abcde"), strict=True)
+    records = [record("a", S.RAY_RUNNING), *(record(name, S.ALLOCATED) for name in "bcde")]
+    seen = world(records, machines=machines, nodes=nodes)
+    states, plan = tick(seen)
+    assert set(states.values()) == {"RAY_RUNNING"}
+    assert {i: r.node_id for i, r in after(seen, plan).items() if i != "head"} == {
+        n: f"n-{n}" for n in "abcde"
+    }
+    assert sources(plan) == [f"node n-{name}" for name in "bcde"]
+
+
+def test_a_node_that_names_a_machine_without_a_node_is_placed_by_its_ip_too():
+    machines, nodes = zip(*(at(name, cloud_id="c-a") for name in "ab"), strict=True)
+    records = [record("a", S.RAY_RUNNING), record("b", S.ALLOCATED)]
+    seen = world(records, machines=machines, nodes=[node("a", NodeStatus.DEAD, ip="10.0.0.1"), nodes[1]])
+    assert tick(seen)[0] == {"a": "TERMINATING", "b": "RAY_RUNNING"}
+
+
+def test_an_id_counts_where_addresses_cannot_be_compared():
+    """The machine's own address is not known, or the one with the node's address has a node already."""
+    unknown = world(
+        [record("a", S.ALLOCATED), record("b", S.ALLOCATED)],
+        machines=[machine("a"), at("b")[0]],
+        nodes=[node("a", ip="10.0.0.2")],
+    )
+    assert tick(unknown)[0] == {"a": "RAY_RUNNING", "b": "ALLOCATED"}
+    taken = world(
+        [record("a", S.ALLOCATED), record("b", S.RAY_RUNNING)],
+        machines=[at("a")[0], at("b")[0]],
+        nodes=[node("a", ip="10.0.0.2"), at("b")[1]],
+    )
+    assert tick(taken)[0] == {"a": "RAY_RUNNING", "b": "RAY_RUNNING"}
+
+
+def test_a_node_moves_to_its_own_machine_once_that_one_is_listed():
+    wrong = record("a", S.RAY_RUNNING, node_id="n-b")
+    seen = world(
+        [wrong, record("b", S.ALLOCATED)],
+        machines=[at("a")[0], at("b")[0]],
+        nodes=[at("b", cloud_id="c-a")[1]],
+    )
+    states, plan = tick(seen)
+    assert states == {"a": "TERMINATING", "b": "RAY_RUNNING"}
+    assert after(seen, plan)["b"].node_id == "n-b"
+
+
+# Two records with one address.
+
+
+def test_of_two_records_with_the_ip_of_a_node_the_listed_one_gets_it():
+    pair = [record(name, S.ALLOCATED, internal_ip="10.0.0.7") for name in "ab"]
+    nameless = node("x", cloud_id=None, ip="10.0.0.7")
+    seen = world(pair, machines=[machine("b", internal_ip="10.0.0.7")], nodes=[nameless])
+    assert tick(seen)[0] == {"a": "ALLOCATED", "b": "RAY_RUNNING"}
+
+
+# Type tags that were lost or changed.
+
+TYPES = (node_type("cpu", {"CPU": 1}), node_type("gpu", {"GPU": 1}))
+
+
+@pytest.mark.parametrize("listed_as", ["", "renamed", "gpu"])
+def test_a_machine_without_its_own_type_answers_the_request_that_it_is_tagged_with(listed_as):
+    waiting = record("a", S.REQUESTED)
+    arrived = machine("x", node_type=listed_as, request_id="r-1")
+    seen = world([waiting], machines=[arrived], spec=spec(*TYPES))
+    states, plan = tick(seen)
+    assert states == {"a": "ALLOCATED"}
+    assert (after(seen, plan)["a"].node_type, sources(plan)) == ("cpu", ["machine c-x"])
+
+
+def test_the_launch_hash_tells_which_type_of_a_request_a_machine_without_a_type_is():
+    waiting = [
+        record("a", S.REQUESTED, launch_hash="h-cpu"),
+        record("b", S.REQUESTED, node_type="gpu", launch_hash="h-gpu"),
+    ]
+    arrived = machine("x", node_type="", request_id="r-1", launch_hash="h-gpu")
+    seen = world(waiting, machines=[arrived], spec=spec(*TYPES))
+    assert tick(seen)[0] == {"a": "REQUESTED", "b": "ALLOCATED"}
+
+
+def test_a_machine_of_a_type_whose_record_has_ended_keeps_its_type():
+    types = tuple(replace(one, launch_hash=f"h-{one.name}") for one in TYPES)
+    late = machine("x", node_type="gpu", request_id="r-1", launch_hash="h-gpu")
+    seen = world([record("a", S.REQUESTED, launch_hash="h-cpu")], machines=[late], spec=spec(*types))
+    (new,) = created(seen, reconcile(seen))
+    assert (new.cloud_id, new.node_type) == ("c-x", "gpu")
+
+
+def test_a_machine_that_cannot_be_used_counts_against_the_maximum_of_the_cluster():
+    limits = LaunchLimits(upscaling_speed=10.0)
+    wishes = spec(max_nodes=3, limits=limits)
+    seen = world(machines=[machine("x", node_type="")], demands=[demand(count=5)], spec=wishes)
+    plan = reconcile(seen)
+    assert [sum(a.shape.values()) for a in plan.actions if isinstance(a, Launch)] == [1]
+    assert "machine c-x" in sources(plan)
+
+
+# Machines that are adopted.
+
+PRICED = node_type("cpu", {"CPU": 1}, price_per_hour=3.6, max_nodes=100)
+
+
+@pytest.mark.parametrize(("kind", "left"), [("cpu", 1), ("", 1)])
+def test_the_tick_that_finds_a_machine_counts_it_in_the_hourly_budget(kind, left):
+    wishes = spec(
+        PRICED, max_nodes=101, budget=Budget(per_hour=8.0), limits=LaunchLimits(upscaling_speed=10.0)
+    )
+    seen = world(machines=[machine("x", node_type=kind)], demands=[demand(count=5)], spec=wishes)
+    launched = [sum(a.shape.values()) for a in reconcile(seen).actions if isinstance(a, Launch)]
+    assert sum(launched) == left
+
+
+# Notices, and a clock that was set since they were written.
+
+
+def test_a_notice_that_was_read_before_a_record_began_is_of_an_earlier_life_of_its_machine():
+    """Seed 11151 of EC2: the clock was set back, so the notice seems to be from the future."""
+    known = Notice(cloud_id="c-a", kind=NoticeKind.REBALANCE, at=NOW + 3000.0, written_at=77.0)
+    memory = Memory(noticed={"c-a": NoticeKind.REBALANCE}, noticed_at={"c-a": (77.0, NOW - 900.0)})
+    seen = world([record("a", S.RAY_RUNNING, since=NOW - 60.0)], notices=(known,), memory=memory)
+    assert tick(seen)[0] == {"a": "RAY_RUNNING"}
+    newer = replace(seen, notices=(replace(known, written_at=78.0),))
+    assert tick(newer)[0]["a"] == "RAY_STOP_REQUESTED"
