@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from tests.simulation.cluster import CLOCK_PRECISION_S, FaultyCluster
+from tests.simulation.setups import FailedSetupsPause
 
 from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
@@ -124,6 +125,7 @@ def safety_checks() -> tuple[Check, ...]:
         requests_are_resolved_in_time,
         verdicts_add_up,
         NoHotLoop(),
+        FailedSetupsPause(),
         SizesAreSafe(),
     )
 

@@ -75,6 +75,7 @@ ADDED: Mapping[str, tuple[float, float]] = {
     "resize_fails": (0.05, 0.4),  # per growth: an error of the host, perhaps after half of it
     "node_resize_lost": (0.02, 0.3),  # per call to the runtime
     "node_resize_refused": (0.02, 0.3),
+    "setup_broken": (0.5, 1.2),  # per set-up of one type or offer, the run's `broken_setup`: often or always
 }
 KINDS = (*EVERY_CALL, *EVERY_TICK, *ADDED)
 
