@@ -41,7 +41,7 @@ class FailedSetupsPause:
         if _S.RAY_INSTALL_FAILED in entered:
             self._failed_at[key] = at
         asked = max(record.entered(_S.REQUESTED), default=float("-inf"))
-        if _S.RAY_RUNNING in entered and asked >= self._failed_at.get(key, float("inf")):
+        if _S.RAY_RUNNING in entered and asked > self._failed_at.get(key, float("inf")):
             del self._failed_at[key]
 
     def _launched(self, cluster: FaultyCluster, action: Launch, at: float) -> Iterator[str]:

@@ -127,7 +127,7 @@ def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
         for key in dict.fromkeys((instance.node_type, of_offer)):
             health = draft.decided.health.get(key)
             is_cleared = health is not None and (key == instance.node_type or health.is_on_trial)
-            if health and is_cleared and requested >= max(health.failed_at, health.timed_out_at or 0.0):
+            if health and is_cleared and requested > max(health.failed_at, health.timed_out_at or 0.0):
                 del draft.decided.health[key]
 
 
