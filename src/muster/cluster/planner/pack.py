@@ -20,8 +20,7 @@ from muster.cluster.planner.demand_classes import (
     CountedGangs,
     MergedDemands,
     PlacementTallies,
-    fitting,
-    labels_suit,
+    could_hold,
 )
 from muster.cluster.planner.explain import explain
 from muster.cluster.planner.limits import LimitedCluster, remove_idle, resolve_limits
@@ -106,7 +105,7 @@ class _Wanted:
         dropped, end = list[int](), 0
         for constraint in request.constraints:
             places, end = range(end, end + len(constraint.demands)), end + len(constraint.demands)
-            possible = [place for place in places if _could_be_held(self._bundles[place], request)]
+            possible = [place for place in places if could_hold(self._bundles[place], request)]
             rest = Constraint(demands=tuple(self._bundles[place] for place in possible))
             trial = replace(alone, constraints=(*kept, rest))
             is_met = not _leaves_constraint(solver(_problem(trial, resolve_limits(trial), _Wanted(trial))))
@@ -130,12 +129,6 @@ class _Wanted:
     @property
     def is_any(self) -> bool:
         return bool(self.demands.demands or self.gangs.gangs or self.constraints.demands)
-
-
-def _could_be_held(demand: Demand, request: PackRequest) -> bool:
-    return bool(fitting(demand, request.offers)) or any(
-        node.total.holds(demand.shape) and labels_suit(demand, node.labels) for node in request.nodes
-    )
 
 
 def _leaves_constraint(solution: PackSolution) -> bool:
