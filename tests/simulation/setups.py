@@ -7,11 +7,25 @@ from collections.abc import Iterator
 from tests.simulation.cluster import FaultyCluster
 
 from muster.cluster.model import Instance, health_key
-from muster.cluster.plan import Launch, base_id
+from muster.cluster.plan import Launch, Plan, base_id
 from muster.cluster.states import InstanceState
 
 _S = InstanceState
 _UNDER_WAY = (_S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING)
+
+
+def is_tried(cluster: FaultyCluster, plan: Plan, key: str) -> bool:
+    """Returns whether a machine under way tries what could not be set up lately: no other is bought."""
+    health = plan.memory.health.get(key)
+    return health is not None and health.is_on_trial and bool(_under_way(cluster, key))
+
+
+def _under_way(cluster: FaultyCluster, key: str) -> list[Instance]:
+    return [
+        record
+        for record in cluster.store.live.values()
+        if health_key(record.node_type, record.offer_name) == key and record.state in _UNDER_WAY
+    ]
 
 
 class FailedSetupsPause:
@@ -53,12 +67,7 @@ class FailedSetupsPause:
                 continue
             if at - failed_at < pause_s:
                 yield f"{key} was asked for {at - failed_at:g} s after a set-up failed"
-            alike = [
-                record
-                for record in cluster.store.live.values()
-                if health_key(record.node_type, record.offer_name) == key
-                and record.state in _UNDER_WAY
-                and max(record.entered(_S.REQUESTED), default=0.0) > failed_at
-            ]
+            asked = [max(one.entered(_S.REQUESTED), default=0.0) for one in _under_way(cluster, key)]
+            alike = [time for time in asked if time > failed_at]
             if count > 1 or len(alike) > 1:
                 yield f"{key}: {len(alike)} machines on trial at once after a set-up failed"
