@@ -8,6 +8,7 @@ from tests.mistakes.views import assert_line
 from muster.cluster.backoff import (
     after_failure,
     after_success,
+    as_requested,
     availabilities,
     decayed_failures,
     is_blocked,
@@ -50,6 +51,29 @@ def test_pauses_double_up_to_the_maximum(kind):
 @pytest.mark.parametrize("kind", [FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG])
 def test_what_needs_a_person_is_asked_less_often(kind):
     assert fail_again_and_again(kind, 6) == [60, 120, 240, 480, 600, 600]
+
+
+@pytest.mark.parametrize("takes_s", [10.0, 300.0, 3600.0])
+def test_a_machine_that_takes_long_to_fail_does_not_shorten_the_pauses(takes_s):
+    health, now, pauses = TypeHealth(), 0.0, []
+    for _ in range(5):
+        asked_at, now = now, now + takes_s
+        before = as_requested(health, asked_at, now, POLICY)
+        health = after_failure(before, FailureKind.SETUP, "no", now, POLICY)
+        pauses.append(health.blocked_until - now)
+        now = health.blocked_until
+    assert pauses == [60, 120, 240, 480, 600]
+
+
+def test_machines_requested_before_a_failure_was_known_add_nothing_to_it():
+    health = after_failure(TypeHealth(), FailureKind.SETUP, "no", 100.0, POLICY)
+    second = after_failure(as_requested(health, 90.0, 130.0, POLICY), FailureKind.SETUP, "no", 130.0, POLICY)
+    assert (second.failures, second.blocked_until) == (1.0, 190.0)
+
+
+def test_a_machine_that_came_does_not_clear_failed_set_ups():
+    health = after_failure(TypeHealth(), FailureKind.SETUP, "no", 100.0, POLICY)
+    assert after_success(health, 10_000.0, POLICY) == health
 
 
 def sold_out(times, start=0.0, policy=POLICY):

@@ -51,8 +51,9 @@ def test_records_cannot_be_changed_in_place():
         instance().state = None
 
 
-def test_only_quota_permission_and_config_need_a_person():
-    assert {FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG} == NEEDS_USER_ACTION
+def test_only_quota_permission_config_and_set_up_need_a_person():
+    kinds = {FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG, FailureKind.SETUP}
+    assert kinds == NEEDS_USER_ACTION
 
 
 @pytest.mark.parametrize(

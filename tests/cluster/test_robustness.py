@@ -80,14 +80,15 @@ def test_w3_one_node_too_many_is_one_victim():
     assert [type(action) for action in plan.actions] == [Drain]
 
 
-def test_w4_a_node_of_a_type_that_left_the_config_is_drained_with_a_deadline():
-    """W22 too: what must go gets time for its running work."""
-    seen = fine_world([record("old", S.RAY_RUNNING, node_type="gone")], nodes=[node("old", node_type="gone")])
+def test_w4_a_node_of_a_type_that_left_the_config_is_drained_when_idle():
+    records = [record(name, S.RAY_RUNNING, node_type="gone") for name in ("busy", "old")]
+    idle = node("old", NodeStatus.IDLE, node_type="gone", idle_s=1.0)
+    seen = fine_world(records, nodes=[node("busy", node_type="gone"), idle])
     states, plan = tick(seen)
-    assert states == {"old": "RAY_STOP_REQUESTED", "fine": "RAY_RUNNING"}
+    assert states == {"busy": "RAY_RUNNING", "old": "RAY_STOP_REQUESTED", "fine": "RAY_RUNNING"}
     (drain,) = plan.actions
-    assert (drain.node_id, drain.cause, drain.deadline_s) == ("n-old", StopCause.MAX_NODES_PER_TYPE, 60.0)
-    assert not drain.may_be_refused
+    assert (drain.node_id, drain.cause) == ("n-old", StopCause.IDLE)
+    assert drain.may_be_refused
 
 
 def test_w5_a_node_that_drains_while_we_install_is_followed():

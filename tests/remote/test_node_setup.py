@@ -251,6 +251,16 @@ def test_in_2_a_machine_that_cannot_be_set_up_is_reported_once_with_the_reason(i
     assert list(installer.poll()) == []
 
 
+def test_the_last_lines_of_a_command_that_failed_are_logged(installed, caplog):
+    lines = ("pip: no such package", "tried three mirrors")
+    error = CommandFailed("it failed", exit_code=7, last_lines=lines)
+    installer, _, _ = installed({"i-1": {"auto: setup": [error, error]}})
+    installer.start(install(1))
+    wait_until(lambda: not installer.under_way(RequestId("r-1")))
+    (logged,) = [entry.getMessage() for entry in caplog.records if "i-1" in entry.getMessage()]
+    assert all(line in logged for line in lines)
+
+
 @pytest.mark.conformance("IN-5")
 def test_in_5_a_machine_that_the_provider_does_not_know_is_reported(installed):
     installer, access, _ = installed()

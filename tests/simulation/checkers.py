@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from tests.simulation.cluster import CLOCK_PRECISION_S, FaultyCluster
+from tests.simulation.setups import FailedSetupsPause
 
 from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.model import FailureKind, Instance, NodeKind, NodeStatus, StopCause, health_key
-from muster.cluster.plan import Launch, Subject, base_id
+from muster.cluster.plan import Drain, Launch, Subject, base_id
 from muster.cluster.rules.resize import AGAIN_S
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
 from muster.sim.cluster.tasks import SimNode
@@ -115,6 +116,7 @@ def safety_checks() -> tuple[Check, ...]:
         no_machine_has_two_owners,
         no_machine_is_forgotten,
         no_launch_goes_over_a_limit,
+        nodes_of_removed_types_stay_until_idle,
         busy_nodes_are_drained_first,
         OnlyWhatIsLeavingIsTerminated(),
         BusyNodesAreNotInstalledOver(),
@@ -125,6 +127,7 @@ def safety_checks() -> tuple[Check, ...]:
         requests_are_resolved_in_time,
         verdicts_add_up,
         NoHotLoop(),
+        FailedSetupsPause(),
         SizesAreSafe(),
     )
 
@@ -181,6 +184,19 @@ def no_launch_goes_over_a_limit(cluster: FaultyCluster) -> Iterator[str]:
         limit = cluster.spec.spec.max_nodes
         if limit is not None and len(staying) > limit:
             yield f"{len(staying)} machines were wanted, the cluster's maximum is {limit}"
+
+
+def nodes_of_removed_types_stay_until_idle(cluster: FaultyCluster) -> Iterator[str]:
+    """Checks that no node is drained with a deadline because its type has left the config."""
+    for commit in cluster.store.commits:
+        for drain in commit.plan.actions:
+            if isinstance(drain, Drain) and drain.cause in _BY_LIMIT:
+                record = cluster.store.records[drain.instance_id]
+                if cluster.spec.spec.node_type(record.node_type) is None:
+                    yield f"{drain.instance_id} of removed type {record.node_type} must go: {drain.message}"
+
+
+_BY_LIMIT = frozenset({StopCause.OUTDATED, StopCause.MAX_NODES, StopCause.MAX_NODES_PER_TYPE})
 
 
 def _is_ours(instance: Instance) -> bool:

@@ -82,6 +82,7 @@ ADDED: Mapping[str, tuple[float, float]] = {
     "head_replaced": (0.002, 0.015),  # per tick: a new head with the same ledger; the old one stays listed
     "clock_far_ahead": (0.002, 0.02),  # per tick: the wall clock is 30 days ahead for a while
     "list_other_case": (0.01, 0.1),  # per listing, where ids ignore case: ids are in upper case
+    "setup_broken": (0.5, 1.2),  # per set-up of one type or offer, the run's `broken_setup`: often or always
 }
 KINDS = (*EVERY_CALL, *EVERY_TICK, *ADDED)
 

@@ -125,13 +125,15 @@ def _limits(cluster: FaultyCluster) -> Iterator[str]:
     spec = cluster.spec.spec
     have = Counter(machine.node_type for machine in cluster.cloud.alive())
     known = {t.name: t for t in spec.node_types}
+    # A type that left the config keeps its machines as long as they are busy.
+    busy = Counter(node.machine.node_type for node in cluster.runtime.live_nodes() if node.running)
     for name, count in have.items():
-        most = known[name].max_nodes if name in known else 0
+        most = known[name].max_nodes if name in known else busy[name]
         if count > most:
             yield f"{count} machines of {name}, its maximum is {most}"
     total = sum(have.values())
     full = spec.max_nodes is not None and total >= spec.max_nodes
-    if spec.max_nodes is not None and total > spec.max_nodes:
+    if spec.max_nodes is not None and sum(have[name] for name in known) > spec.max_nodes:
         yield f"{total} machines, the cluster's maximum is {spec.max_nodes}"
     for t in spec.node_types:
         least = min(t.min_nodes, t.most_nodes)

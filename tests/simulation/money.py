@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from tests.simulation.checkers import Check
 from tests.simulation.cluster import CLOCK_PRECISION_S, KEPT_COPIES, FaultyCluster
+from tests.simulation.setups import is_tried
 
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.cost import spend_so_far
@@ -66,6 +67,7 @@ def _wrong_offer(
         return
     full = {o.name for o in known.offers if o.max_nodes is not None and held[_key(name, o)] >= o.max_nodes}
     blocked = {o.name for o in known.offers if _blocked_until(plan, _key(name, o)) > plan.at}
+    tried = {o.name for o in known.offers if is_tried(cluster, plan, _key(name, o))}
     if bought.name in blocked:
         yield f"{name} was bought from {bought.name}, which is backed off"
     if bought.max_nodes is not None and held[_key(name, bought)] > bought.max_nodes:
@@ -79,7 +81,7 @@ def _wrong_offer(
             price *= SPREAD if bought.market == "spot" else math.inf
         if (
             price * _hours(offer) < (bought.price_per_hour or 0.0) * _hours(bought)
-            and offer.name not in full | blocked
+            and offer.name not in full | blocked | tried
         ):
             yield f"{name} was bought from {bought.name}, although {offer.name} was cheaper and could be had"
 

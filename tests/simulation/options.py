@@ -9,7 +9,16 @@ from msgspec.structs import replace
 
 from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
-from muster.cluster.model import Backoff, ClusterSpec, LaunchLimits, NodeType, Objective, Offer, Timeouts
+from muster.cluster.model import (
+    Backoff,
+    ClusterSpec,
+    LaunchLimits,
+    NodeType,
+    Objective,
+    Offer,
+    Timeouts,
+    health_key,
+)
 from muster.cluster.states import ResizeLimits
 from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, WORKER_TYPES, RunOptions, catalogue_for, head_type
@@ -47,6 +56,7 @@ def draw_options(seed: Seed) -> RunOptions:
     )
     options.catalogue.reports_offers = of_offers.random() < 0.5
     options.catalogue.ids_ignore_case = seed.derive("sim.case").random() < 0.25
+    options.broken_setup = _broken_setup(seed.derive("sim.setups"), spec)
     options.shown = _shown(options)
     return options
 
@@ -80,6 +90,13 @@ def _spec(draw: Stream) -> ClusterSpec:
         ),
         backoff=BACKOFF,
     )
+
+
+def _broken_setup(draw: Stream, spec: ClusterSpec) -> str:
+    """Draws the type, or one of its offers, whose set-ups fail where the run has that fault."""
+    known = draw.choice(spec.node_types[1:])
+    offers = [offer.name for offer in known.offers]
+    return health_key(known.name, draw.choice(("", *offers)))
 
 
 _WAYS = tuple((zone, market) for zone in ("a", "b", "c") for market in ("on-demand", "spot"))
@@ -147,6 +164,7 @@ def _shown(options: RunOptions) -> dict[str, object]:
         "head_cpus": spec.node_types[0].resources.to_floats()["CPU"],
         "head_late_s": options.head_late_s,
         "dead_kept_s": options.dead_kept_s,
+        "broken_setup": options.broken_setup if spec.install_runtime else None,
         "runtime_ends_drains": options.runtime_ends_drains,
     }
 

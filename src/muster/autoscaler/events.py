@@ -181,15 +181,19 @@ def _shown_size(size: Resources) -> str:
     return ", ".join(parts)
 
 
+_FAILED = {_S.ALLOCATION_FAILED: "launch", _S.RAY_INSTALL_FAILED: "set up"}
+
+
 def _failed_launches(tick: TickResult) -> Iterator[Event]:
     at = tick.plan.at
     failed = Counter(
-        (health_key(record.node_type, record.offer_name), record.details)
+        (_FAILED[change.state], health_key(record.node_type, record.offer_name), change.details)
         for record in tick.plan.writes
-        if record.state is _S.ALLOCATION_FAILED and record.since == at
+        for change in record.history
+        if change.state in _FAILED and change.at == at
     )
-    for (node_type, why), count in failed.items():
-        text = f"Failed to launch {count} node(s) of type {node_type}: {why}"
+    for (what, node_type, why), count in failed.items():
+        text = f"Failed to {what} {count} node(s) of type {node_type}: {why}"
         yield Event(at=at, level="warning", message=text)
 
 

@@ -20,7 +20,7 @@ from muster.autoscaler.events import fresh_notices, losses_of, requests_by_id
 from muster.base.resources import EMPTY, Resources
 from muster.base.text import is_internal
 from muster.cluster.cost import price_per_hour, spend_so_far
-from muster.cluster.model import Demand, Gang, Instance, NodeKind, StatusChange
+from muster.cluster.model import Demand, FailureKind, Gang, Instance, NodeKind, StatusChange
 from muster.cluster.plan import Reason, Subject, Verdict, base_id
 from muster.cluster.ports import TickResult
 from muster.cluster.states import PENDING, RUNNING, InstanceState
@@ -85,7 +85,7 @@ _OUR_COUNTERS = (
     ("spend", (), "What the cluster has cost so far, in the currency of the prices."),
     ("quarantined", (), "Inputs that were set aside, each tick anew."),
     ("terminate_exceptions", (), "Terminate calls that were refused or broke."),
-    ("launch_failures", ("NodeType", "kind"), "Machines that did not come, by what the provider said."),
+    ("launch_failures", ("NodeType", "kind"), "Machines that did not come or could not be set up, by kind."),
     ("offer_launch_failures", (*_OFFER, "kind"), "The same, by the offer from which they were to come."),
     ("notices", ("kind",), "Machines that the cloud announced it would take, by what it announced."),
     ("lost_nodes", ("NodeType",), "Nodes or machines that went although nobody had asked for it."),
@@ -216,7 +216,7 @@ TIMEOUT = "timeout"  # beside the kinds of failures: the provider said nothing, 
 
 
 def launch_failures_of(tick: TickResult) -> Counter[Labels]:
-    """Counts the machines that did not come, by type and kind of failure; pure."""
+    """Counts the machines that did not come or could not be set up, by type and kind of failure; pure."""
     return Counter((record.node_type, kind) for record, kind in _failed_launches(tick))
 
 
@@ -238,6 +238,8 @@ def _failed_launches(tick: TickResult) -> Iterator[tuple[Instance, str]]:
         if _S.ALLOCATION_FAILED in failed or _S.ALLOCATION_TIMEOUT in failed:
             kinds = refused[record.launch_request_id or "", record.node_type]
             yield record, kinds.pop() if kinds else TIMEOUT
+        elif _S.RAY_INSTALL_FAILED in failed:
+            yield record, FailureKind.SETUP.value
 
 
 Waits = Mapping[object, tuple[float, frozenset[str]]]  # request -> since when it waits, and for what

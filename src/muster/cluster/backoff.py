@@ -38,18 +38,35 @@ def after_failure(
         in_a_row = round(failures)
         message = f"{message} (refused {in_a_row} times in a row)" if in_a_row > 1 else message
     pause = min(longest, base * 2.0 ** min(failures - 1.0, _MAX_DOUBLINGS))
-    return TypeHealth(
+    return replace(
+        health,
         failures=failures,
         failed_at=now,
         blocked_until=now + pause,
         kind=kind,
         message=message,
-        timed_out_at=health.timed_out_at,
+        is_on_trial=health.is_on_trial or kind is FailureKind.SETUP,
     )
 
 
+def as_requested(health: TypeHealth, asked_at: float, now: float, policy: Backoff) -> TypeHealth:
+    """Returns the health to count the failure of a machine from that was requested at `asked_at`.
+
+    The time that it took to fail was not quiet. A machine requested before the last failure was known adds
+    nothing: it makes the pause begin again, as long as it was.
+    """
+    is_known = asked_at < health.failed_at
+    failures = max(0.0, health.failures - 1.0) if is_known else decayed_failures(health, asked_at, policy)
+    return replace(health, failures=failures, failed_at=now)
+
+
 def after_success(health: TypeHealth, now: float, policy: Backoff) -> TypeHealth | None:
-    """Returns the health after a machine came that was asked for later: half of the failures; None: none."""
+    """Returns the health after a machine came that was asked for later: half of the failures; None: none.
+
+    A machine that came was not set up yet: only a running node clears failed set-ups.
+    """
+    if health.is_on_trial:
+        return health
     failures = decayed_failures(health, now, policy) / 2
     if failures < 1.0 and not is_blocked(health, now) and health.timed_out_at is None:
         return None

@@ -125,7 +125,7 @@ class Backoff(Struct, frozen=True, kw_only=True):
 
     base_s: float = 5.0
     max_s: float = 600.0
-    user_action_base_s: float = 60.0  # quota, permission, config: the user must act, so retry less often
+    user_action_base_s: float = 60.0  # quota, permission, config, set-up: the user must act
     sold_out_max_s: float = 1800.0  # instead of max_s, where the provider says how long stocks stay empty
     decay_s: float = 300.0
     recovery_s: float = 600.0  # Ray's availability recovery window
@@ -435,7 +435,7 @@ class Notice(Struct, frozen=True, kw_only=True):
 
 
 class FailureKind(Enum):
-    """A FailureKind is why a provider refused; it decides the reaction."""
+    """Why a provider refused, or a machine is of no use; it decides the reaction."""
 
     CAPACITY = "capacity"  # sold out: another offer or type now, this one later
     QUOTA = "quota"  # the account's limit: the user must act
@@ -443,9 +443,12 @@ class FailureKind(Enum):
     THROTTLED = "throttled"  # too many calls: slower
     CONFIG = "config"  # can never work as written: the user must act
     UNKNOWN = "unknown"
+    SETUP = "setup"  # never a provider's: the machine came and could not be set up
 
 
-NEEDS_USER_ACTION = frozenset({FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG})
+NEEDS_USER_ACTION = frozenset(
+    {FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG, FailureKind.SETUP}
+)
 
 
 class LaunchFailure(Struct, frozen=True, kw_only=True):

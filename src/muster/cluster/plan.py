@@ -141,7 +141,7 @@ class Reason(Enum):
     TYPE_LABELS_DIFFER = "type-labels-differ"
     TYPE_AT_MAXIMUM = "type-at-maximum"
     TYPE_BACKED_OFF = "type-backed-off"
-    TYPE_NEEDS_USER_ACTION = "type-needs-user-action"  # quota, permission or config: retries will not help
+    TYPE_NEEDS_USER_ACTION = "type-needs-user-action"  # quota, permission, config, set-up: a user must act
     # cluster
     WAITING_FOR_HEAD = "waiting-for-head"
     READ_ONLY = "read-only"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
@@ -24,6 +24,7 @@ from muster.cluster.model import (
     RuntimeReport,
     TerminateFailure,
 )
+from muster.cluster.states import InstanceState
 
 
 class ProviderTraits(Struct, frozen=True, kw_only=True):
@@ -55,6 +56,7 @@ class TypeHealth(Struct, frozen=True, kw_only=True):
     kind: FailureKind = FailureKind.UNKNOWN
     message: str = ""
     timed_out_at: float | None = None  # the newest ALLOCATION_TIMEOUT, for Ray's availability score
+    is_on_trial: bool = False  # a set-up failed, and no newer machine has come up: one at a time is tried
 
 
 class WithoutDrivers(Struct, frozen=True, kw_only=True):
@@ -126,7 +128,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class FailedLaunch(Struct, frozen=True, kw_only=True):
-    """A FailedLaunch is a recent failed launch, for the report (its record is terminal and not loaded)."""
+    """Machine that was launched recently and did not come or could not be set up, for the report."""
 
     instance_id: InstanceId
     node_type: str
@@ -134,6 +136,26 @@ class FailedLaunch(Struct, frozen=True, kw_only=True):
     failed_at: float
     reason: str
     offer: str = ""  # its name within the type; "" without offers
+
+
+_FAILED = frozenset({InstanceState.ALLOCATION_FAILED, InstanceState.RAY_INSTALL_FAILED})
+
+
+def failures_among(records: Iterable[Instance]) -> tuple[FailedLaunch, ...]:
+    """Return the failed launches and set-ups among these records."""
+    return tuple(
+        FailedLaunch(
+            instance_id=record.instance_id,
+            node_type=record.node_type,
+            started_at=max(record.entered(InstanceState.REQUESTED), default=0.0),
+            failed_at=change.at,
+            reason=change.details,
+            offer=record.offer_name,
+        )
+        for record in records
+        for change in record.history
+        if change.state in _FAILED
+    )
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

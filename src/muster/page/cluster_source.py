@@ -24,6 +24,7 @@ from muster.base.clock import Clock
 from muster.cluster.cost import cost_of
 from muster.cluster.model import Instance, StatusChange
 from muster.cluster.plan import Subject
+from muster.cluster.snapshot import failures_among
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
 from muster.errors import MusterError
 from muster.stores.history.entries import ActionEntry
@@ -307,9 +308,9 @@ def forecast_lines(past: PastReader) -> Iterator[ForecastLine]:
 
 
 def refused(records: Iterable[Instance]) -> dict[str, int]:
-    """Returns how many launches failed, by the beginning of the recorded reason."""
-    failed = (one for one in records if one.state is InstanceState.ALLOCATION_FAILED)
-    return dict(Counter(one.details.partition(":")[0][:60] or "unknown" for one in failed))
+    """Returns how many launches and set-ups failed, by the beginning of the recorded reason."""
+    reasons = (failure.reason.partition(":")[0][:60] for failure in failures_among(records))
+    return dict(Counter(reason or "unknown" for reason in reasons))
 
 
 def decision_line(decision: Decision) -> DecisionLine:

@@ -20,7 +20,7 @@ from muster.base.untrusted import message_text
 from muster.cluster.model import InstallFailure
 from muster.cluster.plan import Install
 from muster.cluster.ports import Installer
-from muster.errors import RemoteError, Unreachable
+from muster.errors import CommandFailed, RemoteError, Unreachable
 from muster.remote.event_loop import LoopThread
 from muster.remote.node_setup import MachineSetup, NodeAccess, Surroundings, Timing
 from muster.remote.runner import CommandRunner
@@ -110,6 +110,9 @@ class NodeInstaller(Installer):
                 await self._set_up(action)
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the record ends, not the loop
             message = message_text(error) if isinstance(error, RemoteError) else _unexpected(action, error)
+            if isinstance(error, CommandFailed):
+                lines = "".join(f"\n  {line}" for line in error.last_lines)
+                logger.warning("%s could not be set up: %s%s", action.cloud_id, message, lines)
             self._failures.append(InstallFailure(instance_id=action.instance_id, message=message))
         finally:
             if self._tasks.get(action.cloud_id, ("", None))[0] == action.request_id:

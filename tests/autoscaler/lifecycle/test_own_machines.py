@@ -16,6 +16,7 @@ from muster.autoscaler.status_files import read_record
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.errors import ClusterError, ConfigError
+from muster.providers.v1.tags import NODE_KIND_WORKER, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
 
 pytestmark = pytest.mark.slow
 RAY = Path(sys.executable).parent / "ray"
@@ -86,3 +87,12 @@ def test_the_class_runs_the_commands_completes_the_heads_file_and_gets_its_machi
     assert ("127.0.0.1", "setting up") in steps and ("127.0.0.1", "starting Ray") in steps
     assert json.loads((tmp_path / "nodes.json").read_text()) == {}  # given back
     assert read_record(session.home) is None
+
+
+def test_workers_of_a_type_that_the_file_no_longer_has_are_noted(file, tmp_path):
+    kind = {TAG_RAY_NODE_KIND: NODE_KIND_WORKER}
+    nodes = {name: {**kind, TAG_RAY_USER_NODE_TYPE: of} for name, of in (("m-1", "old"), ("m-2", "big"))}
+    (tmp_path / "nodes.json").write_text(json.dumps(nodes), encoding="utf-8")
+    with OpenCluster(context_of(tmp_path), file) as session:
+        (note,) = session.notes_on_removed_types()
+    assert "1 worker of type old" in note

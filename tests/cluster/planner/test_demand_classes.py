@@ -95,6 +95,8 @@ def test_the_engine_sees_each_kind_of_demand_once():
     seen = []
 
     def engine(problem):
+        if not problem.demands:  # could the constraints be met alone?
+            return PackSolution(launch={}, placements=(), unplaced=())
         seen.append((problem.demands, problem.constraints))
         return PackSolution(
             launch={},

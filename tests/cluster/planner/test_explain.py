@@ -23,7 +23,7 @@ from muster.cluster.model import Constraint, FailureKind, NodeKind, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.planner.explain import explain, rejections
 from muster.cluster.planner.pack import pack
-from muster.cluster.planner.request import DemandKind, PackSolution, Placement
+from muster.cluster.planner.request import DemandKind, PackSolution, Placement, Unplaced
 from muster.cluster.states import InstanceState, ResizeLimits, ResizeStatus
 
 BUSY = amounts({"CPU": 0})
@@ -431,7 +431,7 @@ def test_a_request_left_although_a_type_had_room_is_reported_as_that():
     lazy = PackSolution(
         launch={"a": 1},
         placements=(Placement(DemandKind.DEMAND, False, 0, -1, "a", 1),),
-        unplaced=((DemandKind.DEMAND, False, 0, 1),),
+        unplaced=(Unplaced(DemandKind.DEMAND, False, 0, 1),),
     )
     found = told(request, Subject.DEMAND, lambda problem: lazy)
     assert [verdict.detail for verdict in found] == [

@@ -201,16 +201,25 @@ def test_w3_machines_bought_for_a_minimum_are_distinct_nodes():
 @pytest.mark.parametrize(
     ("is_checked", "cause"), [(False, StopCause.MAX_NODES_PER_TYPE), (True, StopCause.OUTDATED)]
 )
-def test_w4_nodes_of_a_type_that_left_the_config_are_removed_and_nothing_breaks(is_checked, cause):
+def test_w4_nodes_of_a_type_that_left_the_config_go_when_nothing_runs_on_them(is_checked, cause):
     a = node_type("a")
     nodes = (
         pack_node("i-head", "gone", kind=NodeKind.HEAD),
-        pack_node("i-1", "gone"),
+        pack_node("i-1", "gone", idle_s=1.0),
         pack_node("i-2", "gone", state=ALLOCATED),
         pack_node("i-3", a),
+        pack_node("i-4", "gone"),
     )
     packing = pack(pack_request([a], nodes=nodes, check_launch_hash=is_checked))
-    assert removed(packing) == [("i-1", cause), ("i-2", cause)]
+    assert removed(packing) == [("i-1", StopCause.IDLE), ("i-2", cause)]
+
+
+def test_nodes_of_a_type_that_left_the_config_hold_no_demand_and_take_room_of_the_cluster():
+    new = node_type("new", {"CPU": 1}, max_nodes=4)
+    nodes = (pack_node("i-1", "old"), pack_node("i-2", "old", idle_s=5.0), pack_node("i-3", new))
+    packing = pack(pack_request([new], nodes=nodes, max_nodes=4, demands=(demand(count=4),)))
+    assert packing.launch == {"new": 1}
+    assert (dict(packing.demands[0].placed), packing.demands[0].unplaced) == ({"i-3": 1}, 2)
 
 
 def test_w20_nodes_that_must_go_hold_no_demand_and_take_no_room():
@@ -327,7 +336,7 @@ def test_mean_utilization(total, available, expected):
 
 def test_removals_say_why_in_words():
     a = node_type("a", max_nodes=1)
-    nodes = (*pack_nodes(2, a), pack_node("i-9", "gone"))
+    nodes = (*pack_nodes(2, a), pack_node("i-9", "gone", state=ALLOCATED))
     unknown_type, above_limit = pack(pack_request([a], nodes=nodes)).removals
     assert_line("cluster", "node type not in the file", unknown_type.details)
     assert_line("cluster", "type above its limit", above_limit.details)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.support.builders import (
+    NOW,
     amounts,
     demand,
     gang,
     node_type,
+    offer,
     pack_node,
     pack_nodes,
     pack_request,
@@ -15,7 +17,7 @@ from tests.support.builders import (
 )
 
 from muster.base.resources import Resources
-from muster.cluster.model import Constraint, NodeKind, Objective, Strategy
+from muster.cluster.model import Constraint, FailureKind, NodeKind, Objective, Strategy
 from muster.cluster.planner.pack import choose_objective, pack
 from muster.cluster.planner.request import DemandKind, ItemOutcome, PackSolution, Placement, Unplaced
 from muster.cluster.states import InstanceState, ResizeLimits, ResizeStatus
@@ -88,7 +90,8 @@ def test_placements_of_the_three_kinds_are_counted_apart_and_repeats_are_added()
         gangs=(gang(),),
         constraints=(Constraint(demands=(demand(count=6),)),),
     )
-    packing = pack(request, lambda problem: solution)
+    met = PackSolution(launch={}, placements=(), unplaced=())  # the constraint alone
+    packing = pack(request, lambda problem: solution if problem.demands else met)
     assert packing.launch == {"a": 1}
     assert packing.demands == (ItemOutcome(index=0, placed={"i-1": 5}, unplaced=1),)
     assert packing.gangs == (ItemOutcome(index=0, bought={"a": 2}),)
@@ -368,6 +371,30 @@ def test_w31_one_impossible_bundle_does_not_cancel_the_others():
     packing = pack(pack_request([a], constraints=(constraint,)))
     assert packing.launch == {"a": 2}
     assert unplaced(packing.constraints) == [0, 3]
+
+
+@pytest.mark.parametrize("price", [None, 1.0])
+def test_sd_12_a_constraint_beyond_the_limits_launches_nothing_and_keeps_no_idle_node(price):
+    a = node_type("a", max_nodes=3, price_per_hour=price)
+    nodes = (pack_node("i-1", a, idle_s=90.0),)
+    constraint = Constraint(demands=(demand(count=4),))
+    packing = pack(pack_request([a], nodes=nodes, constraints=(constraint,), idle_timeout_s=30.0))
+    assert (packing.launch, [each.instance_id for each in packing.removals]) == ({}, ["i-1"])
+    assert unplaced(packing.constraints) == [4]
+
+
+def test_a_constraint_that_only_a_back_off_delays_is_met_as_far_as_it_goes():
+    a, b = node_type("a", max_nodes=2), node_type("b", max_nodes=2)
+    offers = [offer(a), offer(b, blocked_kind=FailureKind.CAPACITY, blocked_until=NOW + 5)]
+    packing = pack(pack_request(offers, constraints=(Constraint(demands=(demand(count=4),)),)))
+    assert (packing.launch, unplaced(packing.constraints)) == ({"a": 2}, [2])
+
+
+def test_a_constraint_that_fits_is_met_beside_one_that_does_not():
+    a = node_type("a", max_nodes=3)
+    constraints = (Constraint(demands=(demand(count=9),)), Constraint(demands=(demand(count=2),)))
+    packing = pack(pack_request([a], constraints=constraints))
+    assert (packing.launch, unplaced(packing.constraints)) == ({"a": 2}, [9, 0])
 
 
 def test_a_machine_that_can_grow_is_resized_instead_of_buying_another():

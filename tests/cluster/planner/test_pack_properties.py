@@ -116,7 +116,11 @@ def gone(packing, *causes):
 def test_limits_hold_after_the_pass(request):
     packing = pack(request)
     limited = gone(packing, StopCause.OUTDATED, StopCause.MAX_NODES, StopCause.MAX_NODES_PER_TYPE)
-    kept = [node for node in request.nodes if node.key not in limited]
+    known = {each.node_type.name for each in request.offers}
+    left = [node for node in request.nodes if node.key not in limited]
+    of_removed_types = [n for n in left if n.node_type not in known and n.kind is not NodeKind.HEAD]
+    assert all(node.runs for node in of_removed_types)
+    kept = [node for node in left if node not in of_removed_types]
     heads = [node for node in kept if node.kind is NodeKind.HEAD]
     live = Counter(node.node_type for node in kept)
     for each in request.offers:
@@ -126,10 +130,8 @@ def test_limits_hold_after_the_pass(request):
         assert each.blocked_kind is None or name not in packing.launch
     if request.max_nodes is not None:
         assert len(kept) <= max(request.max_nodes, len(heads))
-        room = max(0, request.max_nodes - len(kept) - sum(request.leaving.values()))
+        room = max(0, request.max_nodes - len(left) - sum(request.leaving.values()))
         assert sum(packing.launch.values()) <= room
-    known = {each.node_type.name for each in request.offers}
-    assert all(node.node_type in known or node.kind is NodeKind.HEAD for node in kept)
     assert all(count > 0 for count in packing.launch.values())
 
 
@@ -224,3 +226,22 @@ def test_what_the_next_pass_must_remember_fits_the_machines_on_their_way(request
     else:
         assert {name: len(times) for name, times in packing.pending_idle.items()} == dict(waiting)
         assert all(list(times) == sorted(times) for times in packing.pending_idle.values())
+
+
+IMPOSSIBLE = (
+    Constraint(demands=(demand({"TPU": 1}),)),
+    Constraint(demands=(demand({"CPU": 1}, 1000),)),
+    Constraint(demands=(demand({"CPU": 1}, 1), demand({"CPU": 1}, 500))),
+)
+
+
+@settings(many, max_examples=300)
+@given(requests(), st.sampled_from(IMPOSSIBLE), st.booleans())
+def test_a_constraint_that_cannot_be_met_changes_nothing_else(request, impossible, is_first):
+    more = (impossible, *request.constraints) if is_first else (*request.constraints, impossible)
+    packing, plain = pack(replace(request, constraints=more)), pack(request)
+    count = len(impossible.demands)
+    others = packing.constraints[count:] if is_first else packing.constraints[:-count]
+    moved = [replace(each, index=each.index - count * is_first) for each in others]
+    assert moved == list(plain.constraints)
+    assert replace(packing, constraints=()) == replace(plain, constraints=())

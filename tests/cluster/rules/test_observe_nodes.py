@@ -416,7 +416,7 @@ def test_without_a_report_no_node_is_missed():
 ASKED = past((S.QUEUED, 800), (S.REQUESTED, 900), (S.ALLOCATED, 950))
 
 
-@pytest.mark.parametrize(("failed_at", "forgiven"), [(899.0, True), (900.0, True), (901.0, False)])
+@pytest.mark.parametrize(("failed_at", "forgiven"), [(899.0, True), (900.0, False), (901.0, False)])
 def test_a_node_that_came_clears_failures_older_than_its_request(failed_at, forgiven):
     memory = Memory(health={"cpu": TypeHealth(failures=3.0, failed_at=failed_at, blocked_until=0.0)})
     seen = world([record("a", S.ALLOCATED, history=ASKED)], nodes=[node("a")], memory=memory)

@@ -87,6 +87,19 @@ def test_unreadable_effects_memory_and_failures_are_set_aside_too(path):
         assert all(isinstance(each, Quarantined) for each in store.damaged())
 
 
+def test_a_failed_set_up_is_a_recent_failure_while_its_machine_ends_and_after(path):
+    steps = (S.QUEUED, S.REQUESTED, S.ALLOCATED, S.RAY_INSTALLING, S.RAY_INSTALL_FAILED, S.TERMINATING)
+    with opened(path) as store:
+        store.commit(0, plan(record("a", *steps, cloud_id="c-a"), record("b", *steps, cloud_id="c-b")))
+    with opened(path) as store:
+        seen = store.load()
+        assert sorted(each.instance_id for each in seen.recent_failures) == ["a", "b"]
+        store.commit(1, plan(moved(seen.instances["a"], S.TERMINATED)))
+        assert sorted(each.instance_id for each in store.load().recent_failures) == ["a", "b"]
+    with opened(path) as store:
+        assert sorted(each.instance_id for each in store.load().recent_failures) == ["a", "b"]
+
+
 def test_a_write_by_somebody_else_is_noticed_at_the_next_look(path):
     with opened(path) as store:
         store.commit(0, plan(record("a"), record("b")))

@@ -73,7 +73,13 @@ class HeadHere:
             write_record(self._home, record)
             undo.pop_all()
         is_changed = monitor is None or not head.already
-        return RunningCluster(record, record.auth, is_new=not head.already, is_changed=is_changed)
+        return RunningCluster(
+            record,
+            record.auth,
+            is_new=not head.already,
+            is_changed=is_changed,
+            notes=self._cluster.notes_on_removed_types(),
+        )
 
     def _report(self, step: str) -> None:
         self._context.report("", step)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from muster.autoscaler.lifecycle.head_file import (
 from muster.autoscaler.status_files import ClusterRecord, HeadRecord, read_record, write_record
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
+from muster.base.text import counted
 from muster.cluster.model import NodeKind
 from muster.cluster.states import ON_CLOUD
 from muster.config.document import Document
@@ -218,6 +220,19 @@ class OpenCluster:
 
     def workers(self) -> list[Machine]:
         return self.port.machines(NodeKind.WORKER)
+
+    def notes_on_removed_types(self) -> tuple[str, ...]:
+        """Returns a note about workers whose node type the file no longer has; it is not worth a failure."""
+        try:
+            types = Counter(one.node_type for one in self.workers())
+        except Exception:  # noqa: BLE001 - a provider may raise anything
+            return ()
+        until = "removed when idle, and included in max_workers until then"
+        return tuple(
+            f"{counted(count, 'worker')} of type {name}, which the file no longer has: {until}"
+            for name, count in types.items()
+            if name not in self.config.available_node_types
+        )
 
     def runner(self, node_id: str, *, login_shell: bool = False, is_head: bool = True) -> CommandRunner:
         access = SshAccess(pins=self.home.path / "known_hosts", is_inside=False, login_shell=login_shell)

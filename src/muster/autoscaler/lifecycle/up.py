@@ -75,6 +75,8 @@ class ClusterUp:
             await asyncio.to_thread(session.port.terminate_machines, [before.node_id])
             before = None
         notes = await self._end_earlier_heads()
+        if before is not None:
+            notes += await asyncio.to_thread(session.notes_on_removed_types)
         try:
             running = await self._bring_up(before)
             return dataclasses.replace(running, notes=(*notes, *running.notes))

@@ -15,7 +15,14 @@ from msgspec.structs import replace
 from muster.base.resources import SCALE, ItemKey, Resources, implicit_units
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, NodeType, Selector
 from muster.cluster.plan import Reason
-from muster.cluster.planner.request import DemandKind, ItemOutcome, PackNode, PackSolution, TypeOffer
+from muster.cluster.planner.request import (
+    DemandKind,
+    ItemOutcome,
+    PackNode,
+    PackRequest,
+    PackSolution,
+    TypeOffer,
+)
 
 Counts = dict[str, int]
 NONE: Counts = {}  # shared by the many outcomes that have nothing of a kind; outcomes are never changed
@@ -318,3 +325,10 @@ def nodes_by_name(names: Iterable[str], nodes: Sequence[PackNode]) -> dict[str, 
 def fitting(demand: Demand, offers: Iterable[TypeOffer]) -> list[TypeOffer]:
     """Returns the offers whose machines could hold one of these requests, whatever the limits say."""
     return [offer for offer in offers if why_not(demand, offer.node_type) is None]
+
+
+def could_hold(demand: Demand, request: PackRequest) -> bool:
+    """Returns whether a node of this cluster, or a machine of any type, could hold one of these requests."""
+    return bool(fitting(demand, request.offers)) or any(
+        node.total.holds(demand.shape) and labels_suit(demand, node.labels) for node in request.nodes
+    )

@@ -104,6 +104,13 @@ class Obstacles:
             found = self._known[key] = self._find(demand)
         return found
 
+    def of_bundle(self, demand: Demand) -> Obstacle:
+        """Returns why a bundle of a constraint has no place: the rest of its constraint may be the reason."""
+        if not self._has_open_type(demand):
+            return self.of_demand(demand)
+        detail = "the limits do not allow all bundles of this constraint, so none of them is launched"
+        return Obstacle(reason=Reason.BLOCKED_BY_GANG, detail=detail)
+
     def of_gang(self, gang: Gang) -> Obstacle:
         options = [self._of_option(gang, option) for option in gang.options]
         return max(options, key=lambda obstacle: BY_SEVERITY.index(obstacle.reason))
@@ -273,7 +280,7 @@ def _requests(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
     resize = packing.resize
     bundles = [demand for constraint in request.constraints for demand in constraint.demands]
     for outcome, demand in zip(packing.constraints, bundles, strict=True):
-        blocked = obstacles.of_demand(demand) if outcome.unplaced else None
+        blocked = obstacles.of_bundle(demand) if outcome.unplaced else None
         yield from _verdicts_of(Subject.CONSTRAINT, demand.name, outcome, blocked, resize)
     for outcome, gang in zip(packing.gangs, request.gangs, strict=True):
         blocked = obstacles.of_gang(gang) if outcome.unplaced else None

@@ -81,14 +81,18 @@ def removal(node: PackNode, cause: StopCause, details: str, idle_s: float = 0.0)
 
 
 def _current(request: PackRequest, types: Mapping[str, NodeType], removals: list[Removal]) -> Groups:
-    """Returns the nodes by type, without those whose type is gone or (when checked) changed since launch."""
+    """Returns the nodes by type, without those whose type is gone or (when checked) changed since launch.
+
+    A node of a type that is gone stays until it is idle, but takes no demand.
+    """
     groups: Groups = {}
     is_checked = request.check_launch_hash
     for node in request.nodes:
         known = types.get(node.node_type)
         is_replaced = known is None or (is_checked and _is_outdated(node, known))
         if is_replaced and node.kind is not NodeKind.HEAD:
-            removals.append(_replaced(node, known, is_checked))
+            if known is not None or not node.runs or node.idle_s > 0:
+                removals.append(_replaced(node, known, is_checked))
             continue
         group = groups.get(node.node_type)
         if group is None:
@@ -106,6 +110,9 @@ def _is_outdated(node: PackNode, known: NodeType) -> bool:
 def _replaced(node: PackNode, known: NodeType | None, is_checked: bool) -> Removal:
     if known is not None:
         return removal(node, StopCause.OUTDATED, f"node type {known.name} was changed since it was launched")
+    if node.runs:  # an idle drain: the runtime refuses it where work has begun meanwhile
+        details = f"idle, and node type {node.node_type} is not in the config"
+        return removal(node, StopCause.IDLE, details, node.idle_s)
     # A type that left the config is a type of which none is wanted.
     cause = StopCause.OUTDATED if is_checked else StopCause.MAX_NODES_PER_TYPE
     return removal(node, cause, f"node type {node.node_type} is not in the config")
@@ -163,7 +170,10 @@ def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[TypeOff
     )
     rooms = [] if request.most_new is None else [request.most_new]
     if request.max_nodes is not None:
-        rooms.append(max(0, request.max_nodes - sum(live.values()) - sum(leaving.values())))
+        known = {offer.node_type.name for offer in request.offers} | live.keys()
+        # Of types that are gone: they run until they are idle, and cost as much as the others.
+        staying = sum(node.runs and node.node_type not in known for node in request.nodes)
+        rooms.append(max(0, request.max_nodes - sum(live.values()) - sum(leaving.values()) - staying))
     return offers, min(rooms, default=None)
 
 

@@ -82,6 +82,13 @@ def with_block_of_offers(offer: TypeOffer) -> TypeOffer:
     )
 
 
+def without_back_off(offer: TypeOffer) -> TypeOffer:
+    """Returns a type as its limits allow to buy it, whatever failed lately."""
+    most = offer.node_type.most_nodes
+    choices = (replace(each, room=_most(each.offer, most), blocked_kind=None) for each in offer.choices)
+    return replace(offer, blocked_kind=None, room=most, choices=tuple(choices))
+
+
 def by_price(choices: Sequence[OfferState]) -> list[OfferState]:
     """Returns the offers that can be bought from, cheapest first; equal prices in the order of the config.
 

@@ -16,7 +16,12 @@ from msgspec.structs import replace
 from muster.cluster.backoff import availabilities, is_blocked, recoverable
 from muster.cluster.model import ClusterSpec, Constraint, Demand, Gang, NodeKind, NodeType, Objective
 from muster.cluster.plan import Verdict
-from muster.cluster.planner.demand_classes import CountedGangs, MergedDemands, PlacementTallies
+from muster.cluster.planner.demand_classes import (
+    CountedGangs,
+    MergedDemands,
+    PlacementTallies,
+    could_hold,
+)
 from muster.cluster.planner.explain import explain
 from muster.cluster.planner.limits import LimitedCluster, remove_idle, resolve_limits
 from muster.cluster.planner.offers import (
@@ -28,8 +33,11 @@ from muster.cluster.planner.offers import (
     price_of,
     with_block_of_offers,
     without,
+    without_back_off,
 )
 from muster.cluster.planner.request import (
+    DemandKind,
+    ItemOutcome,
     OfferState,
     Packing,
     PackNode,
@@ -46,11 +54,13 @@ Solver = Callable[[PackProblem], PackSolution]
 def pack(request: PackRequest, solver: Solver | None = None) -> Packing:
     """Returns what to buy, what to remove, and where every request goes. Tests may pass their own solver."""
     limited = resolve_limits(request)
-    wanted = _Wanted(request)
+    wanted, solver = _Wanted(request), solver or _solver(request)
     launch = dict(limited.bought)
     tallies, resize = PlacementTallies(), {}
     if wanted.is_any:
-        solution = (solver or _solver(request))(_problem(request, limited, wanted))
+        solution = solver(_problem(request, limited, wanted))
+        if _leaves_constraint(solution) and wanted.drop_impossible(request, solver):
+            solution = solver(_problem(request, limited, wanted))
         tallies = PlacementTallies.of(solution, limited.nodes)
         resize = {limited.nodes[index].key: size for index, size in solution.resize.items()}
         for name, count in solution.launch.items():
@@ -64,7 +74,7 @@ def pack(request: PackRequest, solver: Solver | None = None) -> Packing:
         resize=resize,
         demands=wanted.demands.outcomes(tallies.demands),
         gangs=wanted.gangs.outcomes(tallies.gangs),
-        constraints=wanted.constraints.outcomes(tallies.constraints),
+        constraints=wanted.constraint_outcomes(tallies),
         needed=tallies.needed,
         pending_idle=idle.pending_idle,
         offers=limited.offers,
@@ -79,13 +89,50 @@ class _Wanted:
     def __init__(self, request: PackRequest) -> None:
         self.demands = MergedDemands(request.demands)
         self.gangs = CountedGangs(request.gangs)
+        self._bundles = [demand for constraint in request.constraints for demand in constraint.demands]
+        self._dropped = frozenset[int]()  # places of bundles that are not planned for
+        self.constraints = MergedDemands(self._bundles)
+
+    def drop_impossible(self, request: PackRequest, solver: Solver) -> bool:
+        """Drop constraints that cannot be met as a whole, as Ray does; returns whether any bundle is dropped.
+
+        A bundle that no node type could ever hold goes alone. Limits make the rest of a constraint
+        impossible; a back-off, a budget or machines that still leave only delay it.
+        """
+        offers = tuple(map(without_back_off, request.offers))
+        alone = replace(request, offers=offers, most_new=None, leaving={}, demands=(), gangs=())
+        kept: list[Constraint] = []
+        dropped, end = list[int](), 0
+        for constraint in request.constraints:
+            places, end = range(end, end + len(constraint.demands)), end + len(constraint.demands)
+            possible = [place for place in places if could_hold(self._bundles[place], request)]
+            rest = Constraint(demands=tuple(self._bundles[place] for place in possible))
+            trial = replace(alone, constraints=(*kept, rest))
+            is_met = not _leaves_constraint(solver(_problem(trial, resolve_limits(trial), _Wanted(trial))))
+            kept += [rest] if is_met else []
+            dropped += [place for place in places if not is_met or place not in possible]
+        self._dropped = frozenset(dropped)
         self.constraints = MergedDemands(
-            tuple(demand for constraint in request.constraints for demand in constraint.demands)
+            [replace(d, count=0) if place in self._dropped else d for place, d in enumerate(self._bundles)]
+        )
+        return bool(dropped)
+
+    def constraint_outcomes(self, tallies: PlacementTallies) -> tuple[ItemOutcome, ...]:
+        """Returns one outcome per bundle; nothing of what was dropped has a place."""
+        return tuple(
+            replace(outcome, unplaced=max(0, demand.count)) if outcome.index in self._dropped else outcome
+            for outcome, demand in zip(
+                self.constraints.outcomes(tallies.constraints), self._bundles, strict=True
+            )
         )
 
     @property
     def is_any(self) -> bool:
         return bool(self.demands.demands or self.gangs.gangs or self.constraints.demands)
+
+
+def _leaves_constraint(solution: PackSolution) -> bool:
+    return any(left.kind is DemandKind.CONSTRAINT for left in solution.unplaced)
 
 
 def objective_of(request: PackRequest) -> Objective:

@@ -35,7 +35,8 @@ def launch(draft: Draft) -> None:
     for name, waiting in by_type.items():
         room = min(draft.spec.limits.max_concurrent - requested, _room(draft, taken, name))
         most = max(0, min(room, _at_once(draft.spec.limits, running[name])))
-        batch = _affordable(draft, _with_offers(draft, draft.types.get(name), waiting, most))
+        offered = _one_on_trial(draft, _with_offers(draft, draft.types.get(name), waiting, most))
+        batch = _affordable(draft, offered)
         requested += len(batch)
         taken[name] += len(batch)
         chosen.extend(batch)
@@ -61,6 +62,26 @@ def _with_offers(draft: Draft, known: NodeType | None, waiting: list[Instance], 
         if offer is not None or is_repeated:
             chosen.append((instance, offer))
     return chosen[:most]
+
+
+_UNDER_WAY = (_S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING)
+
+
+def _one_on_trial(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
+    """Tries what could not be set up lately with one machine at a time; the other records stay QUEUED."""
+    on_trial = {key for key, health in draft.decided.health.items() if health.is_on_trial}
+    if not on_trial:
+        return batch
+    tried = set[str]()
+    for instance in draft.in_state(*_UNDER_WAY):
+        tried.update({instance.node_type, health_key(instance.node_type, instance.offer_name)})
+    chosen: list[Purchase] = []
+    for instance, offer in batch:
+        keys = {instance.node_type, health_key(instance.node_type, offer.name if offer is not None else "")}
+        if not keys & tried & on_trial:
+            chosen.append((instance, offer))
+            tried.update(keys)
+    return chosen
 
 
 _DEARER = 1.25  # another pool may cost so much more, so that not all leaders are in one

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from msgspec.structs import replace
+
 from muster.base.ids import RequestId
 from muster.cluster.backoff import decayed_failures, is_blocked
 from muster.cluster.model import (
@@ -229,13 +231,13 @@ def _pause_pool(draft: Draft, owner: Instance, notice: Notice) -> None:
     until = draft.now + draft.spec.notices.pool_pause_s
     if until <= health.blocked_until:
         return
-    draft.decided.health[key] = TypeHealth(
+    draft.decided.health[key] = replace(
+        health,
         failures=decayed_failures(health, draft.now, draft.spec.backoff) + 1.0,
         failed_at=draft.now,
         blocked_until=until,
         kind=FailureKind.CAPACITY,
         message=text_of(notice),
-        timed_out_at=health.timed_out_at,
     )
 
 

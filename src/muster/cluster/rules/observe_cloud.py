@@ -195,7 +195,7 @@ def _forgive(draft: Draft, instance: Instance, offer: Offer) -> None:
     key = health_key(instance.node_type, offer.name)
     health = draft.decided.health.get(key)
     asked = max(instance.entered(_S.REQUESTED), default=float("-inf"))
-    if health is None or asked < health.failed_at:
+    if health is None or asked <= health.failed_at:
         return
     left = after_success(health, draft.now, draft.spec.backoff)
     if left is None:

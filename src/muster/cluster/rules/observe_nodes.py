@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from muster.base.ids import CloudId
 from muster.cluster.identity import known_ips
-from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus
+from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, health_key
 from muster.cluster.plan import Reason
 from muster.cluster.rules.draft import Draft, fields_of_request, is_head
 from muster.cluster.states import INSTANCE_MACHINE, ON_CLOUD, InstanceState
@@ -154,11 +154,15 @@ def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
     details = _SAID[target] if target is not _S.RAY_STOPPED else _lost(known, _SAID[target])
     draft.move(instance, target, details, node_id=node.node_id, kind=kind)
     if target is _S.RAY_RUNNING:
-        # A machine that came up clears its type's failures, unless a failure is newer than its request.
-        health = draft.decided.health.get(instance.node_type)
+        # A machine that came up clears its type's failures, unless a failure is newer than its request,
+        # and its offer's failed set-ups.
+        of_offer = health_key(instance.node_type, instance.offer_name)
         requested = max(instance.entered(_S.REQUESTED), default=float("-inf"))
-        if health is not None and requested >= max(health.failed_at, health.timed_out_at or 0.0):
-            del draft.decided.health[instance.node_type]
+        for key in dict.fromkeys((instance.node_type, of_offer)):
+            health = draft.decided.health.get(key)
+            is_cleared = health is not None and (key == instance.node_type or health.is_on_trial)
+            if health and is_cleared and requested > max(health.failed_at, health.timed_out_at or 0.0):
+                del draft.decided.health[key]
 
 
 def _lost(instance: Instance, node: str) -> str:

@@ -11,7 +11,7 @@ from muster.cluster.plan import PendingInstance, PendingRequest, Reason, Scaling
 from muster.cluster.planner.explain import explain
 from muster.cluster.planner.request import ItemOutcome
 from muster.cluster.rules.draft import Draft
-from muster.cluster.snapshot import FailedLaunch
+from muster.cluster.snapshot import failures_among
 from muster.cluster.states import InstanceState
 
 _S = InstanceState
@@ -21,6 +21,8 @@ _MAX_FAILED = 100  # only recent ones
 def report(draft: Draft) -> None:
     """Fills the report from what the other rules decided; changes nothing else."""
     runtime, request, packing = draft.snapshot.runtime, draft.planned.request, draft.planned.outcome
+    changed = failures_among(draft.decided.changed.values())
+    failed_now = [failure for failure in changed if failure.failed_at == draft.now]
     draft.decided.report = ScalingReport(
         seen_runtime_version=runtime.version if runtime else 0,
         pending_requests=_pending_requests(draft),
@@ -34,7 +36,7 @@ def report(draft: Draft) -> None:
             )
             for i in draft.in_state(_S.ALLOCATED, _S.RAY_INSTALLING)
         ),
-        failed_launches=(*_failed_now(draft), *draft.snapshot.recent_failures)[:_MAX_FAILED],
+        failed_launches=(*failed_now, *draft.snapshot.recent_failures)[:_MAX_FAILED],
     )
     if request is None or packing is None:
         return
@@ -80,20 +82,6 @@ def _pending_requests(draft: Draft) -> tuple[PendingRequest, ...]:
         )
         for (request_id, name), members in groups.items()
     )
-
-
-def _failed_now(draft: Draft) -> list[FailedLaunch]:
-    return [
-        FailedLaunch(
-            instance_id=i.instance_id,
-            node_type=i.node_type,
-            started_at=max(i.entered(_S.REQUESTED), default=0.0),
-            failed_at=i.since,
-            reason=i.details,
-            offer=i.offer_name,
-        )
-        for i in draft.in_state(_S.ALLOCATION_FAILED)
-    ]
 
 
 _GOING = {

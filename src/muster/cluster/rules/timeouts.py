@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from muster.cluster.backoff import after_failure, is_blocked
+from muster.cluster.backoff import after_failure, as_requested, is_blocked
 from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
 from muster.cluster.model import (
     NEEDS_USER_ACTION,
@@ -38,6 +38,7 @@ def timeouts(draft: Draft) -> None:
         _expire_arrivals(draft)
     for instance in _overdue(draft, _S.TERMINATING, limits.terminating_s):
         draft.move(instance, _S.TERMINATION_FAILED, f"still listed after {limits.terminating_s:g} s")
+    _blame_setups(draft)
     _end_unpaid(draft)
     for instance in _overdue(draft, _S.RAY_STOP_REQUESTED, limits.stop_requested_s):
         _expire_stop(draft, instance)
@@ -120,8 +121,29 @@ def _expire_allocation(draft: Draft, instance: Instance) -> None:
 def _blame(draft: Draft, instance: Instance, text: str, kind: FailureKind = FailureKind.UNKNOWN) -> None:
     """The offer failed, where there is one: another may bring machines of the type."""
     key = health_key(instance.node_type, instance.offer_name)
-    health = draft.decided.health.get(key, TypeHealth())
-    draft.decided.health[key] = after_failure(health, kind, text, draft.now, draft.spec.backoff)
+    health, policy = draft.decided.health.get(key, TypeHealth()), draft.spec.backoff
+    asked_at = max(instance.entered(_S.REQUESTED), default=draft.now)
+    health = as_requested(health, asked_at, draft.now, policy)
+    draft.decided.health[key] = after_failure(health, kind, text, draft.now, policy)
+
+
+def _blame_setups(draft: Draft) -> None:
+    """Back off what could not be set up in this tick.
+
+    A failure is the offer's. When another offer of the type failed as well, it is also the type's.
+    """
+    before, health = draft.snapshot.instances, draft.decided.health
+    for instance in draft.in_state(_S.RAY_INSTALL_FAILED):
+        known = before.get(instance.instance_id)
+        if known is None or known.state is not _S.RAY_INSTALLING:
+            continue  # an earlier tick's
+        offers = draft.types[instance.node_type].offers if instance.node_type in draft.types else ()
+        others = {"", *(offer.name for offer in offers)} - {instance.offer_name}
+        keys = (health_key(instance.node_type, offer) for offer in others)
+        is_common = any(key in health and health[key].is_on_trial for key in keys)
+        _blame(draft, instance, instance.details, FailureKind.SETUP)
+        if is_common:
+            _blame(draft, replace(instance, offer=None), instance.details, FailureKind.SETUP)
 
 
 def _end_unpaid(draft: Draft) -> None:

@@ -16,6 +16,7 @@ from muster.base.untrusted import message_text
 from muster.errors import RemoteError
 from muster.providers.rack.host_list import RackHost
 from muster.providers.rack.host_lock import HostReport, LockHolder
+from muster.remote.steps import TAG_STATUS, UPDATE_FAILED
 
 FRESH_S = 15.0  # a report that is older is requested again
 QUARANTINE_S = (15.0, 600.0)  # of a host that failed: doubled each time, up to the second
@@ -54,6 +55,7 @@ class HostState:
     problem: str = ""  # why it did not answer, or what went wrong there
     failures: int = 0
     blocked_until: float = float("-inf")  # monotonic
+    has_failed_setup: bool = False  # its last node could not be set up: other hosts are tried first
 
     @property
     def is_earlier_head(self) -> bool:
@@ -88,8 +90,9 @@ class HostState:
     def released(self, now: float) -> HostState:
         """Return the state after a release: the host answers, so that it is not in quarantine any more."""
         report = self.report and changed(self.report, lock="")
+        has_failed = self.holder is not None and self.holder.tags.get(TAG_STATUS) == UPDATE_FAILED
         state = replace(self, report=report, holder=None, problem="", failures=0, changed_at=now)
-        return replace(state, blocked_until=float("-inf"))
+        return replace(state, blocked_until=float("-inf"), has_failed_setup=has_failed)
 
     def lost_to(self, lock: str, wall: float, now: float) -> HostState:
         """Return the state after a take that found the lock of somebody else there."""
@@ -145,7 +148,8 @@ def candidates(
 ) -> list[HostState]:
     """Return the hosts to take for a request, best first; `busy` has addresses that are not tried now."""
     free = (state for state in hosts_for(states, wanted) if state.host.ip not in busy)
-    return [state for state in free if not state.why_not(cluster)]
+    usable = (state for state in free if not state.why_not(cluster))
+    return sorted(usable, key=lambda state: state.has_failed_setup)
 
 
 def held_for(states: Iterable[HostState], wanted: Wanted) -> list[HostState]:

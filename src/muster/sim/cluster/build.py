@@ -141,7 +141,7 @@ class SimulatedCluster:
 
     def _connect(self) -> None:
         self.drains.ends_at_deadline = self.options.runtime_ends_drains
-        self.installer.takes_s = self.options.install_s
+        self.installer.takes_s, self.installer.broken = self.options.install_s, self.options.broken_setup
         self.installer.on_installed = self.join
         self.cloud.installs_runtime = not self.options.spec.install_runtime
         self.cloud.on_up = self._came_up

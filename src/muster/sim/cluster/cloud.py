@@ -52,7 +52,7 @@ class LaunchCall:
     offer: str = ""
 
 
-KINDS = tuple(FailureKind)
+KINDS = tuple(REFUSALS)
 
 
 def noticed_after_s(how: str) -> float:

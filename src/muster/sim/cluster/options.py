@@ -52,6 +52,7 @@ class RunOptions:
     waves: int = 6  # bursts of work during the faulty part
     dead_kept_s: float = 60.0  # how long the runtime lists dead nodes
     install_s: float = 10.0
+    broken_setup: str = ""  # the type, or the offer by `health_key`, whose set-ups may fail each time
     runtime_ends_drains: bool = True
     head_late_s: float = 0.0
     shown: dict[str, object] = field(default_factory=dict)  # every drawn option, for the header

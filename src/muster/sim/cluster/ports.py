@@ -12,6 +12,7 @@ from muster.cluster.model import (
     InstallFailure,
     NodeStatus,
     ResizeFailure,
+    health_key,
 )
 from muster.cluster.plan import Drain, Install, ResizeNode
 from muster.cluster.ports import Drainer, Installer
@@ -103,6 +104,7 @@ class SimInstaller(Installer):
     ) -> None:
         self.crash_points = crash_points
         self.takes_s = 10.0
+        self.broken = ""  # the type, or the offer by `health_key`, whose set-ups fail
         self.on_installed: Callable[[CloudMachine], None] = lambda machine: None
         self._world, self._faults, self._find = world, faults, find
         self.started: list[Install] = []
@@ -118,7 +120,9 @@ class SimInstaller(Installer):
         machine = self._find(action.cloud_id)
         if machine is None or self._faults.hit("install_hangs"):
             return
-        fails = self._faults.hit("install_fails")
+        offer = machine.offer.name if machine.offer is not None else ""
+        is_broken = self.broken in (machine.node_type, health_key(machine.node_type, offer))
+        fails = self._faults.hit("install_fails") or (is_broken and self._faults.hit("setup_broken"))
         self._world.after(self.takes_s, lambda: self._finish(action, machine, fails))
 
     def _finish(self, action: Install, machine: CloudMachine, fails: bool) -> None:

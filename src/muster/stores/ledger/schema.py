@@ -9,6 +9,11 @@ from muster.cluster.states import InstanceState
 from muster.errors import StoreError
 from muster.stores.sqlite import Database, Schema
 
+# A launch that failed, or a machine that could not be set up: its history has an entry of that state.
+HAS_FAILED = (
+    f"(state = 'ALLOCATION_FAILED' OR instr(record, '[{InstanceState.RAY_INSTALL_FAILED.value},') > 0)"
+)
+
 _TABLES = (
     # One row. `version` moves by one with every commit and never goes back.
     """CREATE TABLE ledger (
@@ -39,7 +44,7 @@ _TABLES = (
     """CREATE INDEX instances_by_launch ON instances (launch_request_id)
         WHERE launch_request_id IS NOT NULL""",
     "CREATE INDEX instances_by_type ON instances (node_type, state)",
-    "CREATE INDEX instances_failed ON instances (ended_at) WHERE state = 'ALLOCATION_FAILED'",
+    f"CREATE INDEX instances_failed ON instances (ended_at) WHERE {HAS_FAILED}",
     # Effects that were decided and may not have reached their port.
     """CREATE TABLE outbox (
         position INTEGER PRIMARY KEY AUTOINCREMENT,

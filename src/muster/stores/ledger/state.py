@@ -20,9 +20,10 @@ from muster.base.ids import InstanceId, RequestId
 from muster.cluster.model import Instance, NodeKind, StatusChange, merged_records
 from muster.cluster.plan import Action, Plan
 from muster.cluster.ports import Ledger
-from muster.cluster.snapshot import FailedLaunch, Memory
+from muster.cluster.snapshot import FailedLaunch, Memory, failures_among
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, TERMINAL, InstanceState
 from muster.errors import LedgerCorrupt, StoreError
+from muster.stores.ledger.schema import HAS_FAILED
 from muster.stores.sqlite import Database
 
 FAILURES_SHOWN = 100
@@ -105,25 +106,10 @@ def newest_time(known: float, plan: Plan, written: Sequence[Instance]) -> float:
     return max(known, plan.at, *(record.history[-1].at for record in written if record.history))
 
 
-def failures_among(records: Sequence[Instance]) -> tuple[FailedLaunch, ...]:
-    """Returns the failed launches among these records."""
-    return tuple(
-        FailedLaunch(
-            instance_id=r.instance_id,
-            node_type=r.node_type,
-            started_at=max(r.entered(InstanceState.REQUESTED), default=0.0),
-            failed_at=r.since,
-            reason=r.details,
-            offer=r.offer_name,
-        )
-        for r in records
-        if r.state is InstanceState.ALLOCATION_FAILED
-    )
-
-
 def newest_failures(failures: Sequence[FailedLaunch]) -> tuple[FailedLaunch, ...]:
-    """Returns the newest failures, newest first, as many as are ever shown."""
-    ranked = sorted(failures, key=lambda failure: (-failure.failed_at, failure.instance_id))
+    """Returns the newest failures, newest first, one of each record and as many as are ever shown."""
+    one_each = {failure.instance_id: failure for failure in failures}
+    ranked = sorted(one_each.values(), key=lambda failure: (-failure.failed_at, failure.instance_id))
     return tuple(ranked[:FAILURES_SHOWN])
 
 
@@ -235,8 +221,8 @@ T = TypeVar("T")
 # As bytes: one row with broken text must not make its neighbours unreadable.
 _LIVE = "SELECT CAST(instance_id AS BLOB), CAST(record AS BLOB) FROM instances WHERE terminal = 0"
 _FAILED = (
-    "SELECT CAST(instance_id AS BLOB), CAST(record AS BLOB) FROM instances"
-    " WHERE state = 'ALLOCATION_FAILED' AND ended_at >= ? ORDER BY ended_at DESC, instance_id LIMIT ?"
+    "SELECT CAST(instance_id AS BLOB), CAST(record AS BLOB) FROM instances INDEXED BY instances_failed"
+    f" WHERE terminal = 1 AND {HAS_FAILED} AND ended_at >= ? ORDER BY ended_at DESC, instance_id LIMIT ?"
 )
 _OUTBOX = "SELECT position, CAST(request_id AS BLOB), CAST(action AS BLOB) FROM outbox ORDER BY position"
 
@@ -265,12 +251,13 @@ class Loader:
             version, newest_at = self._head()
             horizon = max(now, newest_at) - FAILURES_SHOWN_FOR_S
             failed = self._instances(_FAILED, (horizon, FAILURES_SHOWN), terminal=True)
+            live = dict(sorted(self._instances(_LIVE, (), terminal=False).items()))
             return LedgerState(
                 version=version,
-                instances=dict(sorted(self._instances(_LIVE, (), terminal=False).items())),
+                instances=live,
                 memory=self._memory(),
                 outbox=self._outbox(),
-                failures=newest_failures(failures_among(tuple(failed.values()))),
+                failures=newest_failures(failures_among((*failed.values(), *live.values()))),
                 newest_at=newest_at,
             )
 
