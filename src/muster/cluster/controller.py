@@ -83,11 +83,22 @@ class Executor:
                 isinstance(action, EndCluster) and decided is not None and action.request_id not in decided
             )
             wanted = is_newest and not is_void and is_wanted(action, instances)
+            if not wanted:
+                self._withdraw(action)
             if not wanted or self._hand_over(narrowed(action, instances)):
                 done.append(action.request_id)
         if done:
             self._ports.store.handed_over(done)
         return frozenset(done)
+
+    def _withdraw(self, action: Action) -> None:
+        """Lets the provider drop a launch that still waits there; others need no call."""
+        if isinstance(action, Launch):
+            try:
+                call_safely(lambda: self._ports.provider.withdraw(action.request_id))
+            except Exception as error:  # noqa: BLE001 - its machines are removed when they come
+                text = f"withdrawing {action.request_id} failed: {error_text(error)}"
+                self._changes.log(logging.WARNING, "withdraw", text)
 
     def _hand_over(self, action: Action) -> bool:
         """Returns whether the effect is over. A refused one leaves the outbox with its record."""
@@ -262,6 +273,8 @@ class ClusterController:
         self._executor = Executor(ports, self._inbox)
         self._changes = OnChange(logger)
         self._set_aside: set[str] = set()
+        self._started_at: float | None = None  # when this process first decided
+        self._own: set[RequestId] = set()  # effects in the outbox that this process decided on
 
     def tick(self) -> TickResult:
         """Runs one round. Without a usable ledger nothing is decided or done; the next tick tries again."""
@@ -279,6 +292,9 @@ class ClusterController:
             result = replace(result, snapshot=snapshot, ledger=ledger, is_observed=True)
             plan = reconcile(snapshot)
             self._inbox.offer(snapshot.version, plan.undecided)
+            self._started_at = snapshot.now if self._started_at is None else self._started_at
+            self._own &= {action.request_id for action in ledger.outbox}
+            self._own |= {action.request_id for action in plan.actions}
             version = self._ports.store.commit(snapshot.version, plan)
             self._inbox.clear()
             result = replace(result, ledger=_committed(ledger, plan, version))
@@ -301,18 +317,30 @@ class ClusterController:
     def _carry_out(self, ledger: Ledger, plan: Plan, snapshot: Snapshot) -> Ledger:
         """The effects that an earlier tick or process left in the outbox are handed over first.
 
-        An install of an earlier process waits for a report: its node may be running, with work on it.
+        An install of an earlier process waits for a report: its node may be running, with work on it. A
+        launch that may have happened is not repeated where that would launch again: it waits in the outbox
+        until its machines must be listed, and then its request expires.
         """
         if not ledger.outbox:
             return ledger
         decided = {action.request_id for action in plan.actions}
+        within_s = snapshot.traits.listed_within_s
+        launched = frozenset(
+            action.request_id
+            for action in (ledger.outbox if within_s else ())
+            if isinstance(action, Launch) and action.request_id not in self._own
+            if is_wanted(action, ledger.instances)
+        )
         may_run = frozenset(
             action.request_id
             for action in ledger.outbox
             if isinstance(action, Install) and action.request_id not in decided and snapshot.runtime is None
         )
-        actions = [action for action in ledger.outbox if action.request_id not in may_run]
+        actions = [action for action in ledger.outbox if action.request_id not in may_run | launched]
         done = self._executor.execute(actions, ledger.instances, decided)
+        if launched and snapshot.now - (self._started_at or 0.0) > within_s:
+            self._ports.store.handed_over(tuple(launched))
+            done |= launched
         return replace(ledger, outbox=tuple(a for a in ledger.outbox if a.request_id not in done))
 
     def _port_errors(self) -> PortErrors:

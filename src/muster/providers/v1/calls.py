@@ -7,9 +7,10 @@ also one that lacks the newer methods. Calls may block; the adapter's threads ma
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from msgspec import to_builtins
@@ -28,6 +29,7 @@ from muster.remote.runner import CommandRunner
 
 _KINDS = {t.NODE_KIND_HEAD: NodeKind.HEAD, t.NODE_KIND_WORKER: NodeKind.WORKER}
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
+LISTED_WITHIN_S = 600.0
 _NOT_OURS = frozenset({None, "", t.NODE_KIND_UNMANAGED})
 
 
@@ -119,6 +121,12 @@ class V1Calls:
         config = getattr(self._v1, "provider_config", None)
         disabled = isinstance(config, Mapping) and bool(config.get("disable_node_updaters"))
         return disabled or bool(getattr(self._v1, "installs_runtime", False))
+
+    @cached_property
+    def listed_within_s(self) -> float:
+        """Returns how long after its create call a machine may be listed first; the class may know better."""
+        known = getattr(self._v1, "listed_within_s", None)
+        return float(known) if isinstance(known, int | float) and 0 <= known < math.inf else LISTED_WITHIN_S
 
     def buys_offers(self) -> bool:
         """Returns whether the class says that it buys in the zone and the market that it is given."""
