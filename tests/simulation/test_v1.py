@@ -9,7 +9,8 @@ from tests.series import length
 from tests.simulation.fault_rates import KINDS
 from tests.simulation.v1_cloud import V1Run
 
-SEEDS = range(length(15, 30))
+FOUND = (26, 48, 59, 74)  # late listings, lost replies and kills brought more machines than the maximum
+SEEDS = (*range(length(15, 30)), *FOUND)
 
 
 @pytest.mark.slow

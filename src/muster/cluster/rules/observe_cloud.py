@@ -320,6 +320,8 @@ def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     asked = (i for i in draft.in_state(_S.REQUESTED, _S.QUEUED) if i.launch_request_id == tag)
     waiting = next((i for i in asked if i.node_type == machine.node_type), None)
     if waiting is None:
+        if not instance.launch_request_id:
+            _note_late(draft, machine)
         return
     if instance.launch_request_id:
         _swap_requests(draft, waiting, instance)
