@@ -223,7 +223,8 @@ class NoTypeExceedsItsMaximum:
         ahead = [change.at for change in cluster.clock_changes if change.ahead_s > 0]
         since = max((*cluster.restored_at, *ahead), default=-1.0)
         gone = {cloud_id for _, cloud_id in cluster.cloud.terminated}
-        gone |= {r.cloud_id for r in cluster.store.live.values() if r.cloud_id and r.state not in STAYING}
+        leaving = (r for r in cluster.store.live.values() if r.cancelled or r.state not in STAYING)
+        gone |= {record.cloud_id for record in leaving if record.cloud_id}
         staying = (m for m in cluster.cloud.alive() if m.kind is NodeKind.WORKER and m.created_at > since)
         for name, count in Counter(m.node_type for m in staying if m.cloud_id not in gone).items():
             if count > self._most[name]:

@@ -32,6 +32,7 @@ from muster.cluster.plan import (
     Install,
     Launch,
     Plan,
+    Reason,
     Resize,
     ResizeNode,
     Terminate,
@@ -273,6 +274,8 @@ class ClusterController:
         self._executor = Executor(ports, self._inbox)
         self._changes = OnChange(logger)
         self._set_aside: set[str] = set()
+        self._stuck: set[InstanceId] = set()
+        self._unlogged: tuple[Ledger, Plan] | None = None  # a plan that may be stored, and what it changes
         self._started_at: float | None = None  # when this process first decided
         self._own: set[RequestId] = set()  # effects in the outbox that this process decided on
 
@@ -289,20 +292,24 @@ class ClusterController:
         )
         try:
             snapshot, ledger = self._observer.observe()
+            self._log_transitions(ledger.version)
             result = replace(result, snapshot=snapshot, ledger=ledger, is_observed=True)
             plan = reconcile(snapshot)
             self._inbox.offer(snapshot.version, plan.undecided)
             self._started_at = snapshot.now if self._started_at is None else self._started_at
             self._own &= {action.request_id for action in ledger.outbox}
             self._own |= {action.request_id for action in plan.actions}
+            self._unlogged = (ledger, plan)
             version = self._ports.store.commit(snapshot.version, plan)
             self._inbox.clear()
+            self._log_transitions(version)
             result = replace(result, ledger=_committed(ledger, plan, version))
             result = replace(
                 result, ledger=self._carry_out(result.ledger, plan, snapshot), plan=plan, is_decided=True
             )
         except VersionConflict as error:
             self._inbox.resolve_offer(error.expected)  # nothing was written, so nothing of it is decided
+            self._unlogged = None
             result = replace(result, plan=self._without_ledger(error))
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the next tick tries again
             result = replace(result, plan=self._without_ledger(error))
@@ -311,7 +318,7 @@ class ClusterController:
                 call_safely(lambda: self._ports.nodes.publish(version, plan.report))
             except Exception as error:  # noqa: BLE001 - a runtime that cannot listen must not stop the loop
                 self._changes.log(logging.WARNING, "publish", f"report not delivered: {error_text(error)}")
-            self._log(plan)
+            self._log(plan, result.ledger.instances)
         return replace(result, port_errors=self._port_errors())
 
     def _carry_out(self, ledger: Ledger, plan: Plan, snapshot: Snapshot) -> Ledger:
@@ -358,7 +365,21 @@ class ClusterController:
         now = self._ambient.clock.now()
         return Plan(tick_id=self._ambient.ids.fresh("t"), at=now, quarantined=(note,))
 
-    def _log(self, plan: Plan) -> None:
+    def _log_transitions(self, version: int) -> None:
+        """Logs each change of state when the ledger shows that it is stored, also after an unclear commit."""
+        unlogged, self._unlogged = self._unlogged, None
+        if unlogged is None or version <= unlogged[0].version or not logger.isEnabledFor(logging.INFO):
+            return
+        before, plan = unlogged
+        for record in plan.writes:
+            known = before.instances.get(record.instance_id)
+            state = known.state.name if known is not None else "-"
+            for change in record.history[len(known.history) if known is not None else 0 :]:
+                text = f"{state} -> {change.state.name}: {change.details or '-'}"
+                logger.info("%s %s", _described(record), text)
+                state = change.state.name
+
+    def _log(self, plan: Plan, instances: Mapping[InstanceId, Instance]) -> None:
         if plan.writes or plan.actions:
             logger.info("tick %s", fields(plan.fields()))
         for note in plan.quarantined:
@@ -367,6 +388,17 @@ class ClusterController:
         for gone in self._set_aside - sources:
             self._changes.forget(gone)  # logged again when it returns
         self._set_aside = sources
+        stuck = {InstanceId(v.subject_id): v.detail for v in plan.verdicts if v.reason is Reason.STUCK}
+        for instance_id in stuck.keys() - self._stuck:
+            logger.warning("stuck: %s: %s", _described(instances[instance_id]), stuck[instance_id])
+        self._stuck = set(stuck)
+
+
+def _described(record: Instance) -> str:
+    """Returns what names an instance in the log."""
+    return fields(
+        {"instance": record.instance_id, "machine": record.cloud_id or "-", "type": record.node_type}
+    )
 
 
 def _committed(ledger: Ledger, plan: Plan, version: int) -> Ledger:

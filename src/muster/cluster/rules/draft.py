@@ -216,7 +216,11 @@ class Draft:
 
     def unclear_by_type(self) -> Counter[str]:
         """Counts the machines that may exist although their requests are over: they take room."""
-        return Counter(launch.node_type for launch in self.decided.unclear_launches.values())
+        found = Counter(launch.node_type for launch in self.decided.unclear_launches.values())
+        if self.snapshot.traits.listed_within_s:  # nor can one be terminated that lost its node meanwhile
+            lost = (i for i in self.in_state(InstanceState.RAY_STOPPED) if i.provisional)
+            found.update(i.node_type for i in lost if i.launch_request_id)
+        return found
 
     @property
     def risks(self) -> Mapping[str, float]:

@@ -279,6 +279,8 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
             draft.move(instance, _S.RAY_STOPPED, "the cloud no longer lists its machine")
         else:
             draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
+            if instance.provisional:
+                draft.expect_late(instance)  # a list has never shown it, and may still do so
             if instance.cloud_id and instance.state in _GIVEN_BACK:
                 draft.decided.ended_machines[instance.cloud_id] = draft.now
 
