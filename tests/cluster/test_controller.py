@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.cluster.fakes import START, Stage
 from tests.cluster.worlds import HEAD, HEAD_MACHINE, HEAD_NODE, S, machine, node, record, spec
-from tests.support.builders import amounts, demand
+from tests.support.builders import amounts, demand, node_type
 
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, NodeStatus, TerminateFailure
@@ -375,6 +375,15 @@ def test_a_stuck_instance_is_logged_once(stage, loop, caplog):
     assert [line.split(": ")[1].split() for line in stuck] == [
         ["instance=t-0.000002-i1", "machine=-", "type=cpu"]
     ]
+
+
+def test_an_instance_that_is_stuck_and_ends_in_the_same_tick_does_not_stop_the_loop(stage, loop):
+    stage.runtime.demands = [demand()]
+    stage.spec.answers["current"] = (spec(limits=LaunchLimits(max_concurrent=0)), "")
+    tick(stage, loop)
+    stage.spec.answers["current"] = (spec(node_type("cpu", max_nodes=0)), "")
+    ended = tick(stage, loop, seconds=1_000.0)
+    assert [record.state for record in ended.writes] == [S.TERMINATED]
 
 
 def test_time_does_not_go_back_for_a_new_controller_on_a_machine_with_a_wrong_clock(stage, loop):

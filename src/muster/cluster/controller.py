@@ -388,9 +388,11 @@ class ClusterController:
         for gone in self._set_aside - sources:
             self._changes.forget(gone)  # logged again when it returns
         self._set_aside = sources
-        stuck = {InstanceId(v.subject_id): v.detail for v in plan.verdicts if v.reason is Reason.STUCK}
-        for instance_id in stuck.keys() - self._stuck:
-            logger.warning("stuck: %s: %s", _described(instances[instance_id]), stuck[instance_id])
+        waits = {InstanceId(v.subject_id): v.detail for v in plan.verdicts if v.reason is Reason.STUCK}
+        stuck = {name: text for name, text in waits.items() if name in instances}  # others ended just now
+        for instance_id, text in stuck.items():
+            if instance_id not in self._stuck:
+                logger.warning("stuck: %s: %s", _described(instances[instance_id]), text)
         self._stuck = set(stuck)
 
 

@@ -197,8 +197,13 @@ class Draft:
         return len(self._by_state[state])
 
     def holding(self) -> list[Instance]:
-        """Returns the records whose machines stay, or may come or come back, without those of others."""
-        kept = (i for i in self.in_state(*_STAYING) if not i.cancelled)
+        """Returns the records whose machines stay, or may come or come back, without those of others.
+
+        One that is to go, and is not terminated because its node runs or may run unseen, is still there.
+        """
+        running = InstanceState.RAY_RUNNING
+        staying = self.in_state(*_STAYING)
+        kept = (i for i in staying if not i.cancelled or i.state is running or self.may_work_unseen(i))
         ours = (i for i in kept if i.launch_request_id or not i.provisional)
         stopping = self.in_state(InstanceState.RAY_STOP_REQUESTED)
         idle = (i for i in stopping if i.stop_cause in (None, StopCause.IDLE))
