@@ -199,6 +199,7 @@ class StopCause(Enum):
     NOTICE = 100  # the cloud announced that it will take the machine
     CONSOLIDATION = 101  # its trials go on elsewhere for less
     BUDGET = 102  # the budget does not allow for it any longer
+    BROKEN_SLICE = 103  # another machine of its slice is gone
 
 
 class StatusChange(Struct, frozen=True, array_like=True):
@@ -461,6 +462,7 @@ class LaunchFailure(Struct, frozen=True, kw_only=True):
     offer: str = ""  # the offer's name, when the provider knows that only this one is concerned
     also: tuple[str, ...] = ()  # other offers of the type that the same call has found to be the same
     pause_s: float | None = None  # the first pause, as the provider knows it; None: as after any failure
+    may_exist: bool = False  # the machine may have been made all the same, and be listed later
 
 
 class TerminateFailure(Struct, frozen=True, kw_only=True):

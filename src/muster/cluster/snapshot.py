@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from muster.base.clock import BootMark
 from muster.base.forecast import Forecast
-from muster.base.ids import CloudId, InstanceId
+from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -38,6 +38,8 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
     ids_ignore_case: bool = False  # it may list one machine as vm-a1 and as VM-A1
     buys_offers: bool = False  # a launch may name the zone and the market
     takes_next_offer: bool = False  # and several offers: machines come from the first that has some
+    # A launch cannot be repeated safely, but its machines are listed within this time. 0: it can be repeated.
+    listed_within_s: float = 0.0
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):
@@ -92,6 +94,14 @@ class UnplacedNode(Struct, frozen=True, kw_only=True):
     unreported: tuple[float, float] | None = None  # the first and the newest report without it
 
 
+class UnclearLaunch(Struct, frozen=True, kw_only=True):
+    """An UnclearLaunch is a machine whose request is over although the machine may exist, not listed yet."""
+
+    request_id: RequestId  # as its record had it
+    node_type: str
+    until: float  # a machine that is not listed by then does not exist
+
+
 class Memory(Struct, frozen=True, kw_only=True):
     """A Memory is what planning carries from tick to tick besides the instances."""
 
@@ -106,6 +116,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     # Serving records whose nodes the reports lack. Value: the first and the newest of these reports.
     unreported: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     unplaced_nodes: Mapping[str, UnplacedNode] = field(default_factory=dict)
+    # Machines that may still be listed, by record and attempt: they count against limits until then.
+    unclear_launches: Mapping[str, UnclearLaunch] = field(default_factory=dict)
     # When a list was last read that lacked a machine which may be gone: nobody has looked since.
     listed_at: float | None = None
     # Types whose machines could not grow lately: new ones are planned as they are bought. Value: until when.
@@ -136,6 +148,7 @@ class FailedLaunch(Struct, frozen=True, kw_only=True):
     failed_at: float
     reason: str
     offer: str = ""  # its name within the type; "" without offers
+    machine_type: str = ""  # the provider's name of the type, by the cluster file of today
 
 
 _FAILED = frozenset({InstanceState.ALLOCATION_FAILED, InstanceState.RAY_INSTALL_FAILED})
@@ -183,3 +196,4 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     quarantined: tuple[Quarantined, ...] = ()
     # Records whose terminate is still in the outbox: the provider may not have heard of it.
     unheard_terminates: frozenset[InstanceId] = frozenset()
+    open_launches: frozenset[InstanceId] = frozenset()  # records whose launch is still in the outbox

@@ -62,6 +62,7 @@ def test_only_an_idle_node_is_asked_all_others_get_a_deadline() -> None:
         ("05", 2, "why", 1_060_000),
         ("06", 2, "why", 1_060_000),
         ("07", 2, "why", 1_060_000),
+        ("08", 2, "why", 1_060_000),
     ]
     assert (without[0], without[1], without[3]) == ("09", 2, 1_001_000)
     assert_line("runtimes", "drain without a message", without[2])

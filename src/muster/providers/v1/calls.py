@@ -7,9 +7,10 @@ also one that lacks the newer methods. Calls may block; the adapter's threads ma
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from msgspec import to_builtins
@@ -21,6 +22,7 @@ from muster.config.schema import ClusterConfig
 from muster.config.to_spec import NodeLaunch
 from muster.errors import RemoteError
 from muster.providers.machines import ClusterMachines, Machine, SshAccess
+from muster.providers.node_provider import create_nodes
 from muster.providers.v1 import tags as t
 from muster.providers.v1.failures import ShieldedProvider, provider_call
 from muster.remote.own_runner import OwnRunner
@@ -28,6 +30,7 @@ from muster.remote.runner import CommandRunner
 
 _KINDS = {t.NODE_KIND_HEAD: NodeKind.HEAD, t.NODE_KIND_WORKER: NodeKind.WORKER}
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
+LISTED_WITHIN_S = 600.0
 _NOT_OURS = frozenset({None, "", t.NODE_KIND_UNMANAGED})
 
 
@@ -58,18 +61,9 @@ class V1Calls:
             tags |= t.offer_tags(offer.zone, offer.market)
             price = offer.price_per_hour
             config["offer"] = {"zone": offer.zone, "market": offer.market, "price_per_hour": price}
-        made = self._create(config, tags, count, launch)
-        return set(made) if isinstance(made, Mapping) else None
-
-    def _create(self, config: dict[str, Any], tags: dict[str, str], count: int, launch: NodeLaunch) -> object:
         resources, labels = dict(launch.resources), dict(launch.labels)
-        newest = getattr(self._v1, "create_node_with_resources_and_labels", None)
-        if newest is not None:
-            return newest(config, tags, count, resources, labels)
-        older = getattr(self._v1, "create_node_with_resources", None)
-        if older is not None:
-            return older(config, tags, count, resources)
-        return self._v1.create_node(config, tags, count)
+        made = create_nodes(self._v1, self._bare.__class__, config, tags, count, resources, labels)
+        return set(made) if isinstance(made, Mapping) else None
 
     def made_for(self, request_id: RequestId, node_type: str) -> set[str]:
         """Returns living nodes of this request and type, whichever process created them.
@@ -119,6 +113,12 @@ class V1Calls:
         config = getattr(self._v1, "provider_config", None)
         disabled = isinstance(config, Mapping) and bool(config.get("disable_node_updaters"))
         return disabled or bool(getattr(self._v1, "installs_runtime", False))
+
+    @cached_property
+    def listed_within_s(self) -> float:
+        """Returns how long after its create call a machine may be listed first; the class may know better."""
+        known = getattr(self._v1, "listed_within_s", None)
+        return float(known) if isinstance(known, int | float) and 0 <= known < math.inf else LISTED_WITHIN_S
 
     def buys_offers(self) -> bool:
         """Returns whether the class says that it buys in the zone and the market that it is given."""
@@ -185,10 +185,16 @@ def _strange(node_id: str, node_type: str) -> CloudInstance:
 class V1Machines(ClusterMachines):
     """The machines of one v1 provider object; whatever its methods raise is an Exception."""
 
-    def __init__(self, node_provider: Any, *, use_internal_ips: bool = False) -> None:  # noqa: ANN401 - duck typed
+    def __init__(
+        self,
+        node_provider: Any,  # noqa: ANN401 - duck typed
+        *,
+        use_internal_ips: bool = False,
+        use_external_head_ip: bool = False,
+    ) -> None:
         self.v1 = node_provider
         self._shielded = ShieldedProvider(node_provider)
-        self._use_internal_ips = use_internal_ips
+        self._use_internal_ips, self._use_external_head_ip = use_internal_ips, use_external_head_ip
 
     def machines(self, kind: NodeKind) -> list[Machine]:
         found = []
@@ -197,6 +203,13 @@ class V1Machines(ClusterMachines):
             node_type = tags.get(t.TAG_RAY_USER_NODE_TYPE, "")
             found.append(Machine(node_id=node_id, node_type=node_type, ip=ip, tags=tags))
         return found
+
+    def left_to_tear_down(self, kind: NodeKind) -> list[str]:
+        tags = {t.TAG_RAY_NODE_KIND: _TAGS[kind]}
+        find = getattr(self._shielded, "nodes_for_teardown", None)
+        named = [] if find is None else list(find(dict(tags)))
+        listed = set(self._shielded.non_terminated_nodes(dict(tags))) if named else set()
+        return [node_id for node_id in named if node_id not in listed]
 
     def create_head(self, request_id: str, launch: NodeLaunch, tags: Mapping[str, str]) -> None:
         config = copy.deepcopy(dict(launch.node_config))  # providers write into it
@@ -213,9 +226,15 @@ class V1Machines(ClusterMachines):
         return str(self._shielded.internal_ip(node_id) or "")
 
     def address(self, node_id: str, *, is_inside: bool) -> str:
-        if is_inside or self._use_internal_ips:
+        if is_inside or self._is_private(node_id):
             return self.internal_ip(node_id)
         return str(self._shielded.external_ip(node_id) or "") or self.internal_ip(node_id)
+
+    def _is_private(self, node_id: str) -> bool:
+        """Returns whether only the internal address is used, also from outside the cluster's network."""
+        if not (self._use_internal_ips and self._use_external_head_ip):
+            return self._use_internal_ips
+        return self.tags(node_id).get(t.TAG_RAY_NODE_KIND) != t.NODE_KIND_HEAD
 
     def tags(self, node_id: str) -> Mapping[str, str]:
         return dict(self._shielded.node_tags(node_id))
@@ -251,7 +270,7 @@ class V1Machines(ClusterMachines):
             node_id,
             auth=config.auth.settings(),
             cluster_name=config.cluster_name,
-            use_internal_ip=access.is_inside or self._use_internal_ips,
+            use_internal_ip=access.is_inside or self._is_private(node_id),
             docker=to_builtins(config.docker) if config.docker.container_name else None,
         )
 
