@@ -27,10 +27,9 @@ from muster.autoscaler.metrics import Metrics, MetricsServer, host_for, start_me
 from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickInterval, TickListener
 from muster.autoscaler.shadow import BOOT_S, ShadowReport, ShadowWorld
 from muster.autoscaler.status_files import ClusterRecord, StatusFile, read_record, write_record
-from muster.base.ambient import Ambient
 from muster.base.clock import Clock, SystemClock
 from muster.base.ids import IdSource, RandomIds
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.base.untrusted import call_safely, error_text
 from muster.cluster.controller import ClusterController
 from muster.cluster.ports import Installer, Ports
@@ -50,11 +49,10 @@ from muster.providers.kind import (
 )
 from muster.providers.machines import ManagedProvider
 from muster.runtimes.ray.client import GcsClient, host_and_port
-from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.kv_board import GcsForecastBoard, GcsNoticeBoard, MonitorBoard
+from muster.runtimes.ray.node_requests import GcsDrainer, resizer_for
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher
-from muster.runtimes.ray.resizer import resizer_for
 from muster.stores.history.files import HistoryFile
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore

@@ -27,7 +27,7 @@ TUNE = {
         "muster.cli.tune.command", "tune", "List, show, plot, compare, export and resume experiments."
     ),
     "page": CommandEntry(
-        "muster.cli.page.command",
+        "muster.cli.page",
         "page",
         "Show experiments and clusters in a browser; write a report to mail.",
     ),
@@ -74,7 +74,7 @@ AUTOSCALE = {
         "muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."
     ),
     "backtest": CommandEntry(
-        "muster.cli.backtest.command", "backtest", "Replay a cluster's history with other settings or prices."
+        "muster.cli.backtest", "backtest", "Replay a cluster's history with other settings or prices."
     ),
     "provider": CommandEntry(
         "muster.cli.provider.command", "provider", "Check that a provider keeps what it promises."

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.base.text import counted
-from muster.cli.backtest.command import history_place
+from muster.cli.backtest import history_place
 from muster.cli.console import QUIET, ProgressLine, emit, remark, save_figure, show
 from muster.cli.sim.tune_command import launch_of
 from muster.errors import ConfigError

@@ -24,10 +24,9 @@ from msgspec import Struct
 
 from muster.base.clock import Clock, SystemClock
 from muster.errors import LedgerLocked, MusterError
-from muster.host import daemon
 from muster.host.atomic_write import atomic_write
 from muster.host.file_lock import FileLock
-from muster.host.processes import ProcessIdentity, identify, is_alive
+from muster.host.processes import ProcessIdentity, end_process, identify, is_alive
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -99,7 +98,7 @@ class Supervisor:
             known = read_state(self._what.directory)
             if known is not None and known.program is not None and is_alive(known.program):
                 self._say(f"ending process {known.program.pid}, which an earlier supervisor has left")
-                daemon.end(known.program, clock=self._clock, patience_s=END_S)
+                end_process(known.program, clock=self._clock, patience_s=END_S)
             self._run_before()
             while not self._stopped.is_set():
                 self._one_run()
@@ -184,9 +183,9 @@ def stop_supervisor(directory: Path, clock: Clock) -> bool:
     known = read_state(directory)
     if known is None:
         return False
-    ended = known.supervisor is not None and daemon.end(known.supervisor, clock=clock, patience_s=END_S + 10)
+    ended = known.supervisor is not None and end_process(known.supervisor, clock=clock, patience_s=END_S + 10)
     if known.program is not None and is_alive(known.program):  # the supervisor was killed
-        ended = daemon.end(known.program, clock=clock, patience_s=END_S) or ended
+        ended = end_process(known.program, clock=clock, patience_s=END_S) or ended
     state_file(directory).unlink(missing_ok=True)
     return ended
 

@@ -27,8 +27,7 @@ from muster.cluster.plan import Subject
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
 from muster.errors import MusterError
 from muster.stores.history.entries import ActionEntry
-from muster.stores.history.follower import HistoryFollower
-from muster.stores.history.past import PastReader
+from muster.stores.history.past import HistoryFollower, PastReader
 from muster.stores.ledger.history import Decision, open_history
 
 MAX_MACHINES = 2000  # the newest

@@ -7,7 +7,6 @@ from ray.core.generated import autoscaler_pb2 as wire
 
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, Demand, Gang, Strategy
-from muster.runtimes.ray.parse_status import parse_status
 from muster.runtimes.ray.status import (
     ClusterStatus,
     LaunchInfo,
@@ -16,6 +15,7 @@ from muster.runtimes.ray.status import (
     ResourceDemands,
     ResourceUsage,
     Stats,
+    parse_status,
 )
 
 

@@ -19,8 +19,8 @@ from muster.errors import ClusterError, ConfigError
 from muster.host.machine import program
 
 if TYPE_CHECKING:
-    from muster.providers.contract.check import Check
     from muster.providers.contract.live import LiveProvider
+    from muster.providers.contract.subject import Check
 
 BROKEN = 1
 _FILE = click.Path(path_type=Path)

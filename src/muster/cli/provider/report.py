@@ -13,9 +13,9 @@ from rich.text import Text
 
 from muster.base.text import duration, money
 from muster.cli.console import BAD, GOOD, HEADING, QUIET, complain, console, emit, remark, show
-from muster.providers.contract.check import Check
 from muster.providers.contract.end import LeftMachines, left_text
 from muster.providers.contract.run import CheckResult, ContractReport, CostBound
+from muster.providers.contract.subject import Check
 
 _STYLES = {"passed": GOOD, "failed": BAD, "skipped": QUIET, "not run": BAD}
 _INDENT = " " * 9

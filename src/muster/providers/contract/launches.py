@@ -6,8 +6,16 @@ from collections.abc import Sequence
 
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import CloudInstance, FailureKind
-from muster.providers.contract.check import DoesNotApply, check, checks_in, one, several, two
-from muster.providers.contract.subject import ProviderSubject, keeps_tags
+from muster.providers.contract.subject import (
+    DoesNotApply,
+    ProviderSubject,
+    check,
+    checks_in,
+    keeps_tags,
+    one,
+    several,
+    two,
+)
 from muster.providers.contract.watch import WatchedProvider, promised
 
 FIRST = RequestId("r-1")

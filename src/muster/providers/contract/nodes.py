@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from muster.providers.contract.check import check, checks_in, one, several, twice_several, two
-from muster.providers.contract.subject import ProviderSubject, keeps_tags
+from muster.providers.contract.subject import (
+    ProviderSubject,
+    check,
+    checks_in,
+    keeps_tags,
+    one,
+    several,
+    twice_several,
+    two,
+)
 from muster.providers.contract.watch import ClustersMixed, PromiseBroken, WatchedProvider, promised
 
 APART = "nodes are kept apart by cluster_name: one cluster must never end another's machines"

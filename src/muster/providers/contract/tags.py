@@ -6,8 +6,16 @@ import threading
 from collections.abc import Callable
 
 from muster.base.untrusted import error_text
-from muster.providers.contract.check import DoesNotApply, check, checks_in, crowd, one, two
-from muster.providers.contract.subject import ProviderSubject, keeps_tags
+from muster.providers.contract.subject import (
+    DoesNotApply,
+    ProviderSubject,
+    check,
+    checks_in,
+    crowd,
+    keeps_tags,
+    one,
+    two,
+)
 from muster.providers.contract.watch import PromiseBroken, WatchedProvider, promised
 
 

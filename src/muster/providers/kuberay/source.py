@@ -16,7 +16,7 @@ from muster.cluster.model import ClusterSpec
 from muster.config.schema import ClusterConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
-from muster.providers.kuberay.idle_cluster import idle_options
+from muster.providers.kuberay.effects import idle_options
 from muster.providers.kuberay.pod_resize import ANNOTATION, resize_limits
 from muster.providers.kuberay.provider import KubeRayProvider
 from muster.providers.kuberay.ray_cluster import SETTINGS, cluster_config

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
-from muster.runtimes.ray.native import check_ray, parameters_of, set_up
-from muster.runtimes.ray.versions import is_same_line
+from muster.runtimes.ray.native import check_ray, is_same_line, parameters_of, set_up
 
 T = TypeVar("T")
 

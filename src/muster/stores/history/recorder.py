@@ -50,8 +50,8 @@ from muster.stores.history.entries import (
     StateEntry,
     VerdictEntry,
     WaitingGang,
+    spec_change,
 )
-from muster.stores.history.spec_changes import spec_change
 
 HEARTBEAT_S = 600.0  # an entry that says that nothing has changed
 MAX_TEXT = 160

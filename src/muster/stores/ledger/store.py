@@ -15,16 +15,18 @@ from types import TracebackType
 
 from msgspec.structs import replace
 
+from muster.base import codec
 from muster.base.clock import Clock
-from muster.base.ids import InstanceId, RequestId
-from muster.cluster.model import Instance
+from muster.base.ids import IdSource, InstanceId, RequestId
+from muster.cluster.cost import cost_of
+from muster.cluster.model import Instance, StatusChange
 from muster.cluster.plan import Action, Plan
 from muster.cluster.ports import Ledger
 from muster.cluster.snapshot import Memory, Quarantined
-from muster.cluster.states import TERMINAL
+from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
 from muster.errors import VersionConflict
-from muster.stores.ledger.history import Pruner, SqliteHistory
-from muster.stores.ledger.schema import LEDGER_SCHEMA, plain, stored
+from muster.stores.ledger.history import Pruner, Spend, SqliteHistory
+from muster.stores.ledger.schema import LEDGER_SCHEMA, stored
 from muster.stores.ledger.state import (
     DEFAULT_RETENTION,
     LedgerState,
@@ -102,12 +104,9 @@ def encoded_batch(state: LedgerState, plan: Plan, records: Sequence[Instance]) -
 
 
 def _decision_row(version: int, plan: Plan) -> Row:
-    parts = (
-        plain({record.instance_id: record.state.name for record in plan.writes}),
-        plain(plan.actions),
-        plain(plan.quarantined),
-        plain(plan.verdicts),
-    )
+    moved = {record.instance_id: record.state.name for record in plan.writes}
+    columns = (moved, plan.actions, plan.quarantined, plan.verdicts)
+    parts = [codec.encode_plain(column).decode() for column in columns]
     return (version, plan.tick_id, plan.at, sum(len(part) for part in parts), *parts)
 
 
@@ -247,3 +246,31 @@ class SqliteInstanceStore:
     def _has_ended(self, instance_id: InstanceId) -> bool:
         sql = "SELECT 1 FROM instances WHERE instance_id = ?"
         return bool(self._database.execute(sql, (instance_id,)))
+
+
+def close_ledger(path: Path, clock: Clock, ids: IdSource) -> Spend | None:
+    """Ends every record and returns the cluster's total cost; None when no ledger was written. Idempotent."""
+    if not path.is_file():
+        return None
+    with SqliteInstanceStore(path, clock=clock) as store:
+        ledger = store.load()
+        # No process is left that could carry the effects out.
+        store.handed_over([action.request_id for action in ledger.outbox])
+        if ledger.instances:
+            store.commit(ledger.version, closing(ledger, ids.fresh("t"), clock.now()))
+        return store.history.spend(clock.now())
+
+
+def closing(ledger: Ledger, tick_id: str, now: float) -> Plan:
+    """Returns the plan that ends every record; pure."""
+    at = max(now, ledger.newest_at)
+    live = ledger.instances.values()
+    writes = []
+    for record in live:
+        has_arrived = record.state is not InstanceState.REQUESTED
+        state = InstanceState.TERMINATED if has_arrived else InstanceState.ALLOCATION_FAILED
+        change = StatusChange(state, at, "ended by muster down")
+        writes.append(replace(record, state=state, history=(*record.history, change)))
+    spent = sum(cost_of(record, at) for record in live if record.state in ON_CLOUD)
+    memory = replace(ledger.memory, spent=ledger.memory.spent + spent)
+    return Plan(tick_id=tick_id, at=at, writes=tuple(writes), memory=memory)

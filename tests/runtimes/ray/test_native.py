@@ -11,7 +11,7 @@ import ray
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.runtimes.ray import native
 from muster.runtimes.ray.client import within
-from muster.runtimes.ray.versions import is_same_line, is_tried, is_usable, minor_of
+from muster.runtimes.ray.native import is_same_line, is_tried, is_usable, minor_of
 
 
 @pytest.mark.parametrize(

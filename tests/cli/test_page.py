@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.page.samples import write_experiment
 
 from muster.cli.main import cli
-from muster.cli.page.command import catalog_of
+from muster.cli.page import catalog_of
 from muster.errors import StoreError
 from muster.page.serve import PageAddress, bind
 

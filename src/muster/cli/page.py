@@ -17,7 +17,7 @@ from muster.errors import ClusterError, StoreError
 from muster.host.processes import identify
 from muster.page.catalog import Catalog
 from muster.page.cluster_source import ClusterSource, LedgerSource
-from muster.stores.history.follower import HistoryFollower
+from muster.stores.history.past import HistoryFollower
 from muster.tune.config import DEFAULT_STORAGE_PATH
 
 _EPILOG = """\b
