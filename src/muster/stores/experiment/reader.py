@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from muster.errors import LedgerCorrupt, MusterError, StoreError
@@ -162,9 +162,7 @@ class TrialReader:
     def __enter__(self) -> TrialReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _damaged(self, what: str) -> LedgerCorrupt:
@@ -172,21 +170,10 @@ class TrialReader:
             f"{self._database.path}: damaged ({what}). Nothing was changed. {TRIALS_SCHEMA.repair}"
         )
 
-    def _explained(self) -> _Explained:
-        return _Explained(self)
-
-
-class _Explained:
-    """_Explained turns a decoding error into one that names the file."""
-
-    def __init__(self, reader: TrialReader) -> None:
-        self._reader = reader
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, ValueError):
-            raise self._reader._damaged(str(error)) from error
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns a decoding error into one that names the file."""
+        try:
+            yield
+        except ValueError as error:
+            raise self._damaged(str(error)) from error

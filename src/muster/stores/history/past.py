@@ -27,7 +27,6 @@ from muster.stores.history.entries import (
     HistoryEntry,
     MachineEntry,
     VerdictEntry,
-    WaitingGang,
     changed_spec,
 )
 from muster.stores.history.files import TAIL, read_segment, read_tail, segments
@@ -169,9 +168,6 @@ class PastReader:
             moment.constraints = {self._shapes[key]: count for key, count in entry.constraints.items()}
         if entry.demand or entry.gangs or entry.is_whole:
             self.demand.append((entry.at, self._by_verdict()))
-
-    def _gang(self, gang: WaitingGang) -> PastGang:
-        return PastGang(gang.strategy, tuple((self._shapes[key], count) for key, count in gang.bundles))
 
     def _by_verdict(self) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from msgspec.structs import replace
 
@@ -204,9 +203,7 @@ class SqliteInstanceStore:
     def __enter__(self) -> SqliteInstanceStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _current(self) -> LedgerState:
