@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from muster.autoscaler.backup import LedgerBackup, backups_of, restore_if_lost
-from muster.autoscaler.config_reload import CommandLineOverrides, ConfigReload
+from muster.autoscaler.config_reload import CommandLineOverrides, ConfigReload, retention_of
 from muster.autoscaler.connect import HeadAddress, RivalAutoscaler, company, foreign_autoscaler
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
@@ -34,7 +34,7 @@ from muster.base.untrusted import call_safely, error_text
 from muster.cluster.controller import ClusterController
 from muster.cluster.ports import Installer, Ports
 from muster.config.load import table_only
-from muster.config.to_spec import node_launches, retention_of
+from muster.config.to_spec import node_launches
 from muster.errors import EngineUnreachable
 from muster.host.processes import identify
 from muster.providers.bootstrap import CompletedConfig
@@ -54,7 +54,6 @@ from muster.runtimes.ray.node_requests import GcsDrainer, resizer_for
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher
 from muster.stores.history.files import HistoryFile
-from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class _Parts:
         options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not options.shadow:
             restore_if_lost(self._source.config, options.home, clock, ids)
-        retention = Retention(**retention_of(self._source.config))
+        retention = retention_of(self._source.config)
         self._store = stack.enter_context(
             SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
         )

@@ -14,13 +14,19 @@ from pathlib import Path
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
 from muster.errors import ProviderError, ProviderMisconfigured
-from muster.host.ports import free_ports, is_listening, new_ray_node_id, session_name, write_agent_port
 from muster.host.processes import identify, is_alive
-from muster.providers.process.launch_queue import LaunchSettings
+from muster.providers.process.launch_queue import LaunchSettings, NodeProgram, ray_head
 from muster.providers.process.node_fork_server import NodeForkServer
-from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.provider import fits_this_computer
-from muster.providers.process.ray_command import NodePorts, NodeSize
+from muster.providers.process.ray_command import (
+    NodePorts,
+    NodeSize,
+    free_ports,
+    is_listening,
+    new_ray_node_id,
+    session_name,
+    write_agent_port,
+)
 from muster.providers.process.records import NodeDirectory, NodeRecord
 from muster.providers.process.stop import NodeStopper, StopSummary, stop_everything
 from muster.providers.v1.tags import (

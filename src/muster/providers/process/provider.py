@@ -21,7 +21,6 @@ from muster.cluster.ports import CloudProvider
 from muster.cluster.snapshot import ProviderTraits
 from muster.errors import ProviderError, ProviderMisconfigured
 from muster.host.machine import memory_bytes
-from muster.host.ports import new_ray_node_id
 from muster.host.processes import (
     ProcessIdentity,
     ProcessInfo,
@@ -32,10 +31,9 @@ from muster.host.processes import (
 )
 from muster.providers.kind import Launches, ProviderContext
 from muster.providers.machines import ClusterMachines, Machine
-from muster.providers.process.launch_queue import LaunchQueue, LaunchSettings
+from muster.providers.process.launch_queue import LaunchQueue, LaunchSettings, NodeProgram, ray_worker
 from muster.providers.process.node_fork_server import NodeForkServer
-from muster.providers.process.program import NodeProgram, ray_worker
-from muster.providers.process.ray_command import NodeIdentity, NodeSize, node_environment
+from muster.providers.process.ray_command import NodeIdentity, NodeSize, new_ray_node_id, node_environment
 from muster.providers.process.records import NodeDirectory, NodeRecord
 from muster.providers.process.stop import GRACE_S, NodeStopper
 from muster.providers.v1.failures import kind_of, message_of

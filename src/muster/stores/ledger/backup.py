@@ -119,9 +119,8 @@ class LedgerBackups:
             try:
                 content = self._storage.read(copy.name)
                 if _digest(content) != copy.digest:
-                    raise StoreError(
-                        f"it is damaged: {len(content):,} bytes that do not fit its name's digest"
-                    )
+                    size = f"{len(content):,} bytes"
+                    raise StoreError(f"it is damaged, {size} with another digest than its name says")
                 with _draft(target, content, clock) as store:
                     settle_restored(store, ids.fresh("t"), clock.now(), is_set_up_again=is_set_up_again)
             except MusterError as error:
