@@ -211,14 +211,7 @@ class _Parts:
             notices_version=(lambda: None) if self._options.shadow else self._notices.version,
             reload=reload.apply,
         )
-        return Monitor(
-            loop,
-            interval,
-            clock=self._clock,
-            listeners=listeners,
-            problems=metrics,
-            close=close,
-        )
+        return Monitor(loop, interval, clock=self._clock, listeners=listeners, problems=metrics, close=close)
 
     def _write_record(self) -> None:
         """Leaves for `muster down` what this monitor runs, unless `muster up` has done so."""

@@ -209,8 +209,7 @@ def shadowed(spec: ClusterSpec, report: RuntimeReport) -> ClusterSpec:
     )
     others = readonly_spec(spec, unnamed).node_types
     return replace(
-        named,
-        node_types=(*named.node_types, *(replace(kind, min_nodes=kind.max_nodes) for kind in others)),
+        named, node_types=(*named.node_types, *(replace(kind, min_nodes=kind.max_nodes) for kind in others))
     )
 
 

@@ -333,10 +333,7 @@ class _Script:
 
     def _range(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
         end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
-        return (
-            self._starts[node.lineno - 1] + node.col_offset,
-            self._starts[end_line - 1] + end_column,
-        )
+        return (self._starts[node.lineno - 1] + node.col_offset, self._starts[end_line - 1] + end_column)
 
     def _replace(self, node: ast.stmt, statements: list[str]) -> None:
         """Puts statements in the place of one: below each other, or on its line when it shares it."""

@@ -27,9 +27,7 @@ TUNE = {
         "muster.cli.tune.command", "tune", "List, show, plot, compare, export and resume experiments."
     ),
     "page": CommandEntry(
-        "muster.cli.page",
-        "page",
-        "Show experiments and clusters in a browser; write a report to mail.",
+        "muster.cli.page", "page", "Show experiments and clusters in a browser; write a report to mail."
     ),
     "quote": CommandEntry(
         "muster.cli.quote", "quote_command", "Show what an experiment will cost, before it is run."

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 @click.command(name="quote")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.option(
-    "--cluster",
-    "cluster_file",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="File with prices.",
+    "--cluster", "cluster_file", required=True, type=click.Path(path_type=Path), help="File with prices."
 )
 @click.option(
     "--minutes",
@@ -58,9 +54,7 @@ if TYPE_CHECKING:
     help="Seconds from a trial's place on a node to its first step. Default: 5.",
 )
 @click.option(
-    "--history",
-    metavar="TRACE",
-    help="Cluster, or its directory `history`: machines take as long as there.",
+    "--history", metavar="TRACE", help="Cluster, or its directory `history`: machines take as long as there."
 )
 @click.option(
     "--like",

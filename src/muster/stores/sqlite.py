@@ -47,11 +47,7 @@ class Database:
     """A Database is one connection to one file. A writer holds the lock of the file until `close`."""
 
     def __init__(
-        self,
-        path: Path,
-        connection: sqlite3.Connection,
-        lock: FileLock | None,
-        repair: str = LEDGER_REPAIR,
+        self, path: Path, connection: sqlite3.Connection, lock: FileLock | None, repair: str = LEDGER_REPAIR
     ) -> None:
         self.path = path
         self._connection = connection

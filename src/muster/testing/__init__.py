@@ -11,6 +11,5 @@ if TYPE_CHECKING:
     from muster.testing.provider_contract import ProviderContract as ProviderContract
 else:
     __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {".provider_contract": ["CloudProviderContract", "ProviderContract"]},
+        __name__, {".provider_contract": ["CloudProviderContract", "ProviderContract"]}
     )

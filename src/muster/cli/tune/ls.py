@@ -12,15 +12,7 @@ from msgspec import Struct
 
 from muster.base.text import money
 from muster.cli.tune.best import best_of
-from muster.cli.tune.columns import (
-    CONFIG,
-    FIXED,
-    RowColumns,
-    filtered,
-    ordered,
-    own_metrics,
-    trial_row,
-)
+from muster.cli.tune.columns import CONFIG, FIXED, RowColumns, filtered, ordered, own_metrics, trial_row
 from muster.cli.tune.experiment import (
     FINISHED,
     ExperimentView,

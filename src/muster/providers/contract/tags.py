@@ -136,9 +136,7 @@ def nodes_made_tagged_and_ended_by_many_threads_come_out_right(subject: Provider
     expected = sorted((str(n), str(n)) for n in range(0, threads, 2))
     told = f"of nodes 0..{threads - 1}, the odd ones ended by their threads, (made, tagged) are {seen}"
     promised(
-        seen == expected,
-        told,
-        "nothing is lost or mixed up when several threads create, tag and terminate",
+        seen == expected, told, "nothing is lost or mixed up when several threads create, tag and terminate"
     )
     return told
 

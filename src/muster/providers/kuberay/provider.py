@@ -37,13 +37,7 @@ from muster.providers.kuberay.effects import KubeEffects
 from muster.providers.kuberay.pod_resize import resize_limits
 from muster.providers.kuberay.pod_watch import PodsNotKnown, PodWatch
 from muster.providers.kuberay.pods import Pod
-from muster.providers.kuberay.scaling import (
-    PatchRequest,
-    ScalePatch,
-    guards,
-    scale_patch,
-    worker_groups,
-)
+from muster.providers.kuberay.scaling import PatchRequest, ScalePatch, guards, scale_patch, worker_groups
 from muster.providers.kuberay.watch import RETRY_S, ClusterObject, ClusterWatch, Routine, Steps
 from muster.providers.machines import ClusterMachines
 
@@ -191,11 +185,7 @@ class Scaler:
     """A Scaler reads and patches the RayCluster, one request at a time; `step` is one round of it."""
 
     def __init__(
-        self,
-        client: KubeClient,
-        paths: KubePaths,
-        pods: Callable[[], Mapping[str, Pod]],
-        clock: Clock,
+        self, client: KubeClient, paths: KubePaths, pods: Callable[[], Mapping[str, Pod]], clock: Clock
     ) -> None:
         self._client, self._paths, self._pods, self._clock = client, paths, pods, clock
         self.cluster = ClusterObject(client, paths, clock)

@@ -21,14 +21,7 @@ from muster.cluster.ports import CloudProvider
 from muster.cluster.snapshot import ProviderTraits
 from muster.errors import ProviderError, ProviderMisconfigured
 from muster.host.machine import memory_bytes
-from muster.host.processes import (
-    ProcessIdentity,
-    ProcessInfo,
-    boot_id,
-    identify,
-    is_alive,
-    table,
-)
+from muster.host.processes import ProcessIdentity, ProcessInfo, boot_id, identify, is_alive, table
 from muster.providers.kind import Launches, ProviderContext
 from muster.providers.machines import ClusterMachines, Machine
 from muster.providers.process.launch_queue import LaunchQueue, LaunchSettings, NodeProgram, ray_worker

@@ -19,26 +19,8 @@ from muster.base.ids import NodeId
 from muster.base.resources import SCALE, Resources
 from muster.base.text import is_internal
 from muster.cluster.cost import spend_so_far
-from muster.cluster.model import (
-    ClusterSpec,
-    Demand,
-    Gang,
-    Instance,
-    NodeReport,
-    NodeStatus,
-    RuntimeReport,
-)
-from muster.cluster.plan import (
-    Action,
-    Drain,
-    EndCluster,
-    Launch,
-    Plan,
-    Reason,
-    Subject,
-    Terminate,
-    Verdict,
-)
+from muster.cluster.model import ClusterSpec, Demand, Gang, Instance, NodeReport, NodeStatus, RuntimeReport
+from muster.cluster.plan import Action, Drain, EndCluster, Launch, Plan, Reason, Subject, Terminate, Verdict
 from muster.cluster.ports import Ledger, TickResult
 from muster.cluster.states import TERMINAL
 from muster.stores.history.entries import (
@@ -295,9 +277,7 @@ class HistoryRecorder:
             bundles[key] = bundles.get(key, 0) + demand.count
         judged = reasons.get((Subject.GANG, gang.gang_id), {})
         return WaitingGang(
-            strategy=gang.strategy.value,
-            bundles=tuple(bundles.items()),
-            reason=next(iter(judged), NOT_KNOWN),
+            strategy=gang.strategy.value, bundles=tuple(bundles.items()), reason=next(iter(judged), NOT_KNOWN)
         )
 
     def _nodes(self, runtime: RuntimeReport, ledger: Ledger, now: _State) -> None:

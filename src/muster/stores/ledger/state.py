@@ -144,10 +144,7 @@ _NEEDED = {
 
 
 def checked_writes(
-    plan: Plan,
-    version: int,
-    live: Mapping[InstanceId, Instance],
-    has_ended: Callable[[InstanceId], bool],
+    plan: Plan, version: int, live: Mapping[InstanceId, Instance], has_ended: Callable[[InstanceId], bool]
 ) -> tuple[Instance, ...]:
     """Returns the records of the plan, with the version they are about to be written at.
 

@@ -113,12 +113,7 @@ class SqliteInstanceStore:
     """A SqliteInstanceStore is the ledger file of one cluster; use it in a `with` block or call `close`."""
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        clock: Clock,
-        retention: Retention = DEFAULT_RETENTION,
-        wait_s: float = 5.0,
+        self, path: str | Path, *, clock: Clock, retention: Retention = DEFAULT_RETENTION, wait_s: float = 5.0
     ) -> None:
         self._clock = clock
         self._retention = retention
