@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.engine_contract.fixture import Driver, EngineFixture
+from tests.support.trainables import Point
 
 from muster.base.clock import SystemClock
-from muster.testing.trainables import Point
 from muster.trials.events import StopTrial, TrialExited, TrialFailureKind, TrialReported
 from muster.trials.ports import Engine
 
