@@ -17,19 +17,19 @@ from muster.errors import StoreError
 if TYPE_CHECKING:
     from muster.sim.backtest.compare import BacktestReport
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from muster.base.text import counted, duration, moment, money, short_duration
-from muster.cli.console import HEADING, QUIET, save_figure
+from muster.cli.console import HEADING, QUIET, new_figure, save_figure
 from muster.cli.grid import PageSize, TableGrid
 from muster.sim.backtest.compare import BacktestReport, Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _EPILOG = """\b
 Examples:
@@ -105,13 +105,11 @@ def backtest(trace: str, as_json: bool, plot: Path | None, **given: Any) -> None
     TRACE is the name of a cluster, its directory `history`, or a file in it. The same controller runs against
     the demand of then, under the recorded settings and under every combination of those given here.
     """
-    from muster.cli.backtest import backtest_page, draw, need_matplotlib
-
-    if plot is not None:
-        need_matplotlib()
+    figure = None if plot is None else new_figure(11, 4.6)  # fails before anything is replayed
     report = _report(history_place(trace), ReplayOptions(**given))
-    if plot is not None:
-        draw(report, plot)
+    if plot is not None and figure is not None:
+        _draw(report, figure)
+        save_figure(figure, plot)
         remark(f"written: {plot}")
     if as_json:
         emit(encode_plain(report))
@@ -236,24 +234,12 @@ def _percent(cost: Spread, recorded: float) -> str:
     return f"{100 * cost.median / recorded:.0f} %" + (f" ({low}-{high})" if low != high else "")
 
 
-def need_matplotlib() -> None:
-    """Raises before anything is replayed when no picture can be drawn."""
-    if find_spec("matplotlib") is None:
-        raise StoreError("--plot needs matplotlib, which is not installed", fix="pip install matplotlib")
-
-
-def draw(report: BacktestReport, path: Path) -> None:
-    """Writes the picture: cost against waiting time, and spend over time."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
+def _draw(report: BacktestReport, figure: Figure) -> None:
+    """Draws cost against waiting time, and spend over time."""
     left, right = figure.subplots(1, 2)
     _draw_costs(left, report)
     _draw_spend(right, report)
     figure.suptitle(f"{duration(report.until - report.since)} of {report.cluster}, replayed")
-    save_figure(figure, path)
 
 
 def _draw_costs(axes: Axes, report: BacktestReport) -> None:

@@ -53,7 +53,7 @@ def up_ray_cluster(
     path: Path, manifest: dict[str, Any], *, yes: bool, dry_run: bool, **given: object
 ) -> None:
     """Applies the file, after its configuration was checked."""
-    from muster.cli.up_down import confirm
+    from muster.cli.console import confirm
     from muster.providers.kuberay.pod_resize import resize_limits
     from muster.providers.kuberay.ray_cluster import cluster_config
 
@@ -84,7 +84,7 @@ _ANYWHERE = ("no_check", "no_config_cache", "redirect_command_output", "login_sh
 
 
 def down_ray_cluster(manifest: dict[str, Any], *, yes: bool) -> None:
-    from muster.cli.up_down import confirm
+    from muster.cli.console import confirm
 
     manager, where = _manager(manifest)
     if not yes:

@@ -35,7 +35,7 @@ from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.base.text import counted, money
 from muster.cli.cluster.plan import price_range, show_plan
-from muster.cli.console import GOOD, HEADING, complain, emit, remark, show
+from muster.cli.console import GOOD, HEADING, complain, confirm, emit, remark, show
 from muster.cli.ray_cluster import down_ray_cluster, manifest_of, up_ray_cluster
 from muster.config.load import any_size
 from muster.config.prices import load_prices
@@ -172,21 +172,6 @@ def _is_wanted(cluster: OpenCluster, *, yes: bool, dry_run: bool, checks: bool) 
         place = price if kind.has_machines else " on this computer"
         confirm(f"Start cluster {cluster.config.cluster_name!r}{place}?")
     return True
-
-
-def confirm(question: str) -> None:
-    """Raises Abort when the user says no, and ClusterError when there is nobody to ask."""
-    try:
-        if click.confirm(question, default=True):
-            return
-    except click.Abort:
-        if not sys.stdin.isatty():
-            click.echo()  # the question has no end of line
-            raise ClusterError(
-                "nobody answered, and there is no terminal to ask on", fix="-y confirms in advance"
-            ) from None
-        raise
-    raise click.Abort
 
 
 @contextmanager

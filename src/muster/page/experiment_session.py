@@ -22,6 +22,7 @@ from muster.page.remote_files import RemoteFiles
 from muster.page.result_curves import ResultReader, rollup
 from muster.page.trial_arrays import STATUSES, TrialArrays, cut
 from muster.stores.experiment.follower import ExperimentFollower, follow
+from muster.stores.experiment.reader import is_experiment
 from muster.stores.experiment.summary import Digest
 
 PERIOD_S = 0.1
@@ -275,7 +276,7 @@ class ExperimentSession:
 def open_session(path: str, *, clock: Clock, remote: RemoteFiles | None = None) -> ExperimentSession:
     """Opens the experiment in a directory; raises StoreError with a hint when there is none."""
     place = os.path.abspath(os.path.expanduser(path))
-    if not os.path.isfile(os.path.join(place, "experiment.sqlite")):
+    if not is_experiment(place):
         what = "there is no such directory" if not os.path.exists(place) else "it has no experiment.sqlite"
         raise StoreError(
             f"{path} is not an experiment directory: {what}",

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from muster.base.untrusted import text_of
 from muster.trials.metrics import flatten
 
 STATUSES = ("PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR", "INTERRUPTED")
@@ -163,7 +164,7 @@ class TrialArrays:
                 column.values[np.asarray(rows, dtype=np.intp)] = np.array(values, dtype=np.float64)
                 return
         elif column.kind == WORD and kinds == {str}:
-            codes = {word: column.code(_shown(word), self.change) for word in dict.fromkeys(values)}
+            codes = {word: column.code(text_of(word), self.change) for word in dict.fromkeys(values)}
             column.values[np.asarray(rows, dtype=np.intp)] = [codes[word] for word in values]
             return
         for row, value in zip(rows, values, strict=True):
@@ -201,7 +202,7 @@ class TrialArrays:
         if value is None:
             column.values[row] = math.nan
         elif column.kind == WORD:
-            column.values[row] = column.code(_shown(value), self.change)
+            column.values[row] = column.code(text_of(value), self.change)
         elif number is not None:
             column.values[row] = number
         elif column.group == "metric":
@@ -209,7 +210,7 @@ class TrialArrays:
         else:
             column.become_words(len(self.ids), self.change)
             self._renew()
-            column.values[row] = column.code(_shown(value), self.change)
+            column.values[row] = column.code(text_of(value), self.change)
 
     def _renew(self) -> None:
         if self._is_known:
@@ -289,14 +290,6 @@ def _number(value: object) -> float | None:
         except OverflowError:
             return math.inf if value > 0 else -math.inf
     return None
-
-
-def _shown(value: object) -> str:
-    try:
-        text = value if isinstance(value, str) else repr(value)
-    except Exception:  # noqa: BLE001 - a user's `__repr__`
-        text = f"a {type(value).__name__}"
-    return text.encode(errors="replace").decode()
 
 
 def _rounded(value: float) -> float | str | None:

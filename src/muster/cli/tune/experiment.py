@@ -20,7 +20,13 @@ from muster.base.text import moment
 from muster.errors import StoreError
 from muster.host.machine import program
 from muster.stores.experiment.codec import ENDED, EXHAUSTED
-from muster.stores.experiment.reader import STORE_NAME, TrialReader, open_trials
+from muster.stores.experiment.reader import (
+    STORE_NAME,
+    TrialReader,
+    experiments_below,
+    is_experiment,
+    open_trials,
+)
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.ray_results import rays_hint
 
@@ -138,20 +144,6 @@ def read_experiment(path: str) -> ExperimentView:
         raise _not_one(place)
     with open_trials(place) as reader:
         return _read(reader, os.path.abspath(place))
-
-
-def is_experiment(place: str) -> bool:
-    """Returns whether the directory holds an experiment's store."""
-    return os.path.isfile(os.path.join(place, STORE_NAME))
-
-
-def experiments_below(place: str) -> tuple[str, ...]:
-    """Returns the directories of experiments right below this one, by name."""
-    try:
-        names = sorted(os.listdir(place))
-    except OSError:
-        return ()
-    return tuple(full for full in (os.path.join(place, name) for name in names) if is_experiment(full))
 
 
 def note_file(path: str, name: str) -> Path:

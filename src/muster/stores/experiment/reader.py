@@ -28,6 +28,20 @@ def store_path(path: str | Path) -> Path:
     return place / STORE_NAME if place.is_dir() else place
 
 
+def is_experiment(place: str) -> bool:
+    """Returns whether the directory holds an experiment's store."""
+    return os.path.isfile(os.path.join(place, STORE_NAME))
+
+
+def experiments_below(place: str) -> tuple[str, ...]:
+    """Returns the directories of experiments right below this one, by name."""
+    try:
+        names = sorted(os.listdir(place))
+    except OSError:
+        return ()
+    return tuple(full for full in (os.path.join(place, name) for name in names) if is_experiment(full))
+
+
 def open_trials(
     path: str | Path,
     *,

@@ -254,7 +254,7 @@ class HistoryFollower:
 
     def mark(self) -> str:
         """Returns a text that changes when there is something new."""
-        return "-".join(_stamp(path) for path in (self._folder / TAIL, *segments(self._folder)[-1:]))
+        return "-".join(file_stamp(path) for path in (self._folder / TAIL, *segments(self._folder)[-1:]))
 
     def refresh(self) -> PastReader:
         """Returns the past until now; what cannot be read is named in `problem`, and the rest is there."""
@@ -296,7 +296,8 @@ class HistoryFollower:
                 self.problem, self._read_to[path] = str(error), path.stat().st_size
 
 
-def _stamp(path: Path) -> str:
+def file_stamp(path: Path) -> str:
+    """Returns a text that changes when the file does."""
     try:
         found = path.stat()
     except OSError:
