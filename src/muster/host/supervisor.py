@@ -82,8 +82,8 @@ def read_state(directory: Path) -> SupervisorState | None:
 class Supervisor:
     """A Supervisor keeps one program running until `stop` is called, from any thread or signal handler."""
 
-    def __init__(self, what: Supervised, clock: Clock, say: Callable[[str], None]) -> None:
-        self._what, self._clock, self._say = what, clock, say
+    def __init__(self, what: Supervised, clock: Clock, log_line: Callable[[str], None]) -> None:
+        self._what, self._clock, self._log_line = what, clock, log_line
         self._stopped = threading.Event()
         self._starts, self._pause_s = 0, 0.0
         self._own = identify(os.getpid())
@@ -97,7 +97,7 @@ class Supervisor:
         try:
             known = read_state(self._what.directory)
             if known is not None and known.program is not None and is_alive(known.program):
-                self._say(f"ending process {known.program.pid}, which an earlier supervisor has left")
+                self._log_line(f"ending process {known.program.pid}, which an earlier supervisor has left")
                 end_process(known.program, clock=self._clock, patience_s=END_S)
             self._run_before()
             while not self._stopped.is_set():
@@ -115,7 +115,7 @@ class Supervisor:
             ran = subprocess.run(
                 ["sh", self._what.before], stdout=log, stderr=log, stdin=subprocess.DEVNULL, check=False
             )
-        self._say(f"{self._what.before} ended with {ran.returncode}")
+        self._log_line(f"{self._what.before} ended with {ran.returncode}")
 
     def _one_run(self) -> None:
         self._starts += 1
@@ -131,12 +131,12 @@ class Supervisor:
                 )
         except OSError as error:
             self._note(None, 0.0)
-            self._say(f"{self._what.program[0]} cannot be started: {error.strerror}; trying again")
+            self._log_line(f"{self._what.program[0]} cannot be started: {error.strerror}; trying again")
         else:
             self._note(identify(child.pid), began)
             self._watch(child)
             how = "was ended" if self._stopped.is_set() else f"ended with {child.returncode}"
-            self._say(f"process {child.pid} {how} after {self._clock.monotonic() - began:.0f} s")
+            self._log_line(f"process {child.pid} {how} after {self._clock.monotonic() - began:.0f} s")
         self._pause_s = pause_after(self._pause_s, self._clock.monotonic() - began)
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
@@ -200,11 +200,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write("ended\n" if stop_supervisor(directory, clock) else "nothing ran\n")
         return 0
     if not program:
-        _say("no program is named: write it after --")
+        log_line("no program is named: write it after --")
         return 2
     log = Path(given.log).expanduser() if given.log else directory / "monitor.log"
     what = Supervised(directory=directory, program=program, log=log, before=given.before)
-    supervisor = Supervisor(what, clock, _say)
+    supervisor = Supervisor(what, clock, log_line)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         supervisor.stop()
@@ -214,9 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         supervisor.run()
     except LedgerLocked:
-        _say("another supervisor runs already")
+        log_line("another supervisor runs already")
     except MusterError as error:
-        _say(str(error))
+        log_line(str(error))
         return 2
     return 0
 
@@ -235,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _say(line: str) -> None:
+def log_line(line: str) -> None:
     sys.stderr.write(f"supervisor: {line}\n")
     sys.stderr.flush()
 

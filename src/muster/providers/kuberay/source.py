@@ -65,7 +65,7 @@ class RayClusterSource:
         """Passes the configuration through what its provider has filled in."""
         self._complete = complete
 
-    def stamp(self) -> object:
+    def config_version(self) -> object:
         """Returns a value that changes with the object's spec, as last read."""
         return _identity(self.provider.scaler.cluster.last() or {})
 
