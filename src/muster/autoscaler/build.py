@@ -245,7 +245,7 @@ class _Parts:
 
     def _config_version(self) -> object:
         if self._options.source is not None:
-            return self._options.source.stamp()
+            return self._options.source.config_version()
         try:
             found = self._options.config.stat()
         except OSError:
@@ -288,8 +288,7 @@ class _Parts:
         """Returns what sets machines up over SSH; None where they come up with the runtime."""
         if provider.traits().installs_runtime:
             return None
-        from muster.autoscaler.mount_sync import MountSync
-        from muster.autoscaler.worker_access import WorkerAccess
+        from muster.autoscaler.worker_access import MountSync, WorkerAccess
         from muster.remote.installer import NodeInstaller
         from muster.remote.node_setup import timing_of
 
@@ -327,6 +326,8 @@ class _Parts:
         self, lease: Lease, metrics: Metrics | None, server: MetricsServer | None
     ) -> list[TickListener]:
         home, events = self._options.home, self._events
+        history = HistoryFile(home.history, self._clock)
+        self._stack.callback(_quietly, history.close)
         listeners: list[TickListener] = [] if metrics is None else [metrics]
         return [
             *listeners,
@@ -335,16 +336,11 @@ class _Parts:
             events,
             MonitorBoard(self._link, self._clock),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
-            self._history(),
+            history,
             StatePublisher(self._link, lambda: server.address if server is not None else ""),
             lease,
             RivalAutoscaler(self._link, self._clock),
         ]
-
-    def _history(self) -> TickListener:
-        history = HistoryFile(self._options.home.history, self._clock)
-        self._stack.callback(_quietly, history.close)
-        return history
 
     def _backup(self) -> list[TickListener]:
         config = self._source.config

@@ -70,7 +70,15 @@ class ShadowWorld(CloudProvider, Drainer):
         """Returns the machines of the real nodes until muster ends them, and those it would have bought."""
         self._report = None
         self._report = self._look()
-        machines = [_machine(node) for node in self.book.nodes.values() if node.looks_since < 0]
+        machines = [
+            CloudInstance(
+                cloud_id=node.cloud_id,
+                node_type=node.node_type,
+                kind=NodeKind.HEAD if node.is_head else NodeKind.WORKER,
+            )
+            for node in self.book.nodes.values()
+            if node.looks_since < 0
+        ]
         machines += [
             CloudInstance(cloud_id=one.cloud_id, node_type=one.node_type, request_id=one.request_id)
             for one in self.book.opened()
@@ -170,11 +178,6 @@ def _read_book(path: Path) -> ShadowBook:
     except (OSError, ValueError) as error:
         logger.warning("%s cannot be used (%s): the comparison starts anew", path, error)
         return ShadowBook()
-
-
-def _machine(node: SeenNode) -> CloudInstance:
-    kind = NodeKind.HEAD if node.is_head else NodeKind.WORKER
-    return CloudInstance(cloud_id=node.cloud_id, node_type=node.node_type, kind=kind)
 
 
 def type_of(node: NodeReport, spec: ClusterSpec) -> str:

@@ -12,9 +12,7 @@ from muster.providers.contract.subject import (
     check,
     checks_in,
     keeps_tags,
-    one,
     several,
-    two,
 )
 from muster.providers.contract.watch import WatchedProvider, promised
 
@@ -37,7 +35,7 @@ def _with_requests(subject: ProviderSubject) -> WatchedProvider:
     return provider
 
 
-@check(one)
+@check(1)
 def a_launched_machine_is_listed_with_its_type_request_and_hash(subject: ProviderSubject) -> str:
     provider = _with_requests(subject)
     port = subject.adapter(provider)
@@ -64,7 +62,7 @@ def a_repeated_launch_buys_nothing_more(subject: ProviderSubject) -> str:
     return _expect(machines, subject.several, "the same launch request was sent twice")
 
 
-@check(two)
+@check(2)
 def a_launch_repeated_after_a_restart_buys_what_is_missing(subject: ProviderSubject) -> str:
     provider = _with_requests(subject)
     subject.adapter(provider).launch(FIRST, {subject.machine.node_type: 1})
@@ -80,7 +78,7 @@ def a_launch_repeated_after_a_restart_buys_what_is_missing(subject: ProviderSubj
     return _expect(subject.machines(restarted, provider), 2, what)
 
 
-@check(two)
+@check(2)
 def terminating_again_and_terminating_strangers_is_no_failure(subject: ProviderSubject) -> str:
     provider = subject.provider()
     port = subject.adapter(provider)

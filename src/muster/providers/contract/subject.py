@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from muster.base.clock import Clock, SystemClock
@@ -218,9 +219,10 @@ class Check:
         return self.name.replace("_", " ")
 
 
-def check(machines: Machines) -> Callable[[Show], Check]:
+def check(machines: int | Machines) -> Callable[[Show], Check]:
     """Makes a line of the contract of a function, whose name is the line."""
-    return lambda show: Check(show.__name__, show, machines)
+    count = machines if callable(machines) else lambda sizes: machines
+    return lambda show: Check(show.__name__, show, count)
 
 
 def checks_in(names: Mapping[str, object]) -> tuple[Check, ...]:
@@ -228,21 +230,5 @@ def checks_in(names: Mapping[str, object]) -> tuple[Check, ...]:
     return tuple(one for one in names.values() if isinstance(one, Check))
 
 
-def one(sizes: CheckSizes) -> int:
-    return 1
-
-
-def two(sizes: CheckSizes) -> int:
-    return 2
-
-
-def several(sizes: CheckSizes) -> int:
-    return sizes.several
-
-
-def twice_several(sizes: CheckSizes) -> int:
-    return 2 * sizes.several
-
-
-def crowd(sizes: CheckSizes) -> int:
-    return sizes.crowd
+several: Machines = attrgetter("several")
+crowd: Machines = attrgetter("crowd")

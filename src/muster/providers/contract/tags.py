@@ -13,8 +13,6 @@ from muster.providers.contract.subject import (
     checks_in,
     crowd,
     keeps_tags,
-    one,
-    two,
 )
 from muster.providers.contract.watch import PromiseBroken, WatchedProvider, promised
 
@@ -46,7 +44,7 @@ def _tagged(subject: ProviderSubject) -> WatchedProvider:
     return provider
 
 
-@check(one)
+@check(1)
 def tags_given_to_create_are_read_at_once(subject: ProviderSubject) -> str:
     provider = _tagged(subject)
     given = subject.tags(provider.cluster_name, request="r-tags")
@@ -64,7 +62,7 @@ def tags_given_to_create_are_read_at_once(subject: ProviderSubject) -> str:
     return f"{len(given)} tags were given, all of them read at once"
 
 
-@check(two)
+@check(2)
 def tags_are_merged_and_read_at_once(subject: ProviderSubject) -> str:
     provider = _tagged(subject)
     new = subject.create(provider, 2, kept="before", changed="before")
@@ -88,7 +86,7 @@ def tags_are_merged_and_read_at_once(subject: ProviderSubject) -> str:
     return told
 
 
-@check(two)
+@check(2)
 def a_listing_by_tags_matches_all_of_them(subject: ProviderSubject) -> str:
     provider = _tagged(subject)
     red = subject.create(provider, colour="red", size="big")
@@ -141,7 +139,7 @@ def nodes_made_tagged_and_ended_by_many_threads_come_out_right(subject: Provider
     return told
 
 
-@check(one)
+@check(1)
 def no_tag_is_lost_when_many_threads_tag_one_node(subject: ProviderSubject) -> str:
     provider, threads = _tagged(subject), subject.crowd
     new = subject.create(provider)

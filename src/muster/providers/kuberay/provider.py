@@ -367,7 +367,10 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
         """
         self.scaler.wake()
         pods = self._watch.pods()
-        self._log_ends(pods)
+        for name, pod in pods.items():
+            if pod.ended or pod.leaving:
+                what = f"ended: {pod.ended}" if pod.ended else f"is being taken away: {pod.leaving}"
+                self._changes.log(logging.WARNING, name, f"pod {name} {what}")
         shown = {
             name for name, pod in pods.items() if pod.is_living or (name in self._shown and not pod.ended)
         }
@@ -416,9 +419,3 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
     def under_way(self, request_id: RequestId) -> bool:
         """Returns whether the request has not reached the RayCluster yet."""
         return self.scaler.queue.is_open(request_id)
-
-    def _log_ends(self, pods: Mapping[str, Pod]) -> None:
-        for name, pod in pods.items():
-            if pod.ended or pod.leaving:
-                what = f"ended: {pod.ended}" if pod.ended else f"is being taken away: {pod.leaving}"
-                self._changes.log(logging.WARNING, name, f"pod {name} {what}")

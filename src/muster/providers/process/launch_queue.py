@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -156,7 +157,10 @@ class LaunchQueue:
             try:
                 self._start(cloud_id)
             except Exception as error:  # noqa: BLE001 - one node that cannot start must not stop the others
-                self._fail(cloud_id, f"the process could not be started: {error}")
+                reason = f"the process could not be started: {error}"
+                logger.warning("node %s: %s", cloud_id, reason)
+                failed = {"state": "terminated", "owner": None, "reason": reason}
+                self._directory.change(cloud_id, partial(replace, **failed))
 
     def _next(self) -> str | None:
         """Returns the next node to start, when others have come up; None when closed."""
@@ -213,9 +217,3 @@ class LaunchQueue:
         if record is None or record.state != "running" or not is_alive(record.process):
             return True
         return ready in self._directory.output(cloud_id)
-
-    def _fail(self, cloud_id: str, reason: str) -> None:
-        logger.warning("node %s: %s", cloud_id, reason)
-        self._directory.change(
-            cloud_id, lambda now: replace(now, state="terminated", owner=None, reason=reason)
-        )

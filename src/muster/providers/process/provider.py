@@ -233,7 +233,9 @@ class ProcessProvider(ClusterMachines, CloudProvider):
         root = str(self._directory.temp_root())
         records = [self._record(node_type, tags, size, root) for _ in range(count)]
         self._directory.add(records)
-        self._forget_old()
+        for record in self._records():
+            if record.ended_at is not None and record.ended_at < self._clock.now() - KEEP_S:
+                self._directory.forget(record.cloud_id)
         self._queue.put([record.cloud_id for record in records])
 
     def _known(self, node_id: str) -> NodeRecord:
@@ -312,11 +314,6 @@ class ProcessProvider(ClusterMachines, CloudProvider):
         thread = threading.Thread(target=self._stopper.end, args=(records,), name=name, daemon=False)
         self._enders = [*(one for one in self._enders if one.is_alive()), thread]
         thread.start()
-
-    def _forget_old(self) -> None:
-        for record in self._records():
-            if record.ended_at is not None and record.ended_at < self._clock.now() - KEEP_S:
-                self._directory.forget(record.cloud_id)
 
 
 def _runs(record: NodeRecord) -> bool:

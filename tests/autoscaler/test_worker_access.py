@@ -8,7 +8,7 @@ import shutil
 import pytest
 from tests.autoscaler.scenes import Scene
 
-from muster.autoscaler.mount_sync import LOOK_S, MountSync, stamp_of
+from muster.autoscaler.worker_access import LOOK_S, MountSync, stamp_of
 from muster.base.clock import ManualClock
 from muster.config.schema import ClusterConfig, ProviderConfig
 from muster.errors import Unreachable
