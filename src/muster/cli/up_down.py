@@ -36,7 +36,7 @@ from muster.base.ids import RandomIds
 from muster.base.text import counted, money
 from muster.cli.cluster.plan import price_range, show_plan
 from muster.cli.console import GOOD, HEADING, complain, confirm, emit, remark, show
-from muster.cli.ray_cluster import down_ray_cluster, manifest_of, up_ray_cluster
+from muster.cli.ray_cluster import down_ray_cluster, manifest_of, refuse_options, up_ray_cluster
 from muster.config.load import any_size
 from muster.config.prices import load_prices
 from muster.errors import ClusterError
@@ -123,17 +123,6 @@ def up(ctx: click.Context, /, config: Path, yes: bool, port: int | None, **given
             ctx.exit(NOT_ALL_WORKERS)
 
 
-# Options of `up` that mean nothing wrong for a cluster on this computer.
-_EVERYWHERE = (
-    "dry_run",
-    "no_check",
-    "no_config_cache",
-    "redirect_command_output",
-    "login_shells",
-    "no_restart",
-)
-
-
 def _check_options(cluster: OpenCluster, port: int | None, given: dict[str, Any]) -> None:
     """Raise ClusterError for options that mean nothing for this kind of provider."""
     if cluster.kind.head is not HeadPolicy.HERE:
@@ -143,12 +132,7 @@ def _check_options(cluster: OpenCluster, port: int | None, given: dict[str, Any]
                 "--port is for a head on this computer", fix="head_start_ray_commands has that of others"
             )
         return
-    unfit = [
-        f"--{name.replace('_', '-')}" for name, value in given.items() if value and name not in _EVERYWHERE
-    ]
-    if unfit:
-        name, file = cluster.kind.name, cluster.file
-        raise ClusterError(f"{', '.join(unfit)}: not for provider type {name!r}", fix=f"edit {file} instead")
+    refuse_options(given, f"provider type {cluster.kind.name!r}", cluster.file)
 
 
 def _is_wanted(cluster: OpenCluster, *, yes: bool, dry_run: bool, checks: bool) -> bool:

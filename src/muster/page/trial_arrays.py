@@ -124,13 +124,7 @@ class TrialArrays:
 
     def set(self, row: int, name: str, value: float | str | None) -> None:
         """Sets one of the columns that every table has."""
-        column = self._groups["trial"][name]
-        if value is None:
-            column.values[row] = math.nan
-        elif column.kind == WORD:
-            column.values[row] = column.code(str(value), self.change)
-        else:
-            column.values[row] = value
+        self._set_value(self._groups["trial"][name], row, value)
 
     def set_column(self, rows: Sequence[int], name: str, column: Sequence[Any]) -> None:
         """Sets one of the columns that every table has, for many rows."""
@@ -193,12 +187,12 @@ class TrialArrays:
         if len(self.columns) >= MAX_COLUMNS:
             self.left_out.add(key[:MAX_NAME])
             return None
-        kind = NUMBER if _number(value) is not None else WORD
+        kind = NUMBER if number_of(value) is not None else WORD
         self._renew()
         return self._add_column(key, group, kind)
 
     def _set_value(self, column: TableColumn, row: int, value: object) -> None:
-        number = _number(value)
+        number = number_of(value)
         if value is None:
             column.values[row] = math.nan
         elif column.kind == WORD:
@@ -281,7 +275,8 @@ class TrialArrays:
         return {n: c.values[: len(self.ids)] for n, c in found if c is not None and c.kind == NUMBER}
 
 
-def _number(value: object) -> float | None:
+def number_of(value: object) -> float | None:
+    """Returns a number as a float, infinite for an integer beyond floats; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):

@@ -129,18 +129,14 @@ class Database:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Opens a transaction. IMMEDIATE: the wait for another writer happens here, not in the middle."""
-        self.execute("BEGIN IMMEDIATE")
-        with self._rolled_back_on_error():
+        with self._transaction("BEGIN IMMEDIATE"):
             yield
-            self.execute("COMMIT")
 
     @contextlib.contextmanager
     def read_transaction(self) -> Iterator[None]:
         """Reads inside see one committed state."""
-        self.execute("BEGIN")
-        with self._rolled_back_on_error():
+        with self._transaction("BEGIN"):
             yield
-            self.execute("COMMIT")
 
     @contextlib.contextmanager
     def unsynced(self) -> Iterator[None]:
@@ -196,9 +192,11 @@ class Database:
         self.close()
 
     @contextlib.contextmanager
-    def _rolled_back_on_error(self) -> Iterator[None]:
+    def _transaction(self, begin: str) -> Iterator[None]:
+        self.execute(begin)
         try:
             yield
+            self.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
@@ -308,10 +306,7 @@ def explained(error: sqlite3.Error, path: Path, repair: str = LEDGER_REPAIR) -> 
     if "i/o" in text:
         return StoreFull(
             f"{path}: {error}",
-            fix=(
-                "nothing was written. Is the disk full, a quota or a file-size limit reached, "
-                "or the disk gone?"
-            ),
+            fix="nothing was written. Is the disk full or gone, or a quota or a file-size limit reached?",
         )
     if "readonly" in text or "unable to open" in text or "permission" in text:
         return StoreError(

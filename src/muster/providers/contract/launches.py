@@ -11,10 +11,10 @@ from muster.providers.contract.subject import (
     ProviderSubject,
     check,
     checks_in,
-    keeps_tags,
+    provider_with_tags,
     several,
 )
-from muster.providers.contract.watch import WatchedProvider, promised
+from muster.providers.contract.watch import promised
 
 FIRST = RequestId("r-1")
 SERVED = "a launch that can be served is served, and its machines are listed"
@@ -28,16 +28,9 @@ PROVOKED = (
 )
 
 
-def _with_requests(subject: ProviderSubject) -> WatchedProvider:
-    provider = subject.provider()
-    if not keeps_tags(provider):
-        raise DoesNotApply(BY_NUMBER)
-    return provider
-
-
 @check(1)
 def a_launched_machine_is_listed_with_its_type_request_and_hash(subject: ProviderSubject) -> str:
-    provider = _with_requests(subject)
+    provider = provider_with_tags(subject, BY_NUMBER)
     port = subject.adapter(provider)
     port.launch(FIRST, {subject.machine.node_type: 1})
     failures = port.poll_launch_failures()
@@ -64,7 +57,7 @@ def a_repeated_launch_buys_nothing_more(subject: ProviderSubject) -> str:
 
 @check(2)
 def a_launch_repeated_after_a_restart_buys_what_is_missing(subject: ProviderSubject) -> str:
-    provider = _with_requests(subject)
+    provider = provider_with_tags(subject, BY_NUMBER)
     subject.adapter(provider).launch(FIRST, {subject.machine.node_type: 1})
     restarted = subject.adapter(subject.provider(provider.cluster_name))
     before = [machine.request_id for machine in subject.machines(restarted, provider)]

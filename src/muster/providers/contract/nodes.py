@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from muster.providers.contract.subject import (
-    ProviderSubject,
-    check,
-    checks_in,
-    keeps_tags,
-    several,
-)
+from muster.providers.contract.subject import ProviderSubject, check, checks_in, keeps_tags, several
 from muster.providers.contract.watch import ClustersMixed, PromiseBroken, WatchedProvider, promised
 
 APART = "nodes are kept apart by cluster_name: one cluster must never end another's machines"

@@ -193,6 +193,14 @@ class ProviderSubject:
         self.watch.close()
 
 
+def provider_with_tags(subject: ProviderSubject, otherwise: str) -> WatchedProvider:
+    """Returns a new object; DoesNotApply, with this reason, where nodes have no tags of their own."""
+    provider = subject.provider()
+    if not keeps_tags(provider):
+        raise DoesNotApply(otherwise)
+    return provider
+
+
 def keeps_tags(provider: WatchedProvider) -> bool:
     """Returns whether nodes have tags of their own; those that are requested by number have none."""
     return not isinstance(provider.bare, SubmittingProvider)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from muster.base.resources import SCALE, Resources, shown
 from muster.cluster.model import Constraint, Demand, Gang
@@ -177,8 +178,11 @@ def parse_status(reply: autoscaler_pb2.GetClusterStatusReply) -> ClusterStatus:
         active_nodes=tuple(one for one in nodes if one.node_status not in ("DEAD", "IDLE")),
         idle_nodes=tuple(one for one in nodes if one.node_status == "IDLE"),
         failed_nodes=tuple(one for one in nodes if one.node_status == "DEAD"),
-        pending_launches=tuple(_launch(one) for one in ours.pending_instance_requests),
-        failed_launches=tuple(_failure(one) for one in ours.failed_instance_requests),
+        pending_launches=tuple(_launch(one, one.request_ts) for one in ours.pending_instance_requests),
+        failed_launches=tuple(
+            replace(_launch(one, one.start_ts), failed_ts_s=one.failed_ts, details=one.reason)
+            for one in ours.failed_instance_requests
+        ),
         pending_nodes=tuple(
             PendingNode(**{name: getattr(one, name) for name in PendingNode.__struct_fields__})
             for one in ours.pending_instances
@@ -229,23 +233,14 @@ def _sum(nodes: Iterable[NodeInfo]) -> tuple[ResourceUsage, ...]:
     return tuple(ResourceUsage(resource_name=n, total=total[n], used=used[n]) for n in sorted(total))
 
 
-def _launch(row: autoscaler_pb2.PendingInstanceRequest) -> LaunchInfo:
+def _launch(
+    row: autoscaler_pb2.PendingInstanceRequest | autoscaler_pb2.FailedInstanceRequest, request_ts_s: int
+) -> LaunchInfo:
     return LaunchInfo(
         ray_node_type_name=row.ray_node_type_name,
         instance_type_name=row.instance_type_name,
         count=row.count,
-        request_ts_s=row.request_ts,
-    )
-
-
-def _failure(row: autoscaler_pb2.FailedInstanceRequest) -> LaunchInfo:
-    return LaunchInfo(
-        ray_node_type_name=row.ray_node_type_name,
-        instance_type_name=row.instance_type_name,
-        count=row.count,
-        request_ts_s=row.start_ts,
-        failed_ts_s=row.failed_ts,
-        details=row.reason,
+        request_ts_s=request_ts_s,
     )
 
 
