@@ -32,7 +32,7 @@ def test_what_is_no_experiment_is_said_in_one_line(tmp_path: Path):
 
 def test_a_directory_of_experiments_names_them(tmp_path: Path):
     write_experiment(tmp_path / "mine", 1, 1)
-    with pytest.raises(StoreError, match=": mine"):
+    with pytest.raises(StoreError, match=r"\(mine\)"):
         catalog_of([str(tmp_path)], [])
 
 

@@ -103,7 +103,7 @@ class _Sidecar:
         from muster.autoscaler.connect import find_head_address
         from muster.autoscaler.home import ClusterHome
         from muster.autoscaler.known_clusters import clusters_root
-        from muster.providers.kuberay.connect import connect
+        from muster.providers.kuberay.source import connect
 
         provider = connect(self._name, self._namespace, environment, kubeconfig, context)
         try:

@@ -155,8 +155,8 @@ def _unknown(subject: str, report: RayClusterReport) -> str:
 
 def _manager(manifest: dict[str, Any]) -> tuple[RayClusterManager, str]:
     from muster.providers.kuberay.client import KubePaths
-    from muster.providers.kuberay.connect import CRD_VERSION, connected_client, usual_kubeconfig
     from muster.providers.kuberay.manage import RayClusterManager
+    from muster.providers.kuberay.source import CRD_VERSION, connected_client, usual_kubeconfig
 
     metadata, version = manifest["metadata"], str(manifest.get("apiVersion", "")).rpartition("/")[2]
     client, default = connected_client(os.environ, usual_kubeconfig(os.environ))

@@ -170,7 +170,7 @@ class ExperimentSession:
     # what the page shows at the top; the lock is held
 
     def summary(self) -> dict[str, Any]:
-        table, metric, mode = self.table, self._metric(), self._settings.get("mode")
+        table, metric, mode = self.table, self._settings.get("metric"), self._settings.get("mode")
         states = table.columns["trial/status"]
         codes = states.values[: len(table)]
         names = list(states.words)
@@ -218,9 +218,6 @@ class ExperimentSession:
             return samples
         return None
 
-    def _metric(self) -> Any:  # noqa: ANN401 - a name, a list of names, or None
-        return self._settings.get("metric")
-
     # reading; the lock is held
 
     def _follow(self) -> None:
@@ -263,7 +260,7 @@ class ExperimentSession:
             self.table.row_changes[row] = self.table.change
 
     def _curve_metrics(self) -> list[str]:
-        metric = self._metric()
+        metric = self._settings.get("metric")  # a name, a list of names, or None
         goals = [str(each) for each in metric] if isinstance(metric, list) else [metric] if metric else []
         own = [
             column.key

@@ -17,7 +17,7 @@ from tests.kube.api_server import NAMESPACE, running_api
 from muster.base.clock import ManualClock
 from muster.errors import ProviderDenied, ProviderMisconfigured
 from muster.providers.kuberay.client import KubeClient, KubeUnreachable
-from muster.providers.kuberay.connect import connected_client
+from muster.providers.kuberay.source import connected_client
 from muster.providers.kuberay.credentials import KubeAccess, from_kubeconfig, in_cluster
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -141,7 +141,7 @@ def read_experiment(path: str) -> ExperimentView:
         with open_trials(place, root=asked, filesystem=filesystem) as reader:
             return replace(_read(reader, place, filesystem), url=asked)
     if not is_experiment(place):
-        raise _not_one(place)
+        raise not_an_experiment(place)
     with open_trials(place) as reader:
         return _read(reader, os.path.abspath(place))
 
@@ -156,7 +156,8 @@ def note_file(path: str, name: str) -> Path:
     return Path(experiment.path, name)
 
 
-def _not_one(place: str) -> StoreError:
+def not_an_experiment(place: str) -> StoreError:
+    """Returns the error for a place without an experiment, with the nearest one that is there."""
     if not os.path.exists(place):
         return StoreError(f"{place}: there is no such file or directory")
     if is_experiment(os.path.dirname(os.path.abspath(place))):
