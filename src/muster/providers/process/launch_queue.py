@@ -159,8 +159,8 @@ class LaunchQueue:
             except Exception as error:  # noqa: BLE001 - one node that cannot start must not stop the others
                 reason = f"the process could not be started: {error}"
                 logger.warning("node %s: %s", cloud_id, reason)
-                failed = {"state": "terminated", "owner": None, "reason": reason}
-                self._directory.change(cloud_id, partial(replace, **failed))
+                failed = partial(replace, state="terminated", owner=None, reason=reason)
+                self._directory.change(cloud_id, failed)
 
     def _next(self) -> str | None:
         """Returns the next node to start, when others have come up; None when closed."""
