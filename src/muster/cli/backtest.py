@@ -29,7 +29,6 @@ from muster.sim.backtest.compare import BacktestReport, Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _EPILOG = """\b
 Examples:
@@ -108,7 +107,10 @@ def backtest(trace: str, as_json: bool, plot: Path | None, **given: Any) -> None
     figure = None if plot is None else new_figure(11, 4.6)  # fails before anything is replayed
     report = _report(history_place(trace), ReplayOptions(**given))
     if plot is not None and figure is not None:
-        _draw(report, figure)
+        left, right = figure.subplots(1, 2)
+        _draw_costs(left, report)
+        _draw_spend(right, report)
+        figure.suptitle(f"{duration(report.until - report.since)} of {report.cluster}, replayed")
         save_figure(figure, plot)
         remark(f"written: {plot}")
     if as_json:
@@ -232,14 +234,6 @@ def _percent(cost: Spread, recorded: float) -> str:
         return ""
     low, high = (f"{100 * value / recorded:.0f}" for value in (cost.low, cost.high))
     return f"{100 * cost.median / recorded:.0f} %" + (f" ({low}-{high})" if low != high else "")
-
-
-def _draw(report: BacktestReport, figure: Figure) -> None:
-    """Draws cost against waiting time, and spend over time."""
-    left, right = figure.subplots(1, 2)
-    _draw_costs(left, report)
-    _draw_spend(right, report)
-    figure.suptitle(f"{duration(report.until - report.since)} of {report.cluster}, replayed")
 
 
 def _draw_costs(axes: Axes, report: BacktestReport) -> None:

@@ -179,7 +179,10 @@ _FIX = "call ray.init(), or set RAY_ADDRESS to host:port of the Ray head"
 
 def find_address(given: str | None = None) -> str:
     """Returns host:port of the GCS; raises EngineUnreachable when nothing names it."""
-    address = given or _drivers() or environment().get("RAY_ADDRESS", "")
+    address = given
+    if not address and is_driver():
+        address = str(sys.modules["ray"].get_runtime_context().gcs_address)
+    address = address or environment().get("RAY_ADDRESS", "")
     if not address:
         raise EngineUnreachable(f"no Ray cluster is named: {_FIX}")
     if address == "auto":
@@ -194,9 +197,3 @@ def find_address(given: str | None = None) -> str:
     if "://" in address:
         raise EngineUnreachable(f"{address} is Ray Client, which does not lead to the GCS: {_FIX}")
     return address
-
-
-def _drivers() -> str:
-    if not is_driver():
-        return ""
-    return str(sys.modules["ray"].get_runtime_context().gcs_address)

@@ -79,6 +79,9 @@ def encoded_batch(state: LedgerState, plan: Plan, records: Sequence[Instance]) -
         actions=tuple(action for _, action in effects),
         memory=memory[1] if memory is not None else state.memory,
     )
+    moved = {record.instance_id: record.state.name for record in plan.writes}
+    columns = (moved, plan.actions, plan.quarantined, plan.verdicts)
+    parts = [codec.encode_plain(column).decode() for column in columns]
     return Batch(
         after=state.after(kept, [record for _, record in texts], version),
         ended=sum(record.state in TERMINAL for record in records),
@@ -97,16 +100,9 @@ def encoded_batch(state: LedgerState, plan: Plan, records: Sequence[Instance]) -
             for text, record in texts
         ],
         effects=[(action.request_id, version, text) for text, action in effects],
-        decision=_decision_row(version, plan),
+        decision=(version, plan.tick_id, plan.at, sum(map(len, parts)), *parts),
         memory=memory[0] if memory is not None else None,
     )
-
-
-def _decision_row(version: int, plan: Plan) -> Row:
-    moved = {record.instance_id: record.state.name for record in plan.writes}
-    columns = (moved, plan.actions, plan.quarantined, plan.verdicts)
-    parts = [codec.encode_plain(column).decode() for column in columns]
-    return (version, plan.tick_id, plan.at, sum(len(part) for part in parts), *parts)
 
 
 class SqliteInstanceStore:
