@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from muster.base.ambient import Ambient
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.cluster.controller import ClusterController
 from muster.cluster.ports import Ports
 from muster.providers.kuberay.client import KubeClient, KubePaths

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from bench import table
-from muster.host.ports import free_ports
+from muster.providers.process.ray_command import free_ports
 
 START_S, LIMIT_S = 120.0, 900.0
 LOOP_S, STEPS = 5.0, 6  # between two steps of Ray's loop, and how many are counted

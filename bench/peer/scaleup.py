@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from muster.host.ports import free_ports, is_listening
+from muster.providers.process.ray_command import free_ports, is_listening
 
 HEAD_ID, HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"  # what the fake provider calls the head
 START_S = 120.0

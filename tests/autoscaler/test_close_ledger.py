@@ -11,9 +11,8 @@ from muster.cluster.model import StatusChange
 from muster.cluster.plan import Launch, Plan
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, TERMINAL, InstanceState
-from muster.stores.ledger.close import close_ledger
 from muster.stores.ledger.history import Spend, open_history
-from muster.stores.ledger.store import SqliteInstanceStore
+from muster.stores.ledger.store import SqliteInstanceStore, close_ledger
 
 _S = InstanceState
 _IDS = {"cloud_id": "c-1", "node_id": "n-1", "launch_request_id": "r-1"}

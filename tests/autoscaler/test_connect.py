@@ -16,7 +16,7 @@ from muster.autoscaler.connect import AGAIN_S, LOOK_S, WATCH_S, RivalAutoscaler,
 from muster.autoscaler.lease import AlreadyMonitored
 from muster.base.clock import ManualClock
 from muster.errors import EngineUnreachable
-from muster.host.ports import free_ports
+from muster.providers.process.ray_command import free_ports
 from muster.runtimes.ray.client import GcsClient
 
 ELSEWHERE = "203.0.113.7:6379"

@@ -48,7 +48,7 @@ from pathlib import Path
 from tests.cluster.fakes import FakeDrainer, FakeRuntime
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, write_record
-from muster.base.ambient import Ambient
+from muster.base.rng import Ambient
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.base.rng import Seed

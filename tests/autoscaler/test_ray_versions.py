@@ -25,12 +25,12 @@ from tests.kube.world import KubeWorld
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import read_status
 from muster.base.clock import SystemClock
-from muster.host.ports import free_ports
 from muster.providers.process.head import stop_everything
 from muster.providers.process.ray_command import (
     NodeIdentity,
     NodePorts,
     NodeSize,
+    free_ports,
     head_command,
     node_environment,
     worker_command,

@@ -15,10 +15,9 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.monitor import Loop, Monitor, TickInterval
 from muster.autoscaler.shadow import ShadowReport, ShadowWorld, type_of
 from muster.autoscaler.status_files import StatusFile, read_status
-from muster.base.ambient import Ambient
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.base.text import moment
 from muster.cli.status.report import build_report
 from muster.cluster.controller import ClusterController

@@ -11,9 +11,8 @@ from tests.simulation.cluster import FaultyCluster
 from tests.simulation.run import SeedRun, simulate
 
 from muster.autoscaler.shadow import ShadowWorld
-from muster.base.ambient import Ambient
 from muster.base.ids import CountingIds
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.cluster.controller import ClusterController
 from muster.cluster.ports import Ports
 from muster.stores.ledger.memory import MemoryInstanceStore

@@ -93,7 +93,7 @@ def test_a_shadow_buys_and_ends_in_its_own_book_while_ray_scales_the_cluster(tmp
 
             wait_for(report, lambda summary: summary["ours"]["cost"] < summary["cluster"]["cost"])
             workers = [node for node in living(nodes).values() if not node.is_head]
-            draining = link.draining_nodes()
+            draining = set(link.drain_deadlines())
         finally:
             shadow.send_signal(signal.SIGTERM)
             log = shadow.communicate(timeout=60)[0]

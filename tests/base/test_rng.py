@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from muster.base.rng import Seed
+import pytest
+
+from muster.base.clock import ManualClock
+from muster.base.ids import CountingIds
+from muster.base.rng import Ambient, Seed
 
 
 def draws(stream, count=4):
@@ -24,6 +28,15 @@ def test_drawing_from_one_stream_never_shifts_another():
     seed = Seed(3)
     draws(seed.derive("a"), 100)
     assert draws(seed.derive("b")) == alone
+
+
+def test_an_ambient_is_fixed_and_has_no_defaults():
+    ambient = Ambient(clock=ManualClock(5.0), ids=CountingIds(), seed=Seed(1))
+    assert (ambient.clock.now(), ambient.ids.fresh("t")) == (5.0, "t-0.000001")
+    with pytest.raises(AttributeError):
+        ambient.seed = Seed(2)
+    with pytest.raises(TypeError):
+        Ambient()
 
 
 PINNED_CLOUD = [240679, 661977, 266485, 647101]

@@ -18,8 +18,7 @@ from muster.cluster.model import StatusChange
 from muster.cluster.plan import Plan
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import InstanceState
-from muster.host import daemon
-from muster.host.processes import identify, is_alive
+from muster.host.processes import end_process, identify, is_alive
 from muster.stores.ledger.store import SqliteInstanceStore
 
 STUBBORN = """
@@ -87,14 +86,14 @@ def test_a_process_that_does_not_listen_is_killed():
     with process:
         process.stdout.readline()
         mark = identify(process.pid)
-        assert daemon.end(mark, clock=SystemClock(), patience_s=0.2)
+        assert end_process(mark, clock=SystemClock(), patience_s=0.2)
         assert not is_alive(mark)
-        assert not daemon.end(mark, clock=SystemClock(), patience_s=0.2)
+        assert not end_process(mark, clock=SystemClock(), patience_s=0.2)
 
 
 def test_a_later_process_with_the_same_number_is_not_touched():
     impostor = replace(identify(os.getpid()), started="1")
-    assert not daemon.end(impostor, clock=SystemClock(), patience_s=0.1)
+    assert not end_process(impostor, clock=SystemClock(), patience_s=0.1)
 
 
 def test_without_a_terminal_the_option_that_confirms_is_named(home: ClusterHome):

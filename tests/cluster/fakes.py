@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tests.cluster.worlds import HEAD_MACHINE, HEAD_NODE, spec
 
-from muster.base.ambient import Ambient
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.cluster.model import RuntimeReport
 from muster.cluster.ports import CloudProvider, Drainer, Installer, NoticeReport, Ports
 from muster.cluster.snapshot import ProviderTraits

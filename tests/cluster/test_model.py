@@ -15,7 +15,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.ports import Ledger
 from muster.cluster.snapshot import Memory
-from muster.stores.ledger.close import closing
+from muster.stores.ledger.store import closing
 
 
 def test_wire_numbers_are_rays():

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from tests.config.conftest import GOOD
 
+from muster.autoscaler.config_reload import retention_of
 from muster.config.document import Document
-from muster.config.to_spec import NodeLaunch, launch_hash, node_launches, retention_of, to_spec
+from muster.config.to_spec import NodeLaunch, launch_hash, node_launches, to_spec
 from muster.providers.kind import parse_config
 from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
 
@@ -35,11 +36,11 @@ def test_the_planner_compares_the_hashes_that_providers_get():
 
 
 def test_retention_reaches_the_ledger_and_its_defaults_are_the_ledgers():
-    assert Retention(**retention_of(CONFIG)) == DEFAULT_RETENTION
+    assert retention_of(CONFIG) == DEFAULT_RETENTION
     text = GOOD + (
         "muster: {retention: {max_age_s: 60, max_records: 5, max_decisions: 6, max_decision_bytes: 7}}\n"
     )
-    assert Retention(**retention_of(parse_config(Document(text, "c.yaml")))) == Retention(
+    assert retention_of(parse_config(Document(text, "c.yaml"))) == Retention(
         max_age_s=60.0, max_ended=5, max_decisions=6, max_decision_bytes=7
     )
 

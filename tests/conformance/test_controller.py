@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.memory_trial_store import MemoryTrialStore
 from tests.trials.scripted import First, ListSearch, Noted, Stage, steps, trials
 
 from muster.base.clock import ManualClock
 from muster.errors import TuneError
-from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.plugins import CONTINUE
 from muster.tune.callback import CallbackList

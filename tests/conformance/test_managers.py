@@ -5,11 +5,11 @@ from __future__ import annotations
 import cloudpickle
 import pytest
 from tests.contracts.engine_contract.fixture import Driver
+from tests.support.trainables import counts
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, ResourcePool
 from muster.engines.local.worker_pool import LocalOptions
-from muster.testing.trainables import counts
 from muster.trials.events import StopTrial, TrialExited, TrialReported, TrialStarted
 from muster.tune import PlacementGroupFactory as Pgf
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.providers.process.stand_in import CLOCK, make_provider
 
-from muster.providers.process.program import NodeProgram
+from muster.providers.process.launch_queue import NodeProgram
 from muster.providers.process.provider import ProcessProvider
 from muster.providers.process.stop import stop_everything
-from muster.testing.provider_contract.port import CloudProviderContract
+from muster.testing.provider_contract import CloudProviderContract
 
 SLEEPER = NodeProgram(command=lambda record, ports: ["sleep", "600"])
 

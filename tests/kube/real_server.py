@@ -24,7 +24,7 @@ from typing import Any
 from tests.kube.api_server import NAMESPACE
 from tests.kube.roles import ROLES, Role
 
-from muster.host.ports import free_ports
+from muster.providers.process.ray_command import free_ports
 
 Object = dict[str, Any]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / "kube"

@@ -13,7 +13,7 @@ from muster.autoscaler.known_clusters import known_cluster
 from muster.base.clock import ManualClock
 from muster.page.cluster_source import LedgerSource
 from muster.stores.history.entries import ForecastEntry
-from muster.stores.history.follower import HistoryFollower
+from muster.stores.history.past import HistoryFollower
 
 
 @pytest.fixture(scope="module")

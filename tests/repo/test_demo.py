@@ -66,7 +66,7 @@ def test_a_monitor_that_recorded_nothing_gives_no_empty_plot(picture, tmp_path: 
 # The demo as it is, but for its head: it starts a process of its own, and never says that it is ready.
 SLOW_HEAD = """
 import runpy, sys
-from muster.providers.process import program
+from muster.providers.process import launch_queue
 
 script = "touch $TMPDIR/began; sleep 300 & wait"
 head = program.NodeProgram(command=lambda record, ports: ["/bin/sh", "-c", script], ready=b"ready")

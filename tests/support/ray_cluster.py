@@ -17,14 +17,17 @@ from pathlib import Path
 
 from muster.base.clock import SystemClock
 from muster.host.machine import environment
-from muster.host.ports import free_ports, new_ray_node_id, session_name, write_agent_port
 from muster.providers.process.ray_command import (
     NodeIdentity,
     NodePorts,
     NodeSize,
+    free_ports,
     head_command,
+    new_ray_node_id,
     node_environment,
+    session_name,
     worker_command,
+    write_agent_port,
 )
 
 __all__ = ["AUTH", "QUICK", "RayCluster", "RayDidNotStart", "RayNode", "can_hide", "free_ports"]

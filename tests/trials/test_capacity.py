@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from tests.support.memory_trial_store import MemoryTrialStore
 from tests.trials.scripted import Stage, steps, trials
 
 from muster.base.clock import ManualClock
-from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.events import CapacityChanged, StartTrial
 from muster.trials.placement_group import PlacementGroupFactory

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.memory_trial_store import MemoryTrialStore
 from tests.trials.scripted import Noted, Stage, steps, trials
 
 from muster.base.clock import ManualClock
-from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import BATCH_DELAY_S, TrialController
 from muster.trials.events import TrialReported
 from muster.trials.model import CheckpointRef

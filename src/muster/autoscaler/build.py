@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from muster.autoscaler.backup import LedgerBackup, backups_of, restore_if_lost
-from muster.autoscaler.config_reload import CommandLineOverrides, ConfigReload
+from muster.autoscaler.config_reload import CommandLineOverrides, ConfigReload, retention_of
 from muster.autoscaler.connect import HeadAddress, RivalAutoscaler, company, foreign_autoscaler
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
@@ -27,15 +27,14 @@ from muster.autoscaler.metrics import Metrics, MetricsServer, host_for, start_me
 from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickInterval, TickListener
 from muster.autoscaler.shadow import BOOT_S, ShadowReport, ShadowWorld
 from muster.autoscaler.status_files import ClusterRecord, StatusFile, read_record, write_record
-from muster.base.ambient import Ambient
 from muster.base.clock import Boot, Clock, SystemClock
 from muster.base.ids import IdSource, RandomIds
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.base.untrusted import call_safely, error_text
 from muster.cluster.controller import ClusterController
 from muster.cluster.ports import Installer, Ports
 from muster.config.load import table_only
-from muster.config.to_spec import node_launches, retention_of
+from muster.config.to_spec import node_launches
 from muster.errors import EngineUnreachable
 from muster.host.processes import boot_id, identify
 from muster.providers.bootstrap import CompletedConfig
@@ -50,13 +49,11 @@ from muster.providers.kind import (
 )
 from muster.providers.machines import ManagedProvider
 from muster.runtimes.ray.client import GcsClient, host_and_port
-from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.kv_board import GcsForecastBoard, GcsNoticeBoard, MonitorBoard
+from muster.runtimes.ray.node_requests import GcsDrainer, resizer_for
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher
-from muster.runtimes.ray.resizer import resizer_for
 from muster.stores.history.files import HistoryFile
-from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
 
 if TYPE_CHECKING:
@@ -129,7 +126,7 @@ class _Parts:
         options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not options.shadow:
             restore_if_lost(self._source.config, options.home, clock, ids)
-        retention = Retention(**retention_of(self._source.config))
+        retention = retention_of(self._source.config)
         self._store = stack.enter_context(
             SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
         )
@@ -216,14 +213,7 @@ class _Parts:
             notices_version=(lambda: None) if self._options.shadow else self._notices.version,
             reload=reload.apply,
         )
-        return Monitor(
-            loop,
-            interval,
-            clock=self._clock,
-            listeners=listeners,
-            problems=metrics,
-            close=close,
-        )
+        return Monitor(loop, interval, clock=self._clock, listeners=listeners, problems=metrics, close=close)
 
     def _write_record(self) -> None:
         """Leaves for `muster down` what this monitor runs, unless `muster up` has done so."""
@@ -257,7 +247,7 @@ class _Parts:
 
     def _config_version(self) -> object:
         if self._options.source is not None:
-            return self._options.source.stamp()
+            return self._options.source.config_version()
         try:
             found = self._options.config.stat()
         except OSError:
@@ -300,8 +290,7 @@ class _Parts:
         """Returns what sets machines up over SSH; None where they come up with the runtime."""
         if provider.traits().installs_runtime:
             return None
-        from muster.autoscaler.mount_sync import MountSync
-        from muster.autoscaler.worker_access import WorkerAccess
+        from muster.autoscaler.worker_access import MountSync, WorkerAccess
         from muster.remote.installer import NodeInstaller
         from muster.remote.node_setup import timing_of
 
@@ -339,6 +328,8 @@ class _Parts:
         self, lease: Lease, metrics: Metrics | None, server: MetricsServer | None
     ) -> list[TickListener]:
         home, events = self._options.home, self._events
+        history = HistoryFile(home.history, self._clock)
+        self._stack.callback(_quietly, history.close)
         listeners: list[TickListener] = [] if metrics is None else [metrics]
         return [
             *listeners,
@@ -347,16 +338,11 @@ class _Parts:
             events,
             MonitorBoard(self._link, self._clock),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
-            self._history(),
+            history,
             StatePublisher(self._link, lambda: server.address if server is not None else ""),
             lease,
             RivalAutoscaler(self._link, self._clock),
         ]
-
-    def _history(self) -> TickListener:
-        history = HistoryFile(self._options.home.history, self._clock)
-        self._stack.callback(_quietly, history.close)
-        return history
 
     def _backup(self) -> list[TickListener]:
         config = self._source.config

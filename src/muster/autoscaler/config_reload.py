@@ -12,7 +12,6 @@ from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer
 from muster.autoscaler.monitor import TickInterval
 from muster.base.clock import Clock
 from muster.config.schema import ClusterConfig, MonitorConfig
-from muster.config.to_spec import retention_of
 from muster.providers.kind import kind_of
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
@@ -36,6 +35,17 @@ class CommandLineOverrides:
         """Returns the port of the metrics."""
         chosen = file.metrics_port if self.metrics_port is None else self.metrics_port
         return DEFAULT_PORT if chosen is None else chosen
+
+
+def retention_of(config: ClusterConfig) -> Retention:
+    """Returns how much of the past the ledger keeps."""
+    kept = config.muster.retention
+    return Retention(
+        max_age_s=kept.max_age_s,
+        max_ended=kept.max_records,
+        max_decisions=kept.max_decisions,
+        max_decision_bytes=kept.max_decision_bytes,
+    )
 
 
 def ignored_keys(config: ClusterConfig, given: CommandLineOverrides) -> dict[str, tuple[object, str]]:
@@ -83,7 +93,7 @@ class ConfigReload:
             return
         self._current = now
         if now.muster.retention != before.muster.retention:
-            self.store.retain(Retention(**retention_of(now)))
+            self.store.retain(retention_of(now))
         old, new = before.muster.monitor, now.muster.monitor
         if self.given.bounds(new) != self.given.bounds(old):
             self.interval.change(*self.given.bounds(new))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from muster.autoscaler.home import DEFAULT_ROOT, ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, PublishedStatus, read_record, read_status
-from muster.base.text import short_duration
+from muster.base.text import did_you_mean, short_duration
 from muster.config.load import NAME_RULE, any_size, is_cluster_name
 from muster.errors import ClusterError, ConfigError
 from muster.host.processes import is_alive
@@ -97,9 +96,7 @@ def find_cluster(word: str | None, root: Path) -> KnownCluster:
     name = cluster_name(word)
     if name in found:
         return found[name]
-    close = difflib.get_close_matches(name, [cluster.name for cluster in known], n=1)
-    hint = f"did you mean {close[0]!r}?" if close else _choices(known)
-    raise ClusterError(f"no cluster {name!r} in {root}", fix=f"{hint}")
+    raise ClusterError(f"no cluster {name!r} in {root}", fix=did_you_mean(name, found) or _choices(known))
 
 
 def is_launched(word: str | None, root: Path) -> bool:

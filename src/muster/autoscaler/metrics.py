@@ -297,11 +297,14 @@ def gauges_of(tick: TickResult, waits: Waits = MappingProxyType({})) -> dict[str
     for verdict in tick.plan.verdicts:
         verdicts[verdict.subject.value, verdict.reason.value] += verdict.count
     health = tick.ledger.memory.health
+    # Machines that do not run yet have the size their type promises.
+    sizes = {kind.name: kind.resources for kind in types}
+    pending = [sizes.get(record.node_type, EMPTY) for record in records if record.state in PENDING]
     found: dict[str, dict[Labels, float]] = {
         "pending_nodes": {**none_of_a_type, **_by_type(records, PENDING)},
         "active_nodes": {**none_of_a_type, **_by_type(records, RUNNING)},
         "recently_failed_nodes": {**none_of_a_type, **_by_type(records, frozenset({_S.TERMINATING}))},
-        "pending_resources": _amounts(tick, _pending_sizes(tick, records)),
+        "pending_resources": _amounts(tick, pending),
         "updating_nodes": {(): _number(records, frozenset({_S.RAY_INSTALLING}))},
         "recovering_nodes": {(): 0.0},
         "running_workers": {(): _number((r for r in records if r.kind is NodeKind.WORKER), RUNNING)},
@@ -355,12 +358,6 @@ def _demand_gauges(tick: TickResult, waits: Waits) -> dict[str, dict[Labels, flo
         for name in names:
             longest[(name,)] = max(longest.get((name,), 0.0), tick.plan.at - since)
     return {"pending_demand": dict(pending), "pending_demand_wait_seconds": longest}
-
-
-def _pending_sizes(tick: TickResult, records: Iterable[Instance]) -> list[Resources]:
-    """Machines that do not run yet have the size their type promises."""
-    types = {kind.name: kind.resources for kind in tick.spec.node_types}
-    return [types.get(record.node_type, EMPTY) for record in records if record.state in PENDING]
 
 
 def _by_type(records: Iterable[Instance], states: frozenset[InstanceState]) -> dict[Labels, float]:

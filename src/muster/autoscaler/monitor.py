@@ -115,6 +115,8 @@ class Monitor:
         tick = self._tick(started)
         self._ended_at = self._clock.monotonic()
         if tick is None:
+            if self._problems is not None:
+                self._problems.on_failed_tick()
             return self._interval.max_s
         self._ticks_took_s.append(tick.took_s)
         if tick.runtime is not None:
@@ -138,7 +140,7 @@ class Monitor:
         return tick.interval_s
 
     def _tick(self, started: float) -> TickResult | None:
-        """Returns None when the tick failed: that is counted and logged, and the next one tries again."""
+        """Returns None when the tick failed: that is logged, and the next one tries again."""
         try:
             result = self._loop.controller.tick()
             if isinstance(result.port_errors.runtime, _FATAL):
@@ -148,18 +150,12 @@ class Monitor:
         except Exception as error:
             self._changes.log(logging.ERROR, "tick", f"a tick failed: {error_text(error)}")
             logger.debug("a tick failed", exc_info=True)
-            self._count_failed_tick()
             return None
         if not result.is_observed:  # the controller has logged why
-            self._count_failed_tick()
             return None
         self._changes.forget("tick")
         took_s = self._clock.monotonic() - started
         return replace(result, took_s=took_s, config_version=self._versions[0])
-
-    def _count_failed_tick(self) -> None:
-        if self._problems is not None:
-            self._problems.on_failed_tick()
 
     def _notify(self, listener: TickListener, tick: TickResult) -> None:
         """A listener that fails does not keep the others from being called."""
@@ -226,7 +222,9 @@ class TickInterval:
     def after(self, tick: TickResult) -> float:
         """Returns the seconds to the next tick."""
         state = state_of(tick)
-        if state != self._state or _is_moving(tick):
+        # A machine starts, stops or grows, or an effect is still to be handed over.
+        is_moving = bool(tick.ledger.outbox) or any(map(_is_changing, tick.ledger.instances.values()))
+        if state != self._state or is_moving:
             self._state, self._interval_s = state, self.base_s
         else:
             self._interval_s = min(2.0 * self._interval_s, self.max_s)
@@ -257,12 +255,6 @@ def state_of(tick: TickResult) -> object:
     records = tuple((record.instance_id, record.state) for record in tick.ledger.instances.values())
     config = (tick.spec, tick.config_version, tick.port_errors.config)
     return seen, records, config, tick.plan.quarantined
-
-
-def _is_moving(tick: TickResult) -> bool:
-    """Returns whether a machine is starting, stopping or growing, or an effect is still to be handed over."""
-    records = tick.ledger.instances.values()
-    return bool(tick.ledger.outbox) or any(map(_is_changing, records))
 
 
 def _is_changing(record: Instance) -> bool:

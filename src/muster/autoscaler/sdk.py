@@ -5,6 +5,7 @@ Works in a Ray driver, or anywhere with RAY_ADDRESS (and RAY_AUTH_MODE and the t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["get_cluster_status", "request_resources"]
 
 TIMEOUT_S = 10.0
+# Resources and labels, both sorted.
+ResourceRequest = tuple[tuple[tuple[str, float], ...], tuple[tuple[str, str], ...]]
+
+_VALUE = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_SELECTOR = re.compile(rf"!?({_VALUE}|in\(\s*{_VALUE}(\s*,\s*{_VALUE})*\s*\))")
 
 
 @public
@@ -35,8 +41,6 @@ def request_resources(
         request_resources(num_cpus=16)
         request_resources(bundles=[{"GPU": 1}] * 2, bundle_label_selectors=[{"tier": "fast"}, {}])
     """
-    from muster.runtimes.ray.resource_request import count_requests, request
-
     if num_cpus is not None and (isinstance(num_cpus, bool) or not isinstance(num_cpus, int) or num_cpus < 0):
         raise ValueError(f"num_cpus: {num_cpus!r} is not a whole number of CPUs")
     if bundle_label_selectors and not bundles:
@@ -45,7 +49,9 @@ def request_resources(
     if num_cpus:
         one_cpu = ((("CPU", 1.0),), ())
         counts[one_cpu] = counts.get(one_cpu, 0) + num_cpus
-    request(_link(None, TIMEOUT_S), counts)
+    sizes = [dict(resources) for resources, _ in counts]
+    labels = [dict(conditions) for _, conditions in counts]
+    _link(None, TIMEOUT_S).request_constraint(sizes, labels, list(counts.values()))
 
 
 @public
@@ -56,7 +62,7 @@ def get_cluster_status(gcs_address: str | None = None, timeout: float = TIMEOUT_
     for users.
     """
     reply = _link(gcs_address, timeout).cluster_status()
-    from muster.runtimes.ray.parse_status import status_from_bytes
+    from muster.runtimes.ray.status import status_from_bytes
 
     return status_from_bytes(reply)
 
@@ -66,3 +72,43 @@ def _link(gcs_address: str | None, timeout_s: float) -> GcsClient:
     from muster.runtimes.ray.native import find_address
 
     return GcsClient(find_address(gcs_address), call_timeout_s=timeout_s)
+
+
+def count_requests(
+    bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]
+) -> dict[ResourceRequest, int]:
+    """Returns how many requests of each kind; ValueError names a wrong one by its position."""
+    if selectors and len(selectors) != len(bundles):
+        raise ValueError(
+            f"{len(selectors)} label selectors for {len(bundles)} bundles: give one each, {{}} for any node"
+        )
+    counts: dict[ResourceRequest, int] = {}
+    for place, bundle in enumerate(bundles):
+        selector = selectors[place] if selectors else {}
+        request_key = _quantities(place, bundle), _conditions(place, selector)
+        counts[request_key] = counts.get(request_key, 0) + 1
+    return counts
+
+
+def _quantities(place: int, bundle: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    if not isinstance(bundle, Mapping) or not bundle:
+        raise ValueError(f"bundle {place}: {bundle!r} is not a mapping like {{'CPU': 1}}")
+    from muster.base.resources import Resources
+
+    try:
+        return tuple(sorted(Resources.of(bundle).to_floats().items()))
+    except ValueError as error:
+        raise ValueError(f"bundle {place}: {error}") from None
+
+
+def _conditions(place: int, selector: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    if not isinstance(selector, Mapping):
+        raise ValueError(f"label selector {place}: {selector!r} is not a mapping of label to value")
+    for label, value in selector.items():
+        if not isinstance(label, str) or not isinstance(value, str) or not _SELECTOR.fullmatch(value):
+            raise ValueError(
+                f"label selector {place}: {label!r}: {value!r} is none of"
+                " 'value', '!value', 'in(a, b)', '!in(a, b)'"
+            )
+    # The GCS takes a blank for a part of the value.
+    return tuple(sorted((label, re.sub(r"\s", "", value)) for label, value in selector.items()))

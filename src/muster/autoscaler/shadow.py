@@ -70,7 +70,15 @@ class ShadowWorld(CloudProvider, Drainer):
         """Returns the machines of the real nodes until muster ends them, and those it would have bought."""
         self._report = None
         self._report = self._look()
-        machines = [_machine(node) for node in self.book.nodes.values() if node.looks_since < 0]
+        machines = [
+            CloudInstance(
+                cloud_id=node.cloud_id,
+                node_type=node.node_type,
+                kind=NodeKind.HEAD if node.is_head else NodeKind.WORKER,
+            )
+            for node in self.book.nodes.values()
+            if node.looks_since < 0
+        ]
         machines += [
             CloudInstance(cloud_id=one.cloud_id, node_type=one.node_type, request_id=one.request_id)
             for one in self.book.opened()
@@ -172,11 +180,6 @@ def _read_book(path: Path) -> ShadowBook:
         return ShadowBook()
 
 
-def _machine(node: SeenNode) -> CloudInstance:
-    kind = NodeKind.HEAD if node.is_head else NodeKind.WORKER
-    return CloudInstance(cloud_id=node.cloud_id, node_type=node.node_type, kind=kind)
-
-
 def type_of(node: NodeReport, spec: ClusterSpec) -> str:
     """Returns the node's type: the one it reports, the head's, or the only one of exactly its size."""
     if spec.node_type(node.node_type) is not None:
@@ -209,8 +212,7 @@ def shadowed(spec: ClusterSpec, report: RuntimeReport) -> ClusterSpec:
     )
     others = readonly_spec(spec, unnamed).node_types
     return replace(
-        named,
-        node_types=(*named.node_types, *(replace(kind, min_nodes=kind.max_nodes) for kind in others)),
+        named, node_types=(*named.node_types, *(replace(kind, min_nodes=kind.max_nodes) for kind in others))
     )
 
 

@@ -35,8 +35,25 @@ def encode(value: object) -> bytes:
 
 
 def encode_plain(value: object) -> bytes:
-    """Returns one record as plain JSON, for users and programs outside muster."""
-    return msgspec.json.encode(value, enc_hook=_encode_hook)
+    """Returns one record as plain JSON, for users and programs outside muster; any text can be written."""
+    try:
+        return msgspec.json.encode(value, enc_hook=_encode_hook)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(cleaned(to_builtins(value)))
+
+
+def cleaned(value: Any) -> Any:  # noqa: ANN401 - plain JSON data
+    """Returns the data with replacements for characters that no file can hold.
+
+    Such as half of a surrogate pair, from a provider's garbled message.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {cleaned(key): cleaned(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [cleaned(item) for item in value]
+    return value
 
 
 def decode(data: bytes, kind: type[T]) -> T:

@@ -1,4 +1,4 @@
-"""Derives randomness by named stream; the only file allowed to build a `Random`."""
+"""Derives randomness by named stream, and bundles all nondeterminism; the only file to build a `Random`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from muster.base.clock import Boot, Clock
+    from muster.base.ids import IdSource
 
 Stream = random.Random  # the type of a stream, for annotations
 
@@ -45,3 +50,13 @@ def global_generators_at(seed: int) -> Iterator[None]:
         random.setstate(before)
         if numpy is not None:
             numpy.set_state(numpy_before)
+
+
+@dataclass(frozen=True)
+class Ambient:
+    """Time, fresh ids and randomness: a composition root builds it once and hands it down."""
+
+    clock: Clock
+    ids: IdSource
+    seed: Seed
+    boot: Boot | None = None  # None: not known, so a restart has the wall clock alone

@@ -117,7 +117,7 @@ def counted(count: int, noun: str) -> str:
         >>> counted(1, "machine"), counted(2, "machine")
         ('1 machine', '2 machines')
     """
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def is_internal(resource: str) -> bool:

@@ -48,6 +48,15 @@ def describe(value: object) -> str:
         return f"<{type(value).__name__}: repr() raised {type(broken).__name__}>"
 
 
+def text_of(value: object) -> str:
+    """Returns a text as it is and other values by their repr, without characters that no file can hold."""
+    try:
+        text = value if type(value) is str else call_safely(lambda: repr(value))
+    except Exception:  # noqa: BLE001 - shown is what is known
+        text = f"a {type(value).__name__}"
+    return text.encode(errors="replace").decode()
+
+
 _RAYS = ("ray.tune.", "ray.train.", "ray.air.")
 
 

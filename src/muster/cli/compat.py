@@ -333,10 +333,7 @@ class _Script:
 
     def _range(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
         end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
-        return (
-            self._starts[node.lineno - 1] + node.col_offset,
-            self._starts[end_line - 1] + end_column,
-        )
+        return (self._starts[node.lineno - 1] + node.col_offset, self._starts[end_line - 1] + end_column)
 
     def _replace(self, node: ast.stmt, statements: list[str]) -> None:
         """Puts statements in the place of one: below each other, or on its line when it shares it."""
@@ -446,18 +443,14 @@ def compat(ctx: click.Context, /, paths: tuple[Path, ...], is_writing: bool, **g
             emit(f"{report.path}:{line}: {name}: {advice}".encode())
     changed = [report for report in reports if report.before != report.after]
     for report in changed if is_writing else ():
-        emit("".join(_diff(report)).rstrip("\n").encode())
+        name = str(report.path)
+        lines = report.before.splitlines(keepends=True), report.after.splitlines(keepends=True)
+        emit("".join(difflib.unified_diff(*lines, fromfile=name, tofile=name)).rstrip("\n").encode())
         emit(f"{report.path}: changed; the script as it was: {write(report)}".encode())
     emit(_summary(reports, changed, is_writing).encode())
     has_ray = find_spec("ray") is not None
     if any(not (finding.is_core and has_ray) for report in reports for finding in report.findings):
         ctx.exit(1)
-
-
-def _diff(report: ScriptReport) -> Iterator[str]:
-    name = str(report.path)
-    lines = report.before.splitlines(keepends=True), report.after.splitlines(keepends=True)
-    return difflib.unified_diff(*lines, fromfile=name, tofile=name)
 
 
 def _summary(reports: list[ScriptReport], changed: list[ScriptReport], is_writing: bool) -> str:

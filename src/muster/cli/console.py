@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from muster.errors import ConfigError
+from muster.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,6 +98,36 @@ def complain(message: str) -> None:
     page = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
     page.print("error: ", style="bold red", end="")
     page.print(message)
+
+
+def confirm(question: str, *, default: bool = True, err: bool = False) -> None:
+    """Raises Abort when the user says no, and ClusterError when there is nobody to ask.
+
+    With `err` the question goes to the error stream, for commands whose output is read by programs.
+    """
+    try:
+        if click.confirm(question, default=default, err=err):
+            return
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=err)  # the question has no end of line
+        raise ClusterError(
+            "nobody answered, and there is no terminal to ask on", fix="-y confirms in advance"
+        ) from None
+    raise click.Abort
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Returns an empty picture, in inches. Raises ConfigError without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("--plot needs matplotlib: pip install 'muster-ml[plot]'") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:

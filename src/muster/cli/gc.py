@@ -53,8 +53,7 @@ def gc(
     from muster.autoscaler.lifecycle.gc import HeadState, MachineEnder, not_asked
     from muster.base.clock import SystemClock
     from muster.base.ids import RandomIds
-    from muster.cli.console import complain, remark
-    from muster.cli.up_down import confirm
+    from muster.cli.console import complain, confirm, remark
 
     if force and not is_ending:
         raise ClusterError("--force goes with --end: alone it changes nothing")

@@ -87,7 +87,7 @@ class _Sidecar:
 
     def __init__(self, name: str, namespace: str, termination_log: Path, stop: Event) -> None:
         self._name, self._namespace, self._log, self._stop = name, namespace, termination_log, stop
-        self._said = ""
+        self._last_line = ""
 
     def run(
         self,
@@ -103,7 +103,7 @@ class _Sidecar:
         from muster.autoscaler.connect import find_head_address
         from muster.autoscaler.home import ClusterHome
         from muster.autoscaler.known_clusters import clusters_root
-        from muster.providers.kuberay.connect import connect
+        from muster.providers.kuberay.source import connect
 
         provider = connect(self._name, self._namespace, environment, kubeconfig, context)
         try:
@@ -147,15 +147,15 @@ class _Sidecar:
                 self.note_end("")
                 return source
             except ConfigError as error:
-                self._say(f"the RayCluster cannot be used: {error}")
+                self._log_line(f"the RayCluster cannot be used: {error}")
             except KubeError as error:
-                self._say(str(error))
+                self._log_line(str(error))
             self._stop.wait(RETRY_S)
         return None
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+    def _log_line(self, text: str) -> None:
+        if text != self._last_line:
+            self._last_line = text
             logger.error("%s; it is tried again every %g s", text, RETRY_S)
             self.note_end(text)
 

@@ -27,9 +27,7 @@ TUNE = {
         "muster.cli.tune.command", "tune", "List, show, plot, compare, export and resume experiments."
     ),
     "page": CommandEntry(
-        "muster.cli.page.command",
-        "page",
-        "Show experiments and clusters in a browser; write a report to mail.",
+        "muster.cli.page", "page", "Show experiments and clusters in a browser; write a report to mail."
     ),
     "quote": CommandEntry(
         "muster.cli.quote", "quote_command", "Show what an experiment will cost, before it is run."
@@ -74,7 +72,7 @@ AUTOSCALE = {
         "muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."
     ),
     "backtest": CommandEntry(
-        "muster.cli.backtest.command", "backtest", "Replay a cluster's history with other settings or prices."
+        "muster.cli.backtest", "backtest", "Replay a cluster's history with other settings or prices."
     ),
     "provider": CommandEntry(
         "muster.cli.provider.command", "provider", "Check that a provider keeps what it promises."

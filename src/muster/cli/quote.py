@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.base.text import counted
-from muster.cli.backtest.command import history_place
-from muster.cli.console import QUIET, ProgressLine, emit, remark, save_figure, show
+from muster.cli.backtest import history_place
+from muster.cli.console import QUIET, ProgressLine, emit, new_figure, remark, save_figure, show
 from muster.cli.sim.tune_command import launch_of
-from muster.errors import ConfigError
 
 if TYPE_CHECKING:
     from muster.sim.quote.quote import Quote
@@ -26,11 +25,7 @@ if TYPE_CHECKING:
 @click.command(name="quote")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.option(
-    "--cluster",
-    "cluster_file",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="File with prices.",
+    "--cluster", "cluster_file", required=True, type=click.Path(path_type=Path), help="File with prices."
 )
 @click.option(
     "--minutes",
@@ -58,9 +53,7 @@ if TYPE_CHECKING:
     help="Seconds from a trial's place on a node to its first step. Default: 5.",
 )
 @click.option(
-    "--history",
-    metavar="TRACE",
-    help="Cluster, or its directory `history`: machines take as long as there.",
+    "--history", metavar="TRACE", help="Cluster, or its directory `history`: machines take as long as there."
 )
 @click.option(
     "--like",
@@ -148,13 +141,7 @@ def _page(found: Quote) -> Iterator[RenderableType]:
 
 def draw(found: Quote, path: Path) -> None:
     """Draws cost against time to a file, a point with its interval for each variant."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("--plot needs matplotlib: pip install 'muster-ml[plot]'") from error
-    figure = Figure(figsize=(8, 5))
-    FigureCanvasAgg(figure)
+    figure = new_figure(8, 5)
     axes = figure.add_subplot()
     for line in found.lines:
         axes.errorbar(

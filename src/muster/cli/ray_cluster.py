@@ -17,7 +17,7 @@ import yaml
 from muster.base.codec import encode_plain
 from muster.base.resources import Resources
 from muster.base.text import did_you_mean
-from muster.cli.console import emit
+from muster.cli.console import confirm, emit
 from muster.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
@@ -53,15 +53,10 @@ def up_ray_cluster(
     path: Path, manifest: dict[str, Any], *, yes: bool, dry_run: bool, **given: object
 ) -> None:
     """Applies the file, after its configuration was checked."""
-    from muster.cli.up_down import confirm
     from muster.providers.kuberay.pod_resize import resize_limits
     from muster.providers.kuberay.ray_cluster import cluster_config
 
-    unfit = [
-        f"--{name.replace('_', '-')}" for name, value in given.items() if value and name not in _ANYWHERE
-    ]
-    if unfit:
-        raise ClusterError(f"{', '.join(unfit)}: not for a RayCluster", fix=f"edit {path} instead")
+    refuse_options(given, "a RayCluster", path)
     config = cluster_config(manifest)
     problems = resize_limits(manifest)[1]
     if problems:  # of an object that is there already they are warnings
@@ -80,12 +75,26 @@ def up_ray_cluster(
     emit(f"RayCluster {where}: {manager.apply(manifest)}; `muster status {path}` shows its pods".encode())
 
 
-_ANYWHERE = ("no_check", "no_config_cache", "redirect_command_output", "login_shells", "no_restart")
+# Options of `up` that do no harm where they mean nothing.
+_HARMLESS = (
+    "dry_run",
+    "no_check",
+    "no_config_cache",
+    "redirect_command_output",
+    "login_shells",
+    "no_restart",
+)
+
+
+def refuse_options(given: Mapping[str, object], kind: str, file: Path) -> None:
+    """Raises ClusterError for options of `up` that mean nothing for this kind of cluster."""
+    names = [name for name, value in given.items() if value and name not in _HARMLESS]
+    if names:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+        raise ClusterError(f"{options}: not for {kind}", fix=f"edit {file} instead")
 
 
 def down_ray_cluster(manifest: dict[str, Any], *, yes: bool) -> None:
-    from muster.cli.up_down import confirm
-
     manager, where = _manager(manifest)
     if not yes:
         confirm(f"Delete RayCluster {where} and everything that runs on it?")
@@ -146,8 +155,8 @@ def _unknown(subject: str, report: RayClusterReport) -> str:
 
 def _manager(manifest: dict[str, Any]) -> tuple[RayClusterManager, str]:
     from muster.providers.kuberay.client import KubePaths
-    from muster.providers.kuberay.connect import CRD_VERSION, connected_client, usual_kubeconfig
     from muster.providers.kuberay.manage import RayClusterManager
+    from muster.providers.kuberay.source import CRD_VERSION, connected_client, usual_kubeconfig
 
     metadata, version = manifest["metadata"], str(manifest.get("apiVersion", "")).rpartition("/")[2]
     client, default = connected_client(os.environ, usual_kubeconfig(os.environ))

@@ -35,8 +35,8 @@ from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.base.text import counted, money
 from muster.cli.cluster.plan import price_range, show_plan
-from muster.cli.console import GOOD, HEADING, complain, emit, remark, show
-from muster.cli.ray_cluster import down_ray_cluster, manifest_of, up_ray_cluster
+from muster.cli.console import GOOD, HEADING, complain, confirm, emit, remark, show
+from muster.cli.ray_cluster import down_ray_cluster, manifest_of, refuse_options, up_ray_cluster
 from muster.config.load import any_size
 from muster.config.prices import load_prices
 from muster.errors import ClusterError
@@ -123,17 +123,6 @@ def up(ctx: click.Context, /, config: Path, yes: bool, port: int | None, **given
             ctx.exit(NOT_ALL_WORKERS)
 
 
-# Options of `up` that mean nothing wrong for a cluster on this computer.
-_EVERYWHERE = (
-    "dry_run",
-    "no_check",
-    "no_config_cache",
-    "redirect_command_output",
-    "login_shells",
-    "no_restart",
-)
-
-
 def _check_options(cluster: OpenCluster, port: int | None, given: dict[str, Any]) -> None:
     """Raise ClusterError for options that mean nothing for this kind of provider."""
     if cluster.kind.head is not HeadPolicy.HERE:
@@ -143,12 +132,7 @@ def _check_options(cluster: OpenCluster, port: int | None, given: dict[str, Any]
                 "--port is for a head on this computer", fix="head_start_ray_commands has that of others"
             )
         return
-    unfit = [
-        f"--{name.replace('_', '-')}" for name, value in given.items() if value and name not in _EVERYWHERE
-    ]
-    if unfit:
-        name, file = cluster.kind.name, cluster.file
-        raise ClusterError(f"{', '.join(unfit)}: not for provider type {name!r}", fix=f"edit {file} instead")
+    refuse_options(given, f"provider type {cluster.kind.name!r}", cluster.file)
 
 
 def _is_wanted(cluster: OpenCluster, *, yes: bool, dry_run: bool, checks: bool) -> bool:
@@ -172,21 +156,6 @@ def _is_wanted(cluster: OpenCluster, *, yes: bool, dry_run: bool, checks: bool) 
         place = price if kind.has_machines else " on this computer"
         confirm(f"Start cluster {cluster.config.cluster_name!r}{place}?")
     return True
-
-
-def confirm(question: str) -> None:
-    """Raises Abort when the user says no, and ClusterError when there is nobody to ask."""
-    try:
-        if click.confirm(question, default=True):
-            return
-    except click.Abort:
-        if not sys.stdin.isatty():
-            click.echo()  # the question has no end of line
-            raise ClusterError(
-                "nobody answered, and there is no terminal to ask on", fix="-y confirms in advance"
-            ) from None
-        raise
-    raise click.Abort
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec.structs import replace
 from typing_extensions import assert_never
 
-from muster.base.ambient import Ambient
 from muster.base.ids import InstanceId, RequestId
 from muster.base.log import OnChange, fields
+from muster.base.rng import Ambient
 from muster.base.untrusted import call_safely, error_text, message_text
 from muster.cluster.model import (
     DrainFailure,

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from muster.base.ambient import Ambient
 from muster.base.clock import Boot, BootMark, SteadyClock
 from muster.base.forecast import Forecast, fault_of, in_time_of
 from muster.base.ids import CloudId, InstanceId
+from muster.base.rng import Ambient
 from muster.base.untrusted import call_safely, describe, error_text
 from muster.cluster.cost import MOST_CHARGED_S, unseen_s
 from muster.cluster.model import (

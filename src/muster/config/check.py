@@ -9,7 +9,6 @@ FileRules adds what one kind of provider says about its cluster files. This pack
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 from msgspec import inspect
 
+from muster.base.text import did_you_mean
 from muster.config.document import Document, Path_, printable
 from muster.errors import ConfigError
 
@@ -52,9 +52,8 @@ def checked(
 def nearest(key: str, valid: Iterable[str]) -> str:
     """Returns `did you mean 'max_workers'?`, or which keys there are."""
     names = sorted(valid)
-    close = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {shortened(close[0])}?"
+    if near := did_you_mean(key, names):
+        return near
     more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
     listed = ", ".join(map(printable, names[:MAX_NAMES]))
     return f"valid here: {listed}{more}" if names else "nothing is defined here"

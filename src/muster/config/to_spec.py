@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -111,26 +111,6 @@ def _node_type(
         launch_hash=launch.launch_hash,
         offers=offers_of_type(config, name, launch.machine_type, prices),
         existing=config.rules.existing(config, name),
-    )
-
-
-class RetentionNumbers(TypedDict):
-    """RetentionNumbers are keyword arguments of the store's Retention; config may not import stores."""
-
-    max_age_s: float
-    max_ended: int
-    max_decisions: int
-    max_decision_bytes: int
-
-
-def retention_of(config: ClusterConfig) -> RetentionNumbers:
-    """Returns the arguments for `Retention(**retention_of(config))`."""
-    kept = config.muster.retention
-    return RetentionNumbers(
-        max_age_s=kept.max_age_s,
-        max_ended=kept.max_records,
-        max_decisions=kept.max_decisions,
-        max_decision_bytes=kept.max_decision_bytes,
     )
 
 

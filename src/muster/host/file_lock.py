@@ -75,9 +75,7 @@ def _wait(descriptor: int, guarded: Path, clock: Clock, wait_s: float) -> None:
         if clock.monotonic() >= deadline:
             raise LedgerLocked(
                 f"{guarded}: in use by another muster (process {_holder(descriptor)})",
-                fix=(
-                    "stop that one, or give this one a path of its own. Reading commands work while it runs"
-                ),
+                fix="stop that one, or give this one its own path. Reading commands work while it runs",
             )
         clock.sleep(RETRY_S)
 

@@ -129,7 +129,7 @@ class Watch:
                 self._end()
                 return 0
             if todo == DRAIN and not self._is_draining:
-                self._say(f"the head has been silent for {self._silent_s:.0f} s: asking the node to end")
+                self._log_line(f"the head has been silent for {self._silent_s:.0f} s: asking the node to end")
                 send(self._processes(), signal.SIGTERM)
             self._is_draining = todo == DRAIN
             time.sleep(self._given.look_s)  # noqa: TID251
@@ -145,9 +145,9 @@ class Watch:
         send(self._processes(), signal.SIGKILL)
         if self._given.lock:
             freed = free_lock(os.path.expanduser(self._given.lock), self._given.id)
-            self._say("the host is given back" if freed else "the host's lock is not this node's")
+            self._log_line("the host is given back" if freed else "the host's lock is not this node's")
         if self._given.power_off:
-            self._say("shutting the machine down")
+            self._log_line("shutting the machine down")
             self._power_off()
 
     def _power_off(self) -> None:
@@ -155,9 +155,11 @@ class Watch:
             with contextlib.suppress(OSError):
                 if subprocess.run(command, capture_output=True, check=False).returncode == 0:
                     return
-        self._say("this user may not shut the machine down: let it use `sudo shutdown` without a password")
+        self._log_line(
+            "this user may not shut the machine down: let it use `sudo shutdown` without a password"
+        )
 
-    def _say(self, line: str) -> None:
+    def _log_line(self, line: str) -> None:
         sys.stderr.write(f"lease: {line}\n")
         sys.stderr.flush()
         syslog.syslog(f"muster: {line}")  # nobody reads the error stream of a machine without a head

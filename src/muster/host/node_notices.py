@@ -285,7 +285,7 @@ class NoticeWatch:
         self._cloud = CLOUDS[given.cloud](Metadata((given.address or ADDRESS).replace("{id}", given.id)))
         self._reported: dict[str, object] | None = None
         self._reported_at = 0.0
-        self._said = ""
+        self._last_line = ""
 
     def run(self) -> int:
         """Watches until it is ended, by the machine's end or by a newer watcher."""
@@ -297,10 +297,10 @@ class NoticeWatch:
             try:
                 self.look()
                 pause_s = usual_s
-                self._say("")
+                self._log_line("")
             except Exception as error:  # noqa: BLE001 - whatever it is, the next look may be better
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-                self._say(f"{type(error).__name__}: {error}")
+                self._log_line(f"{type(error).__name__}: {error}")
             time.sleep(pause_s)  # noqa: TID251
 
     def look(self) -> None:
@@ -324,14 +324,14 @@ class NoticeWatch:
         if done.returncode != 0:
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             raise OSError(f"the head at {self._given.head} was not told: {' '.join(last)}")
-        self._say(f"reported to {self._given.head}: {value}")
+        self._log_line(f"reported to {self._given.head}: {value}")
 
-    def _say(self, line: str) -> None:
-        if line and line != self._said:
+    def _log_line(self, line: str) -> None:
+        if line and line != self._last_line:
             sys.stderr.write(f"notices: {line}\n")
             sys.stderr.flush()
             syslog.syslog(f"muster: notices: {line}")
-        self._said = line or self._said
+        self._last_line = line or self._last_line
 
 
 def take_over(machine: str) -> None:

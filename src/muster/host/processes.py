@@ -1,4 +1,4 @@
-"""Identifies processes of this computer by id and start time, and signals only those it has identified.
+"""Identifies processes by id and start time, signals only those it has identified, and starts daemons.
 
 A process id alone may belong to another process by now; with its start time it does not. Linux reads one line
 of `/proc` for each process, other systems ask psutil (ADR 0017 has the reasons).
@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
+from muster.base.clock import Clock
 from muster.host.machine import cpu_count
 
 _PROC = "/proc"
+POLL_S = 0.05
+KILLED_S = 5.0
 _ENDED = frozenset(("Z", "X", "zombie", "dead"))  # letters of the kernel, names of psutil
 
 
@@ -173,3 +178,44 @@ def _from_psutil(pid: int) -> ProcessInfo | None:
             )
     except (psutil.Error, OSError):
         return None
+
+
+def start_daemon(command: Sequence[str], *, environment: Mapping[str, str], log: Path) -> int:
+    """Returns the process id of a new process, in a session of its own: Ctrl-C does not reach it."""
+    import subprocess  # here, because trial processes load this module and start no daemon
+
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with open(descriptor, "ab") as stream:
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    process.returncode = 0  # it is to outlive this process: no warning that it still runs
+    return process.pid
+
+
+def end_process(mark: ProcessIdentity, *, clock: Clock, patience_s: float) -> bool:
+    """Sends SIGTERM, waits, then kills; returns False when exactly this process was not running."""
+    if not is_alive(mark):
+        return False
+    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, KILLED_S)):
+        found = find(mark.pid)
+        send([found] if found is not None and is_alive(mark) else [], number)
+        if _ends_within(wait_s, mark, clock):
+            break
+    return True
+
+
+def _ends_within(patience_s: float, mark: ProcessIdentity, clock: Clock) -> bool:
+    give_up = clock.monotonic() + patience_s
+    while is_alive(mark):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(mark.pid, os.WNOHANG)  # a child of this process would stay as a zombie
+        if clock.monotonic() >= give_up:
+            return False
+        clock.sleep(POLL_S)
+    return True

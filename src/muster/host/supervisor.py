@@ -24,10 +24,9 @@ from msgspec import Struct
 
 from muster.base.clock import Clock, SystemClock
 from muster.errors import LedgerLocked, MusterError
-from muster.host import daemon
 from muster.host.atomic_write import atomic_write
 from muster.host.file_lock import FileLock
-from muster.host.processes import ProcessIdentity, identify, is_alive
+from muster.host.processes import ProcessIdentity, end_process, identify, is_alive
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -83,8 +82,8 @@ def read_state(directory: Path) -> SupervisorState | None:
 class Supervisor:
     """A Supervisor keeps one program running until `stop` is called, from any thread or signal handler."""
 
-    def __init__(self, what: Supervised, clock: Clock, say: Callable[[str], None]) -> None:
-        self._what, self._clock, self._say = what, clock, say
+    def __init__(self, what: Supervised, clock: Clock, log_line: Callable[[str], None]) -> None:
+        self._what, self._clock, self._log_line = what, clock, log_line
         self._stopped = threading.Event()
         self._starts, self._pause_s = 0, 0.0
         self._own = identify(os.getpid())
@@ -98,8 +97,8 @@ class Supervisor:
         try:
             known = read_state(self._what.directory)
             if known is not None and known.program is not None and is_alive(known.program):
-                self._say(f"ending process {known.program.pid}, which an earlier supervisor has left")
-                daemon.end(known.program, clock=self._clock, patience_s=END_S)
+                self._log_line(f"ending process {known.program.pid}, which an earlier supervisor has left")
+                end_process(known.program, clock=self._clock, patience_s=END_S)
             self._run_before()
             while not self._stopped.is_set():
                 self._one_run()
@@ -116,7 +115,7 @@ class Supervisor:
             ran = subprocess.run(
                 ["sh", self._what.before], stdout=log, stderr=log, stdin=subprocess.DEVNULL, check=False
             )
-        self._say(f"{self._what.before} ended with {ran.returncode}")
+        self._log_line(f"{self._what.before} ended with {ran.returncode}")
 
     def _one_run(self) -> None:
         self._starts += 1
@@ -132,12 +131,12 @@ class Supervisor:
                 )
         except OSError as error:
             self._note(None, 0.0)
-            self._say(f"{self._what.program[0]} cannot be started: {error.strerror}; trying again")
+            self._log_line(f"{self._what.program[0]} cannot be started: {error.strerror}; trying again")
         else:
             self._note(identify(child.pid), began)
             self._watch(child)
             how = "was ended" if self._stopped.is_set() else f"ended with {child.returncode}"
-            self._say(f"process {child.pid} {how} after {self._clock.monotonic() - began:.0f} s")
+            self._log_line(f"process {child.pid} {how} after {self._clock.monotonic() - began:.0f} s")
         self._pause_s = pause_after(self._pause_s, self._clock.monotonic() - began)
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
@@ -184,9 +183,9 @@ def stop_supervisor(directory: Path, clock: Clock) -> bool:
     known = read_state(directory)
     if known is None:
         return False
-    ended = known.supervisor is not None and daemon.end(known.supervisor, clock=clock, patience_s=END_S + 10)
+    ended = known.supervisor is not None and end_process(known.supervisor, clock=clock, patience_s=END_S + 10)
     if known.program is not None and is_alive(known.program):  # the supervisor was killed
-        ended = daemon.end(known.program, clock=clock, patience_s=END_S) or ended
+        ended = end_process(known.program, clock=clock, patience_s=END_S) or ended
     state_file(directory).unlink(missing_ok=True)
     return ended
 
@@ -201,11 +200,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write("ended\n" if stop_supervisor(directory, clock) else "nothing ran\n")
         return 0
     if not program:
-        _say("no program is named: write it after --")
+        log_line("no program is named: write it after --")
         return 2
     log = Path(given.log).expanduser() if given.log else directory / "monitor.log"
     what = Supervised(directory=directory, program=program, log=log, before=given.before)
-    supervisor = Supervisor(what, clock, _say)
+    supervisor = Supervisor(what, clock, log_line)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         supervisor.stop()
@@ -215,9 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         supervisor.run()
     except LedgerLocked:
-        _say("another supervisor runs already")
+        log_line("another supervisor runs already")
     except MusterError as error:
-        _say(str(error))
+        log_line(str(error))
         return 2
     return 0
 
@@ -236,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _say(line: str) -> None:
+def log_line(line: str) -> None:
     sys.stderr.write(f"supervisor: {line}\n")
     sys.stderr.flush()
 

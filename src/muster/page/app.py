@@ -22,6 +22,7 @@ from starlette.routing import Route
 from muster.base.codec import encode_plain
 from muster.errors import MusterError
 from muster.page.catalog import Catalog
+from muster.page.cluster_source import ClusterSource
 from muster.page.experiment_session import PERIOD_S, ExperimentSession
 from muster.page.trial_drawer import describe
 
@@ -172,15 +173,11 @@ class PageApp:
             await asyncio.sleep(PERIOD_S)
 
     async def _cluster_view(self, request: Request) -> Response:
-        source = self._catalog.cluster(request.path_params["key"])
-        if source is None:
-            return _problem(404, "no such cluster")
-        try:
-            view = await to_thread.run_sync(source.view)
-        except MusterError as error:
-            return _problem(503, str(error))
-        content = gzip.compress(encode_plain(view), 1)
-        return Response(content, media_type="application/json", headers=_packed())
+        def view(source: ClusterSource) -> Response:
+            content = gzip.compress(encode_plain(source.view()), 1)
+            return Response(content, media_type="application/json", headers=_packed())
+
+        return await self._with_cluster(request, view, unreadable=503)
 
     async def _cluster_events(self, request: Request) -> Response:
         source = self._catalog.cluster(request.path_params["key"])
@@ -203,14 +200,19 @@ class PageApp:
         return self._stream(events())
 
     async def _why(self, request: Request) -> Response:
+        subject = request.query_params.get("subject", "demand")[:200]
+        return await self._with_cluster(request, lambda source: _json(source.why(subject)), unreadable=404)
+
+    async def _with_cluster(
+        self, request: Request, answer: Callable[[ClusterSource], Response], *, unreadable: int
+    ) -> Response:
         source = self._catalog.cluster(request.path_params["key"])
         if source is None:
             return _problem(404, "no such cluster")
-        subject = request.query_params.get("subject", "demand")[:200]
         try:
-            return _json(await to_thread.run_sync(source.why, subject))
+            return await to_thread.run_sync(answer, source)
         except MusterError as error:
-            return _problem(404, str(error))
+            return _problem(unreadable, str(error))
 
 
 def _curves(request: Request, session: ExperimentSession) -> Response:

@@ -21,7 +21,7 @@ from muster.errors import MusterError, StoreError
 from muster.page.cluster_source import ClusterSource
 from muster.page.experiment_session import ExperimentSession, open_session
 from muster.page.remote_files import RemoteFiles
-from muster.stores.experiment.reader import STORE_NAME, copy_of
+from muster.stores.experiment.reader import STORE_NAME, copy_of, experiments_below
 
 MAX_LISTED = 200
 LIST_BUDGET_S = 0.8  # for values that need a look into the experiments; the next request goes on
@@ -111,7 +111,7 @@ class Catalog:
         for given in self._given:
             self._add_given(given)
         for root in self._roots:
-            for place in experiments_in(root):
+            for place in experiments_below(os.path.abspath(os.path.expanduser(root))):
                 self._known.setdefault(key_of(place), _Known(key_of(place), place, os.path.basename(place)))
 
     def _add_given(self, given: str) -> None:
@@ -186,16 +186,6 @@ class Catalog:
             "per_hour": view.per_hour,
             "problem": view.problem,
         }
-
-
-def experiments_in(root: str) -> list[str]:
-    """Returns the directories of experiments right below this one."""
-    place = os.path.abspath(os.path.expanduser(root))
-    try:
-        found = [entry.path for entry in os.scandir(place) if entry.is_dir()]
-    except OSError:
-        return []
-    return sorted(path for path in found if os.path.isfile(os.path.join(path, STORE_NAME)))
 
 
 def _changed_at(path: str) -> float:

@@ -28,8 +28,7 @@ from muster.cluster.snapshot import failures_among
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
 from muster.errors import MusterError
 from muster.stores.history.entries import ActionEntry
-from muster.stores.history.follower import HistoryFollower
-from muster.stores.history.past import PastReader
+from muster.stores.history.past import HistoryFollower, PastReader, file_stamp
 from muster.stores.ledger.history import Decision, open_history
 
 MAX_MACHINES = 2000  # the newest
@@ -129,12 +128,9 @@ class LedgerSource:
         return self._cluster.name
 
     def mark(self) -> str:
-        files = (
-            self._cluster.home.ledger,
-            Path(f"{self._cluster.home.ledger}-wal"),
-            self._cluster.home.status,
-        )
-        return "-".join((*(_stamp(file) for file in files), self._follower.mark()))
+        home = self._cluster.home
+        files = (home.ledger, Path(f"{home.ledger}-wal"), home.status)
+        return "-".join((*(file_stamp(file) for file in files), self._follower.mark()))
 
     def view(self) -> ClusterBands:
         now, published, problem = self._clock.now(), None, ""
@@ -328,11 +324,3 @@ def decision_line(decision: Decision) -> DecisionLine:
 
 def _began(line: MachineLine) -> float:
     return line.changes[0][0] if line.changes else 0.0
-
-
-def _stamp(file: Path) -> str:
-    try:
-        found = file.stat()
-    except OSError:
-        return "none"
-    return f"{found.st_mtime_ns:x}.{found.st_size:x}"

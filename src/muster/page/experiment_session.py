@@ -22,6 +22,7 @@ from muster.page.remote_files import RemoteFiles
 from muster.page.result_curves import ResultReader, rollup
 from muster.page.trial_arrays import STATUSES, TrialArrays, cut
 from muster.stores.experiment.follower import ExperimentFollower, follow
+from muster.stores.experiment.reader import is_experiment
 from muster.stores.experiment.summary import Digest
 
 PERIOD_S = 0.1
@@ -169,7 +170,7 @@ class ExperimentSession:
     # what the page shows at the top; the lock is held
 
     def summary(self) -> dict[str, Any]:
-        table, metric, mode = self.table, self._metric(), self._settings.get("mode")
+        table, metric, mode = self.table, self._settings.get("metric"), self._settings.get("mode")
         states = table.columns["trial/status"]
         codes = states.values[: len(table)]
         names = list(states.words)
@@ -217,9 +218,6 @@ class ExperimentSession:
             return samples
         return None
 
-    def _metric(self) -> Any:  # noqa: ANN401 - a name, a list of names, or None
-        return self._settings.get("metric")
-
     # reading; the lock is held
 
     def _follow(self) -> None:
@@ -262,7 +260,7 @@ class ExperimentSession:
             self.table.row_changes[row] = self.table.change
 
     def _curve_metrics(self) -> list[str]:
-        metric = self._metric()
+        metric = self._settings.get("metric")  # a name, a list of names, or None
         goals = [str(each) for each in metric] if isinstance(metric, list) else [metric] if metric else []
         own = [
             column.key
@@ -275,7 +273,7 @@ class ExperimentSession:
 def open_session(path: str, *, clock: Clock, remote: RemoteFiles | None = None) -> ExperimentSession:
     """Opens the experiment in a directory; raises StoreError with a hint when there is none."""
     place = os.path.abspath(os.path.expanduser(path))
-    if not os.path.isfile(os.path.join(place, "experiment.sqlite")):
+    if not is_experiment(place):
         what = "there is no such directory" if not os.path.exists(place) else "it has no experiment.sqlite"
         raise StoreError(
             f"{path} is not an experiment directory: {what}",

@@ -19,6 +19,7 @@ from muster.tune.analysis.result_files import EXPR_ERROR_FILE, EXPR_RESULT_FILE
 
 MAX_BYTES = 500_000_000  # of results; trials beyond it have no curve
 MAX_LOG_BYTES = 2_000_000  # of one file of a trial's output
+_OUTPUT = ("stdout", "stderr", EXPR_ERROR_FILE)
 _AT_ONCE = 8  # most of the time goes into waiting for answers
 
 
@@ -75,7 +76,7 @@ class RemoteFiles:
                 place = self._place(folder, top)
                 if place is not None:
                     place.mkdir(parents=True, exist_ok=True)
-            elif not rest and size <= MAX_LOG_BYTES and _is_output(name):
+            elif not rest and size <= MAX_LOG_BYTES and (name in _OUTPUT or name.endswith(".log")):
                 self._save(folder, name)
 
     def close(self) -> None:
@@ -111,7 +112,3 @@ class RemoteFiles:
         """Returns where a file is copied to; None for a folder that leads out of the copy."""
         found = os.path.realpath(os.path.join(self._copy, folder, name))
         return Path(found) if found.startswith(f"{self._copy}/") else None
-
-
-def _is_output(name: str) -> bool:
-    return name in ("stdout", "stderr", EXPR_ERROR_FILE) or name.endswith(".log")

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from muster.host.regular_file import MOST_BYTES, open_regular
+from muster.page.trial_arrays import number_of
 from muster.trials.metrics import TRAINING_ITERATION, flatten
 from muster.tune.analysis.result_files import EXPR_RESULT_FILE
 
@@ -329,15 +330,5 @@ def _slowly(lines: bytes, metrics: Sequence[str]) -> Iterator[tuple[float, ...]]
             continue
         if isinstance(result, dict):
             flat = flatten(result)
-            yield tuple(_float(flat.get(key)) for key in (TRAINING_ITERATION, *metrics))
-
-
-def _float(value: object) -> float:
-    if type(value) is float:
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.nan
-    return math.nan
+            found = [number_of(flat.get(key)) for key in (TRAINING_ITERATION, *metrics)]
+            yield tuple(math.nan if number is None else number for number in found)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from muster.base.untrusted import text_of
 from muster.trials.metrics import flatten
 
 STATUSES = ("PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR", "INTERRUPTED")
@@ -123,13 +124,7 @@ class TrialArrays:
 
     def set(self, row: int, name: str, value: float | str | None) -> None:
         """Sets one of the columns that every table has."""
-        column = self._groups["trial"][name]
-        if value is None:
-            column.values[row] = math.nan
-        elif column.kind == WORD:
-            column.values[row] = column.code(str(value), self.change)
-        else:
-            column.values[row] = value
+        self._set_value(self._groups["trial"][name], row, value)
 
     def set_column(self, rows: Sequence[int], name: str, column: Sequence[Any]) -> None:
         """Sets one of the columns that every table has, for many rows."""
@@ -163,7 +158,7 @@ class TrialArrays:
                 column.values[np.asarray(rows, dtype=np.intp)] = np.array(values, dtype=np.float64)
                 return
         elif column.kind == WORD and kinds == {str}:
-            codes = {word: column.code(_shown(word), self.change) for word in dict.fromkeys(values)}
+            codes = {word: column.code(text_of(word), self.change) for word in dict.fromkeys(values)}
             column.values[np.asarray(rows, dtype=np.intp)] = [codes[word] for word in values]
             return
         for row, value in zip(rows, values, strict=True):
@@ -192,16 +187,16 @@ class TrialArrays:
         if len(self.columns) >= MAX_COLUMNS:
             self.left_out.add(key[:MAX_NAME])
             return None
-        kind = NUMBER if _number(value) is not None else WORD
+        kind = NUMBER if number_of(value) is not None else WORD
         self._renew()
         return self._add_column(key, group, kind)
 
     def _set_value(self, column: TableColumn, row: int, value: object) -> None:
-        number = _number(value)
+        number = number_of(value)
         if value is None:
             column.values[row] = math.nan
         elif column.kind == WORD:
-            column.values[row] = column.code(_shown(value), self.change)
+            column.values[row] = column.code(text_of(value), self.change)
         elif number is not None:
             column.values[row] = number
         elif column.group == "metric":
@@ -209,7 +204,7 @@ class TrialArrays:
         else:
             column.become_words(len(self.ids), self.change)
             self._renew()
-            column.values[row] = column.code(_shown(value), self.change)
+            column.values[row] = column.code(text_of(value), self.change)
 
     def _renew(self) -> None:
         if self._is_known:
@@ -280,7 +275,8 @@ class TrialArrays:
         return {n: c.values[: len(self.ids)] for n, c in found if c is not None and c.kind == NUMBER}
 
 
-def _number(value: object) -> float | None:
+def number_of(value: object) -> float | None:
+    """Returns a number as a float, infinite for an integer beyond floats; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -289,14 +285,6 @@ def _number(value: object) -> float | None:
         except OverflowError:
             return math.inf if value > 0 else -math.inf
     return None
-
-
-def _shown(value: object) -> str:
-    try:
-        text = value if isinstance(value, str) else repr(value)
-    except Exception:  # noqa: BLE001 - a user's `__repr__`
-        text = f"a {type(value).__name__}"
-    return text.encode(errors="replace").decode()
 
 
 def _rounded(value: float) -> float | str | None:

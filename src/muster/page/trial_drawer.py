@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from muster.base.untrusted import text_of
 from muster.host.regular_file import open_regular
 from muster.page.trial_arrays import cut
 from muster.stores.experiment.summary import TrialSummary
@@ -151,11 +152,7 @@ def inside(root: str, relative: str) -> str | None:
 def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.8g}" if math.isfinite(value) else str(value)
-    try:
-        text = value if isinstance(value, str) else repr(value)
-    except Exception:  # noqa: BLE001 - a user's `__repr__`
-        text = f"a {type(value).__name__}"
-    return cut(text.encode(errors="replace").decode(), MAX_TEXT)
+    return cut(text_of(value), MAX_TEXT)
 
 
 def _tail_of(text: str) -> str:

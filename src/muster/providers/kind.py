@@ -200,7 +200,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "kuberay": (".kuberay.kind", "KIND"),
     "local": (".rack.kind", "KIND"),
     "process": (".process.kind", "KIND"),
-    "readonly": (".readonly.kind", "KIND"),
+    "readonly": (".readonly", "KIND"),
     "vsphere": (".ray_classes.kind", "VSPHERE"),
 }
 

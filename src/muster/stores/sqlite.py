@@ -12,7 +12,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from muster.base.clock import Clock
@@ -48,11 +47,7 @@ class Database:
     """A Database is one connection to one file. A writer holds the lock of the file until `close`."""
 
     def __init__(
-        self,
-        path: Path,
-        connection: sqlite3.Connection,
-        lock: FileLock | None,
-        repair: str = LEDGER_REPAIR,
+        self, path: Path, connection: sqlite3.Connection, lock: FileLock | None, repair: str = LEDGER_REPAIR
     ) -> None:
         self.path = path
         self._connection = connection
@@ -134,18 +129,14 @@ class Database:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Opens a transaction. IMMEDIATE: the wait for another writer happens here, not in the middle."""
-        self.execute("BEGIN IMMEDIATE")
-        with self._rolled_back_on_error():
+        with self._transaction("BEGIN IMMEDIATE"):
             yield
-            self.execute("COMMIT")
 
     @contextlib.contextmanager
     def read_transaction(self) -> Iterator[None]:
         """Reads inside see one committed state."""
-        self.execute("BEGIN")
-        with self._rolled_back_on_error():
+        with self._transaction("BEGIN"):
             yield
-            self.execute("COMMIT")
 
     @contextlib.contextmanager
     def unsynced(self) -> Iterator[None]:
@@ -197,15 +188,15 @@ class Database:
     def __enter__(self) -> Database:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextlib.contextmanager
-    def _rolled_back_on_error(self) -> Iterator[None]:
+    def _transaction(self, begin: str) -> Iterator[None]:
+        self.execute(begin)
         try:
             yield
+            self.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
@@ -315,10 +306,7 @@ def explained(error: sqlite3.Error, path: Path, repair: str = LEDGER_REPAIR) -> 
     if "i/o" in text:
         return StoreFull(
             f"{path}: {error}",
-            fix=(
-                "nothing was written. Is the disk full, a quota or a file-size limit reached, "
-                "or the disk gone?"
-            ),
+            fix="nothing was written. Is the disk full or gone, or a quota or a file-size limit reached?",
         )
     if "readonly" in text or "unable to open" in text or "permission" in text:
         return StoreError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -228,22 +228,16 @@ class Storage:
             ) from error
         return filesystem, str(path)
 
-    def _explained(self, verb: str, name: str) -> _Explained:
-        return _Explained(f"cannot {verb} {self.join(name) if name else self.uri}")
-
-
-class _Explained:
-    """_Explained turns every exception of a file system into a StoreError that names the place."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, StoreError | ConfigError):
-            raise StoreError(f"{self._what}: {type(error).__name__}: {error}") from error
+    @contextlib.contextmanager
+    def _explained(self, verb: str, name: str) -> Iterator[None]:
+        """Turns every exception of a file system into a StoreError that names the place."""
+        try:
+            yield
+        except (StoreError, ConfigError):
+            raise
+        except Exception as error:
+            place = self.join(name) if name else self.uri
+            raise StoreError(f"cannot {verb} {place}: {type(error).__name__}: {error}") from error
 
 
 def with_retries(act: Callable[[], T], clock: Clock, *, tries: int = 4, again_s: float = 1.0) -> T:

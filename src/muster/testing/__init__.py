@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from muster.testing.provider_contract import CloudProviderContract as CloudProviderContract
     from muster.testing.provider_contract import ProviderContract as ProviderContract
-    from muster.testing.provider_contract.port import CloudProviderContract as CloudProviderContract
 else:
     __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {".provider_contract": ["ProviderContract"], ".provider_contract.port": ["CloudProviderContract"]},
+        __name__, {".provider_contract": ["CloudProviderContract", "ProviderContract"]}
     )

@@ -29,7 +29,7 @@ from muster.base.ids import RandomIds
 from muster.errors import ClusterError, ConfigError, ProviderMisconfigured
 from muster.host.processes import identify, is_alive
 from muster.providers.process.head import running_head
-from muster.providers.process.program import NodeProgram
+from muster.providers.process.launch_queue import NodeProgram
 
 CLUSTER = """\
 cluster_name: tiny

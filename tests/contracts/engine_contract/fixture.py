@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.trainables import TRAINABLES
 
 from muster.base.clock import SystemClock
-from muster.testing.trainables import TRAINABLES
 from muster.trials.events import (
     ContinueTrial,
     EngineEvent,

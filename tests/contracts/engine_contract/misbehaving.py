@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.contracts.engine_contract.fixture import Driver, EngineFixture
 from tests.mistakes.views import assert_line
+from tests.support.trainables import Point
 
 from muster.base.clock import SystemClock
-from muster.testing.trainables import Point
 from muster.trials.events import StopTrial, TrialExited, TrialFailureKind, TrialReported
 from muster.trials.ports import Engine
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -10,10 +10,24 @@ import pytest
 from tests.support.builders import NOW
 
 from muster.base.clock import Clock, ManualClock
+from muster.cluster.model import Instance
 from muster.cluster.ports import InstanceStore
 from muster.cluster.snapshot import Quarantined
-from muster.stores.ledger.history import History
+from muster.cluster.states import InstanceState
+from muster.stores.ledger.history import Decision, Spend
 from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
+
+
+class History(Protocol):
+    """History answers the questions about the past that every ledger answers."""
+
+    def find(
+        self, ids: Iterable[str] | None = None, states: Iterable[InstanceState] | None = None
+    ) -> tuple[Instance, ...]: ...
+
+    def decisions(self, limit: int = 20, tick_id: str | None = None) -> tuple[Decision, ...]: ...
+
+    def spend(self, now: float) -> Spend: ...
 
 
 class FullStore(InstanceStore, Protocol):

@@ -11,13 +11,13 @@ import cloudpickle
 import pytest
 from tests.contracts.engine_contract.fixture import Driver
 from tests.contracts.engine_contract.misbehaving import is_gone
+from tests.support.trainables import TRAINABLES, Steps, counts, forks, waits
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.engines.local.worker_pool import LocalOptions
 from muster.session import get_context, get_preemption_info, report, should_checkpoint
 from muster.session.session import PreemptionInfo
-from muster.testing.trainables import TRAINABLES, Steps, counts, forks, waits
 from muster.trials.events import (
     StopTrial,
     TrialExited,
@@ -175,7 +175,7 @@ import sys, cloudpickle
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from tests.contracts.engine_contract.fixture import Driver
-from muster.testing.trainables import forks, ignores_sigterm, waits
+from tests.support.trainables import forks, ignores_sigterm, waits
 from pathlib import Path
 blobs = {t.__name__: cloudpickle.dumps(t) for t in (forks, ignores_sigterm, waits)}
 engine = LocalEngine(clock=SystemClock(), trainables=blobs, capacity={"CPU": 3}, warm=sys.argv[2] == "warm")

@@ -14,13 +14,13 @@ import cloudpickle
 import pytest
 from tests.contracts.engine_contract.fixture import Driver
 from tests.contracts.engine_contract.misbehaving import is_gone
+from tests.support.trainables import Steps, counts, prints_much, waits
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.engines.local.fork_server_main import COLD_FORKS
 from muster.engines.local.worker_pool import LocalOptions
 from muster.session import Checkpoint, get_checkpoint, report
-from muster.testing.trainables import Steps, counts, prints_much, waits
 from muster.trials.events import TrialFailureKind, TrialStarted
 
 pytestmark = pytest.mark.slow
@@ -244,7 +244,7 @@ import cloudpickle
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from tests.contracts.engine_contract.fixture import Driver
-from muster.testing.trainables import counts, prints_much
+from tests.support.trainables import counts, prints_much
 blobs = {t.__name__: cloudpickle.dumps(t) for t in (counts, prints_much)}
 with LocalEngine(clock=SystemClock(), trainables=blobs, capacity={"CPU": 2}) as engine:
     driver = Driver(engine, Path(sys.argv[1]))

@@ -14,12 +14,12 @@ import cloudpickle
 import pytest
 from tests.contracts.engine_contract.fixture import Driver
 from tests.contracts.engine_contract.misbehaving import is_gone
+from tests.support.trainables import counts, waits
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.engines.local.worker_pool import LocalOptions
 from muster.session import report
-from muster.testing.trainables import counts, waits
 from muster.trials.events import StopTrial, TrialExited, TrialFailureKind, TrialReported
 
 pytestmark = pytest.mark.slow

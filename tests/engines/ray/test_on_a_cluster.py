@@ -18,6 +18,7 @@ from tests.contracts.engine_contract.fixture import Driver
 from tests.contracts.engine_contract.misbehaving import is_gone
 from tests.ray_clusters import clear
 from tests.support.ray_cluster import AUTH
+from tests.support.trainables import TRAINABLES
 
 import muster
 from muster import tune
@@ -38,7 +39,6 @@ from muster.runtimes.ray.kv_board import (
     PublishedVerdicts,
 )
 from muster.session import report
-from muster.testing.trainables import TRAINABLES
 from muster.trials.events import StopTrial, TrialFailureKind, TrialNoticed, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
 

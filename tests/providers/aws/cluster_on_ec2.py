@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 
-from muster.base.ambient import Ambient
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds, NodeId
 from muster.base.resources import Resources
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import Demand, NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.ports import NoticeReport, Ports

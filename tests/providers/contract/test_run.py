@@ -13,10 +13,9 @@ from muster.base.clock import SystemClock
 from muster.config.document import Document
 from muster.errors import ConfigError
 from muster.providers.contract import live as live_module
-from muster.providers.contract.check import Check
 from muster.providers.contract.live import RefusalFile, clusters_of, live_provider, load_refusals
 from muster.providers.contract.run import CHECKS, ContractRun, cost_bound, end_clusters
-from muster.providers.contract.subject import CheckSizes
+from muster.providers.contract.subject import Check, CheckSizes
 from muster.providers.kind import parse_config
 from muster.testing.faulty_cloud import FaultyCloud
 

@@ -19,8 +19,8 @@ from tests.mistakes.views import assert_line
 from muster.base.clock import ManualClock
 from muster.errors import ProviderDenied, ProviderMisconfigured
 from muster.providers.kuberay.client import KubeClient, KubeUnreachable
-from muster.providers.kuberay.connect import connected_client
 from muster.providers.kuberay.credentials import KubeAccess, from_kubeconfig, in_cluster
+from muster.providers.kuberay.source import connected_client
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

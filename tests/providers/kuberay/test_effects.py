@@ -13,7 +13,7 @@ from muster.base.ids import CloudId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.model import FailureKind, IdleCluster, IdlePolicy
 from muster.cluster.states import ResizeLimits, ResizeStatus
-from muster.providers.kuberay.idle_cluster import EXPIRED, FINALIZER
+from muster.providers.kuberay.effects import EXPIRED, FINALIZER
 from muster.providers.kuberay.source import RayClusterSource
 
 GIB = 2**30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.cluster.model import IdleCluster, IdlePolicy
-from muster.providers.kuberay.idle_cluster import FINALIZER, finalizer_patch, idle_options
+from muster.providers.kuberay.effects import FINALIZER, finalizer_patch, idle_options
 
 
 @pytest.mark.conformance("KI-9")

@@ -12,11 +12,10 @@ from tests.kube.operator import worker_group
 from tests.kube.world import until
 from tests.mistakes.views import assert_line
 
-from muster.base.ambient import Ambient
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds, NodeId
 from muster.base.resources import Resources
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import Demand, NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Reason

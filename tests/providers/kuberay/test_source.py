@@ -20,12 +20,12 @@ def test_an_edit_is_in_force_after_the_next_read_and_a_bad_one_leaves_the_last_g
     world.create(worker_group("small", 0, maxReplicas=3))
     provider = world.provider()
     source = RayClusterSource(provider, {})
-    stamp = source.stamp()
+    version = source.config_version()
     assert limits(source) == ({"small": (0, 3)}, "")
     world.admin.edit_group(0, maxReplicas=5)
     assert limits(source) == ({"small": (0, 3)}, "")  # as last read: the source itself asks nobody
     provider.scaler.step()
-    assert (limits(source), source.stamp() != stamp) == (({"small": (0, 5)}, ""), True)
+    assert (limits(source), source.config_version() != version) == (({"small": (0, 5)}, ""), True)
     world.admin.edit_group(0, minReplicas=9)
     provider.scaler.step()
     found, problem = limits(source)
@@ -40,10 +40,10 @@ def test_a_status_that_changes_is_no_edit(world):
     world.create(worker_group("small", 0))
     provider = world.provider()
     source = RayClusterSource(provider, {})
-    stamp = source.stamp()
+    version = source.config_version()
     world.admin.merge_cluster({"status": {"state": "ready"}}, sub="/status")
     provider.scaler.step()
-    assert source.stamp() == stamp
+    assert source.config_version() == version
 
 
 def test_a_cluster_that_cannot_be_used_or_is_not_there_is_an_error_at_the_start(world):

@@ -12,7 +12,7 @@ from muster.base.clock import Clock, SystemClock
 from muster.base.ids import RandomIds, RequestId
 from muster.config.to_spec import NodeLaunch
 from muster.providers.kind import ProviderContext
-from muster.providers.process.program import NodeProgram
+from muster.providers.process.launch_queue import NodeProgram
 from muster.providers.process.provider import ProcessProvider
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.process.records import NodeRecord

@@ -24,7 +24,7 @@ from muster.providers.process.head import (
     stop_everything,
     token_file,
 )
-from muster.providers.process.program import NodeProgram
+from muster.providers.process.launch_queue import NodeProgram
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.process.records import NodeDirectory
 

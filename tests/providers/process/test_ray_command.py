@@ -10,8 +10,11 @@ from muster.providers.process.ray_command import (
     NodePorts,
     NodeSize,
     head_command,
+    new_ray_node_id,
     node_environment,
+    session_name,
     worker_command,
+    write_agent_port,
 )
 
 START = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
@@ -89,3 +92,19 @@ def test_how_often_demand_is_collected_is_the_users_where_it_is_set():
     name = "RAY_gcs_pull_resource_loads_period_milliseconds"
     identity = NodeIdentity(cloud_id="node-1", node_type="small")
     assert node_environment({name: "1000"}, identity, {})[name] == "1000"
+
+
+def test_a_session_has_a_name_once_its_head_has_begun(tmp_path) -> None:
+    before = session_name(tmp_path)
+    (tmp_path / "session_latest").symlink_to(tmp_path / "session_7")
+    assert (before, session_name(tmp_path)) == (None, "session_7")
+
+
+def test_the_port_is_written_once_and_what_the_agent_wrote_stays(tmp_path) -> None:
+    node, session = new_ray_node_id(), tmp_path / "session_7"
+    write_agent_port(session, node, 4711)
+    write_agent_port(session, node, 4712)
+    assert {file.name: file.read_text() for file in session.iterdir()} == {
+        f"dashboard_agent_listen_port_{node}": "4711"
+    }
+    assert (len(node), int(node, 16) > 0) == (56, True)

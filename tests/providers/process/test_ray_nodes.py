@@ -26,7 +26,7 @@ from muster.host.node_notices import ADDRESS_VARIABLE, PREFIX, SPACE
 from muster.host.processes import ProcessIdentity, find, identify, is_alive, table, was_started_with
 from muster.providers.kind import ProviderContext
 from muster.providers.process.head import stop_everything, token_file
-from muster.providers.process.program import ray_worker
+from muster.providers.process.launch_queue import ray_worker
 from muster.providers.process.provider import ProcessProvider
 from muster.providers.process.records import NodeDirectory
 from muster.remote.notices import notices_line

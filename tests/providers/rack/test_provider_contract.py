@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.providers.rack.local_hosts import Racks, workers
 
-from muster.testing.provider_contract.port import CloudProviderContract
+from muster.testing.provider_contract import CloudProviderContract
 
 
 class TestRackProvider(CloudProviderContract):

@@ -6,11 +6,10 @@ import pytest
 from click.testing import CliRunner
 from tests.providers.toy.kind import CLOUD
 
-from muster.base.ambient import Ambient
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds, NodeId
 from muster.base.resources import Resources
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.cli.main import cli
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import CloudInstance, Demand, NodeKind, NodeReport, NodeStatus, RuntimeReport

@@ -20,9 +20,9 @@ from muster.cluster.model import ClusterSpec, Constraint, Demand, LabelMatch, La
 from muster.cluster.plan import Reason, ResizeNode, ScalingReport, Subject, Verdict
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.kv_board import GangVerdict, MonitorBoard, PublishedVerdicts, read_verdicts
+from muster.runtimes.ray.node_requests import GcsResizer
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher, max_resources
-from muster.runtimes.ray.resizer import GcsResizer
 
 pytestmark = pytest.mark.ray
 

@@ -21,10 +21,9 @@ from tests.runtimes.ray.driver import RayDriver
 from tests.support.builders import cloud_instance, cluster_spec, node_type
 from tests.support.ray_cluster import AUTH, RayCluster
 
-from muster.base.ambient import Ambient
 from muster.base.clock import SystemClock
 from muster.base.ids import CountingIds
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import LaunchLimits, NodeKind, NodeStatus, NoticeKind, Offer
 from muster.cluster.plan import Drain
@@ -33,8 +32,8 @@ from muster.cluster.snapshot import ProviderTraits
 from muster.config.schema import ClusterConfig, MusterConfig, NoticesConfig, ProviderConfig
 from muster.remote.notices import notices_line
 from muster.runtimes.ray.client import GcsClient, host_and_port
-from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.kv_board import GcsNoticeBoard
+from muster.runtimes.ray.node_requests import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.stores.ledger.memory import MemoryInstanceStore
 

@@ -14,7 +14,7 @@ from muster.base.ids import InstanceId, NodeId, RequestId
 from muster.cluster.model import DrainFailure, NodeStatus, StopCause
 from muster.cluster.plan import Drain
 from muster.runtimes.ray.client import GcsClient
-from muster.runtimes.ray.drainer import GcsDrainer
+from muster.runtimes.ray.node_requests import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
 
 pytestmark = pytest.mark.ray

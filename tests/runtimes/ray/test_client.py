@@ -57,7 +57,7 @@ def test_without_ray_the_message_says_how_to_install_it() -> None:
     code = (
         "import sys; sys.modules['ray'] = None\n"
         "from muster.errors import EngineMissing\n"
-        "from muster.runtimes.ray import client, drainer, native, node_source, publish, kv_board\n"
+        "from muster.runtimes.ray import client, native, node_requests, node_source, publish, kv_board\n"
         "import muster.autoscaler.sdk as sdk\n"
         "try: sdk.get_cluster_status('127.0.0.1:1')\n"
         "except EngineMissing as error: print(error)\n"
@@ -117,8 +117,8 @@ def test_the_cluster_of_a_program_is_the_one_it_names(
 def test_importing_the_package_does_not_import_ray() -> None:
     code = (
         "import sys\n"
-        "from muster.runtimes.ray import client, drainer, node_source, publish\n"
-        "from muster.runtimes.ray import resource_request, status, kv_board\n"
+        "from muster.runtimes.ray import client, node_requests, node_source, publish\n"
+        "from muster.runtimes.ray import status, kv_board\n"
         "import muster.autoscaler.sdk\n"
         "assert 'ray' not in sys.modules\n"
     )

@@ -8,7 +8,6 @@ from tests.mistakes.views import assert_view
 
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, Demand, Gang, Strategy
-from muster.runtimes.ray.parse_status import parse_status
 from muster.runtimes.ray.status import (
     ClusterStatus,
     LaunchInfo,
@@ -17,6 +16,7 @@ from muster.runtimes.ray.status import (
     ResourceDemands,
     ResourceUsage,
     Stats,
+    parse_status,
 )
 
 

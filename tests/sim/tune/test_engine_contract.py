@@ -10,12 +10,12 @@ from tests.contracts.engine_contract.fixture import Driver
 from tests.contracts.engine_contract.lockstep import LockstepPromises
 from tests.contracts.engine_contract.misbehaving import HardPromises
 from tests.contracts.engine_contract.resume import ResumePromises
+from tests.support.trainables import Point
 
 from muster.base.clock import ManualClock
 from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import Curve, FunctionCurve
 from muster.sim.tune.engine import SimulatedEngine
-from muster.testing.trainables import Point
 from muster.trials.events import TrialStarted
 
 

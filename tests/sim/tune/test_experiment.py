@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.support.memory_trial_store import MemoryTrialStore
 
 from muster.base.clock import ManualClock
 from muster.errors import StoreError
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment
 from muster.sim.tune.history import best_at
-from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.tune.execution.between_steps import ExperimentSaver
 from muster.tune.schedulers import ASHAScheduler

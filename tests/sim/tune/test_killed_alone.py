@@ -7,11 +7,11 @@ import random
 import pytest
 from tests.series import length, step
 from tests.simulation.tune import crash_matrix as crash
+from tests.support.memory_trial_store import MemoryTrialStore
 
 from muster.sim.tune.curve import Curve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
-from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.model import CheckpointPolicy
 from muster.tune.execution.between_steps import ExperimentSaver

@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 from tests.series import length
 from tests.simulation.tune.chaos import RandomCurve
+from tests.support.memory_trial_store import MemoryTrialStore
 
 from muster.session.session import PreemptionInfo
 from muster.sim.tune.costs import Costs
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.faults import FaultPlan, FaultRates
-from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.events import CheckpointSaved, StartTrial, TrialMoved, TrialNoticed, TrialReported
 from muster.trials.model import CheckpointPolicy
 from muster.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, HyperBandScheduler

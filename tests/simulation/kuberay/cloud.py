@@ -29,7 +29,7 @@ from muster.cluster.model import (
 from muster.cluster.ports import CloudInstance, NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.providers.kuberay import pod_watch
-from muster.providers.kuberay.idle_cluster import EXPIRED
+from muster.providers.kuberay.effects import EXPIRED
 from muster.providers.kuberay.provider import KubeRayProvider
 from muster.providers.kuberay.scaling import REQUESTS
 from muster.providers.kuberay.watch import Routine

@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from tests.support.memory_trial_store import MemoryTrialStore
 
 from muster.base.clock import Clock
 from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
-from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.events import ContinueTrial, EngineCommand, EngineEvent
 from muster.trials.experiment import ExperimentState

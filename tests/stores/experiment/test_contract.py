@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.contracts.trial_store_contract import TrialStoreContract
 from tests.support.builders import created, started
+from tests.support.memory_trial_store import MemoryTrialStore
 
-from muster.stores.experiment.memory import MemoryTrialStore
 from muster.stores.experiment.store import SqliteTrialStore
 
 

@@ -16,7 +16,7 @@ from muster.stores.history.files import (
     read_history,
     segments,
 )
-from muster.stores.history.follower import HistoryFollower
+from muster.stores.history.past import HistoryFollower
 
 SMALL = HistoryLimits(block_bytes=6000, segment_bytes=6000, total_bytes=20_000)
 

@@ -15,10 +15,10 @@ from muster.cluster.cost import cost_of
 from muster.cluster.model import NodeStatus, Offer
 from muster.cluster.ports import TickResult
 from muster.cluster.states import TERMINAL, InstanceState
+from muster.stores.history.entries import changed_spec, spec_change
 from muster.stores.history.files import read_history
 from muster.stores.history.past import cost_until
 from muster.stores.history.recorder import HEARTBEAT_S, HistoryRecorder
-from muster.stores.history.spec_changes import changed_spec, spec_change
 
 
 @pytest.fixture

@@ -33,9 +33,8 @@ from muster.providers.teardown import NO_MACHINES, EndedMachines, WorkerTeardown
 from muster.remote.ledger_copy import copy_command
 from muster.remote.runner import CommandRunner
 from muster.remote.service import HeadService, remove_service
-from muster.stores.ledger.close import close_ledger
 from muster.stores.ledger.history import Spend
-from muster.stores.ledger.store import SqliteInstanceStore
+from muster.stores.ledger.store import SqliteInstanceStore, close_ledger
 
 WORKERS_S = 300.0  # clouds take a minute or two
 HEAD_S = 60.0

@@ -18,8 +18,7 @@ from muster.base.clock import Clock
 from muster.cluster.model import NodeKind
 from muster.config.to_spec import node_launches
 from muster.errors import ClusterError, ProviderError, ProviderMisconfigured
-from muster.host import daemon
-from muster.host.processes import ProcessIdentity, identify, is_alive
+from muster.host.processes import ProcessIdentity, end_process, identify, is_alive, start_daemon
 from muster.providers.process.head import (
     Head,
     HeadRequest,
@@ -140,7 +139,7 @@ class HeadHere:
         environment = {key: value for key, value in inherited if not key.startswith("RAY_AUTH")}
         environment.update(record.auth)
         options = (record.config, "--home", str(home.path.resolve()), "--address", record.address)
-        pid = daemon.start_daemon(
+        pid = start_daemon(
             [*self._context.programs.monitor, *options],
             environment=environment,
             log=home.monitor_log,
@@ -148,7 +147,7 @@ class HeadHere:
         mark = identify(pid)
         if mark is None:
             raise ClusterError(_died(home))
-        undo.callback(daemon.end, mark, clock=self._clock, patience_s=MONITOR_STOP_S)
+        undo.callback(end_process, mark, clock=self._clock, patience_s=MONITOR_STOP_S)
         known = replace(record, monitor=mark, monitor_pid=mark.pid)
         write_record(home, known)  # already: a `muster down` from elsewhere must find it
         self._await_head(mark)
@@ -186,7 +185,7 @@ def end_monitor(home: ClusterHome, clock: Clock) -> int | None:
     monitor = running_monitor(home)
     if monitor is None:
         return None
-    daemon.end(monitor, clock=clock, patience_s=MONITOR_STOP_S)
+    end_process(monitor, clock=clock, patience_s=MONITOR_STOP_S)
     return monitor.pid
 
 

@@ -47,7 +47,7 @@ from muster.providers.kind import (
     parse_config,
 )
 from muster.providers.machines import Machine, ManagedProvider, SshAccess
-from muster.providers.process.program import NodeProgram, ray_head
+from muster.providers.process.launch_queue import NodeProgram, ray_head
 from muster.providers.rack.host_list import rack_hosts
 from muster.remote.ledger_copy import pull_ledger
 from muster.remote.node_setup import Timing, timing_of

@@ -34,7 +34,7 @@ from muster.providers.rack.host_lock import HostReport, look_line, read_report
 from muster.remote.container import program_of
 from muster.remote.runner import CommandRunner
 from muster.remote.ssh import SshRunner
-from muster.runtimes.ray.versions import NEWEST, RANGE, is_same_line, is_usable
+from muster.runtimes.ray.native import NEWEST, RANGE, is_same_line, is_usable
 
 PROBE_S = 30.0
 MAX_SKEW_S = 30.0  # more, and leases, tokens and logs of the hosts do not agree

@@ -28,8 +28,8 @@ from muster.autoscaler.lifecycle.head_work import (
 from muster.autoscaler.lifecycle.ledger_pull import keeping_ledger
 from muster.autoscaler.lifecycle.open import OpenCluster
 from muster.autoscaler.lifecycle.up import ClusterUp
-from muster.cli.console import complain, emit, remark
-from muster.cli.up_down import confirm, opened_cluster
+from muster.cli.console import complain, confirm, emit, remark
+from muster.cli.up_down import opened_cluster
 from muster.errors import ClusterError, CommandFailed
 from muster.providers.machines import Machine
 from muster.providers.rack.host_lock import LockHolder, stop_line
@@ -141,16 +141,13 @@ def _sync(cluster: str, source: str | None, target: str | None, *, is_all: bool,
         raise ClusterError("give both paths, or none of them to copy all file_mounts")
     with opened_cluster(cluster, is_quiet=True) as session:
         machines = [session.running_head(), *(session.workers() if is_all else ())]
-        pairs = (
-            [(source, target)] if source is not None and target is not None else _mounts(session, is_up=is_up)
-        )
+        if source is not None and target is not None:
+            pairs = [(source, target)]
+        else:
+            mounts = session.config.file_mounts.items()
+            pairs = [(here, there) if is_up else (there, here) for there, here in mounts]
         with keeping_ledger(session, machines[0]):
             asyncio.run(_copy(session, machines, pairs, is_up=is_up))
-
-
-def _mounts(session: OpenCluster, *, is_up: bool) -> list[tuple[str, str]]:
-    mounts = session.config.file_mounts
-    return [(here, there) if is_up else (there, here) for there, here in mounts.items()]
 
 
 async def _copy(

@@ -13,7 +13,7 @@ from muster.cluster.model import Demand, Gang, NodeType, Offer
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.planner.explain import rejections
 from muster.cluster.planner.pack import WhatIfAnswer, objective_of
-from muster.cluster.planner.request import ItemOutcome, PackNode
+from muster.cluster.planner.request import ItemOutcome
 
 FORMAT = 1
 
@@ -120,7 +120,11 @@ def build_report(answer: WhatIfAnswer) -> PlanReport:
         _gang(gang, outcome, reasons)
         for gang, outcome in zip(answer.request.gangs, answer.packing.gangs, strict=True)
     )
-    nodes = tuple(_node(node, reasons) for node in answer.request.nodes)
+    nodes = []
+    for node in answer.request.nodes:
+        why = reasons.of(Subject.NODE, node.key)[0]
+        row = PlanNode(node=node.key, node_type=node.node_type, reason=why.reason, detail=why.detail)
+        nodes.append(row)
     return PlanReport(
         cluster=answer.spec.cluster_name,
         objective=objective_of(answer.request).value,
@@ -132,7 +136,7 @@ def build_report(answer: WhatIfAnswer) -> PlanReport:
         demands=demands,
         gangs=gangs,
         constraints=constraints,
-        nodes=nodes,
+        nodes=tuple(nodes),
         node_types=type_rows(answer.verdicts),
         unknown_sizes=_unknown_sizes(answer),
     )
@@ -228,11 +232,6 @@ def _why(verdicts: Iterable[Verdict]) -> tuple[ReasonRow, ...]:
     """Returns the verdicts without their subject, which the item names."""
     names = ReasonRow.__struct_fields__
     return tuple(ReasonRow(**{name: getattr(verdict, name) for name in names}) for verdict in verdicts)
-
-
-def _node(node: PackNode, reasons: _Reasons) -> PlanNode:
-    verdict = reasons.of(Subject.NODE, node.key)[0]
-    return PlanNode(node=node.key, node_type=node.node_type, reason=verdict.reason, detail=verdict.detail)
 
 
 def _launches(answer: WhatIfAnswer) -> tuple[LaunchRow, ...]:

@@ -6,7 +6,6 @@ import logging
 import os
 import shlex
 import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from muster.errors import ClusterError, ConfigError
+from muster.errors import ConfigError
 from muster.host.machine import program
 
 if TYPE_CHECKING:
-    from muster.providers.contract.check import Check
     from muster.providers.contract.live import LiveProvider
+    from muster.providers.contract.subject import Check
 
 BROKEN = 1
 _FILE = click.Path(path_type=Path)
@@ -89,6 +88,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - clic
     """
     from muster.base.clock import SystemClock
     from muster.base.ids import RandomIds
+    from muster.cli.console import confirm
     from muster.cli.provider import report
     from muster.providers.contract.live import RefusalFile, load_refusals, run_name
     from muster.providers.contract.run import ContractRun, cost_bound
@@ -105,7 +105,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - clic
     if options["only_list"]:
         return
     if not options["yes"]:
-        _confirm(f"Create them, in clusters named {run}-*?")
+        confirm(f"Create them, in clusters named {run}-*?", default=False, err=True)
     logging.getLogger("muster").addHandler(logging.NullHandler())  # the report has what the adapter logs
     clock = SystemClock()
     with _signals_interrupt(), page:
@@ -153,21 +153,6 @@ def _chosen_lines(words: Sequence[str]) -> tuple[Check, ...]:
 
 def _how_to_end(module: str, file: Path) -> str:
     return f"{program()} provider end {module} --config {shlex.quote(str(file))}"
-
-
-def _confirm(question: str) -> None:
-    """Raises Abort when the user says no, and ClusterError when there is nobody to ask."""
-    try:
-        if click.confirm(question, default=False, err=True):
-            return
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        click.echo(err=True)  # the question has no end of line
-        raise ClusterError(
-            "nobody answered, and there is no terminal to ask on", fix="-y confirms in advance"
-        ) from None
-    raise click.Abort
 
 
 @contextmanager

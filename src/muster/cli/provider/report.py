@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from rich.console import Console
 from rich.status import Status
@@ -13,9 +12,9 @@ from rich.text import Text
 
 from muster.base.text import duration, money
 from muster.cli.console import BAD, GOOD, HEADING, QUIET, complain, console, emit, remark, show
-from muster.providers.contract.check import Check
 from muster.providers.contract.end import LeftMachines, left_text
 from muster.providers.contract.run import CheckResult, ContractReport, CostBound
+from muster.providers.contract.subject import Check
 
 _STYLES = {"passed": GOOD, "failed": BAD, "skipped": QUIET, "not run": BAD}
 _INDENT = " " * 9
@@ -36,9 +35,7 @@ class Page:
             self._status.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.stop()
 

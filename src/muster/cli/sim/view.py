@@ -12,18 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.base.text import duration, short_duration
-from muster.cli.console import save_figure
+from muster.cli.console import new_figure, save_figure
 from muster.cli.sim.tune_command import Reply
 from muster.cli.tune.table import plain, strict_json
-from muster.cluster.plan import Subject
-from muster.errors import ConfigError
 from muster.host.machine import program
 from muster.sim.cluster.options import GIB
 from muster.sim.cluster.story import CLOSES, OPENS, SAMPLE_S, DayStory, Moment
 from muster.sim.tune.what_if import SchedulerResult, over_time
-
-_REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
-
 
 _STYLES = (("c", "blue"), ("s", "green"), ("g", "yellow"), ("G", "magenta"), ("x", "cyan"))
 _WHO = {"users": ("▸", "bold"), "cloud": ("☁", "red"), "muster": (" ", "")}
@@ -202,15 +197,10 @@ def _answer(answer: SchedulerResult) -> dict[str, object]:
 
 def draw(reply: Reply, path: Path) -> None:
     """Draws the best value over time to a file. Raises ConfigError without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ConfigError("--plot needs matplotlib: pip install 'muster-ml[plot]'") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, cells = pyplot.subplots(1, 2, figsize=(12, 4.5))
-    for cell, axis, label in zip(cells, ("at_s", "worker_s"), ("hours", "node-hours"), strict=True):
+    figure = new_figure(12, 4.5)
+    for cell, axis, label in zip(
+        figure.subplots(1, 2), ("at_s", "worker_s"), ("hours", "node-hours"), strict=True
+    ):
         for answer in reply.answers:
             end = answer.end_s if axis == "at_s" else answer.worker_s
             moments = [getattr(one, axis) / 3600.0 for one in answer.found] + [end / 3600.0]
@@ -224,8 +214,4 @@ def draw(reply: Reply, path: Path) -> None:
         cell.set(xlabel=label, ylabel=reply.answers[0].metric)
         cell.grid(alpha=0.3)
         cell.legend(fontsize=8)
-    figure.tight_layout()
-    try:
-        save_figure(figure, path)
-    finally:
-        pyplot.close(figure)
+    save_figure(figure, path)

@@ -20,7 +20,13 @@ from muster.base.text import moment
 from muster.errors import StoreError
 from muster.host.machine import program
 from muster.stores.experiment.codec import ENDED, EXHAUSTED
-from muster.stores.experiment.reader import STORE_NAME, TrialReader, open_trials
+from muster.stores.experiment.reader import (
+    STORE_NAME,
+    TrialReader,
+    experiments_below,
+    is_experiment,
+    open_trials,
+)
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.ray_results import rays_hint
 
@@ -135,23 +141,9 @@ def read_experiment(path: str) -> ExperimentView:
         with open_trials(place, root=asked, filesystem=filesystem) as reader:
             return replace(_read(reader, place, filesystem), url=asked)
     if not is_experiment(place):
-        raise _not_one(place)
+        raise not_an_experiment(place)
     with open_trials(place) as reader:
         return _read(reader, os.path.abspath(place))
-
-
-def is_experiment(place: str) -> bool:
-    """Returns whether the directory holds an experiment's store."""
-    return os.path.isfile(os.path.join(place, STORE_NAME))
-
-
-def experiments_below(place: str) -> tuple[str, ...]:
-    """Returns the directories of experiments right below this one, by name."""
-    try:
-        names = sorted(os.listdir(place))
-    except OSError:
-        return ()
-    return tuple(full for full in (os.path.join(place, name) for name in names) if is_experiment(full))
 
 
 def note_file(path: str, name: str) -> Path:
@@ -164,7 +156,8 @@ def note_file(path: str, name: str) -> Path:
     return Path(experiment.path, name)
 
 
-def _not_one(place: str) -> StoreError:
+def not_an_experiment(place: str) -> StoreError:
+    """Returns the error for a place without an experiment, with the nearest one that is there."""
     if not os.path.exists(place):
         return StoreError(f"{place}: there is no such file or directory")
     if is_experiment(os.path.dirname(os.path.abspath(place))):

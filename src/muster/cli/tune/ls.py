@@ -10,26 +10,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from muster.base.text import money
+from muster.base.text import counted, money
 from muster.cli.tune.best import best_of
-from muster.cli.tune.columns import (
-    CONFIG,
-    FIXED,
-    RowColumns,
-    filtered,
-    ordered,
-    own_metrics,
-    trial_row,
-)
-from muster.cli.tune.experiment import (
-    FINISHED,
-    ExperimentView,
-    experiments_below,
-    is_experiment,
-    read_experiment,
-)
+from muster.cli.tune.columns import CONFIG, FIXED, RowColumns, filtered, ordered, own_metrics, trial_row
+from muster.cli.tune.experiment import FINISHED, ExperimentView, read_experiment
 from muster.cli.tune.table import cell, lay_out, notes, page_size, painted
 from muster.errors import StoreError
+from muster.stores.experiment.reader import experiments_below, is_experiment
 from muster.stores.storage import PARAMETERS, Storage
 from muster.trials.metrics import flatten
 from muster.trials.spend import total_cost
@@ -196,6 +183,5 @@ def heading(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
 
 def counts_text(counts: Mapping[str, int]) -> str:
     """Returns the number of trials by status, such as `12 trials: 10 TERMINATED, 2 ERROR`."""
-    total = sum(counts.values())
     parts = ", ".join(f"{count:,} {status}" for status, count in counts.items())
-    return f"{total:,} trial{'' if total == 1 else 's'}{': ' if parts else ''}{parts}"
+    return f"{counted(sum(counts.values()), 'trial')}{': ' if parts else ''}{parts}"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from muster.base.text import duration, moment
+from muster.base.text import counted, duration, moment
 from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.experiment import FINISHED, ExperimentView
 from muster.cli.tune.ls import experiment_row, heading
@@ -196,8 +196,8 @@ def find_trial(experiment: ExperimentView, asked: str) -> TrialSummary:
 def trial_lines(experiment: ExperimentView, trial: TrialSummary, *, colour: bool) -> Iterator[str]:
     """Yields config, last result, checkpoints, failures and files of a trial."""
     status = painted(trial.status, trial.status, colour=colour)
-    tries = f", {_n(trial.starts, 'start')}" if trial.starts > 1 or trial.status not in FINISHED else ""
-    yield f"{trial.trial_name or trial.trial_id}: {status}, {_n(trial.reports, 'result')}{tries}"
+    tries = f", {counted(trial.starts, 'start')}" if trial.starts > 1 or trial.status not in FINISHED else ""
+    yield f"{trial.trial_name or trial.trial_id}: {status}, {counted(trial.reports, 'result')}{tries}"
     yield f"in {experiment.trial_path(trial)}"
     times = {"created": trial.created_at, "started": trial.started_at, "ended": trial.ended_at}
     dates = ", ".join(f"{what} {moment(at)}" for what, at in times.items() if at is not None)
@@ -224,7 +224,7 @@ def trial_record(experiment: ExperimentView, trial: TrialSummary) -> dict[str, A
 def _trial_failure_lines(experiment: ExperimentView, trial: TrialSummary) -> Iterator[str]:
     if trial.failure is None and not trial.failures:
         return
-    yield f"{_n(trial.failures, 'failure')}, {_n(trial.starts, 'start')}"
+    yield f"{counted(trial.failures, 'failure')}, {counted(trial.starts, 'start')}"
     if trial.failure is not None:
         yield f"the last one ({trial.failure.kind.value}):"
         yield from (f"  {line}" for line in failure_record(trial)["traceback"].splitlines())
@@ -281,7 +281,3 @@ def _files(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
     storage = Storage(experiment.record(trial).path, experiment.filesystem)
     names = storage.listing() if storage.exists() else ()
     return [name for name in names if not name.startswith("checkpoint_")]
-
-
-def _n(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

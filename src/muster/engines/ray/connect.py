@@ -16,8 +16,15 @@ from muster.base.clock import Clock, SystemClock, ahead_s
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.kv_board import ForecastWriter
-from muster.runtimes.ray.native import check_auth, check_ray, raylet_module, read_token_anew
-from muster.runtimes.ray.versions import INSTALL, NEWEST, minor_of
+from muster.runtimes.ray.native import (
+    INSTALL,
+    NEWEST,
+    check_auth,
+    check_ray,
+    minor_of,
+    raylet_module,
+    read_token_anew,
+)
 
 if TYPE_CHECKING:
     from muster.engines.ray.cluster_watcher import ClusterView

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import CloudInstance, FailureKind
-from muster.providers.contract.check import DoesNotApply, check, checks_in, one, several, two
-from muster.providers.contract.subject import ProviderSubject, keeps_tags
-from muster.providers.contract.watch import WatchedProvider, promised
+from muster.providers.contract.subject import (
+    DoesNotApply,
+    ProviderSubject,
+    check,
+    checks_in,
+    provider_with_tags,
+    several,
+)
+from muster.providers.contract.watch import promised
 
 FIRST = RequestId("r-1")
 SERVED = "a launch that can be served is served, and its machines are listed"
@@ -22,16 +28,9 @@ PROVOKED = (
 )
 
 
-def _with_requests(subject: ProviderSubject) -> WatchedProvider:
-    provider = subject.provider()
-    if not keeps_tags(provider):
-        raise DoesNotApply(BY_NUMBER)
-    return provider
-
-
-@check(one)
+@check(1)
 def a_launched_machine_is_listed_with_its_type_request_and_hash(subject: ProviderSubject) -> str:
-    provider = _with_requests(subject)
+    provider = provider_with_tags(subject, BY_NUMBER)
     port = subject.adapter(provider)
     port.launch(FIRST, {subject.machine.node_type: 1})
     failures = port.poll_launch_failures()
@@ -56,9 +55,9 @@ def a_repeated_launch_buys_nothing_more(subject: ProviderSubject) -> str:
     return _expect(machines, subject.several, "the same launch request was sent twice")
 
 
-@check(two)
+@check(2)
 def a_launch_repeated_after_a_restart_buys_what_is_missing(subject: ProviderSubject) -> str:
-    provider = _with_requests(subject)
+    provider = provider_with_tags(subject, BY_NUMBER)
     subject.adapter(provider).launch(FIRST, {subject.machine.node_type: 1})
     restarted = subject.adapter(subject.provider(provider.cluster_name))
     before = [machine.request_id for machine in subject.machines(restarted, provider)]
@@ -72,7 +71,7 @@ def a_launch_repeated_after_a_restart_buys_what_is_missing(subject: ProviderSubj
     return _expect(subject.machines(restarted, provider), 2, what)
 
 
-@check(two)
+@check(2)
 def terminating_again_and_terminating_strangers_is_no_failure(subject: ProviderSubject) -> str:
     provider = subject.provider()
     port = subject.adapter(provider)

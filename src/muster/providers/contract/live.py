@@ -169,8 +169,5 @@ def clusters_of(name: str) -> list[str]:
         return [f"{name}-{number}" for number in range(1, MOST_CLUSTERS + 1)]
     raise ConfigError(
         f"{describe(name)} is no run of `muster provider check`",
-        fix=(
-            f"its report names the run, for example"
-            f" {RUN_PREFIX}-0a1b2c3d4e5f (for a cluster of your own: muster down)"
-        ),
+        fix=f"its report names the run, like {RUN_PREFIX}-0a1b2c3d4e5f (for your own cluster: muster down)",
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from muster.providers.contract.check import check, checks_in, one, several, twice_several, two
-from muster.providers.contract.subject import ProviderSubject, keeps_tags
+from muster.providers.contract.subject import ProviderSubject, check, checks_in, keeps_tags, several
 from muster.providers.contract.watch import ClustersMixed, PromiseBroken, WatchedProvider, promised
 
 APART = "nodes are kept apart by cluster_name: one cluster must never end another's machines"
 UNUSED_IP = "203.0.113.255"
 
 
-@check(two)
+@check(2)
 def a_cluster_sees_only_its_own_nodes(subject: ProviderSubject) -> str:
     ours, theirs = subject.provider(), subject.provider()
     if others := subject.others(ours):
@@ -91,7 +90,7 @@ def several_are_terminated_with_one_call(subject: ProviderSubject) -> str:
     return f"of {new}, terminate_nodes({new[:-1]}) left {left}"
 
 
-@check(twice_several)
+@check(lambda sizes: 2 * sizes.several)
 def an_id_that_is_used_again_stands_for_the_new_node(subject: ProviderSubject) -> str:
     provider = subject.provider()
     first = _created(subject, provider)
@@ -127,7 +126,7 @@ def no_two_living_nodes_have_the_same_address(subject: ProviderSubject) -> str:
     return ", ".join(seen)
 
 
-@check(one)
+@check(1)
 def running_and_terminated_agree_with_the_list(subject: ProviderSubject) -> str:
     provider = subject.provider()
     node_id = _created(subject, provider, 1)[0]

@@ -13,9 +13,8 @@ from typing import Literal
 
 from muster.base.untrusted import error_text
 from muster.providers.contract import launches, nodes, tags
-from muster.providers.contract.check import Check, DoesNotApply
 from muster.providers.contract.end import END_CALLS, LeftMachines, end_machines
-from muster.providers.contract.subject import CheckSizes, ProviderSubject
+from muster.providers.contract.subject import Check, CheckSizes, DoesNotApply, ProviderSubject
 from muster.providers.contract.watch import ClustersMixed, NoMoreCalls, PromiseBroken
 
 CHECKS: tuple[Check, ...] = (*nodes.CHECKS, *tags.CHECKS, *launches.CHECKS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from muster.base.clock import Clock, SystemClock
@@ -186,6 +187,50 @@ class ProviderSubject:
         self.watch.close()
 
 
+def provider_with_tags(subject: ProviderSubject, otherwise: str) -> WatchedProvider:
+    """Returns a new object; DoesNotApply, with this reason, where nodes have no tags of their own."""
+    provider = subject.provider()
+    if not keeps_tags(provider):
+        raise DoesNotApply(otherwise)
+    return provider
+
+
 def keeps_tags(provider: WatchedProvider) -> bool:
     """Returns whether nodes have tags of their own; those that are requested by number have none."""
     return not isinstance(provider.bare, SubmittingProvider)
+
+
+Show = Callable[[ProviderSubject], str]  # returns what it saw; raises PromiseBroken
+Machines = Callable[[CheckSizes], int]
+
+
+class DoesNotApply(Exception):
+    """A DoesNotApply means that a line says nothing about this provider, and why."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A Check is a line of the contract; its name is a sentence with underscores."""
+
+    name: str
+    show: Show
+    machines: Machines  # that it creates, at most
+
+    @property
+    def line(self) -> str:
+        return self.name.replace("_", " ")
+
+
+def check(machines: int | Machines) -> Callable[[Show], Check]:
+    """Makes a line of the contract of a function, whose name is the line."""
+    count = machines if callable(machines) else lambda sizes: machines
+    return lambda show: Check(show.__name__, show, count)
+
+
+def checks_in(names: Mapping[str, object]) -> tuple[Check, ...]:
+    """Returns the lines that a module defines, in its order."""
+    return tuple(one for one in names.values() if isinstance(one, Check))
+
+
+several: Machines = attrgetter("several")
+crowd: Machines = attrgetter("crowd")

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable
 
 from muster.base.untrusted import error_text
-from muster.providers.contract.check import DoesNotApply, check, checks_in, crowd, one, two
-from muster.providers.contract.subject import ProviderSubject, keeps_tags
-from muster.providers.contract.watch import PromiseBroken, WatchedProvider, promised
+from muster.providers.contract.subject import ProviderSubject, check, checks_in, crowd, provider_with_tags
+from muster.providers.contract.watch import PromiseBroken, promised
+
+OF_MANAGER = "machines that are requested by number have the tags of their manager"
 
 
 def at_once(jobs: list[Callable[[], object]]) -> list[str]:
@@ -31,16 +32,9 @@ def at_once(jobs: list[Callable[[], object]]) -> list[str]:
     return list(raised)
 
 
-def _tagged(subject: ProviderSubject) -> WatchedProvider:
-    provider = subject.provider()
-    if not keeps_tags(provider):
-        raise DoesNotApply("machines that are requested by number have the tags of their manager")
-    return provider
-
-
-@check(one)
+@check(1)
 def tags_given_to_create_are_read_at_once(subject: ProviderSubject) -> str:
-    provider = _tagged(subject)
+    provider = provider_with_tags(subject, OF_MANAGER)
     given = subject.tags(provider.cluster_name, request="r-tags")
     subject.call_create(provider, given)
     listed = subject.listed(provider)
@@ -56,9 +50,9 @@ def tags_given_to_create_are_read_at_once(subject: ProviderSubject) -> str:
     return f"{len(given)} tags were given, all of them read at once"
 
 
-@check(two)
+@check(2)
 def tags_are_merged_and_read_at_once(subject: ProviderSubject) -> str:
-    provider = _tagged(subject)
+    provider = provider_with_tags(subject, OF_MANAGER)
     new = subject.create(provider, 2, kept="before", changed="before")
     promised(len(new) == 2, f"2 nodes were created, listed are {new}", "nodes are listed when create returns")
     first, second = new
@@ -80,9 +74,9 @@ def tags_are_merged_and_read_at_once(subject: ProviderSubject) -> str:
     return told
 
 
-@check(two)
+@check(2)
 def a_listing_by_tags_matches_all_of_them(subject: ProviderSubject) -> str:
-    provider = _tagged(subject)
+    provider = provider_with_tags(subject, OF_MANAGER)
     red = subject.create(provider, colour="red", size="big")
     blue = subject.create(provider, colour="blue", size="big")
     asked: list[tuple[dict[str, str], list[str]]] = [
@@ -105,7 +99,7 @@ def a_listing_by_tags_matches_all_of_them(subject: ProviderSubject) -> str:
 
 @check(crowd)
 def nodes_made_tagged_and_ended_by_many_threads_come_out_right(subject: ProviderSubject) -> str:
-    provider, threads = _tagged(subject), subject.crowd
+    provider, threads = provider_with_tags(subject, OF_MANAGER), subject.crowd
 
     def live(number: int) -> None:
         subject.call_create(provider, subject.tags(provider.cluster_name, worker=str(number)))
@@ -128,16 +122,14 @@ def nodes_made_tagged_and_ended_by_many_threads_come_out_right(subject: Provider
     expected = sorted((str(n), str(n)) for n in range(0, threads, 2))
     told = f"of nodes 0..{threads - 1}, the odd ones ended by their threads, (made, tagged) are {seen}"
     promised(
-        seen == expected,
-        told,
-        "nothing is lost or mixed up when several threads create, tag and terminate",
+        seen == expected, told, "nothing is lost or mixed up when several threads create, tag and terminate"
     )
     return told
 
 
-@check(one)
+@check(1)
 def no_tag_is_lost_when_many_threads_tag_one_node(subject: ProviderSubject) -> str:
-    provider, threads = _tagged(subject), subject.crowd
+    provider, threads = provider_with_tags(subject, OF_MANAGER), subject.crowd
     new = subject.create(provider)
     promised(bool(new), "create_node returned, and no node is listed", "a node is listed when create returns")
     node_id = new[0]

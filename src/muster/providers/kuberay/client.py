@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 60.0
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _MAX_ANSWER = 256 * 2**20
 _NO_RESOURCE = "could not find the requested resource"
 _BROKEN = (OSError, http.client.HTTPException)  # ssl.SSLError and time-outs are OSErrors

@@ -146,10 +146,7 @@ def merge_of(manifest: Plain, found: Plain) -> dict[str, Any]:
         for group in spec.get("workerGroupSpecs") or ()
     ]
     metadata = {key: value for key in ("labels", "annotations") if (value := (manifest["metadata"].get(key)))}
-    return {
-        "metadata": {**metadata, "resourceVersion": found["metadata"]["resourceVersion"]},
-        "spec": spec,
-    }
+    return {"metadata": {**metadata, "resourceVersion": found["metadata"]["resourceVersion"]}, "spec": spec}
 
 
 def _group_row(group: WorkerGroup, pods: list[Pod]) -> GroupRow:

@@ -37,13 +37,7 @@ from muster.providers.kuberay.effects import KubeEffects
 from muster.providers.kuberay.pod_resize import resize_limits
 from muster.providers.kuberay.pod_watch import PodsNotKnown, PodWatch
 from muster.providers.kuberay.pods import Pod
-from muster.providers.kuberay.scaling import (
-    PatchRequest,
-    ScalePatch,
-    guards,
-    scale_patch,
-    worker_groups,
-)
+from muster.providers.kuberay.scaling import PatchRequest, ScalePatch, guards, scale_patch, worker_groups
 from muster.providers.kuberay.watch import RETRY_S, ClusterObject, ClusterWatch, Routine, Steps
 from muster.providers.machines import ClusterMachines
 
@@ -191,11 +185,7 @@ class Scaler:
     """A Scaler reads and patches the RayCluster, one request at a time; `step` is one round of it."""
 
     def __init__(
-        self,
-        client: KubeClient,
-        paths: KubePaths,
-        pods: Callable[[], Mapping[str, Pod]],
-        clock: Clock,
+        self, client: KubeClient, paths: KubePaths, pods: Callable[[], Mapping[str, Pod]], clock: Clock
     ) -> None:
         self._client, self._paths, self._pods, self._clock = client, paths, pods, clock
         self.cluster = ClusterObject(client, paths, clock)
@@ -377,7 +367,10 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
         """
         self.scaler.wake()
         pods = self._watch.pods()
-        self._log_ends(pods)
+        for name, pod in pods.items():
+            if pod.ended or pod.leaving:
+                what = f"ended: {pod.ended}" if pod.ended else f"is being taken away: {pod.leaving}"
+                self._changes.log(logging.WARNING, name, f"pod {name} {what}")
         shown = {
             name for name, pod in pods.items() if pod.is_living or (name in self._shown and not pod.ended)
         }
@@ -426,9 +419,3 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
     def under_way(self, request_id: RequestId) -> bool:
         """Returns whether the request has not reached the RayCluster yet."""
         return self.scaler.queue.is_open(request_id)
-
-    def _log_ends(self, pods: Mapping[str, Pod]) -> None:
-        for name, pod in pods.items():
-            if pod.ended or pod.leaving:
-                what = f"ended: {pod.ended}" if pod.ended else f"is being taken away: {pod.leaving}"
-                self._changes.log(logging.WARNING, name, f"pod {name} {what}")

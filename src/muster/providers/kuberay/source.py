@@ -1,28 +1,35 @@
-"""RayClusterSource gives the loop the configuration that a RayCluster describes, as it was last read.
+"""Connects to the RayCluster that arguments and environment name, and gives the loop its configuration.
 
-It asks nobody itself: the provider reads the object. A bad edit leaves the last good configuration in force.
+A RayClusterSource asks nobody itself: the provider reads the object. A bad edit leaves the last good
+configuration in force.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from muster.base.clock import Clock
 from muster.base.log import OnChange
 from muster.cluster.model import ClusterSpec
 from muster.config.schema import ClusterConfig
 from muster.config.to_spec import to_spec
-from muster.errors import ConfigError
-from muster.providers.kuberay.idle_cluster import idle_options
+from muster.errors import ConfigError, ProviderMisconfigured
+from muster.providers.kuberay.client import TIMEOUT_S, KubeClient, KubePaths
+from muster.providers.kuberay.credentials import SERVICE_ACCOUNT, from_kubeconfig, in_cluster
+from muster.providers.kuberay.effects import idle_options
 from muster.providers.kuberay.pod_resize import ANNOTATION, resize_limits
 from muster.providers.kuberay.provider import KubeRayProvider
 from muster.providers.kuberay.ray_cluster import SETTINGS, cluster_config
 
 logger = logging.getLogger(__name__)
 
+CRD_VERSION = "v1"
 OLD_S = 60.0  # a RayCluster that could not be read for longer is reported as a problem
 
 
@@ -65,7 +72,7 @@ class RayClusterSource:
         """Passes the configuration through what its provider has filled in."""
         self._complete = complete
 
-    def stamp(self) -> object:
+    def config_version(self) -> object:
         """Returns a value that changes with the object's spec, as last read."""
         return _identity(self.provider.scaler.cluster.last() or {})
 
@@ -102,3 +109,55 @@ def _identity(cluster: Mapping[str, Any]) -> object:
     metadata = cluster.get("metadata") or {}
     notes = metadata.get("annotations") or {}
     return metadata.get("uid"), metadata.get("generation"), notes.get(SETTINGS), notes.get(ANNOTATION)
+
+
+def connect(
+    name: str,
+    namespace: str,
+    environment: Mapping[str, str],
+    kubeconfig: Path | None = None,
+    context: str = "",
+) -> KubeRayProvider:
+    """Returns the provider of one RayCluster, not started yet. Raises ProviderError when nothing names it."""
+    client, default = connected_client(environment, kubeconfig, context)
+    version = environment.get("KUBERAY_CRD_VER") or CRD_VERSION
+    return KubeRayProvider(client, KubePaths(namespace or default or "default", name, version))
+
+
+def connected_client(
+    environment: Mapping[str, str],
+    kubeconfig: Path | None = None,
+    context: str = "",
+    *,
+    service_account: Path = SERVICE_ACCOUNT,
+    clock: Clock | None = None,
+) -> tuple[KubeClient, str]:
+    """Returns the client of a kubeconfig, else of the pod, and the namespace that the former names."""
+    if kubeconfig is None:
+        return KubeClient(in_cluster(environment, service_account, clock), _timeout_s(environment)), ""
+    access, namespace = from_kubeconfig(kubeconfig, environment, context, clock)
+    return KubeClient(access, _timeout_s(environment)), namespace
+
+
+def usual_kubeconfig(environment: Mapping[str, str]) -> Path | None:
+    """Returns the file that kubectl would use; None inside a pod that has no such file."""
+    named = environment.get("KUBECONFIG", "").partition(os.pathsep)[0]
+    usual = Path(environment.get("HOME", "~")).expanduser() / ".kube" / "config"
+    if named or usual.is_file() or "KUBERNETES_SERVICE_HOST" not in environment:
+        return Path(named).expanduser() if named else usual
+    return None
+
+
+def _timeout_s(environment: Mapping[str, str]) -> float:
+    text = environment.get("KUBERAY_REQUEST_TIMEOUT_S")
+    if not text:
+        return TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= 3600:
+        raise ProviderMisconfigured(
+            f"KUBERAY_REQUEST_TIMEOUT_S={text} is not a number of seconds: write one between 1 and 3600"
+        )
+    return seconds

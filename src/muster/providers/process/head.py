@@ -14,13 +14,19 @@ from pathlib import Path
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
 from muster.errors import ProviderError, ProviderMisconfigured
-from muster.host.ports import free_ports, is_listening, new_ray_node_id, session_name, write_agent_port
 from muster.host.processes import identify, is_alive
-from muster.providers.process.launch_queue import LaunchSettings
+from muster.providers.process.launch_queue import LaunchSettings, NodeProgram, ray_head
 from muster.providers.process.node_fork_server import NodeForkServer
-from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.provider import fits_this_computer
-from muster.providers.process.ray_command import NodePorts, NodeSize
+from muster.providers.process.ray_command import (
+    NodePorts,
+    NodeSize,
+    free_ports,
+    is_listening,
+    new_ray_node_id,
+    session_name,
+    write_agent_port,
+)
 from muster.providers.process.records import NodeDirectory, NodeRecord
 from muster.providers.process.stop import NodeStopper, StopSummary, stop_everything
 from muster.providers.v1.tags import (
@@ -142,7 +148,11 @@ class _HeadStart:
     def run(self) -> Head:
         ports = _ports(self.request.port)
         record = self._record(ports)
-        self._forget_earlier()
+        # Ends what earlier heads left behind; none of them runs, or this one would not start.
+        earlier = [one for one in self.directory.records() if one.is_head]
+        NodeStopper(self.directory, self.clock).end(earlier)
+        for one in earlier:
+            self.directory.forget(one.cloud_id)
         self.directory.add([record])
         self.progress(f"starting the head on port {ports.gcs}")
         self._begin(record)
@@ -169,13 +179,6 @@ class _HeadStart:
             owner=identify(os.getpid()),
         )
 
-    def _forget_earlier(self) -> None:
-        """Ends what earlier heads left behind; none of them runs, or this one would not start."""
-        earlier = [record for record in self.directory.records() if record.is_head]
-        NodeStopper(self.directory, self.clock).end(earlier)
-        for record in earlier:
-            self.directory.forget(record.cloud_id)
-
     def _begin(self, record: NodeRecord) -> None:
         launching = LaunchSettings(self.program, self.request.environment, self.request.auth)
         env = self.program.environment_of(record, launching.environment, launching.auth)
@@ -191,7 +194,9 @@ class _HeadStart:
         while (now := self.clock.monotonic()) - began < self.request.timeout_s:
             record = self.directory.find(cloud_id)
             if record is None or not is_alive(record.process):
-                raise self._failed(cloud_id)
+                output = self.directory.last_output(cloud_id, OUTPUT_LINES)
+                kind = _TooSlow if "timed out during startup" in output else ProviderError
+                raise kind(f"the head did not start; the end of its output:\n{output}")
             # Writes the agent's port as soon as the session has its name, which is before the raylet asks.
             session = session_name(Path(record.temp_dir))
             if session is not None and record.ports is not None:
@@ -212,11 +217,6 @@ class _HeadStart:
             f"the head did not answer within {self.request.timeout_s:.0f} s and was ended",
             fix=(f"the end of its output:\n{output}"),
         )
-
-    def _failed(self, cloud_id: str) -> ProviderError:
-        output = self.directory.last_output(cloud_id, OUTPUT_LINES)
-        kind = _TooSlow if "timed out during startup" in output else ProviderError
-        return kind(f"the head did not start; the end of its output:\n{output}")
 
 
 def _ports(wanted: int | None) -> NodePorts:

@@ -12,7 +12,7 @@ from muster.providers.machines import ManagedProvider
 
 
 def _build(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
-    from muster.providers.process.program import ray_worker
+    from muster.providers.process.launch_queue import ray_worker
     from muster.providers.process.provider import ProcessProvider
     from muster.remote.notices import notices_line
 

@@ -1,24 +1,78 @@
-"""LaunchQueue starts nodes whose records are on disk already, a few at a time, on a thread."""
+"""Starts nodes whose records are on disk already: what a node runs, and a LaunchQueue for a few at a time."""
 
 from __future__ import annotations
 
 import logging
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.host.machine import cpu_count
-from muster.host.ports import free_ports, session_name, write_agent_port
 from muster.host.processes import identify, is_alive, is_busy
 from muster.providers.process.node_fork_server import ForkOrder, NodeForkServer
-from muster.providers.process.program import NodeProgram
-from muster.providers.process.ray_command import NodePorts
+from muster.providers.process.ray_command import (
+    RAY_MODULE,
+    NodeIdentity,
+    NodePorts,
+    free_ports,
+    head_command,
+    node_environment,
+    session_name,
+    worker_command,
+    write_agent_port,
+)
 from muster.providers.process.records import NodeDirectory, NodeRecord
+
+Command = Callable[[NodeRecord, NodePorts], list[str]]
+
+
+@dataclass(frozen=True)
+class NodeProgram:
+    """A NodeProgram makes the command of each node. Tests put something cheap in its place."""
+
+    command: Command
+    preload: str = ""  # the module of a `python -m` command, imported once for all nodes
+    main_process: str = ""  # the process whose end is the node's end, by name
+    ready: bytes = b""  # what its log contains when it has joined; empty: nothing to wait for
+    watcher: Callable[[], str] = lambda: ""  # the line of bash that watches for a cloud's notices; "": none
+
+    def environment_of(
+        self, record: NodeRecord, inherited: Mapping[str, str], auth: Mapping[str, str]
+    ) -> dict[str, str]:
+        identity = NodeIdentity(
+            cloud_id=record.cloud_id, node_type=record.node_type, ray_node_id=record.ray_node_id
+        )
+        return node_environment(inherited, identity, auth)
+
+
+def ray_worker(address: str, watcher: Callable[[], str] = lambda: "") -> NodeProgram:
+    """Returns Ray's node; each has a temporary directory of its own, so several may start at a time.
+
+    After a drain, and when a raylet is killed, `ray start --block` may stay: the raylet is the main process.
+    """
+    return NodeProgram(
+        command=lambda record, ports: worker_command(record.size, ports, address, Path(record.temp_dir)),
+        preload=RAY_MODULE,
+        main_process="raylet",
+        ready=b"Ray runtime started",
+        watcher=watcher,
+    )
+
+
+def ray_head() -> NodeProgram:
+    """Returns the head without Ray's autoscaler; `ray start --block` itself watches over its parts."""
+    return NodeProgram(
+        command=lambda record, ports: head_command(record.size, ports, Path(record.temp_dir)),
+        preload=RAY_MODULE,
+        ready=b"Ray runtime started",
+    )
+
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +157,10 @@ class LaunchQueue:
             try:
                 self._start(cloud_id)
             except Exception as error:  # noqa: BLE001 - one node that cannot start must not stop the others
-                self._fail(cloud_id, f"the process could not be started: {error}")
+                reason = f"the process could not be started: {error}"
+                logger.warning("node %s: %s", cloud_id, reason)
+                failed = partial(replace, state="terminated", owner=None, reason=reason)
+                self._directory.change(cloud_id, failed)
 
     def _next(self) -> str | None:
         """Returns the next node to start, when others have come up; None when closed."""
@@ -160,9 +217,3 @@ class LaunchQueue:
         if record is None or record.state != "running" or not is_alive(record.process):
             return True
         return ready in self._directory.output(cloud_id)
-
-    def _fail(self, cloud_id: str, reason: str) -> None:
-        logger.warning("node %s: %s", cloud_id, reason)
-        self._directory.change(
-            cloud_id, lambda now: replace(now, state="terminated", owner=None, reason=reason)
-        )

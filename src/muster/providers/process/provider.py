@@ -21,21 +21,12 @@ from muster.cluster.ports import CloudProvider
 from muster.cluster.snapshot import ProviderTraits
 from muster.errors import ProviderError, ProviderMisconfigured
 from muster.host.machine import memory_bytes
-from muster.host.ports import new_ray_node_id
-from muster.host.processes import (
-    ProcessIdentity,
-    ProcessInfo,
-    boot_id,
-    identify,
-    is_alive,
-    table,
-)
+from muster.host.processes import ProcessIdentity, ProcessInfo, boot_id, identify, is_alive, table
 from muster.providers.kind import Launches, ProviderContext
 from muster.providers.machines import ClusterMachines, Machine
-from muster.providers.process.launch_queue import LaunchQueue, LaunchSettings
+from muster.providers.process.launch_queue import LaunchQueue, LaunchSettings, NodeProgram, ray_worker
 from muster.providers.process.node_fork_server import NodeForkServer
-from muster.providers.process.program import NodeProgram, ray_worker
-from muster.providers.process.ray_command import NodeIdentity, NodeSize, node_environment
+from muster.providers.process.ray_command import NodeIdentity, NodeSize, new_ray_node_id, node_environment
 from muster.providers.process.records import NodeDirectory, NodeRecord
 from muster.providers.process.stop import GRACE_S, NodeStopper
 from muster.providers.v1.failures import kind_of, message_of
@@ -242,7 +233,9 @@ class ProcessProvider(ClusterMachines, CloudProvider):
         root = str(self._directory.temp_root())
         records = [self._record(node_type, tags, size, root) for _ in range(count)]
         self._directory.add(records)
-        self._forget_old()
+        for record in self._records():
+            if record.ended_at is not None and record.ended_at < self._clock.now() - KEEP_S:
+                self._directory.forget(record.cloud_id)
         self._queue.put([record.cloud_id for record in records])
 
     def _known(self, node_id: str) -> NodeRecord:
@@ -321,11 +314,6 @@ class ProcessProvider(ClusterMachines, CloudProvider):
         thread = threading.Thread(target=self._stopper.end, args=(records,), name=name, daemon=False)
         self._enders = [*(one for one in self._enders if one.is_alive()), thread]
         thread.start()
-
-    def _forget_old(self) -> None:
-        for record in self._records():
-            if record.ended_at is not None and record.ended_at < self._clock.now() - KEEP_S:
-                self._directory.forget(record.cloud_id)
 
 
 def _runs(record: NodeRecord) -> bool:

@@ -11,6 +11,7 @@ import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -73,7 +74,8 @@ class NodeStopper:
             left = self._signal_until_gone(nodes, signal.SIGKILL, KILL_S)
         for record in records:
             if record.cloud_id not in left:
-                self._mark_ended(record)
+                shutil.rmtree(record.temp_dir, ignore_errors=True)
+                self._directory.change(record.cloud_id, partial(replace, ended_at=self._clock.now()))
         if left:
             logger.warning("processes that do not end, though killed: %s", left)
         return left
@@ -101,11 +103,6 @@ class NodeStopper:
                 return left
             with_environments = not left  # nothing left in the session: check every process once more
             self._clock.sleep(POLL_S)
-
-    def _mark_ended(self, record: NodeRecord) -> None:
-        shutil.rmtree(record.temp_dir, ignore_errors=True)
-        ended_at = self._clock.now()
-        self._directory.change(record.cloud_id, lambda now: replace(now, ended_at=ended_at))
 
 
 def _family(leader: int | None, processes: Sequence[ProcessInfo]) -> set[int]:

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
-from muster.runtimes.ray.native import check_ray, parameters_of, set_up
-from muster.runtimes.ray.versions import is_same_line
+from muster.runtimes.ray.native import check_ray, is_same_line, parameters_of, set_up
 
 T = TypeVar("T")
 
@@ -102,12 +101,11 @@ class GcsClient:
         accepted, why = self._bounded("drain_node", *encoded)
         return bool(accepted), str(why)
 
-    def draining_nodes(self) -> frozenset[str]:
-        """Returns the hex ids of the nodes that are being drained; a dead node is not among them."""
-        return frozenset(self.drain_deadlines())
-
     def drain_deadlines(self) -> dict[str, float | None]:
-        """Returns until when each of them has time, in seconds since the epoch; None: that is not known."""
+        """Returns the living nodes that are being drained, by hex id, and until when each has time.
+
+        In seconds since the epoch; None: that is not known.
+        """
         if parameters_of("get_draining_nodes"):
             found = self.call("get_draining_nodes", timeout=self._timeout_s)
             return {name: at / 1000 if 0 < at < _LATEST_MS else None for name, at in found.items()}

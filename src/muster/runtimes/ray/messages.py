@@ -22,6 +22,10 @@ _OPERATORS = {LabelOperator.IN: 1, LabelOperator.NOT_IN: 2}
 
 def scaling_state(version: int, report: ScalingReport) -> pb.AutoscalingState:
     """Returns the autoscaler's state, an entry per machine: `ray status` counts entries, not `count`."""
+    counted = [
+        pb.ResourceRequestByCount(request=request(one), count=one.count)
+        for one in report.infeasible_constraints
+    ]
     return pb.AutoscalingState(
         last_seen_cluster_resource_state_version=report.seen_runtime_version,
         autoscaler_state_version=version,
@@ -39,7 +43,9 @@ def scaling_state(version: int, report: ScalingReport) -> pb.AutoscalingState:
         failed_instance_requests=_failed_requests(report),
         infeasible_resource_requests=[request(demand) for demand in report.infeasible_demands],
         infeasible_gang_resource_requests=[gang_request(gang) for gang in report.infeasible_gangs],
-        infeasible_cluster_resource_constraints=_constraints(report.infeasible_constraints),
+        infeasible_cluster_resource_constraints=(
+            [pb.ClusterResourceConstraint(resource_requests=counted)] if counted else []
+        ),
     )
 
 
@@ -68,11 +74,6 @@ def _failed_requests(report: ScalingReport) -> list[pb.FailedInstanceRequest]:
         )
         for one in report.failed_launches
     ]
-
-
-def _constraints(demands: Iterable[Demand]) -> list[pb.ClusterResourceConstraint]:
-    counted = [pb.ResourceRequestByCount(request=request(one), count=one.count) for one in demands]
-    return [pb.ClusterResourceConstraint(resource_requests=counted)] if counted else []
 
 
 def request(demand: Demand) -> pb.ResourceRequest:

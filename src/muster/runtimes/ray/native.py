@@ -1,5 +1,9 @@
 """Loads Ray's native client module, checks its version, and sets it up for a long-lived process.
 
+Ray older than the oldest tried version is refused. Versions between the tried ones, and newer ones, are used
+with a warning: a user's image decides which Ray runs, and a cluster that nobody scales is worse than one that
+is scaled by an untried pair.
+
 Ray's native code reads RAY_AUTH_* and its settings once and keeps them. `set_up` makes it read them anew, so
 it need not be called before Ray is imported; but one process has one token: it cannot talk to two clusters
 that have different ones. Called by GcsClient.
@@ -10,6 +14,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +23,6 @@ from typing import Any
 
 from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
 from muster.host.machine import environment
-from muster.runtimes.ray.versions import INSTALL, is_tried, is_usable, refusal, warning
 
 logger = logging.getLogger(__name__)
 _warned: set[str] = set()
@@ -33,6 +37,43 @@ _SETTINGS = {
     "gcs_rpc_server_connect_timeout_s": 2,
     "py_gcs_connect_timeout_s": 3,
 }
+
+OLDEST, NEWEST = (2, 48), (2, 60)  # both run in tests/runtimes/ray/versions
+RANGE = "2.48 to 2.60"
+INSTALL = "install it with: pip install 'muster-ml[ray]'"
+
+
+def minor_of(version: str) -> tuple[int, int] | None:
+    """Returns the first two numbers; None for what is no version."""
+    found = re.match(r"(\d+)\.(\d+)\.", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def is_usable(version: str) -> bool:
+    """Returns whether muster talks to this Ray at all."""
+    minor = minor_of(version)
+    return minor is not None and minor >= OLDEST and minor[0] == NEWEST[0]
+
+
+def is_tried(version: str) -> bool:
+    """Returns whether the tests run with this minor version."""
+    return minor_of(version) in (OLDEST, NEWEST)
+
+
+def is_same_line(one: str, other: str) -> bool:
+    """Returns whether two versions have the same messages between nodes."""
+    return minor_of(one) == minor_of(other)
+
+
+def refusal(version: str) -> str:
+    """Returns why an installed Ray cannot be used."""
+    return f"Ray {version} is installed, this works with {RANGE}: {INSTALL}"
+
+
+def warning(version: str) -> str:
+    """Returns what to expect of an installed Ray that was never tried."""
+    tried = " and ".join(f"{major}.{minor}" for major, minor in (OLDEST, NEWEST))
+    return f"Ray {version} is installed; muster was tried with {tried}: look at `muster status` more often"
 
 
 def check_ray() -> str:
@@ -138,7 +179,10 @@ _FIX = "call ray.init(), or set RAY_ADDRESS to host:port of the Ray head"
 
 def find_address(given: str | None = None) -> str:
     """Returns host:port of the GCS; raises EngineUnreachable when nothing names it."""
-    address = given or _drivers() or environment().get("RAY_ADDRESS", "")
+    address = given
+    if not address and is_driver():
+        address = str(sys.modules["ray"].get_runtime_context().gcs_address)
+    address = address or environment().get("RAY_ADDRESS", "")
     if not address:
         raise EngineUnreachable(f"no Ray cluster is named: {_FIX}")
     if address == "auto":
@@ -153,9 +197,3 @@ def find_address(given: str | None = None) -> str:
     if "://" in address:
         raise EngineUnreachable(f"{address} is Ray Client, which does not lead to the GCS: {_FIX}")
     return address
-
-
-def _drivers() -> str:
-    if not is_driver():
-        return ""
-    return str(sys.modules["ray"].get_runtime_context().gcs_address)

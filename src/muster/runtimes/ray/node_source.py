@@ -38,10 +38,7 @@ class GcsNodeSource:
     """A GcsNodeSource raises an EngineError within seconds when the GCS is away, and tries again later."""
 
     def __init__(
-        self,
-        client: GcsClient,
-        clock: Clock | None = None,
-        wants_drivers: Callable[[], bool] = lambda: False,
+        self, client: GcsClient, clock: Clock | None = None, wants_drivers: Callable[[], bool] = lambda: False
     ) -> None:
         self._client, self._clock = client, clock or SystemClock()
         self._wants_drivers = wants_drivers

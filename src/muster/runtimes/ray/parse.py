@@ -205,11 +205,10 @@ def _size(quantities: Mapping[str, float]) -> Resources:
 
 
 def _rows(parse: Callable[[Any], T], rows: Iterable[Any]) -> tuple[T, ...]:
-    return tuple(_row(parse, row) for row in rows)
-
-
-def _row(parse: Callable[[Any], T], row: object) -> T:
-    try:
-        return parse(row)
-    except ValueError as error:
-        return Unreadable(why=str(error), row=str(row)[:200])  # type: ignore[return-value]
+    found: list[Any] = []
+    for row in rows:
+        try:
+            found.append(parse(row))
+        except ValueError as error:
+            found.append(Unreadable(why=str(error), row=str(row)[:200]))
+    return tuple(found)

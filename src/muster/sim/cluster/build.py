@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from muster.base.ambient import Ambient
 from muster.base.clock import Boot
 from muster.base.ids import CountingIds, InstanceId, RequestId
 from muster.base.resources import EMPTY
-from muster.base.rng import Seed
+from muster.base.rng import Ambient, Seed
 from muster.cluster.controller import ClusterController, Ports
 from muster.cluster.cost import spend_so_far
 from muster.cluster.model import (

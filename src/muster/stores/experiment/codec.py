@@ -92,7 +92,11 @@ def pack(fact: Fact, place: ExperimentLocation) -> StoredFact:
     """Encodes a fact; every value of a user can be encoded, see `values`."""
     if type(fact) is TrialReported and fact.checkpoint is None:  # most facts are such
         return StoredFact(REPORTED, fact.trial_id, *values.encode([fact.at, fact.result, None]))
-    kind, body = _PACKERS[type(fact)](fact, place)
+    if type(fact) in _AS_FIELDS:
+        kind = _AS_FIELDS[type(fact)]
+        body = [getattr(fact, name) for name in fact.__struct_fields__ if name != "trial_id"]
+    else:
+        kind, body = _PACKERS[type(fact)](fact, place)
     if kind in _OF_NUMBERS:
         return StoredFact(kind, getattr(fact, "trial_id", ""), _ENCODER.encode(body), None)
     data, pickles = values.encode(body, is_config=kind == CREATED)
@@ -244,10 +248,6 @@ def _created(fact: TrialCreated, _: ExperimentLocation) -> tuple[int, list[Any]]
     return CREATED, [fact.at, fact.config, fact.evaluated_params, *texts, *extra]
 
 
-def _started(fact: TrialStarted, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return STARTED, [fact.at, fact.location, fact.reused]
-
-
 def _reported(fact: TrialReported, place: ExperimentLocation) -> tuple[int, list[Any]]:
     kind = REPORTED if fact.checkpoint is None else REPORTED_SAVED
     return kind, [fact.at, fact.result, _checkpoint(fact.checkpoint, place)]
@@ -265,10 +265,6 @@ def _exited(fact: TrialExited, _: ExperimentLocation) -> tuple[int, list[Any]]:
     return kind, [fact.at, failure, fact.is_done, fact.reusable]
 
 
-def _exhausted(fact: SearchExhausted, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return EXHAUSTED, [fact.at]
-
-
 def _admitted(fact: TrialAdmitted, _: ExperimentLocation) -> tuple[int, list[Any]]:
     kind = ADMITTED if fact.resources is None else RESIZED
     if fact.repeats:
@@ -280,50 +276,25 @@ def _noticed(fact: TrialNoticed, _: ExperimentLocation) -> tuple[int, list[Any]]
     return NOTICED, [fact.at, None if fact.info is None else list(fact.info)]
 
 
-def _moved(fact: TrialMoved, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return MOVED, [fact.at]
-
-
-def _decided(fact: TrialDecided, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return DECIDED, [fact.at, fact.decision, fact.reason]
-
-
-def _ended(fact: ExperimentEnded, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return ENDED, [fact.at]
-
-
-def _resumed(fact: ExperimentResumed, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return RESUMED, [fact.at]
-
-
-def _priced(fact: TrialPriced, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return PRICED, [fact.at, fact.usd_per_hour]
-
-
-def _charged(fact: TrialCharged, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return CHARGED, [fact.at, fact.cost_usd]
-
-
-def _suspended(fact: TrialSuspended, _: ExperimentLocation) -> tuple[int, list[Any]]:
-    return SUSPENDED, [fact.at, fact.saves]
-
-
 _PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]]]] = {
     TrialCreated: _created,
-    TrialStarted: _started,
     TrialReported: _reported,
     CheckpointSaved: _saved,
     TrialExited: _exited,
-    SearchExhausted: _exhausted,
     TrialAdmitted: _admitted,
-    TrialDecided: _decided,
-    ExperimentEnded: _ended,
-    ExperimentResumed: _resumed,
     TrialNoticed: _noticed,
-    TrialMoved: _moved,
-    TrialPriced: _priced,
-    TrialCharged: _charged,
-    TrialSuspended: _suspended,
+}
+# Facts whose body is all their fields but the trial id, in the order of the class.
+_AS_FIELDS: Mapping[type, int] = {
+    TrialStarted: STARTED,
+    SearchExhausted: EXHAUSTED,
+    ExperimentEnded: ENDED,
+    ExperimentResumed: RESUMED,
+    TrialMoved: MOVED,
+    TrialDecided: DECIDED,
+    TrialPriced: PRICED,
+    TrialCharged: CHARGED,
+    TrialSuspended: SUSPENDED,
 }
 
 
@@ -339,11 +310,6 @@ def _read_created(trial_id: str, body: list[Any], _: ExperimentLocation) -> Tria
         relative_logdir=logdir,
         resources=resources[0] if resources else None,
     )
-
-
-def _read_started(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialStarted:
-    at, location, reused = body
-    return TrialStarted(trial_id=trial_id, at=at, location=location, reused=reused)
 
 
 def _read_reported(trial_id: str, body: list[Any], place: ExperimentLocation) -> TrialReported:
@@ -365,10 +331,6 @@ def _read_exited(trial_id: str, body: list[Any], _: ExperimentLocation) -> Trial
     )
 
 
-def _read_exhausted(_: str, body: list[Any], __: ExperimentLocation) -> SearchExhausted:
-    return SearchExhausted(at=body[0])
-
-
 def _read_admitted(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialAdmitted:
     resources, repeats = body[1] if len(body) > 1 else None, len(body) > 2 and body[2]
     return TrialAdmitted(trial_id=trial_id, at=body[0], resources=resources, repeats=repeats)
@@ -379,52 +341,27 @@ def _read_noticed(trial_id: str, body: list[Any], _: ExperimentLocation) -> Tria
     return TrialNoticed(trial_id=trial_id, at=at, info=None if info is None else PreemptionInfo(*info))
 
 
-def _read_moved(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialMoved:
-    return TrialMoved(trial_id=trial_id, at=body[0])
+def _fields_reader(fact: Any) -> Callable[[str, list[Any], ExperimentLocation], Fact]:  # noqa: ANN401 - a class
+    names = fact.__struct_fields__
 
+    def read(trial_id: str, body: list[Any], _: ExperimentLocation) -> Fact:
+        content = [trial_id, *body] if "trial_id" in names else body
+        made: Fact = fact(**dict(zip(names, content, strict=True)))
+        return made
 
-def _read_decided(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialDecided:
-    return TrialDecided(trial_id=trial_id, at=body[0], decision=body[1], reason=body[2])
-
-
-def _read_ended(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentEnded:
-    return ExperimentEnded(at=body[0])
-
-
-def _read_resumed(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentResumed:
-    return ExperimentResumed(at=body[0])
-
-
-def _read_priced(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialPriced:
-    return TrialPriced(trial_id=trial_id, at=body[0], usd_per_hour=body[1])
-
-
-def _read_charged(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialCharged:
-    return TrialCharged(trial_id=trial_id, at=body[0], cost_usd=body[1])
-
-
-def _read_suspended(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialSuspended:
-    return TrialSuspended(trial_id=trial_id, at=body[0], saves=body[1])
+    return read
 
 
 _UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] = {
     CREATED: _read_created,
-    STARTED: _read_started,
     REPORTED: _read_reported,
     REPORTED_SAVED: _read_reported,
     SAVED: _read_saved,
     UNSAVED: _read_saved,
     EXITED: _read_exited,
     FAILED: _read_exited,
-    EXHAUSTED: _read_exhausted,
     ADMITTED: _read_admitted,
     RESIZED: _read_admitted,
-    DECIDED: _read_decided,
-    ENDED: _read_ended,
-    RESUMED: _read_resumed,
     NOTICED: _read_noticed,
-    MOVED: _read_moved,
-    PRICED: _read_priced,
-    CHARGED: _read_charged,
-    SUSPENDED: _read_suspended,
+    **{kind: _fields_reader(fact) for fact, kind in _AS_FIELDS.items()},
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from muster.errors import LedgerCorrupt, MusterError, StoreError
@@ -26,6 +26,20 @@ def store_path(path: str | Path) -> Path:
     """Returns the file of an experiment, given it or its directory."""
     place = Path(path)
     return place / STORE_NAME if place.is_dir() else place
+
+
+def is_experiment(place: str) -> bool:
+    """Returns whether the directory holds an experiment's store."""
+    return os.path.isfile(os.path.join(place, STORE_NAME))
+
+
+def experiments_below(place: str) -> tuple[str, ...]:
+    """Returns the directories of experiments right below this one, by name."""
+    try:
+        names = sorted(os.listdir(place))
+    except OSError:
+        return ()
+    return tuple(full for full in (os.path.join(place, name) for name in names) if is_experiment(full))
 
 
 def open_trials(
@@ -162,9 +176,7 @@ class TrialReader:
     def __enter__(self) -> TrialReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _damaged(self, what: str) -> LedgerCorrupt:
@@ -172,21 +184,10 @@ class TrialReader:
             f"{self._database.path}: damaged ({what}). Nothing was changed. {TRIALS_SCHEMA.repair}"
         )
 
-    def _explained(self) -> _Explained:
-        return _Explained(self)
-
-
-class _Explained:
-    """_Explained turns a decoding error into one that names the file."""
-
-    def __init__(self, reader: TrialReader) -> None:
-        self._reader = reader
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, ValueError):
-            raise self._reader._damaged(str(error)) from error
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns a decoding error into one that names the file."""
+        try:
+            yield
+        except ValueError as error:
+            raise self._damaged(str(error)) from error

@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from muster.base.clock import Clock, SystemClock
@@ -162,9 +161,7 @@ class SqliteTrialStore:
     def __enter__(self) -> SqliteTrialStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _whole_fold(self) -> RowBuffer:

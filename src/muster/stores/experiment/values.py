@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.msgpack import Ext
 
 from muster.base import by_value
+from muster.base.untrusted import text_of
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 _STR = frozenset({str})
@@ -143,8 +144,8 @@ class _Packer:
         try:
             content = by_value.dumps(value)
         except Exception as error:  # noqa: BLE001 - a user's `__reduce__` may raise anything
-            content = pickle.dumps(f"<{_shown(value)} could not be pickled: {_shown(error)}>")
-        self.pickles.append((content, _shown(value)))
+            content = pickle.dumps(f"<{text_of(value)[:200]} could not be pickled: {text_of(error)[:200]}>")
+        self.pickles.append((content, text_of(value)[:200]))
         return Ext(_PICKLE, _ENCODER.encode(len(self.pickles) - 1))
 
 
@@ -163,14 +164,6 @@ def _text(value: str) -> str | Ext:
     except UnicodeEncodeError:
         return Ext(_TEXT, value.encode("utf-8", "surrogatepass"))
     return value
-
-
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - a user's `__repr__`
-        text = f"a {type(value).__name__}"
-    return text[:200].encode(errors="replace").decode()
 
 
 def _loaded(pickled: Pickled) -> Any:  # noqa: ANN401

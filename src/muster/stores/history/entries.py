@@ -1,15 +1,16 @@
 """Defines the entries of a cluster's history, as data: each says what has changed since the one before.
 
-Written by `recorder`, folded by `past`. Names stay as they are: old files are read by newer versions.
+Written by `recorder`, folded by `past`. A changed configuration is stored as its difference, so that a price
+that moves does not repeat the rest. Names stay as they are: old files are read by newer versions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from muster.base import codec
 from muster.cluster.model import ClusterSpec, Demand, NodeType
@@ -119,25 +120,12 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     left_out: int = 0  # verdicts and actions that there was no room for
 
 
-def _encoded(value: object) -> object:
-    return codec.to_builtins(value)
-
-
-def _decoded(kind: type, value: Any) -> object:  # noqa: ANN401 - msgspec's signature
-    return codec.convert(value, kind)
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_encoded)
-_DECODER = msgspec.json.Decoder(HistoryEntry, dec_hook=_decoded)
+_DECODER = msgspec.json.Decoder(HistoryEntry, dec_hook=lambda kind, value: codec.convert(value, kind))
 
 
 def to_line(entry: HistoryEntry) -> bytes:
     """Returns one line of JSON."""
-    try:
-        return _ENCODER.encode(entry) + b"\n"
-    except UnicodeEncodeError:  # half of a surrogate pair, from a provider's garbled message
-        plain = codec.to_builtins(entry)
-        return _ENCODER.encode(_cleaned(plain)) + b"\n"
+    return codec.encode_plain(entry) + b"\n"
 
 
 def from_line(line: bytes) -> HistoryEntry:
@@ -145,9 +133,51 @@ def from_line(line: bytes) -> HistoryEntry:
     return _DECODER.decode(line)
 
 
-def _cleaned(value: Any) -> Any:  # noqa: ANN401 - plain JSON data
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
-    return [_cleaned(item) for item in value] if isinstance(value, list | tuple) else value
+def spec_change(old: ClusterSpec | None, new: ClusterSpec) -> SpecChange | None:
+    """Returns what is different in the new configuration; None when nothing is."""
+    if old is new or old == new:
+        return None
+    before = {known.name: known for known in old.node_types} if old is not None else {}
+    order = tuple(known.name for known in new.node_types)
+    types: list[NodeType] = []
+    prices: dict[str, dict[str, float | None]] = {}
+    for known in new.node_types:
+        was = before.get(known.name)
+        if was == known:
+            continue
+        if was is not None and _without_prices(was) == _without_prices(known):
+            pairs = zip(was.offers, known.offers, strict=True)
+            prices[known.name] = {
+                str(position): offer.price_per_hour
+                for position, (other, offer) in enumerate(pairs)
+                if other != offer
+            }
+        else:
+            types.append(known)
+    rest = replace(new, node_types=())
+    return SpecChange(
+        rest=None if old is not None and replace(old, node_types=()) == rest else rest,
+        order=None if order == tuple(before) else order,
+        types=tuple(types),
+        prices=prices,
+    )
+
+
+def changed_spec(old: ClusterSpec | None, change: SpecChange) -> ClusterSpec:
+    """Returns the configuration after a change."""
+    base = change.rest or old or ClusterSpec()
+    types = {known.name: known for known in old.node_types} if old is not None else {}
+    types.update({known.name: known for known in change.types})
+    for name, prices in change.prices.items():
+        known = types[name]
+        offers = [
+            replace(offer, price_per_hour=prices[str(at)]) if str(at) in prices else offer
+            for at, offer in enumerate(known.offers)
+        ]
+        types[name] = replace(known, offers=tuple(offers))
+    order = tuple(types) if change.order is None else change.order
+    return replace(base, node_types=tuple(types[name] for name in order))
+
+
+def _without_prices(known: NodeType) -> NodeType:
+    return replace(known, offers=tuple(replace(offer, price_per_hour=None) for offer in known.offers))

@@ -1,12 +1,16 @@
 """Folds the entries of a history into what a cluster was: machines, demand, spend, decisions, configurations.
 
-Read by the page and by `muster backtest`. Pure: entries come from `files.read_history`.
+Read by `muster backtest` (entries come from `files.read_history`), and by the page, whose HistoryFollower
+reads only what has been written since the last time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -16,16 +20,17 @@ from muster.base.resources import Resources
 from muster.cluster.cost import billed_s
 from muster.cluster.model import ClusterSpec, Demand, Instance, NodeKind, Offer, StatusChange, StopCause
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
+from muster.errors import StoreError
 from muster.stores.history.entries import (
     ActionEntry,
     ForecastEntry,
     HistoryEntry,
     MachineEntry,
     VerdictEntry,
-    WaitingGang,
+    changed_spec,
 )
+from muster.stores.history.files import TAIL, read_segment, read_tail, segments
 from muster.stores.history.recorder import HEARTBEAT_S
-from muster.stores.history.spec_changes import changed_spec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -164,9 +169,6 @@ class PastReader:
         if entry.demand or entry.gangs or entry.is_whole:
             self.demand.append((entry.at, self._by_verdict()))
 
-    def _gang(self, gang: WaitingGang) -> PastGang:
-        return PastGang(gang.strategy, tuple((self._shapes[key], count) for key, count in gang.bundles))
-
     def _by_verdict(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for counts in self._counts.values():
@@ -232,3 +234,72 @@ def _put(into: dict[K, V], key: K, value: V | None) -> None:
         into.pop(key, None)
     else:
         into[key] = value
+
+
+MAX_BYTES = 6_000_000  # of segments, the newest: about a week of a busy cluster
+
+
+class HistoryFollower:
+    """A HistoryFollower holds the past of one history; `refresh` reads what is new.
+
+    Several threads may share one: each holds `lock` from `refresh` until it has used the past.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.lock = threading.Lock()
+        self.past = PastReader()
+        self.problem = ""
+        self._read_to: dict[Path, int] = {}  # bytes of each segment
+
+    def mark(self) -> str:
+        """Returns a text that changes when there is something new."""
+        return "-".join(file_stamp(path) for path in (self._folder / TAIL, *segments(self._folder)[-1:]))
+
+    def refresh(self) -> PastReader:
+        """Returns the past until now; what cannot be read is named in `problem`, and the rest is there."""
+        try:
+            tail = list(read_tail(self._folder / TAIL))  # first: what is packed meanwhile is then there twice
+        except FileNotFoundError:
+            tail = []
+        except StoreError as error:
+            tail, self.problem = [], str(error)
+        for path in self._wanted():
+            self._follow(path)
+        for entry in tail:
+            if entry.seq > self.past.seq and (entry.is_whole or self.past.since is not None):
+                self.past.add(entry)
+        return self.past
+
+    def _wanted(self) -> list[Path]:
+        """Returns the newest segments within the limit, oldest first."""
+        left = MAX_BYTES
+        chosen: list[Path] = []
+        for path in reversed(segments(self._folder)):
+            with contextlib.suppress(FileNotFoundError):
+                left -= path.stat().st_size
+                if left >= 0 or not chosen:
+                    chosen.append(path)
+        return chosen[::-1]
+
+    def _follow(self, path: Path) -> None:
+        start = self._read_to.get(path, 0)
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_size <= start:
+                return
+            try:
+                for entry, end in read_segment(path, start, is_newest=True):
+                    if entry.seq > self.past.seq and (entry.is_whole or self.past.since is not None):
+                        self.past.add(entry)
+                    self._read_to[path] = end
+            except StoreError as error:
+                self.problem, self._read_to[path] = str(error), path.stat().st_size
+
+
+def file_stamp(path: Path) -> str:
+    """Returns a text that changes when the file does."""
+    try:
+        found = path.stat()
+    except OSError:
+        return "none"
+    return f"{found.st_mtime_ns:x}.{found.st_size:x}"

@@ -19,26 +19,8 @@ from muster.base.ids import NodeId
 from muster.base.resources import SCALE, Resources
 from muster.base.text import is_internal
 from muster.cluster.cost import spend_so_far
-from muster.cluster.model import (
-    ClusterSpec,
-    Demand,
-    Gang,
-    Instance,
-    NodeReport,
-    NodeStatus,
-    RuntimeReport,
-)
-from muster.cluster.plan import (
-    Action,
-    Drain,
-    EndCluster,
-    Launch,
-    Plan,
-    Reason,
-    Subject,
-    Terminate,
-    Verdict,
-)
+from muster.cluster.model import ClusterSpec, Demand, Gang, Instance, NodeReport, NodeStatus, RuntimeReport
+from muster.cluster.plan import Action, Drain, EndCluster, Launch, Plan, Reason, Subject, Terminate, Verdict
 from muster.cluster.ports import Ledger, TickResult
 from muster.cluster.states import TERMINAL
 from muster.stores.history.entries import (
@@ -50,8 +32,8 @@ from muster.stores.history.entries import (
     StateEntry,
     VerdictEntry,
     WaitingGang,
+    spec_change,
 )
-from muster.stores.history.spec_changes import spec_change
 
 HEARTBEAT_S = 600.0  # an entry that says that nothing has changed
 MAX_TEXT = 160
@@ -92,10 +74,11 @@ class _State:
 
 
 class DecisionNotes:
-    """DecisionNotes hold what is not written yet, and what was said lately."""
+    """What is not written yet, and what was reported lately."""
 
     def __init__(self) -> None:
-        self._said: dict[_Key, tuple[float, str]] = {}  # when it last held, and its text without numbers
+        # When each last held, and its text without numbers.
+        self._last_reported: dict[_Key, tuple[float, str]] = {}
         self._verdicts: dict[_Key, VerdictEntry] = {}
         self._actions: list[ActionEntry] = []
         self._left_out = 0
@@ -107,14 +90,16 @@ class DecisionNotes:
         """Notes the verdicts and the effects of one tick; `keys` stand for machines."""
         for verdict in plan.verdicts:
             if verdict.reason not in _SHOWN_ELSEWHERE:
-                self._hear(verdict, plan.at)
+                self._add_verdict(verdict, plan.at)
         for action in plan.actions:
             if len(self._actions) < MAX_LINES:
                 self._actions.append(_entry(action, keys))
             else:
                 self._left_out += 1
-        if len(self._said) > MAX_REMEMBERED:
-            self._said = {key: said for key, said in self._said.items() if plan.at - said[0] < REPEAT_S}
+        if len(self._last_reported) > MAX_REMEMBERED:
+            self._last_reported = {
+                key: last for key, last in self._last_reported.items() if plan.at - last[0] < REPEAT_S
+            }
 
     def take(self) -> tuple[tuple[VerdictEntry, ...], tuple[ActionEntry, ...], int]:
         """Returns what is not written yet, and how many lines were left out."""
@@ -122,11 +107,11 @@ class DecisionNotes:
         self._verdicts, self._actions, self._left_out = {}, [], 0
         return taken
 
-    def _hear(self, verdict: Verdict, at: float) -> None:
+    def _add_verdict(self, verdict: Verdict, at: float) -> None:
         key = (verdict.subject.value, verdict.subject_id, verdict.reason.value)
         text = _NUMBERS.sub("", verdict.detail)[:MAX_TEXT]
-        before = self._said.get(key)
-        self._said[key] = (at, text)
+        before = self._last_reported.get(key)
+        self._last_reported[key] = (at, text)
         if before is not None and before[1] == text and at - before[0] < REPEAT_S:
             return
         if len(self._verdicts) >= MAX_LINES:
@@ -292,9 +277,7 @@ class HistoryRecorder:
             bundles[key] = bundles.get(key, 0) + demand.count
         judged = reasons.get((Subject.GANG, gang.gang_id), {})
         return WaitingGang(
-            strategy=gang.strategy.value,
-            bundles=tuple(bundles.items()),
-            reason=next(iter(judged), NOT_KNOWN),
+            strategy=gang.strategy.value, bundles=tuple(bundles.items()), reason=next(iter(judged), NOT_KNOWN)
         )
 
     def _nodes(self, runtime: RuntimeReport, ledger: Ledger, now: _State) -> None:

@@ -39,8 +39,6 @@ _S = InstanceState
 LEAVING = ON_CLOUD - {_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING}
 _SET_UP = frozenset({_S.RAY_INSTALLING, _S.RAY_RUNNING})
 DETAILS = "the head was lost: found again by its tags if it is still there"
-
-
 SET_UP_AGAIN = "the head was lost: the machine is set up again under a new record"
 
 
@@ -119,7 +117,10 @@ class LedgerBackups:
         refused: list[str] = []
         for copy in self.copies():
             try:
-                content = self._whole(copy)
+                content = self._storage.read(copy.name)
+                if _digest(content) != copy.digest:
+                    size = f"{len(content):,} bytes"
+                    raise StoreError(f"it is damaged, {size} with another digest than its name says")
                 with _draft(target, content, clock) as store:
                     settle_restored(store, ids.fresh("t"), clock.now(), is_set_up_again=is_set_up_again)
             except MusterError as error:
@@ -137,12 +138,6 @@ class LedgerBackups:
         """Deletes every copy; for `muster down --purge`."""
         for copy in self.copies():
             self._storage.delete_file(copy.name)
-
-    def _whole(self, copy: LedgerCopy) -> bytes:
-        content = self._storage.read(copy.name)
-        if _digest(content) != copy.digest:
-            raise StoreError(f"it is damaged, {len(content):,} bytes with another digest than its name says")
-        return content
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -52,22 +52,6 @@ class Spend(Struct, frozen=True, kw_only=True):
         return self.gone + self.live
 
 
-class History(Protocol):
-    """History answers the questions about the past that every ledger answers."""
-
-    def find(
-        self, ids: Iterable[str] | None = None, states: Iterable[InstanceState] | None = None
-    ) -> tuple[Instance, ...]:
-        """Returns records, including ended ones, in the order of their ids. None means all, () means none."""
-        ...
-
-    def decisions(self, limit: int = 20, tick_id: str | None = None) -> tuple[Decision, ...]:
-        """Returns decisions, newest first."""
-        ...
-
-    def spend(self, now: float) -> Spend: ...
-
-
 class SqliteHistory:
     """SqliteHistory reads the past from a ledger file, without unreadable rows, which the writer reports."""
 
@@ -77,14 +61,20 @@ class SqliteHistory:
     def find(
         self, ids: Iterable[str] | None = None, states: Iterable[InstanceState] | None = None
     ) -> tuple[Instance, ...]:
+        """Returns records, including ended ones, in the order of their ids. None means all, () means none."""
         with self._database.read_transaction():
-            contents = self._every_record() if ids is None else self._records_of(sorted(set(ids)))
+            if ids is None:
+                rows = self._database.execute("SELECT CAST(record AS BLOB) FROM instances")
+                contents = [content for (content,) in rows]
+            else:
+                contents = self._records_of(sorted(set(ids)))
         wanted = None if states is None else frozenset(states)
         records = (record for content in contents if (record := _record(content)) is not None)
         found = [record for record in records if wanted is None or record.state in wanted]
         return tuple(sorted(found, key=lambda record: record.instance_id))
 
     def decisions(self, limit: int = 20, tick_id: str | None = None) -> tuple[Decision, ...]:
+        """Returns decisions, newest first."""
         if tick_id is None:
             rows = self._database.execute(f"{_DECISION} ORDER BY version DESC LIMIT ?", (limit,))
         else:
@@ -123,11 +113,6 @@ class SqliteHistory:
                 f"{self._database.path}: the row of its table `memory` is unreadable ({error})",
                 fix="spend is not known. The writer moves the row to the table `damaged` at its next read",
             ) from error
-
-    def _every_record(self) -> list[bytes]:
-        return [
-            content for (content,) in self._database.execute("SELECT CAST(record AS BLOB) FROM instances")
-        ]
 
     def _records_of(self, ids: Sequence[str]) -> list[bytes]:
         contents: list[bytes] = []

@@ -15,6 +15,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
+from muster.base.codec import encode_plain
 from muster.base.ids import InstanceId, RequestId
 from muster.cluster.model import Instance
 from muster.cluster.plan import Plan
@@ -23,7 +24,6 @@ from muster.cluster.snapshot import Quarantined
 from muster.cluster.states import TERMINAL, InstanceState
 from muster.errors import VersionConflict
 from muster.stores.ledger.history import Decision, Spend, spend_of
-from muster.stores.ledger.schema import plain
 from muster.stores.ledger.state import (
     DEFAULT_RETENTION,
     EMPTY_STATE,
@@ -149,9 +149,9 @@ class MemoryInstanceStore:
                 tick_id=plan.tick_id,
                 at=plan.at,
                 moved={record.instance_id: record.state.name for record in plan.writes},
-                actions=json.loads(plain(plan.actions)),
-                quarantined=json.loads(plain(plan.quarantined)),
-                verdicts=json.loads(plain(plan.verdicts)),
+                actions=json.loads(encode_plain(plan.actions)),
+                quarantined=json.loads(encode_plain(plan.quarantined)),
+                verdicts=json.loads(encode_plain(plan.verdicts)),
             )
             for version, plan in kept[:limit]
         )

@@ -102,27 +102,9 @@ def stored(value: T, kind: Any, name: str) -> tuple[str, T]:  # noqa: ANN401 - a
         try:
             text = codec.encode(value).decode()
         except UnicodeEncodeError:
-            value = codec.convert(_cleaned(codec.to_builtins(value)), kind)
+            value = codec.convert(codec.cleaned(codec.to_builtins(value)), kind)
             text = codec.encode(value).decode()
         codec.decode(text.encode(), kind)
     except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
         raise StoreError(f"{name} cannot be stored: {error}", fix="nothing was written") from error
     return text, value
-
-
-def plain(value: object) -> str:
-    """Returns JSON for users; any value can be written."""
-    try:
-        return codec.encode_plain(value).decode()
-    except UnicodeEncodeError:
-        return codec.encode_plain(_cleaned(codec.to_builtins(value))).decode()
-
-
-def _cleaned(value: Any) -> Any:  # noqa: ANN401 - plain JSON data
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_cleaned(item) for item in value]
-    return value

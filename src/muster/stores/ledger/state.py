@@ -17,7 +17,7 @@ from typing_extensions import ParamSpec
 
 from muster.base import codec
 from muster.base.ids import InstanceId, RequestId
-from muster.cluster.model import Instance, NodeKind, StatusChange, merged_records
+from muster.cluster.model import Instance, NodeKind, merged_records
 from muster.cluster.plan import Action, Plan
 from muster.cluster.ports import Ledger
 from muster.cluster.snapshot import FailedLaunch, Memory, failures_among
@@ -130,10 +130,7 @@ _NEEDED = {
 
 
 def checked_writes(
-    plan: Plan,
-    version: int,
-    live: Mapping[InstanceId, Instance],
-    has_ended: Callable[[InstanceId], bool],
+    plan: Plan, version: int, live: Mapping[InstanceId, Instance], has_ended: Callable[[InstanceId], bool]
 ) -> tuple[Instance, ...]:
     """Returns the records of the plan, with the version they are about to be written at.
 
@@ -165,7 +162,10 @@ def _check_record(record: Instance, known: Instance | None) -> None:
     if record.state is InstanceState.UNKNOWN:
         raise _refused(record, "UNKNOWN is not a state to be in")
     _check_history(record, known)
-    missing = _missing_payload(record)
+    # What a machine in this state must be known by and is not.
+    missing = [name for name in _NEEDED.get(record.state, ()) if not getattr(record, name)]
+    if record.state is InstanceState.ALLOCATED and record.kind is NodeKind.UNMANAGED:
+        missing.append("a kind (HEAD or WORKER)")
     if missing and (known is None or known.state is not record.state):
         raise _refused(record, f"cannot be {record.state.name} without {' and '.join(missing)}")
 
@@ -182,25 +182,14 @@ def _check_history(record: Instance, known: Instance | None) -> None:
         if state is None and change.state not in CREATABLE:
             raise _refused(record, f"a new record may not start in {change.state.name}")
         # The one entry that is no transition: a history without the time at which the state was entered.
-        is_mended = known is not None and change.state is state and _lacks(earlier, change.state)
+        is_without = all(one.state is not change.state for one in earlier)
+        is_mended = known is not None and change.state is state and is_without
         if state is not None and not is_mended and not INSTANCE_MACHINE.allows(state, change.state):
             raise _refused(record, f"may not go from {state.name} to {change.state.name}")
         earlier, state = (*earlier, change), change.state
     if state is not record.state:
         last = state.name if state is not None else "nothing"
         raise _refused(record, f"is {record.state.name}, but its history ends in {last}")
-
-
-def _lacks(history: tuple[StatusChange, ...], state: InstanceState) -> bool:
-    return all(change.state is not state for change in history)
-
-
-def _missing_payload(record: Instance) -> list[str]:
-    """Returns what a machine in this state must be known by and is not."""
-    missing = [name for name in _NEEDED.get(record.state, ()) if not getattr(record, name)]
-    if record.state is InstanceState.ALLOCATED and record.kind is NodeKind.UNMANAGED:
-        missing.append("a kind (HEAD or WORKER)")
-    return missing
 
 
 def _refuse_repeated(what: str, ids: list[str]) -> None:

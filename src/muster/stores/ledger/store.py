@@ -11,20 +11,21 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from msgspec.structs import replace
 
+from muster.base import codec
 from muster.base.clock import Clock
-from muster.base.ids import InstanceId, RequestId
-from muster.cluster.model import Instance
+from muster.base.ids import IdSource, InstanceId, RequestId
+from muster.cluster.cost import cost_of
+from muster.cluster.model import Instance, StatusChange
 from muster.cluster.plan import Action, Plan
 from muster.cluster.ports import Ledger
 from muster.cluster.snapshot import Memory, Quarantined
-from muster.cluster.states import TERMINAL
+from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
 from muster.errors import VersionConflict
-from muster.stores.ledger.history import Pruner, SqliteHistory
-from muster.stores.ledger.schema import LEDGER_SCHEMA, plain, stored
+from muster.stores.ledger.history import Pruner, Spend, SqliteHistory
+from muster.stores.ledger.schema import LEDGER_SCHEMA, stored
 from muster.stores.ledger.state import (
     DEFAULT_RETENTION,
     LedgerState,
@@ -78,6 +79,9 @@ def encoded_batch(state: LedgerState, plan: Plan, records: Sequence[Instance]) -
         actions=tuple(action for _, action in effects),
         memory=memory[1] if memory is not None else state.memory,
     )
+    moved = {record.instance_id: record.state.name for record in plan.writes}
+    columns = (moved, plan.actions, plan.quarantined, plan.verdicts)
+    parts = [codec.encode_plain(column).decode() for column in columns]
     return Batch(
         after=state.after(kept, [record for _, record in texts], version),
         ended=sum(record.state in TERMINAL for record in records),
@@ -96,31 +100,16 @@ def encoded_batch(state: LedgerState, plan: Plan, records: Sequence[Instance]) -
             for text, record in texts
         ],
         effects=[(action.request_id, version, text) for text, action in effects],
-        decision=_decision_row(version, plan),
+        decision=(version, plan.tick_id, plan.at, sum(map(len, parts)), *parts),
         memory=memory[0] if memory is not None else None,
     )
-
-
-def _decision_row(version: int, plan: Plan) -> Row:
-    parts = (
-        plain({record.instance_id: record.state.name for record in plan.writes}),
-        plain(plan.actions),
-        plain(plan.quarantined),
-        plain(plan.verdicts),
-    )
-    return (version, plan.tick_id, plan.at, sum(len(part) for part in parts), *parts)
 
 
 class SqliteInstanceStore:
     """A SqliteInstanceStore is the ledger file of one cluster; use it in a `with` block or call `close`."""
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        clock: Clock,
-        retention: Retention = DEFAULT_RETENTION,
-        wait_s: float = 5.0,
+        self, path: str | Path, *, clock: Clock, retention: Retention = DEFAULT_RETENTION, wait_s: float = 5.0
     ) -> None:
         self._clock = clock
         self._retention = retention
@@ -205,9 +194,7 @@ class SqliteInstanceStore:
     def __enter__(self) -> SqliteInstanceStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _current(self) -> LedgerState:
@@ -247,3 +234,31 @@ class SqliteInstanceStore:
     def _has_ended(self, instance_id: InstanceId) -> bool:
         sql = "SELECT 1 FROM instances WHERE instance_id = ?"
         return bool(self._database.execute(sql, (instance_id,)))
+
+
+def close_ledger(path: Path, clock: Clock, ids: IdSource) -> Spend | None:
+    """Ends every record and returns the cluster's total cost; None when no ledger was written. Idempotent."""
+    if not path.is_file():
+        return None
+    with SqliteInstanceStore(path, clock=clock) as store:
+        ledger = store.load()
+        # No process is left that could carry the effects out.
+        store.handed_over([action.request_id for action in ledger.outbox])
+        if ledger.instances:
+            store.commit(ledger.version, closing(ledger, ids.fresh("t"), clock.now()))
+        return store.history.spend(clock.now())
+
+
+def closing(ledger: Ledger, tick_id: str, now: float) -> Plan:
+    """Returns the plan that ends every record; pure."""
+    at = max(now, ledger.newest_at)
+    live = ledger.instances.values()
+    writes = []
+    for record in live:
+        has_arrived = record.state is not InstanceState.REQUESTED
+        state = InstanceState.TERMINATED if has_arrived else InstanceState.ALLOCATION_FAILED
+        change = StatusChange(state, at, "ended by muster down")
+        writes.append(replace(record, state=state, history=(*record.history, change)))
+    spent = sum(cost_of(record, at) for record in live if record.state in ON_CLOUD)
+    memory = replace(ledger.memory, spent=ledger.memory.spent + spent)
+    return Plan(tick_id=tick_id, at=at, writes=tuple(writes), memory=memory)

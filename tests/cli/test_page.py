@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.page.samples import write_experiment
 
 from muster.cli.main import cli
-from muster.cli.page.command import catalog_of
+from muster.cli.page import catalog_of
 from muster.errors import StoreError
 from muster.page.serve import PageAddress, bind
 
@@ -32,7 +32,7 @@ def test_what_is_no_experiment_is_said_in_one_line(tmp_path: Path):
 
 def test_a_directory_of_experiments_names_them(tmp_path: Path):
     write_experiment(tmp_path / "mine", 1, 1)
-    with pytest.raises(StoreError, match=": mine"):
+    with pytest.raises(StoreError, match=r"\(mine\)"):
         catalog_of([str(tmp_path)], [])
 
 

@@ -23,11 +23,11 @@ def counts(config: Config) -> None:
         report({"step": step})
 
 
-def returns(config: Config) -> Any:  # noqa: ANN401
+def returns(config: Config) -> Any:
     return config["value"]
 
 
-def yields(config: Config) -> Any:  # noqa: ANN401
+def yields(config: Config) -> Any:
     yield from config["values"]
 
 
@@ -171,7 +171,7 @@ def counts_calls(config: Config) -> None:
 class Steps:
     """Steps is a class trainable, written against Ray's methods alone."""
 
-    def __init__(self, config: Config | None = None, storage: Any = None) -> None:  # noqa: ANN401
+    def __init__(self, config: Config | None = None, storage: Any = None) -> None:
         self.config: Config = config or {}
         self.resets = 0
         self.setup(self.config)

@@ -12,7 +12,7 @@ from tests.mistakes.views import assert_line
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.runtimes.ray import native
 from muster.runtimes.ray.client import within
-from muster.runtimes.ray.versions import is_same_line, is_tried, is_usable, minor_of
+from muster.runtimes.ray.native import is_same_line, is_tried, is_usable, minor_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.autoscaler.scenes import Scene
 from tests.mistakes.views import assert_line
 
-from muster.autoscaler.mount_sync import LOOK_S, MountSync, stamp_of
+from muster.autoscaler.worker_access import LOOK_S, MountSync, stamp_of
 from muster.base.clock import ManualClock
 from muster.config.schema import ClusterConfig, ProviderConfig
 from muster.errors import Unreachable

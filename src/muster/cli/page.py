@@ -17,7 +17,8 @@ from muster.errors import ClusterError, StoreError
 from muster.host.processes import identify
 from muster.page.catalog import Catalog
 from muster.page.cluster_source import ClusterSource, LedgerSource
-from muster.stores.history.follower import HistoryFollower
+from muster.stores.experiment.reader import is_experiment
+from muster.stores.history.past import HistoryFollower
 from muster.tune.config import DEFAULT_STORAGE_PATH
 
 _EPILOG = """\b
@@ -159,14 +160,11 @@ def _fragment(catalog: Catalog, paths: Sequence[str], clusters: Sequence[str]) -
 def _check_path(path: str) -> None:
     if "://" in path and not path.startswith("file://"):
         return  # looked at when it is copied
-    place = Path(os.path.expanduser(path.removeprefix("file://")))
-    if (place / "experiment.sqlite").is_file():
-        return
-    if not place.exists():
-        raise StoreError(f"{path}: there is no such directory", fix="give the one that fit() wrote")
-    below = sorted(each.parent.name for each in place.glob("*/experiment.sqlite"))[:3]
-    hint = f"there are experiments below it: {', '.join(below)}" if below else "give the one that fit() wrote"
-    raise StoreError(f"{path} is not an experiment directory (experiment.sqlite not found)", fix=f"{hint}")
+    place = os.path.expanduser(path.removeprefix("file://"))
+    if not is_experiment(place):
+        from muster.cli.tune.experiment import not_an_experiment  # it loads much, and is seldom needed
+
+        raise not_an_experiment(place)
 
 
 def _check_installed() -> None:

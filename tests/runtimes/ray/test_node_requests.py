@@ -15,7 +15,7 @@ from muster.cluster.model import DrainFailure, StopCause
 from muster.cluster.plan import Drain
 from muster.errors import EngineUnreachable
 from muster.runtimes.ray.client import GcsClient
-from muster.runtimes.ray.drainer import GcsDrainer
+from muster.runtimes.ray.node_requests import GcsDrainer
 
 Call = tuple[str, int, str, int]
 

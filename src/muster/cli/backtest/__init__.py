@@ -1,1 +1,0 @@
-"""Implements `muster backtest`."""

@@ -1,1 +1,0 @@
-"""Shows the nodes of a cluster that another tool runs."""
