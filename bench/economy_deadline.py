@@ -31,8 +31,7 @@ from muster.cluster.model import (
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
-from muster.sim.joint.cloud import BootTime, assign_pools
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import BootTime, JointCluster, assign_pools
 from muster.sim.joint.run import JointRun
 from muster.sim.joint.tuner import JointExperiment, TunerGroup
 from muster.sim.tune.engine import Costs

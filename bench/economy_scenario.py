@@ -31,14 +31,13 @@ from muster.cluster.model import (
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
-from muster.sim.joint.cloud import BootTime, SpotModel, SpotSeries, assign_pools
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import BootTime, JointCluster, SpotModel, SpotSeries, assign_pools
 from muster.sim.joint.run import JointResult, JointRun
 from muster.sim.joint.tuner import JointExperiment
-from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS
+from muster.sim.tune.trial import Config, Curve, Metrics
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 from muster.tune.search.space import loguniform, uniform

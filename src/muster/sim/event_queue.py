@@ -1,6 +1,6 @@
 """Orders what will happen to which process, in virtual time; ties go by the order of planning.
 
-Used by the simulated engine alone. Plans are never removed: one whose turn has passed is skipped.
+Used by the simulated engines alone. Plans are never removed: one whose turn has passed is skipped.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import heapq
 from collections.abc import Callable
 from math import inf
 from typing import Protocol
+
+from muster.sim.cluster.world import World
 
 GONE = -1  # the turn of a process that has ended
 ANY_TURN = -2  # of a plan that holds whatever the process does: faults, limits
@@ -31,9 +33,11 @@ class MovableClock(Protocol):
 class HasTurns:
     """HasTurns is a base of what happens in turns: each order and each event begins a new turn."""
 
-    __slots__ = ("turn",)
-
     turn: int
+
+    def is_due(self, turn: int) -> bool:
+        """Returns whether what was planned for `turn` still happens."""
+        return turn == self.turn or (turn == ANY_TURN and self.turn != GONE)
 
 
 Action = Callable[[], None]
@@ -83,7 +87,7 @@ class EventQueue:
         if due <= until:
             while plans and plans[0][0] <= due:
                 _, _, who, turn, action = heapq.heappop(plans)
-                if turn == who.turn or (turn == ANY_TURN and who.turn != GONE):
+                if who.is_due(turn):
                     action()
 
     def _push(self, delay_s: float, who: HasTurns, turn: int, action: Action) -> None:
@@ -95,6 +99,25 @@ class EventQueue:
         plans = self._plans
         while plans:
             _, _, who, turn, _ = plans[0]
-            if turn == who.turn or (turn == ANY_TURN and who.turn != GONE):
+            if who.is_due(turn):
                 return
             heapq.heappop(plans)
+
+
+class WorldQueue(EventQueue):
+    """A WorldQueue has its plans among the events of a world, beside those of everything else in it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._world = world
+        self._is_closed = False
+
+    def _push(self, delay_s: float, who: HasTurns, turn: int, action: Action) -> None:
+        def happen() -> None:
+            if who.is_due(turn) and not self._is_closed:
+                action()
+
+        self._world.after(delay_s, happen)
+
+    def clear(self) -> None:
+        self._is_closed = True

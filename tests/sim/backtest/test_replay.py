@@ -20,7 +20,7 @@ from muster.sim.backtest.spot import PoolSeries, SpotPools, read_spot
 from muster.sim.backtest.variants import VariantOptions, only_market, variants_of, with_prices
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import RunOptions, catalogue_for
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import JointCluster
 from muster.sim.joint.run import JointRun
 from muster.sim.joint.tuner import JointExperiment
 from muster.sim.tune.experiment import SimulatedExperiment

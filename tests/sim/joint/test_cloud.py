@@ -12,8 +12,7 @@ from muster.cluster.model import ClusterSpec, FailureKind, NodeType, Offer
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
-from muster.sim.joint.cloud import BootTime, SpotModel, SpotPool, SpotSeries, assign_pools
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import BootTime, JointCluster, SpotModel, SpotPool, SpotSeries, assign_pools
 
 SPOT = Offer(zone="a", market="spot", price_per_hour=0.3)
 ON_DEMAND = Offer(market="on-demand", price_per_hour=1.0)

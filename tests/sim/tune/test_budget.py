@@ -11,9 +11,9 @@ from tests.simulation.tune.chaos import MOST_STEPS, random_experiment
 
 from muster.base.rng import Seed
 from muster.sim.tune.candidates import SCHEDULERS
-from muster.sim.tune.curve import Curve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.trial import Curve
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.spend import HOUR_S, UNSEEN_S, total_cost
 from muster.trials.template import SUSPEND_GRACE_S, Limits

@@ -8,9 +8,9 @@ import pytest
 from tests.series import length, step
 from tests.simulation.tune import crash_matrix as crash
 
-from muster.sim.tune.curve import Curve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.trial import Curve
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.model import CheckpointPolicy

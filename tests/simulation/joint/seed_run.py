@@ -28,12 +28,11 @@ from muster.cluster.plan import Reason, Verdict
 from muster.cluster.states import InstanceState
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import RunOptions
-from muster.sim.joint.cloud import SpotModel, SpotPool, SpotSeries
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import JointCluster, SpotModel, SpotPool, SpotSeries
 from muster.sim.joint.tuner import JointExperiment, JointTuner, TunerGroup
 from muster.sim.tune.candidates import SCHEDULERS
-from muster.sim.tune.curve import as_curve
 from muster.sim.tune.experiment import NullTrialStore
+from muster.sim.tune.trial import as_curve
 from muster.trials.events import Fact, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import Limits

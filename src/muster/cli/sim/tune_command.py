@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from muster.errors import ConfigError
 from muster.sim.tune.candidates import CandidateSettings, NotInstalled, make_searcher
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import Curve
+from muster.sim.tune.trial import Costs
+from muster.sim.tune.trial import Curve
 from muster.sim.tune.experiment import ONE_CPU, SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS, Problem
 from muster.sim.tune.trace import RecordedConfigs, RecordedCurve, read_trace

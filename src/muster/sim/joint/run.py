@@ -14,7 +14,7 @@ from muster.autoscaler.monitor import TickInterval
 from muster.cluster.model import NodeKind
 from muster.errors import TuneError
 from muster.sim.cluster.machines import CloudMachine
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import JointCluster
 from muster.sim.joint.engine import SpeedOf
 from muster.sim.joint.tuner import JointExperiment, JointTuner, TunerGroup
 

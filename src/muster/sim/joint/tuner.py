@@ -12,7 +12,7 @@ from muster.base.clock import ahead_s
 from muster.base.forecast import in_time_of
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import JointCluster
 from muster.sim.joint.engine import JointEngine, SpeedOf
 from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment, SimulatedRun
 from muster.trials.forecast import forecast_of
@@ -54,7 +54,6 @@ class JointTuner:
             experiment.curve,
             costs=experiment.costs,
             speed_of=speed_of,
-            faults=experiment.faults,
         )
         self.engine.is_priced = experiment.limits.cost_budget is not None
         if asked.knows_limit:
@@ -102,8 +101,8 @@ class JointTuner:
             restart_s=costs.start_s + costs.restore_s,
             node_of=engine.node_of,
             unsaved_s=engine.unsaved_s,
-            moved_at=engine.moved_at,
-            moves=engine.moves,
+            moved_at=engine.work.moved_at.get,
+            moves=lambda trial_id: engine.work.moves.get(trial_id, 0),
         )
         forecast = forecast_of(self.run.state, given, is_over=is_last)
         cluster.board.put(in_time_of(forecast, -ahead_s(self.run.clock)))

@@ -19,8 +19,8 @@ from msgspec import Struct
 from muster.base.rng import Seed
 from muster.errors import ConfigError
 from muster.host.regular_file import read_regular
-from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.trace import RESULTS, RecordedCurve, RecordedTrial
+from muster.sim.tune.trial import Config, Curve, Metrics
 from muster.tune.analysis.result_files import parse_json_lines
 
 MakeCurve = Callable[[Seed], Curve]

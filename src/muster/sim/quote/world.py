@@ -18,13 +18,12 @@ from muster.errors import ConfigError
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import RunOptions
-from muster.sim.joint.cloud import BootTime, SpotPool, SpotSeries
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import BootTime, JointCluster, SpotPool, SpotSeries
 from muster.sim.joint.run import JointResult, JointRun
 from muster.sim.joint.tuner import JointExperiment
 from muster.sim.quote.learned import MakeCurve
-from muster.sim.tune.costs import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.trial import Costs
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
 from muster.tune.tune_config import TuneConfig

@@ -15,11 +15,9 @@ from typing import Any
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.errors import StoreError, TuneError
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import Curve, Report
 from muster.sim.tune.engine import SimulatedEngine
-from muster.sim.tune.faults import FaultPlan
 from muster.sim.tune.history import ImprovementHistory
+from muster.sim.tune.trial import Costs, Curve, Report
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointPolicy, FailurePolicy, TrialPolicies
@@ -67,7 +65,6 @@ class SimulatedExperiment:
     resources: PlacementGroupFactory = ONE_CPU
     checkpoint_policy: CheckpointPolicy = _KEEP_TWO
     costs: Costs = _FREE
-    faults: FaultPlan | None = None
     deadline_s: float = math.inf
     limits: Limits = _NO_LIMITS
     price_per_hour: float | None = None  # of all workers together
@@ -162,7 +159,6 @@ class SimulatedRun:
             experiment.capacity(),
             experiment.curve,
             costs=experiment.costs,
-            faults=experiment.faults,
             price_per_hour=experiment.price_per_hour,
         )
         self.clock = self.engine.clock
@@ -226,8 +222,6 @@ class SimulatedRun:
             at = self.state.wake_at(clock.now()) - clock.now() + clock.monotonic()
             self.engine.timeline.wake_at = min(at, experiment.deadline_s)
         continues = self.controller.step(0.0)  # the engine waits for what is under way, however long
-        if self.experiment.faults is not None:
-            self.engine.world.jump(self.experiment.faults.jump_s(self.steps))
         if continues and not self.state.is_stopping and self.clock.monotonic() >= self.experiment.deadline_s:
             self.state.end(self.clock.now())
             continues = self.controller.step(0.0)  # the orders leave now, before time passes

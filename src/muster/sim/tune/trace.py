@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from muster.errors import ConfigError
 from muster.host.regular_file import read_regular
-from muster.sim.tune.curve import Config, Curve, Metrics
+from muster.sim.tune.trial import Config, Curve, Metrics
 from muster.trials.metrics import DEBUG_METRICS, flatten
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
