@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
+from tests.simulation.garbage import corrupt
 
 from muster.base.ids import CloudId, InstanceId
 from muster.base.rng import Stream
-from muster.cluster.model import Instance, NodeKind, NodeType, Offer, health_key
+from muster.cluster.model import Instance, NodeKind, NodeType, Offer, RuntimeReport, health_key
 from muster.sim.cluster.build import SimStore, SimulatedCluster
 from muster.sim.cluster.machines import CloudMachine
 from muster.sim.cluster.ports import SimSpec
@@ -132,6 +133,11 @@ class FaultyCluster(SimulatedCluster):
         self.clock_changes: list[ClockChange] = []
         self._lead_s: float | None = None  # of the newest controller's time over true time
         super().__init__(*args, **kwargs)
+        self.runtime.distort = self._distort
+
+    def _distort(self, report: RuntimeReport) -> RuntimeReport:
+        is_hit = self.faults.hit("report_garbage")
+        return corrupt(report, self.faults.stream("report_garbage")) if is_hit else report
 
     def tick(self) -> None:
         super().tick()
@@ -146,7 +152,10 @@ class FaultyCluster(SimulatedCluster):
         """Ends the head's machine and every node; a new head starts from the ledger as it was so long ago."""
         if not self.copies:
             return
-        self.runtime.forget_nodes()
+        for node in self.runtime.live_nodes():  # the runtime of the next head knows none of them
+            self.runtime.kill_node(node)
+        self.runtime.nodes.clear()
+        self.runtime.last_report = None
         for machine in self.cloud.alive():
             if machine.kind is NodeKind.HEAD:
                 self.cloud.end(machine, "lost")

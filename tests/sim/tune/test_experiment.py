@@ -8,8 +8,7 @@ import pytest
 
 from muster.base.clock import ManualClock
 from muster.errors import StoreError
-from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment
-from muster.sim.tune.history import best_at
+from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment, best_at
 from muster.sim.tune.trial import FunctionCurve
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController

@@ -195,17 +195,17 @@ class FaultyCosts(Costs, frozen=True, kw_only=True):
 class FaultyEngine(SimulatedEngine):
     """A FaultyEngine is a SimulatedEngine where things go wrong, and where machines are taken."""
 
-    def __init__(self, *given: Any, faults: FaultPlan, costs: Costs | None = None, **more: Any) -> None:
+    def __init__(self, *given: Any, costs: Costs | None = None, **more: Any) -> None:
         costs = costs or Costs()
         known = costs if isinstance(costs, FaultyCosts) else FaultyCosts(**structs.asdict(costs))
         super().__init__(*given, costs=known, **more)
         self._costs: FaultyCosts = known
-        self._faults = faults
+        self.faults = FaultPlan(FaultRates(), 0)
         self._starts: dict[str, int] = {}
 
     def _make_process(self, command: StartTrial, curve: Curve, pid: int) -> FaultyProcess:
         attempt = self._starts[command.trial_id] = self._starts.get(command.trial_id, 0) + 1
-        return FaultyProcess(command, curve, pid, self._faults.faults_of(command.trial_id, attempt))
+        return FaultyProcess(command, curve, pid, self.faults.faults_of(command.trial_id, attempt))
 
     def _start_s(self, process: FaultyProcess, is_reused: bool) -> float:
         delay_s, factor = super()._start_s(process, is_reused), process.faults.start_factor
@@ -214,7 +214,7 @@ class FaultyEngine(SimulatedEngine):
     def _plan_the_end(self, process: FaultyProcess) -> None:
         faults = process.faults
         self.timeline.plan_anyway(faults.crash_after_s, process, lambda: self._crash(process))
-        self.timeline.plan_anyway(faults.loss_after_s, process, lambda: self._lose(process))
+        self.timeline.plan_anyway(faults.loss_after_s, process, lambda: self._fall_silent(process))
         self.timeline.plan_anyway(faults.machine.notice_after_s, process, lambda: self._announce(process))
         super()._plan_the_end(process)
 
@@ -270,11 +270,11 @@ class FaultyEngine(SimulatedEngine):
             kind, message = TrialFailureKind.KILLED, "killed by signal 9 (SIGKILL), simulated"
         self._exit(process, failure=TrialFailure(kind=kind, message=message))
 
-    def _lose(self, process: FaultyProcess) -> None:
+    def _fall_silent(self, process: FaultyProcess) -> None:
         """The process does nothing more; after a while that is noticed."""
         process.is_lost = True
         failure = TrialFailure(kind=TrialFailureKind.NODE_LOST, message="its machine went away, simulated")
-        delay = self._faults.rates.loss_noticed_after_s
+        delay = self.faults.rates.loss_noticed_after_s
         self.timeline.plan(delay, process, lambda: self._exit(process, failure=failure))
 
 
@@ -290,7 +290,6 @@ class FaultyExperiment(SimulatedExperiment):
             self.capacity(),
             self.curve,
             costs=self.costs,
-            faults=self.faults,
             price_per_hour=self.price_per_hour,
         )
         return FaultyRun(self, store or NullTrialStore(), engine)
@@ -300,6 +299,10 @@ class FaultyRun(SimulatedRun):
     """A FaultyRun also sets the wall clock, as somebody may at any time."""
 
     experiment: FaultyExperiment
+
+    def __init__(self, experiment: FaultyExperiment, store: TrialStore, engine: FaultyEngine) -> None:
+        engine.faults = experiment.faults
+        super().__init__(experiment, store, engine)
 
     def step(self) -> bool:
         continues = super().step()

@@ -34,9 +34,9 @@ def start():
 
 
 def engine(faults, **more):
-    return FaultyEngine(
-        ManualClock(), {"CPU": 2}, lambda config, t: {"loss": config["x"] / t}, faults=faults, **more
-    )
+    made = FaultyEngine(ManualClock(), {"CPU": 2}, lambda config, t: {"loss": config["x"] / t}, **more)
+    made.faults = faults
+    return made
 
 
 def next_events(made):
@@ -65,7 +65,7 @@ class Doomed(FaultPlan):
 )
 def test_a_fault_comes_at_its_moment_whatever_the_trial_is_doing(faults, kind, at):
     for answers in (True, False):
-        made = engine(faults=Doomed(faults))
+        made = engine(Doomed(faults))
         made.submit(start())
         gone = None
         while gone is None:
@@ -79,7 +79,7 @@ def test_a_fault_comes_at_its_moment_whatever_the_trial_is_doing(faults, kind, a
 
 
 def test_a_lost_trial_that_is_stopped_ends_by_force():
-    made = engine(faults=Doomed(ProcessFaults(loss_after_s=0.5)))
+    made = engine(Doomed(ProcessFaults(loss_after_s=0.5)))
     made.submit(start())
     made.poll(0.1)
     made.timeline.wake_at = 0.75
@@ -91,11 +91,11 @@ def test_a_lost_trial_that_is_stopped_ends_by_force():
 
 
 def test_slow_starts_stragglers_odd_reports_and_lost_saves():
-    slow = engine(costs=Costs(start_s=5.0), faults=Doomed(ProcessFaults(start_factor=10.0, pace=3.0)))
+    slow = engine(Doomed(ProcessFaults(start_factor=10.0, pace=3.0)), costs=Costs(start_s=5.0))
     slow.submit(start())
     assert next_events(slow) == [("TrialStarted", "a", 110.0)]
     assert next_events(slow) == [("TrialReported", "a", 113.0)]
-    odd = engine(faults=Doomed(ProcessFaults(odd_reports=1.0, lost_saves=1.0)))
+    odd = engine(Doomed(ProcessFaults(odd_reports=1.0, lost_saves=1.0)))
     odd.submit(start())
     odd.poll(0.1)
     (report,) = odd.poll(0.1)

@@ -113,28 +113,19 @@ def recorded_figures(recording: Recording) -> RecordedFigures:
     )
 
 
+_SPREAD = [name for name, kind in VariantSummary.__annotations__.items() if kind == "Spread"]
+
+
 def summary(name: str, results: Sequence[ReplayResult]) -> VariantSummary:
     """Returns the spread of each figure."""
+    spreads = {}
+    for figure in _SPREAD:
+        values = [round(float(getattr(result, figure)), 4) for result in results]
+        spreads[figure] = Spread(median(values), min(values), max(values))
+    unfinished = max(result.unfinished for result in results)
     return VariantSummary(
-        name=name,
-        starts=len(results),
-        cost=_spread(one.cost for one in results),
-        late_cost=_spread(one.late_cost for one in results),
-        late_s=_spread(one.late_s for one in results),
-        done=_spread(one.done for one in results),
-        node_hours=_spread(one.node_hours for one in results),
-        wait_p50_s=_spread(one.wait_p50_s for one in results),
-        wait_p95_s=_spread(one.wait_p95_s for one in results),
-        interruptions=_spread(float(one.interruptions) for one in results),
-        machines=_spread(float(one.machines) for one in results),
-        unfinished=max(one.unfinished for one in results),
-        spend=results[0].spend,
+        name=name, starts=len(results), unfinished=unfinished, spend=results[0].spend, **spreads
     )
-
-
-def _spread(values: Iterable[float]) -> Spread:
-    found = [round(value, 4) for value in values]
-    return Spread(median(found), min(found), max(found))
 
 
 @lru_cache(maxsize=1)

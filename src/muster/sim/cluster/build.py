@@ -149,7 +149,7 @@ class SimulatedCluster:
         self.world.advance(0.0)
 
     def _start_head(self) -> None:
-        head = self.cloud.create(HEAD_TYPE, NodeKind.HEAD)
+        head = self.cloud.create(self.options.spec.head_node_type or HEAD_TYPE, NodeKind.HEAD)
         head.up = True
         self.world.after(self.options.head_late_s, lambda: self.join(head))
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from muster.base.ids import CloudId, NodeId
+from muster.base.ids import NodeId
 from muster.base.resources import EMPTY, Resources
-from muster.base.rng import Stream
 from muster.cluster.model import (
     Constraint,
     Demand,
@@ -42,38 +41,7 @@ from muster.sim.cluster.tasks import (
 )
 from muster.sim.cluster.world import World
 
-
-def corrupt(report: RuntimeReport, draw: Stream) -> RuntimeReport:
-    """Returns the same report with one invalid entry in it."""
-    return draw.choice(_CORRUPTIONS)(report)
-
-
-Corruption = Callable[[RuntimeReport], RuntimeReport]
-
-
-def _asking(demand: Demand) -> Corruption:
-    return lambda report: replace(report, demands=(*report.demands, demand))
-
-
-def _joined_by(node: NodeReport) -> Corruption:
-    return lambda report: replace(report, nodes=(*report.nodes, node))
-
-
-def _unspecified_status(report: RuntimeReport) -> RuntimeReport:
-    last = tuple(replace(node, status=NodeStatus.UNSPECIFIED) for node in report.nodes[-1:])
-    return replace(report, nodes=(*report.nodes[:-1], *last))
-
-
-_CORRUPTIONS: tuple[Corruption, ...] = (
-    _asking(Demand(shape=Resources.of(CPU=1), count=0)),
-    _asking(Demand(shape=Resources.of(CPU=1), count=-3)),
-    _asking(Demand(shape=Resources.of({"flux-capacitor": 1.21}), count=2)),
-    lambda report: replace(report, nodes=(*report.nodes, *report.nodes[-1:])),  # one node twice
-    _joined_by(NodeReport(node_id=NodeId("n-odd"), cloud_id=CloudId("m-odd"), node_type="mystery")),
-    _joined_by(NodeReport(node_id=NodeId("n-lost"), node_type="cpu-4")),  # without a machine
-    _joined_by(NodeReport(node_id=NodeId("n-bare"), cloud_id=CloudId("m-bare"))),  # without a type
-    _unspecified_status,
-)
+Distortion = Callable[[RuntimeReport], RuntimeReport]
 
 
 class SimRuntime:
@@ -87,6 +55,7 @@ class SimRuntime:
         self.pending: dict[TaskClass, deque[Task]] = {}
         self.gangs: dict[str, GangWork] = {}  # pending and placed
         self.constraints: tuple[Constraint, ...] = ()
+        self.distort: Distortion = lambda report: report  # what goes wrong with a report on its way
         self.drivers: DriverReport | None = None  # who uses the cluster, where the run knows it
         self.finished = 0
         self.waits: list[float] = []  # of every task, from submission to its first start
@@ -114,8 +83,7 @@ class SimRuntime:
         if now >= self._frozen_until or self.last_report is None:
             self.last_report = self._report()
         report = replace(self.last_report, version=self._version)
-        if faults.hit("report_garbage"):
-            report = corrupt(report, faults.stream("report_garbage"))
+        report = self.distort(report)
         self.shown_alive.update(n.node_id for n in report.nodes if n.status is not NodeStatus.DEAD)
         self.report_read = report
         return report
@@ -290,13 +258,6 @@ class SimRuntime:
         for listener in bereft.values():
             listener.lost(node)
         self.schedule()
-
-    def forget_nodes(self) -> None:
-        """Ends every node, as when the head is lost: the runtime of the next head knows none of them."""
-        for node in self.live_nodes():
-            self.kill_node(node)
-        self.nodes.clear()
-        self.last_report = None
 
     # -- the report -------------------------------------------------------------------------------
 

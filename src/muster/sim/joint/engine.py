@@ -29,7 +29,7 @@ from muster.cluster.model import Strategy
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.machines import CloudMachine
 from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode
-from muster.sim.event_queue import WorldQueue
+from muster.sim.cluster.world import WorldQueue
 from muster.sim.tune.engine import SimulatedEngine
 from muster.sim.tune.trial import Costs, Curve, Report, SimulatedProcess
 from muster.trials.events import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from msgspec import structs
 
@@ -43,22 +44,24 @@ def limit_of(spec: ClusterSpec) -> Resources:
 class JointTuner:
     """A JointTuner is the tuner's half of one experiment."""
 
+    engine_class: ClassVar[type[JointEngine]] = JointEngine
+    run_class: ClassVar[type[SimulatedRun]] = SimulatedRun
+
     def __init__(
         self, cluster: JointCluster, asked: JointExperiment, speed_of: SpeedOf, store: TrialStore
     ) -> None:
+        experiment, limits = asked.experiment, asked.experiment.limits
+        if limits.deadline is not None:  # by the clock of the world
+            limits = structs.replace(limits, deadline=cluster.world.now() + limits.deadline)
+            experiment = replace(experiment, limits=limits)
         self.asked = asked
-        experiment = _from_now(asked.experiment, cluster.world.now())
-        self.engine = JointEngine(
-            cluster,
-            asked.name,
-            experiment.curve,
-            costs=experiment.costs,
-            speed_of=speed_of,
+        self.engine = self.engine_class(
+            cluster, asked.name, experiment.curve, costs=experiment.costs, speed_of=speed_of
         )
-        self.engine.is_priced = experiment.limits.cost_budget is not None
+        self.engine.is_priced = limits.cost_budget is not None
         if asked.knows_limit:
             self.engine.bound(limit_of(cluster.options.spec))
-        self.run = SimulatedRun(experiment, store, self.engine)
+        self.run = self.run_class(experiment, store, self.engine)
         self._world, self._wakes_at = cluster.world, math.inf
         self.ended_at: float | None = None
         self.is_killed = False
@@ -108,16 +111,10 @@ class JointTuner:
         cluster.board.put(in_time_of(forecast, -ahead_s(self.run.clock)))
 
 
-def _from_now(experiment: SimulatedExperiment, now: float) -> SimulatedExperiment:
-    """Returns the experiment with its deadline by the clock of the world."""
-    deadline = experiment.limits.deadline
-    if deadline is None:
-        return experiment
-    return replace(experiment, limits=structs.replace(experiment.limits, deadline=now + deadline))
-
-
 class TunerGroup:
     """A TunerGroup is the tuners of one world, each handled when something has happened to it."""
+
+    tuner_class: ClassVar[type[JointTuner]] = JointTuner
 
     def __init__(
         self,
@@ -135,7 +132,7 @@ class TunerGroup:
 
     def begin(self, asked: JointExperiment) -> None:
         """Starts a tuner, whose forecast is there before a tick sees its trials."""
-        tuner = JointTuner(self._cluster, asked, self._speed_of, self._new_store())
+        tuner = self.tuner_class(self._cluster, asked, self._speed_of, self._new_store())
         self.tuners.append(tuner)
         self._note_drivers()
         self._handle(tuner)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from muster.autoscaler.monitor import TickInterval
 from muster.base.rng import Seed
-from muster.cluster.model import ClusterSpec, NodeKind, NodeType, health_key
+from muster.cluster.model import ClusterSpec, NodeType, health_key
 from muster.errors import ConfigError
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue
@@ -164,15 +164,6 @@ def _run(
     return run.run()
 
 
-class QuotedCluster(JointCluster):
-    """A QuotedCluster has the head of its own file, at its price."""
-
-    def _start_head(self) -> None:
-        head = self.cloud.create(self.options.spec.head_node_type, NodeKind.HEAD)
-        head.up = True
-        self.world.after(0.0, lambda: self.join(head))
-
-
 def _search(given: Any) -> Any:  # noqa: ANN401 - the user's searcher, by object or by name
     from muster.tune.search import create_searcher
 
@@ -186,7 +177,7 @@ def _cluster(spec: ClusterSpec, assumed: Assumptions, seed: Seed) -> JointCluste
     sells = Catalogue(types={t.name: t for t in spec.node_types}, prices=charged, reports_offers=True)
     sells.shutdown_s, sells.api_s = assumed.end_s, assumed.request_s
     tick_s = min(max(assumed.boot.expected_s / _BOOT_TICKS, _LEAST_TICK_S), _MOST_TICK_S)
-    cluster = QuotedCluster(seed, RunOptions(spec=spec, catalogue=sells, tick_s=tick_s), Faults.none())
+    cluster = JointCluster(seed, RunOptions(spec=spec, catalogue=sells, tick_s=tick_s), Faults.none())
     cluster.cloud.boot_time = assumed.boot
     cluster.cloud.open_pools(seed, _pools(spec, assumed, seed))
     return cluster

@@ -12,7 +12,7 @@ from typing_extensions import assert_never
 
 from muster.base.clock import SteadyClock
 from muster.base.resources import Resources
-from muster.sim.event_queue import GONE, EventQueue, MovableClock
+from muster.sim.cluster.world import GONE, EventQueue, MovableClock
 from muster.sim.tune.trial import (
     ADDRESS,
     HOSTNAME,

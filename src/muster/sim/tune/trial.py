@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from muster.session.progress import Progress, Signature, fill_result
-from muster.sim.event_queue import HasTurns
+from muster.sim.cluster.world import HasTurns
 from muster.trials.events import StartTrial, TrialFailure, TrialFailureKind
 from muster.trials.model import CheckpointRef
 

@@ -14,8 +14,7 @@ from msgspec import Struct
 from muster.config.document import Document
 from muster.errors import ConfigError
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled
-from muster.sim.tune.experiment import SimulatedExperiment
-from muster.sim.tune.history import Found, best_at
+from muster.sim.tune.experiment import Found, SimulatedExperiment, best_at
 
 _SHORT = {"eta": "reduction_factor", "grace": "grace_period"}
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
