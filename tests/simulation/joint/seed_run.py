@@ -133,12 +133,19 @@ class FaultyTuner(JointTuner):
 
     engine_class = FaultyJointEngine
     run_class = FaultyRun
+    is_killed = False
 
 
 class FaultyGroup(TunerGroup):
     """Tuners whose trials have faults."""
 
     tuner_class = FaultyTuner
+
+    def kill(self, tuner: FaultyTuner) -> None:
+        """Ends a tuner's program without a word: its trials go, its last forecast stays."""
+        tuner.ended_at, tuner.is_killed = self._cluster.world.time, True
+        tuner.engine.close()
+        self._note_drivers()
 
 
 class JointSeedRun(SeedRun):

@@ -101,7 +101,10 @@ def _problems(experiment: SimulatedExperiment, run: SimulatedRun) -> list[str]:
             len(run.state.trials) == experiment.num_samples,
             f"{len(run.state.trials)} trials instead of {experiment.num_samples}",
         ),
-        (run.engine.worker_capacity.is_empty, "a trial still holds its worker"),
+        (
+            run.engine.worker_capacity._free == run.engine.worker_capacity.whole,
+            "a trial still holds its worker",
+        ),
         (not run.state.facts.warnings, run.state.facts.warnings),
     ]
     return [str(text) for is_true, text in facts if not is_true]

@@ -89,27 +89,23 @@ def backtest(
     summaries = (
         summary(variant.name, results[at * starts : (at + 1) * starts]) for at, variant in enumerate(variants)
     )
+    waits = recording.work.waits_s()
     return BacktestReport(
         trace=str(place),
         cluster=recording.cluster,
         since=recording.since,
         until=recording.until,
         tick_s=tick_s or tick_of(recording),
-        recorded=recorded_figures(recording),
+        recorded=RecordedFigures(
+            cost=recording.cost,
+            node_hours=recording.node_hours,
+            wait_p50_s=percentile(waits, 0.5),
+            wait_p95_s=percentile(waits, 0.95),
+            interruptions=recording.work.interruptions,
+            machines=recording.machines_bought,
+        ),
         variants=tuple(summaries),
         provenance=tuple(recording.provenance()),
-    )
-
-
-def recorded_figures(recording: Recording) -> RecordedFigures:
-    waits = recording.work.waits_s()
-    return RecordedFigures(
-        cost=recording.cost,
-        node_hours=recording.node_hours,
-        wait_p50_s=percentile(waits, 0.5),
-        wait_p95_s=percentile(waits, 0.95),
-        interruptions=recording.work.interruptions,
-        machines=recording.machines_bought,
     )
 
 

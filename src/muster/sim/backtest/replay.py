@@ -17,15 +17,7 @@ from msgspec.structs import replace
 
 from muster.autoscaler.monitor import TickInterval
 from muster.base.rng import Seed
-from muster.cluster.model import (
-    ClusterSpec,
-    Constraint,
-    Demand,
-    FailureKind,
-    Offer,
-    Strategy,
-    health_key,
-)
+from muster.cluster.model import ClusterSpec, Constraint, Demand, FailureKind, Offer, Strategy, health_key
 from muster.errors import StoreError
 from muster.sim.backtest.recording import ASSUMED_BOOT_S, ASSUMED_END_S, Recording, Timings
 from muster.sim.backtest.work import UNKNOWN_S, GangOfWork, Work

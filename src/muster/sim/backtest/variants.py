@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -20,6 +19,7 @@ from muster.errors import ConfigError
 from muster.providers.kind import load_config, load_spec
 from muster.sim.backtest.replay import Variant
 from muster.sim.joint.cloud import SpotSeries
+from muster.trials.metrics import is_number
 
 AS_RECORDED = "as recorded"
 MANY = 32  # machines of a pool whose series knows only "some" and "none"
@@ -40,11 +40,9 @@ class VariantOptions:
 
 def variants_of(recorded: Sequence[tuple[float, ClusterSpec]], options: VariantOptions) -> list[Variant]:
     """Returns the recorded configuration, then every combination; ConfigError for files that are wrong."""
-    table = (
-        None
-        if options.prices is None
-        else parse_prices(Document.text_of(options.prices), str(options.prices))
-    )
+    table = None
+    if options.prices is not None:
+        table = parse_prices(Document.text_of(options.prices), str(options.prices))
     spot = () if options.spot is None else read_spot(options.spot)
     own: Specs = tuple(recorded)
     found = [Variant(name=AS_RECORDED, specs=own)]
@@ -171,7 +169,7 @@ def read_spot(path: Path) -> tuple[SpotSeries, ...]:
 def _series(entry: object, where: str, file: str) -> SpotSeries:
     step_s = entry.get("step_s") if isinstance(entry, Mapping) else None
     runs = entry.get("runs") if isinstance(entry, Mapping) else None
-    if not isinstance(step_s, int | float) or not _is_number(step_s) or step_s <= 0:
+    if not is_number(step_s) or step_s <= 0:
         raise ConfigError("step_s is not a number of seconds", path=where, file=file, fix="write one above 0")
     if not isinstance(runs, list) or not runs or not all(map(_is_run, runs)):
         raise ConfigError(
@@ -186,10 +184,4 @@ def _series(entry: object, where: str, file: str) -> SpotSeries:
 
 
 def _is_run(run: object) -> bool:
-    return (
-        isinstance(run, list) and len(run) == 2 and all(map(_is_number, run)) and run[0] >= 0 and run[1] > 0
-    )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(run, list) and len(run) == 2 and all(map(is_number, run)) and run[0] >= 0 and run[1] > 0

@@ -15,10 +15,7 @@ from muster.base.resources import EMPTY
 from muster.base.rng import Seed
 from muster.cluster.controller import ClusterController, Ports
 from muster.cluster.cost import spend_so_far
-from muster.cluster.model import (
-    Instance,
-    NodeKind,
-)
+from muster.cluster.model import Instance, NodeKind
 from muster.cluster.plan import Plan
 from muster.cluster.ports import InstanceStore, Ledger, TickResult
 from muster.cluster.states import TERMINAL

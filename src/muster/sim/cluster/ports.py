@@ -6,13 +6,7 @@ from collections.abc import Callable, Sequence
 
 from muster.base.ids import CloudId, RequestId
 from muster.base.resources import Resources
-from muster.cluster.model import (
-    ClusterSpec,
-    DrainFailure,
-    InstallFailure,
-    NodeStatus,
-    ResizeFailure,
-)
+from muster.cluster.model import ClusterSpec, DrainFailure, InstallFailure, NodeStatus, ResizeFailure
 from muster.cluster.plan import Drain, Install, ResizeNode
 from muster.cluster.ports import Drainer, Installer
 from muster.sim.cluster.crash_points import CrashPoints, crash_point

@@ -30,15 +30,7 @@ from muster.cluster.plan import ScalingReport
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import CloudMachine
-from muster.sim.cluster.tasks import (
-    FOREVER,
-    GangListener,
-    GangWork,
-    SimNode,
-    Task,
-    TaskClass,
-    spots_for,
-)
+from muster.sim.cluster.tasks import FOREVER, GangListener, GangWork, SimNode, Task, TaskClass, spots_for
 from muster.sim.cluster.world import World
 
 Distortion = Callable[[RuntimeReport], RuntimeReport]
@@ -97,9 +89,7 @@ class SimRuntime:
     # -- work -------------------------------------------------------------------------------------
 
     def submit(self, like: TaskClass, count: int, duration_s: float) -> None:
-        for _ in range(count):
-            self._enqueue(self._new_task(like, duration_s))
-        self.schedule()
+        self.submit_all([(like, duration_s)] * count)
 
     def submit_all(self, works: Iterable[tuple[TaskClass, float]]) -> None:
         """Submits tasks, each with its duration, at one moment."""

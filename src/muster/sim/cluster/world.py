@@ -76,8 +76,6 @@ class MovableClock(Protocol):
 
     def advance(self, seconds: float) -> None: ...
 
-    def jump(self, seconds: float) -> None: ...
-
 
 class HasTurns:
     """HasTurns is a base of what happens in turns: each order and each event begins a new turn."""

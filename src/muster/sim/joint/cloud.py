@@ -172,10 +172,7 @@ class PoolCloud(SimCloud):
         if machine.exists:
             deadline = self._going[machine.cloud_id] + self._world.wall_shift
             self._notices[machine.cloud_id] = Notice(
-                cloud_id=machine.cloud_id,
-                kind=NoticeKind.INTERRUPTION,
-                deadline=deadline,
-                source="simulated",
+                cloud_id=machine.cloud_id, kind=NoticeKind.INTERRUPTION, deadline=deadline, source="simulated"
             )
 
 
@@ -184,18 +181,6 @@ def _pool_key(machine: CloudMachine) -> str:
     if offer is None or offer.market != SPOT:
         return ""
     return health_key(machine.node_type, offer.name)
-
-
-def assign_pools(
-    keys: Sequence[str], series: Sequence[SpotSeries], assignment: Seed, start: Seed
-) -> list[SpotPool]:
-    """Gives each pool a series, always the same for one `assignment`, and a start drawn from `start`."""
-    chosen, begun = assignment.derive("spot.assignment"), start.derive("spot.start")
-    pools = []
-    for key in keys:
-        one = chosen.choice(series)
-        pools.append(SpotPool(key, one, begun.uniform(0.0, one.length_s)))
-    return pools
 
 
 class ForecastBoard:

@@ -64,7 +64,6 @@ class JointTuner:
         self.run = self.run_class(experiment, store, self.engine)
         self._world, self._wakes_at = cluster.world, math.inf
         self.ended_at: float | None = None
-        self.is_killed = False
 
     @property
     def best(self) -> float:
@@ -153,12 +152,6 @@ class TunerGroup:
         for tuner in self.tuners:
             if tuner.ended_at is None and tuner.asked.publishes:
                 tuner.publish(self._cluster)
-
-    def kill(self, tuner: JointTuner) -> None:
-        """Ends a tuner's program without a word: its trials go, its last forecast stays."""
-        tuner.ended_at, tuner.is_killed = self._cluster.world.time, True
-        tuner.engine.close()
-        self._note_drivers()
 
     def _handle(self, tuner: JointTuner) -> None:
         tuner.step()

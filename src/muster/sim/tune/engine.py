@@ -61,10 +61,6 @@ class WorkerCapacity:
         """Returns the seconds of the whole capacity that trials have held so far."""
         return self._counted_s + self._share * (self._monotonic() - self._counted_at)
 
-    @property
-    def is_empty(self) -> bool:
-        return self._free == self.whole
-
     def needs(self, resources: PlacementGroupFactory) -> Resources:
         return self._size(resources)[0]
 
@@ -153,15 +149,17 @@ class SimulatedEngine(Engine):
         return not self._ready and self.timeline.is_empty
 
     def submit(self, command: EngineCommand) -> None:
+        process = self._processes.get(command.trial_id)
+        is_ready = process is not None and process.is_waiting and not process.is_lost
         match command:
             case ContinueTrial():
-                if (process := self._waiting(command.trial_id)) is not None:
+                if process is not None and is_ready:
                     self._continue(process)
             case StartTrial():
                 self._queue.append(command)
                 self._start_those_that_fit()
             case SaveTrial():
-                if (process := self._waiting(command.trial_id)) is not None:
+                if process is not None and is_ready:
                     self.timeline.plan(self._costs.save_s, process, lambda: self._saved(process))
             case StopTrial():
                 self._stop(command)
@@ -297,10 +295,6 @@ class SimulatedEngine(Engine):
     def _saved(self, process: SimulatedProcess) -> None:
         at, ref = self._clock.now(), self._checkpoint(process)
         self._ready.append(CheckpointSaved(trial_id=process.trial_id, at=at, checkpoint=ref))
-
-    def _waiting(self, trial_id: str) -> SimulatedProcess | None:
-        process = self._processes.get(trial_id)
-        return process if process is not None and process.is_waiting and not process.is_lost else None
 
     # Ending.
 

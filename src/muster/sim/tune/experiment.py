@@ -21,6 +21,7 @@ from muster.sim.tune.engine import SimulatedEngine
 from muster.sim.tune.trial import Costs, Curve, Report
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
+from muster.trials.metrics import is_number
 from muster.trials.model import CheckpointPolicy, FailurePolicy, Trial, TrialPolicies
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Plugins, SearchPlugin
@@ -192,7 +193,7 @@ class ImprovementHistory:
 
     def _note(self, trial: Trial, result: Mapping[str, Any]) -> None:
         value = result.get(self.metric)
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
+        if not is_number(value):
             return
         if self._sign * value > self._best:
             self._best = self._sign * value
@@ -237,7 +238,7 @@ class SimulatedRun:
         self.clock = self.engine.clock
         self.engine.timeline.wake_at = experiment.deadline_s
         self.history = ImprovementHistory(
-            experiment.metric, experiment.mode, elapsed_s=self.clock.monotonic, worker_s=self._worker_s
+            experiment.metric, experiment.mode, elapsed_s=self.clock.monotonic, worker_s=self.worker_s
         )
         self.template = experiment.template()
         self.state = self._make_state()
@@ -265,17 +266,13 @@ class SimulatedRun:
         )
         return ExperimentState(settings, plugins, capacity=self.engine.capacity())
 
-    def _worker_s(self) -> float:
-        return self.engine.worker_s(self.experiment.workers)
-
     @property
     def search(self) -> SearchPlugin:
         return self.state.plugins.search
 
-    @property
-    def worker_h(self) -> float:
-        """Returns the hours that trials have held workers, summed over workers."""
-        return self._worker_s() / 3600.0
+    def worker_s(self) -> float:
+        """Returns the seconds that trials have held workers, summed over workers."""
+        return self.engine.worker_s(self.experiment.workers)
 
     def run(self, most_steps: float = math.inf) -> SimulatedRun:
         """Runs to the end of the experiment, or `most_steps`."""
