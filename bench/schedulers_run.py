@@ -88,7 +88,7 @@ def run_candidate(problem_name: str, entry: Entry, seed: int, samples: int = SAM
         node_hours=tuple(one.worker_s / 3600.0 for one in found),
         values=tuple(problem.loss(one.config, float(one.iteration)) for one in found),
         end_h=simulated.clock.monotonic() / 3600.0,
-        used_node_h=simulated.worker_s() / 3600.0,
+        used_node_h=simulated.worker_h,
         results=simulated.history.results,
     )
 

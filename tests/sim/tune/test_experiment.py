@@ -34,7 +34,7 @@ def experiment(**more):
 def test_time_and_worker_hours_are_exact():
     life = experiment().run()
     assert life.clock.monotonic() == 2 * 5 * 60.0
-    assert life.worker_s() == pytest.approx(8 * 5 * 60.0)
+    assert life.worker_h == pytest.approx(8 * 5 / 60.0)
     assert life.history.results == 40
 
 

@@ -133,7 +133,7 @@ class Moody(ASHAScheduler):
 
 @pytest.mark.parametrize("kind", [Forgetful, Moody])
 def test_a_scheduler_that_does_not_come_back_as_it_was_is_found_out(kind):
-    asked = experiment(lambda: kind(max_t=9, reduction_factor=3), faults=None)
+    asked = experiment(lambda: kind(max_t=9, reduction_factor=3), faults=FaultPlan(FaultRates(), 0))
     count, found = crash.matrix(asked)
     assert count > 40
     assert len(found) > 5

@@ -274,6 +274,10 @@ class SimulatedRun:
         """Returns the seconds that trials have held workers, summed over workers."""
         return self.engine.worker_s(self.experiment.workers)
 
+    @property
+    def worker_h(self) -> float:
+        return self.worker_s() / 3600.0
+
     def run(self, most_steps: float = math.inf) -> SimulatedRun:
         """Runs to the end of the experiment, or `most_steps`."""
         idle = 0
