@@ -149,7 +149,7 @@ class EventQueue:
 
 
 class WorldQueue(EventQueue):
-    """A WorldQueue has its plans among the events of a world, beside those of everything else in it."""
+    """A WorldQueue has its plans among the events of a world, next to those of everything else in it."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

@@ -3,15 +3,15 @@
 A trial asks for room as a gang, as Ray Tune shows its trials to an autoscaler. Then its process runs at the
 speed of its node, and is lost with it. Called by TrialController; decides nothing.
 
-    StartTrial          the gang is placed        the process is up          a report is answered
-        |                        |                        |                          |
-    _request ---> waits ---> _place ---> starts ---> _started ---> iterates ---> _continue ---> iterates
-                                            |                         |              |
-    the node drains:                     leaves                 goes on until ... saves if it can, and leaves
-    its machine is gone (_freeze):       does nothing more      does nothing more
-    the node is dead (_lose):            exits                  exits, and what it did not save is repeated
-                                            |                         |
-    any exit: _give_room_back ---> _release ---> the gang is withdrawn, or its place kept for another trial
+    StartTrial             the gang is placed        the process is up            a report is answered
+        |                           |                        |                            |
+    _request ----> waits ----> _place ----> starts ----> _started ----> iterates ----> _continue ----> ...
+                                               |                           |
+    the node drains (_drain):               leaves at once             reports; _continue saves, and leaves
+    the machine is gone (_freeze):          does nothing more          does nothing more
+    the node is dead (_lose):               exits                      exits; unsaved work is repeated
+                                               |                           |
+    every exit: _give_room_back ----> _release withdraws the gang, or keeps its place for another trial
 """
 
 from __future__ import annotations
