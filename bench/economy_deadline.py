@@ -15,7 +15,7 @@ from statistics import median
 
 from bench import table
 from bench.economy_budget import quiet
-from bench.economy_scenario import PacedCurve, Scenario
+from bench.economy_scenario import PacedCurve, Scenario, assign_pools
 from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
 from muster.cluster.budget_policy import ForecastPolicy
@@ -31,8 +31,7 @@ from muster.cluster.model import (
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
-from muster.sim.joint.cloud import BootTime, assign_pools
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import BootTime, JointCluster
 from muster.sim.joint.run import JointRun
 from muster.sim.joint.tuner import JointExperiment, TunerGroup
 from muster.sim.tune.engine import Costs

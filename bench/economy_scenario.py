@@ -10,7 +10,7 @@ import csv
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -31,14 +31,13 @@ from muster.cluster.model import (
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
-from muster.sim.joint.cloud import BootTime, SpotModel, SpotSeries, assign_pools
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import BootTime, JointCluster, SpotModel, SpotPool, SpotSeries
 from muster.sim.joint.run import JointResult, JointRun
 from muster.sim.joint.tuner import JointExperiment
-from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS
+from muster.sim.tune.trial import Config, Curve, Metrics
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 from muster.tune.search.space import loguniform, uniform
@@ -47,6 +46,18 @@ DATA = Path(__file__).parent / "data" / "economy"
 HEAD = "m7i.xlarge"
 _PROBLEM = PROBLEMS["power_law"]
 _NORMAL = NormalDist()
+
+
+def assign_pools(
+    keys: Sequence[str], series: Sequence[SpotSeries], assignment: Seed, start: Seed
+) -> list[SpotPool]:
+    """Gives each pool a series, always the same for one `assignment`, and a start drawn from `start`."""
+    chosen, begun = assignment.derive("spot.assignment"), start.derive("spot.start")
+    pools = []
+    for key in keys:
+        one = chosen.choice(series)
+        pools.append(SpotPool(key, one, begun.uniform(0.0, one.length_s)))
+    return pools
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from bench.economy_budget import BudgetOutcome
+from bench.economy_scenario import assign_pools
 from tests.series import length
 
 from bench import economy_deadline
+from muster.base.rng import Seed
 from muster.cluster.budget import BudgetState
+from muster.sim.joint.cloud import SpotSeries
 
 
 @pytest.mark.slow
@@ -49,3 +54,12 @@ def test_a_deadline_that_nothing_could_meet_is_missed():
     problem = economy_deadline.DeadlineProblem.drawn(2)
     run = problem.ours(0.5 * problem.best_plan_s())
     assert run.tuners[0].run.state.ended_by == "deadline"
+
+
+def test_pools_get_the_same_series_for_every_start_which_begins_elsewhere():
+    series = [SpotSeries(1.0, ((number, 100),)) for number in range(5)]
+    keys = [f"type-{number} a/spot" for number in range(20)]
+    one, two = (assign_pools(keys, series, Seed(0), Seed(start)) for start in (1, 2))
+    assert [pool.series for pool in one] == [pool.series for pool in two]
+    assert [pool.start_s for pool in one] != [pool.start_s for pool in two]
+    assert len(Counter(pool.series for pool in one)) > 1

@@ -16,7 +16,7 @@ TASKS = {
         "cluster/rules/scale.py": "def scale_down(",
     },
     "how a trial's directory is named": {
-        "tune/search/trial_names.py": "def trial_dirname(",
+        "tune/search/paths.py": "def trial_dirname(",
         "tune/execution/paths.py": "trial_dirname(trial",
     },
     "add a provider": {

@@ -13,8 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from muster.session import get_checkpoint, get_context, report
 from muster.session import report as report_module_name
 from muster.session.checkpoint import as_fsspec
-from muster.session.context import TuneContext
-from muster.session.session import TrialStopped, current, install, uninstall
+from muster.session.session import TrialStopped, TuneContext, current, install, uninstall
 
 assert callable(report_module_name)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
+from tests.simulation.garbage import corrupt
 
 from muster.base.ids import CloudId, InstanceId, NodeId
 from muster.base.rng import Stream
@@ -143,7 +144,8 @@ class FaultyRuntime(SimRuntime):
         return replace(shown, cloud_id=other) if is_wrong else shown
 
     def _altered(self, report: RuntimeReport) -> RuntimeReport:
-        report = super()._altered(report)
+        if self._faults.hit("report_garbage"):
+            report = corrupt(report, self._faults.stream("report_garbage"))
         if self._world.time < self._whole_until or not self._faults.hit("report_partial"):
             return report
         self._whole_until = self._world.time + PARTIAL_APART_S
@@ -171,6 +173,13 @@ class FaultyCluster(SimulatedCluster):
         super().tick()
         self._note_clock()
 
+    def _forget_nodes(self) -> None:
+        """End every node; the runtime of the next head knows none of them."""
+        for node in self.runtime.live_nodes():
+            self.runtime.kill_node(node)
+        self.runtime.nodes.clear()
+        self.runtime.last_report = None
+
     def keep_copy(self) -> None:
         """Copies the ledger, as a monitor does after every tick."""
         if isinstance(self.store.inner, MemoryInstanceStore):
@@ -180,7 +189,7 @@ class FaultyCluster(SimulatedCluster):
         """Ends the head's machine and every node; a new head starts from the ledger as it was so long ago."""
         if not self.copies:
             return
-        self.runtime.forget_nodes()
+        self._forget_nodes()
         for machine in self.cloud.alive():
             if machine.kind is NodeKind.HEAD:
                 self.cloud.end(machine, "lost")
@@ -197,7 +206,7 @@ class FaultyCluster(SimulatedCluster):
 
     def replace_head(self, old_listed_s: float) -> None:
         """Ends the head's machine, which stays listed, and every node; a new head has the same ledger."""
-        self.runtime.forget_nodes()
+        self._forget_nodes()
         for machine in self.cloud.alive():
             if machine.kind is NodeKind.HEAD:
                 self.cloud.end(machine, "lost")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from muster.base.forecast import fault_of
-from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.trial import FunctionCurve
 from muster.trials.forecast import ForecastInput, forecast_of
 from muster.trials.template import Limits
 from muster.tune.schedulers import (

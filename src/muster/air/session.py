@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.session.context import TuneContext
 from muster.session.report import get_checkpoint, get_context, report
+from muster.session.session import TuneContext
 
 if TYPE_CHECKING:
 

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from muster.session.checkpoint import Checkpoint
-from muster.session.context import TuneContext
-from muster.session.report import (
-    get_checkpoint,
-    get_context,
-    get_preemption_info,
-    report,
-    should_checkpoint,
-)
-from muster.session.session import PreemptionInfo
+from muster.session.report import get_checkpoint, get_context, get_preemption_info, report, should_checkpoint
+from muster.session.session import PreemptionInfo, TuneContext
 
 __all__ = [
     "Checkpoint",

@@ -99,7 +99,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copies to `path` (default: a temporary directory, shared by concurrent callers) and returns it."""
         target = self._temporary_directory() if path is None else os.path.normpath(os.fspath(path))
-        with _only_one(f"{target}.lock"):
+        with only_one(f"{target}.lock", removes=True):
             if path is not None or not os.path.isdir(target):
                 self._fetch(target)
         return target
@@ -225,20 +225,21 @@ def _protocols(filesystem: Any) -> tuple[str, ...]:  # noqa: ANN401
 
 
 @contextlib.contextmanager
-def _only_one(lock_file: str) -> Iterator[None]:
-    """Lets one process at a time in, where the platform has file locks."""
+def only_one(lock_file: str, *, removes: bool = False) -> Iterator[None]:
+    """Lets one process at a time in, where the platform has file locks; may remove the file at the end."""
     try:
         import fcntl
     except ImportError:
         yield
         return
     with open(lock_file, "w", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        fcntl.flock(stream, fcntl.LOCK_EX)  # until the file is closed
         try:
             yield
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(lock_file)
+            if removes:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(lock_file)
 
 
 def as_fsspec(given: Any) -> Any:  # noqa: ANN401 - neither library has types
@@ -273,9 +274,7 @@ def _wrapped(given: Any) -> Any:  # noqa: ANN401
     from pyarrow.fs import LocalFileSystem  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     if isinstance(given, LocalFileSystem):
-        from fsspec.implementations.local import (
-            LocalFileSystem as Local,
-        )
+        from fsspec.implementations.local import LocalFileSystem as Local
 
         return Local()
     return _arrow_class()(given)

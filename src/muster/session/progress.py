@@ -133,9 +133,7 @@ def fill_result(
     """Adds the automatic keys to `result` itself, in Ray Tune's order and with its precedence."""
     if not _FILLED.isdisjoint(result):
         return _fill_around(result, stamp, who, now=now, checkpoint_name=checkpoint_name)
-    iteration, timestamp, this_iter_s, total_s, since_s, iterations, steps, steps_total, episodes_total = (
-        stamp
-    )
+    iteration, timestamp, step_s, total_s, since_s, iterations, steps, steps_total, episodes_total = stamp
     if who.from_function:
         result["timestamp"] = timestamp
         result["checkpoint_dir_name"] = checkpoint_name
@@ -149,7 +147,7 @@ def fill_result(
     result["date"] = who.date(now)
     if not who.from_function:
         result["timestamp"] = timestamp
-    result["time_this_iter_s"] = this_iter_s
+    result["time_this_iter_s"] = step_s
     result["time_total_s"] = total_s
     result["pid"] = who.pid
     result["hostname"] = who.hostname

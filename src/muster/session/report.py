@@ -9,8 +9,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.session.context import TuneContext
-from muster.session.session import current
+from muster.session.session import TuneContext, current
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint

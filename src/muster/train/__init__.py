@@ -14,11 +14,11 @@ from muster.errors import public
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint as Checkpoint
-    from muster.session.context import TuneContext as TrainContext
     from muster.session.report import get_checkpoint as get_checkpoint
     from muster.session.report import get_context as get_context
     from muster.session.report import get_preemption_info as get_preemption_info
     from muster.session.session import PreemptionInfo as PreemptionInfo
+    from muster.session.session import TuneContext as TrainContext
     from muster.tune.config import CheckpointConfig as CheckpointConfig
     from muster.tune.config import FailureConfig as FailureConfig
     from muster.tune.config import RunConfig as RunConfig
@@ -47,9 +47,7 @@ _RAYS_OWN = (
 
 
 def report(
-    metrics: Mapping[str, Any],
-    checkpoint: Checkpoint | None = None,
-    checkpoint_dir_name: str | None = None,
+    metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None, checkpoint_dir_name: str | None = None
 ) -> None:
     """Reports one result, as `tune.report` does; here the checkpoint may be given by place."""
     from muster.session.report import report as send
@@ -78,7 +76,7 @@ def __getattr__(name: str) -> object:
     if name in _RAYS_OWN:
         raise ImportError(_refusal(f"train.{name}"))
     if name == "TrainContext":
-        from muster.session.context import TuneContext
+        from muster.session.session import TuneContext
 
         return TuneContext
     return _load(name)

@@ -98,7 +98,9 @@ class TrialController:
                     later.append(command)
         later.extend(state.advance(self._clock.now(), admits=admits))
         self._buffer()
-        if later or self._flush_is_due():
+        count = len(self._buffered)
+        is_due = count > 0 and (count >= _MAX_BUFFERED or self._clock.monotonic() >= self._flush_at)
+        if later or is_due:
             self.flush()
             for command in later:
                 if self._files is not None and isinstance(command, StartTrial):
@@ -138,10 +140,6 @@ class TrialController:
             if not self._buffered:
                 self._flush_at = self._clock.monotonic() + self.batch_delay_s
             self._buffered.extend(facts)
-
-    def _flush_is_due(self) -> bool:
-        count = len(self._buffered)
-        return count > 0 and (count >= _MAX_BUFFERED or self._clock.monotonic() >= self._flush_at)
 
     def _poll_timeout(self, timeout_s: float) -> float:
         """Returns how long to wait for events: not beyond the moment when facts have to be written.

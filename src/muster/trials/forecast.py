@@ -11,7 +11,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
@@ -19,6 +18,7 @@ from muster.base.forecast import ComingWork, Forecast, RunningTrial
 from muster.base.ids import NodeId
 from muster.base.resources import Resources
 from muster.trials.experiment import ExperimentState
+from muster.trials.metrics import is_number
 from muster.trials.model import Trial
 from muster.trials.plugins import ITERATION, SECONDS, Milestone, RungToOpen
 from muster.trials.states import TrialState
@@ -78,7 +78,7 @@ class _Pace:
         made = cls()
         for trial in trials:
             steps, spent = trial.last_result.get(ITERATION), trial.last_result.get(SECONDS)
-            if _is_number(steps) and _is_number(spent) and steps > 0 and spent >= 0:
+            if is_number(steps) and is_number(spent) and steps > 0 and spent >= 0:
                 made.per_step[trial.trial_id] = spent / steps
         if made.per_step:
             made.usual = sum(made.per_step.values()) / len(made.per_step)
@@ -91,10 +91,6 @@ class _Pace:
             return time
         pace = self.per_step.get(trial_id, self.slowest if at_most else self.usual)
         return None if time_attr != ITERATION or pace is None else time * pace
-
-
-def _is_number(value: Any) -> TypeGuard[float]:  # noqa: ANN401 - of a user's result
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 class _Forecaster:
@@ -165,7 +161,7 @@ class _Forecaster:
         since_result = self._given.at - trial.last_result_time if trial.has_reported_at_least_once else 0.0
         saved = 0.0 if trial.newest is None else trial.newest.metrics.get(SECONDS, 0.0)
         trained = trial.last_result.get(SECONDS, 0.0)
-        both = _is_number(saved) and _is_number(trained)
+        both = is_number(saved) and is_number(trained)
         return max(0.0, since_result) + (max(0.0, trained - saved) if both else 0.0)
 
     def _rest_s(self, trial: Trial) -> float | None:
@@ -211,7 +207,7 @@ class _Forecaster:
         ends = [
             Milestone(float(trial.stopping_criterion[name]), 0.0, name)
             for name in (ITERATION, SECONDS)
-            if _is_number(trial.stopping_criterion.get(name))
+            if is_number(trial.stopping_criterion.get(name))
         ]
         ahead = [one for one in (*found, *ends) if one.time > _done(trial, one.time_attr)]
         return sorted(ahead, key=lambda one: (one.time, one.goes_on))
@@ -222,7 +218,7 @@ class _Forecaster:
         rungs: dict[int, list[tuple[float, str]]] = {}
         for trial in self._running:
             value = trial.last_result.get(metric) if metric else None
-            if _is_number(value):
+            if is_number(value):
                 passed = len(self._milestones(trial) or ())
                 score = value if mode == "max" else -value
                 rungs.setdefault(passed, []).append((score, trial.trial_id))
@@ -348,7 +344,7 @@ def _chooses_nodes(trial: Trial) -> bool:
 
 def _done(trial: Trial, time_attr: str) -> float:
     done = trial.last_result.get(time_attr, 0.0)
-    return float(done) if _is_number(done) else 0.0
+    return float(done) if is_number(done) else 0.0
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from muster.base.text import did_you_mean
 from muster.base.untrusted import describe
@@ -225,6 +225,11 @@ class Statistics:
 
 def _is_metric(name: object) -> bool:
     return name not in DEBUG_METRICS and not (type(name) is str and name.startswith("config/"))
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Returns whether a value is a finite int or float; a flag is not a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def number_of(value: Any) -> float | None:  # noqa: ANN401 - a user's

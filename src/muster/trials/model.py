@@ -17,7 +17,7 @@ from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, LiveState, Tri
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint, TrainingResult
-    from muster.session.context import TrialStorage
+    from muster.session.session import TrialStorage
 
 
 class ExperimentPlace(Protocol):
@@ -85,7 +85,7 @@ class TrialReading:
     @property
     def storage(self) -> TrialStorage:
         """The places of the trial's files, with the names of Ray's storage context."""
-        from muster.session.context import TrialStorage
+        from muster.session.session import TrialStorage
 
         remote = None if self.place is None else self.place.for_trials()
         return TrialStorage(self.local_path or "", remote, self.checkpoint_index)

@@ -6,10 +6,11 @@ Pure. Called by Lifecycle and ExperimentState with the times of events, so that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from muster.session.session import EMPTIED, PreemptionInfo
 from muster.trials.events import TrialFailure, TrialFailureKind
+from muster.trials.metrics import is_number
 from muster.trials.model import Trial
 
 AFTER_S = 2.0  # after the deadline a trial is moved: what it sent before the deadline has arrived by then
@@ -123,16 +124,12 @@ def rest_of(trial: Trial) -> float | None:
     last, criterion = trial.last_result, trial.stopping_criterion
     known: list[float] = []
     slowest_s = trial.metric_analysis.get("time_this_iter_s", {}).get("max")
-    if not _is_number(slowest_s):
+    if not is_number(slowest_s):
         return None
     most_s, total_s = criterion.get("time_total_s"), last.get("time_total_s")
-    if _is_number(most_s) and _is_number(total_s):
+    if is_number(most_s) and is_number(total_s):
         known.append(most_s - total_s + slowest_s)  # the step that reaches it ends after it
     most, done = criterion.get("training_iteration"), last.get("training_iteration")
-    if _is_number(most) and _is_number(done):
+    if is_number(most) and is_number(done):
         known.append((most - done) * slowest_s)
     return max(0.0, min(known)) if known else None
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

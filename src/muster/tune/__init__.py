@@ -12,12 +12,12 @@ from muster.base.lazy import lazy_names
 if TYPE_CHECKING:
     from muster.errors import TuneError as TuneError
     from muster.session.checkpoint import Checkpoint as Checkpoint
-    from muster.session.context import TuneContext as TuneContext
     from muster.session.report import get_checkpoint as get_checkpoint
     from muster.session.report import get_context as get_context
     from muster.session.report import get_preemption_info as get_preemption_info
     from muster.session.report import report as report
     from muster.session.report import should_checkpoint as should_checkpoint
+    from muster.session.session import TuneContext as TuneContext
     from muster.trials.placement_group import PlacementGroupFactory as PlacementGroupFactory
     from muster.tune.analysis import ExperimentAnalysis as ExperimentAnalysis
     from muster.tune.ask_tell import AskedTrial as AskedTrial
@@ -64,7 +64,7 @@ else:
         {
             "muster.errors": ["TuneError"],
             "muster.session.checkpoint": ["Checkpoint"],
-            "muster.session.context": ["TuneContext"],
+            "muster.session.session": ["TuneContext"],
             "muster.session.report": [
                 "get_checkpoint",
                 "get_context",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.session.context import TuneContext
 from muster.session.report import get_context
+from muster.session.session import TuneContext
 
 __all__ = ["TuneContext", "get_context"]

@@ -202,9 +202,15 @@ class TuneReporterBase(ProgressReporter):
         columns, most = TrialColumns(parameters, metrics), self._max_column_length
         titles = ("Trial name", "status", "loc", *parameters.values(), *metrics.values())
         words = ", ".join(f"{count} {status}" for status, count in left.items())
+        shown = []
+        for trial in rows:
+            name, status, *values = row_of(trial, columns, max_length=most)
+            place = trial.location  # of its process, while it has one
+            where = f"{place['node_ip']}:{place['pid']}" if "node_ip" in place and "pid" in place else ""
+            shown.append((name, status, where, *values))
         return TrialTable(
             tuple(shortened(title, most) for title in titles),
-            tuple(_with_location(trial, row_of(trial, columns, max_length=most)) for trial in rows),
+            tuple(shown),
             f"... {sum(left.values())} more trials not shown ({words})" if left else "",
         )
 
@@ -212,13 +218,6 @@ class TuneReporterBase(ProgressReporter):
         if self._parameter_columns:
             return list(self._parameter_columns)
         return list(self._searched or (sorted(trials[0].evaluated_params) if trials else ()))
-
-
-def _with_location(trial: Trial, row: tuple[str, ...]) -> tuple[str, ...]:
-    """Adds `address:pid` of a trial's process, while it has one, after its name and status."""
-    place = trial.location
-    location = f"{place['node_ip']}:{place['pid']}" if "node_ip" in place and "pid" in place else ""
-    return (*row[:2], location, *row[2:])
 
 
 @public

@@ -38,13 +38,16 @@ def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:  #
 
 def get_trainable(name: str) -> Any:  # noqa: ANN401
     """Returns the trainable of this name; TuneError when there is none."""
-    if name not in _trainables:
-        known = ", ".join(sorted(_trainables)) or "none"
+    return _registered(_trainables, name, "trainable", "register_trainable")
+
+
+def _registered(table: dict[str, Any], name: str, kind: str, register: str) -> Any:  # noqa: ANN401
+    if name not in table:
+        known = ", ".join(sorted(table)) or "none"
         raise TuneError(
-            f"Unknown trainable: {name}. Call tune.register_trainable({name!r}, ...) first. "
-            f"Registered: {known}"
+            f"Unknown {kind}: {name}. Call tune.{register}({name!r}, ...) first. Registered: {known}"
         )
-    return _trainables[name]
+    return table[name]
 
 
 def is_registered(name: str) -> bool:
@@ -61,12 +64,8 @@ def register_env(name: str, env_creator: Callable[..., Any]) -> None:
 
 def get_env(name: str) -> Callable[..., Any]:
     """Returns the environment of this name; TuneError when there is none."""
-    if name not in _environments:
-        known = ", ".join(sorted(_environments)) or "none"
-        raise TuneError(
-            f"Unknown environment: {name}. Call tune.register_env({name!r}, ...) first. Registered: {known}"
-        )
-    return _environments[name]
+    creator: Callable[..., Any] = _registered(_environments, name, "environment", "register_env")
+    return creator
 
 
 __all__ = [

@@ -174,11 +174,8 @@ def _check(arguments: Mapping[str, Any]) -> None:
 
 def _checkpoint_config(arguments: Mapping[str, Any]) -> CheckpointConfig:
     """Returns the config with the arguments of the old form added."""
-    config = (
-        copy(arguments["checkpoint_config"])
-        if arguments["checkpoint_config"] is not None
-        else CheckpointConfig()
-    )
+    given = arguments["checkpoint_config"]
+    config = CheckpointConfig() if given is None else copy(given)
     if not isinstance(config, CheckpointConfig):
         fault = ray_object_hint(config) or f"must be a CheckpointConfig, not a {type(config).__name__}"
         raise ValueError(f"tune.run(checkpoint_config=...): {fault}")

@@ -16,12 +16,11 @@ from muster.config.prices import parse_prices
 from muster.errors import ConfigError, StoreError
 from muster.sim.backtest.compare import backtest
 from muster.sim.backtest.recording import read_recording
-from muster.sim.backtest.replay import Replay, Variant
-from muster.sim.backtest.spot import PoolSeries, SpotPools, read_spot
-from muster.sim.backtest.variants import VariantOptions, only_market, variants_of, with_prices
+from muster.sim.backtest.replay import Replay, SpotPools, Variant
+from muster.sim.backtest.variants import VariantOptions, only_market, read_spot, variants_of, with_prices
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import RunOptions, catalogue_for
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import JointCluster, SpotSeries
 from muster.sim.joint.run import JointRun
 from muster.sim.joint.tuner import JointExperiment
 from muster.sim.tune.experiment import SimulatedExperiment
@@ -127,8 +126,8 @@ def test_spot_machines_are_taken_when_their_series_falls_and_refused_when_there_
         Offer(zone="a", market="spot", price_per_hour=0.1),
     )
     specs = ((recording.since, offered),)
-    never = PoolSeries(((0, 600.0),))
-    flaky = PoolSeries(((32, 900.0), (0, 300.0)))
+    never = SpotSeries(1.0, ((0, 600),))
+    flaky = SpotSeries(1.0, ((32, 900), (0, 300)))
     variants = [Variant(name="x", specs=specs, spot=(series,)) for series in (never, flaky)]
     none, some = (Replay(recording, each, 0, 20.0).run() for each in variants)
     assert none.interruptions == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from muster.base.resources import Resources
@@ -12,8 +10,7 @@ from muster.cluster.model import ClusterSpec, FailureKind, NodeType, Offer
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
-from muster.sim.joint.cloud import BootTime, SpotModel, SpotPool, SpotSeries, assign_pools
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import BootTime, JointCluster, SpotModel, SpotPool, SpotSeries
 
 SPOT = Offer(zone="a", market="spot", price_per_hour=0.3)
 ON_DEMAND = Offer(market="on-demand", price_per_hour=1.0)
@@ -72,15 +69,6 @@ def test_a_notice_is_shown_for_a_while_after_its_deadline():
     assert len(made.read_notices().notices) == 1
     world.advance(2000.0)
     assert made.read_notices().notices == ()
-
-
-def test_pools_get_the_same_series_for_every_start_which_begins_elsewhere():
-    series = [SpotSeries(1.0, ((number, 100),)) for number in range(5)]
-    keys = [f"type-{number} a/spot" for number in range(20)]
-    one, two = (assign_pools(keys, series, Seed(0), Seed(start)) for start in (1, 2))
-    assert [pool.series for pool in one] == [pool.series for pool in two]
-    assert [pool.start_s for pool in one] != [pool.start_s for pool in two]
-    assert len(Counter(pool.series for pool in one)) > 1
 
 
 def test_boots_are_lognormal_around_the_median_and_never_shorter_than_the_setup():

@@ -9,10 +9,10 @@ from muster.cluster.model import ClusterSpec, NodeType
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue, CloudMachine
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import JointCluster
 from muster.sim.joint.engine import JointEngine
-from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.engine import Costs
+from muster.sim.tune.trial import FunctionCurve
 from muster.trials.events import CapacityChanged, ContinueTrial, StartTrial, StopTrial
 from muster.trials.model import CheckpointRef
 from muster.trials.placement_group import PlacementGroupFactory

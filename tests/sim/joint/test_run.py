@@ -16,8 +16,7 @@ from muster.cluster.model import ClusterSpec, LaunchLimits, NodeType, Objective,
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions, head_type
-from muster.sim.joint.cloud import SpotModel, SpotPool, SpotSeries
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import JointCluster, SpotModel, SpotPool, SpotSeries
 from muster.sim.joint.run import JointRun, StuckWorld
 from muster.sim.joint.tuner import JointExperiment
 from muster.sim.tune.engine import Costs

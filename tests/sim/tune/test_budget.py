@@ -13,9 +13,9 @@ from tests.support.memory_trial_store import MemoryTrialStore
 
 from muster.base.rng import Seed
 from muster.sim.tune.candidates import SCHEDULERS
-from muster.sim.tune.curve import Curve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.trial import Curve
 from muster.trials.spend import HOUR_S, UNSEEN_S, total_cost
 from muster.trials.template import SUSPEND_GRACE_S, Limits
 from muster.tune.execution.between_steps import ExperimentSaver

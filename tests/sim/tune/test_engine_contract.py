@@ -13,9 +13,8 @@ from tests.contracts.engine_contract.resume import ResumePromises
 from tests.support.trainables import Point
 
 from muster.base.clock import ManualClock
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import Curve, FunctionCurve
 from muster.sim.tune.engine import SimulatedEngine
+from muster.sim.tune.trial import Costs, Curve, FunctionCurve
 from muster.trials.events import TrialStarted
 
 

@@ -9,9 +9,8 @@ from tests.support.memory_trial_store import MemoryTrialStore
 
 from muster.base.clock import ManualClock
 from muster.errors import StoreError
-from muster.sim.tune.curve import FunctionCurve
-from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment
-from muster.sim.tune.history import best_at
+from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment, best_at
+from muster.sim.tune.trial import FunctionCurve
 from muster.trials.controller import TrialController
 from muster.tune.execution.between_steps import ExperimentSaver
 from muster.tune.schedulers import ASHAScheduler

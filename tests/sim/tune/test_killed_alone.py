@@ -9,9 +9,9 @@ from tests.series import length, step
 from tests.simulation.tune import crash_matrix as crash
 from tests.support.memory_trial_store import MemoryTrialStore
 
-from muster.sim.tune.curve import Curve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.trial import Curve
 from muster.trials.controller import TrialController
 from muster.trials.model import CheckpointPolicy
 from muster.tune.execution.between_steps import ExperimentSaver

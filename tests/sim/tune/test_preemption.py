@@ -7,13 +7,11 @@ from collections import Counter
 import pytest
 from tests.series import length
 from tests.simulation.tune.chaos import RandomCurve
+from tests.simulation.tune.faults import FaultPlan, FaultRates, FaultyCosts, FaultyExperiment
 from tests.support.memory_trial_store import MemoryTrialStore
 
 from muster.session.session import PreemptionInfo
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import FunctionCurve
-from muster.sim.tune.experiment import SimulatedExperiment
-from muster.sim.tune.faults import FaultPlan, FaultRates
+from muster.sim.tune.trial import FunctionCurve
 from muster.trials.events import CheckpointSaved, StartTrial, TrialMoved, TrialNoticed, TrialReported
 from muster.trials.model import CheckpointPolicy
 from muster.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, HyperBandScheduler
@@ -77,13 +75,15 @@ def experiment(seed, **changes):
         "make_scheduler": lambda: SCHEDULERS[seed % 3](max_t=9) if seed % 3 else FIFOScheduler(),
         "max_t": 9,
         "checkpoint_policy": CheckpointPolicy(frequency=(0, 3)[seed % 5 == 0], num_to_keep=1),
-        "costs": Costs(start_s=3.0, restore_s=2.0, save_s=SAVE_S, stop_s=1.0, is_function=seed % 4 == 0),
+        "costs": FaultyCosts(
+            start_s=3.0, restore_s=2.0, save_s=SAVE_S, stop_s=1.0, is_function=seed % 4 == 0
+        ),
         "faults": FaultPlan(
             FaultRates(notices_per_h=20.0, longest_lead_s=150.0, cancelled_notices=0.2, stragglers=0.2), seed
         ),
         "seed": seed,
     }
-    return SimulatedExperiment(**{**given, **changes})
+    return FaultyExperiment(**{**given, **changes})
 
 
 @pytest.mark.slow
@@ -112,8 +112,8 @@ def one_trial(script, *, steps=6, seconds=60.0, **costs):
         curve=curve,
         num_samples=1,
         max_t=steps,
-        faults=None,
-        costs=Costs(**{"save_s": SAVE_S, **costs}),
+        faults=FaultPlan(FaultRates(), 0),
+        costs=FaultyCosts(**{"save_s": SAVE_S, **costs}),
         checkpoint_policy=CheckpointPolicy(),
         make_scheduler=FIFOScheduler,
     )

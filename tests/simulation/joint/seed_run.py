@@ -20,6 +20,7 @@ from tests.simulation.cluster import FaultyCluster
 from tests.simulation.options import draw_options
 from tests.simulation.run import SHAPES, Report, SeedRun, TraceListener
 from tests.simulation.tune.chaos import random_experiment
+from tests.simulation.tune.faults import FaultyEngine, FaultyRun
 
 from muster.base.rng import Seed, Stream
 from muster.cluster.budget_policy import Budget, Consolidation, ForecastPolicy
@@ -28,12 +29,12 @@ from muster.cluster.plan import Reason, Verdict
 from muster.cluster.states import InstanceState
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import RunOptions
-from muster.sim.joint.cloud import SpotModel, SpotPool, SpotSeries
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import JointCluster, SpotModel, SpotPool, SpotSeries
+from muster.sim.joint.engine import JointEngine
 from muster.sim.joint.tuner import JointExperiment, JointTuner, TunerGroup
 from muster.sim.tune.candidates import SCHEDULERS
-from muster.sim.tune.curve import as_curve
 from muster.sim.tune.experiment import NullTrialStore
+from muster.sim.tune.trial import as_curve
 from muster.trials.events import Fact, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import Limits
@@ -123,6 +124,30 @@ class JointSeedCluster(FaultyCluster, JointCluster):
     """The cluster of tuners, with everything that seeds can break."""
 
 
+class FaultyJointEngine(FaultyEngine, JointEngine):
+    """The engine of a joint world, with the faults of trials as well."""
+
+
+class FaultyTuner(JointTuner):
+    """A tuner whose trials have faults."""
+
+    engine_class = FaultyJointEngine
+    run_class = FaultyRun
+    is_killed = False
+
+
+class FaultyGroup(TunerGroup):
+    """Tuners whose trials have faults."""
+
+    tuner_class = FaultyTuner
+
+    def kill(self, tuner: FaultyTuner) -> None:
+        """Ends a tuner's program without a word: its trials go, its last forecast stays."""
+        tuner.ended_at, tuner.is_killed = self._cluster.world.time, True
+        tuner.engine.close()
+        self._note_drivers()
+
+
 class JointSeedRun(SeedRun):
     """A JointSeedRun is one seed with tuners in its world."""
 
@@ -135,7 +160,7 @@ class JointSeedRun(SeedRun):
         _add_rates(self.seed, self.faults)
         self.stores: list[RecordingStore] = []
         speeds = {known.name: known.speed for known in self.options.spec.node_types}
-        self.group = TunerGroup(self.cluster, speed_of=speeds.__getitem__, new_store=self._new_store)
+        self.group = FaultyGroup(self.cluster, speed_of=speeds.__getitem__, new_store=self._new_store)
         self._kinds: dict[str, str] = {}  # experiment -> its scheduler
         self._to_begin = 0
         self.cluster.cloud.model = SpotModel(taken_within_s=60.0, notice_s=40.0, noticed_share=0.7)

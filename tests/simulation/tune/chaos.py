@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tests.simulation.tune.faults import FaultPlan, FaultRates, FaultyCosts, FaultyExperiment
+
 from muster.base.rng import Seed, Stream
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
-from muster.sim.tune.faults import FaultPlan, FaultRates
+from muster.sim.tune.trial import Config, Costs, Curve, Metrics
 from muster.trials.model import CheckpointPolicy
 
 MOST_S = 60.0  # an iteration, at the usual pace
@@ -50,7 +50,7 @@ def random_experiment(scheduler: str, seed: int) -> SimulatedExperiment:
     early = stream.choice([0.0, 0.0, 0.3, 1.0])
     limited = stream.random() < 0.3
     curve = RandomCurve(early=early, max_t=max_t, is_uniform=stream.random() < 0.5)
-    return SimulatedExperiment(
+    return FaultyExperiment(
         curve=curve,
         space=space,
         metric="loss",
@@ -101,7 +101,10 @@ def _problems(experiment: SimulatedExperiment, run: SimulatedRun) -> list[str]:
             len(run.state.trials) == experiment.num_samples,
             f"{len(run.state.trials)} trials instead of {experiment.num_samples}",
         ),
-        (run.engine.worker_capacity.is_empty, "a trial still holds its worker"),
+        (
+            run.engine.worker_capacity._free == run.engine.worker_capacity.whole,
+            "a trial still holds its worker",
+        ),
         (not run.state.facts.warnings, run.state.facts.warnings),
     ]
     return [str(text) for is_true, text in facts if not is_true]
@@ -117,8 +120,8 @@ def _policy(stream: Stream) -> CheckpointPolicy:
 
 def _costs(stream: Stream, *, is_function: bool) -> Costs:
     if stream.random() < 0.3:
-        return Costs(is_function=is_function)
-    return Costs(
+        return FaultyCosts(is_function=is_function)
+    return FaultyCosts(
         start_s=stream.uniform(0.0, 20.0),
         reuse_s=stream.uniform(0.0, 1.0),
         restore_s=stream.uniform(0.0, 5.0),

@@ -8,12 +8,10 @@ from __future__ import annotations
 import pytest
 from tests.series import step
 from tests.simulation.tune import crash_matrix as crash
+from tests.simulation.tune.faults import FaultPlan, FaultRates, FaultyCosts, FaultyExperiment
 
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled, make_searcher
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import FunctionCurve
-from muster.sim.tune.experiment import SimulatedExperiment
-from muster.sim.tune.faults import FaultPlan, FaultRates
+from muster.sim.tune.trial import FunctionCurve
 from muster.trials.model import CheckpointPolicy
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import uniform
@@ -42,12 +40,12 @@ def experiment(make_scheduler, searcher="random", **more):
         "max_concurrent": 0 if is_random else 4,
         "max_t": 9,
         "max_failures": 2,
-        "costs": Costs(start_s=5.0, save_s=2.0, restore_s=1.0),
+        "costs": FaultyCosts(start_s=5.0, save_s=2.0, restore_s=1.0),
         "faults": FaultPlan(FaultRates(crashes_per_h=2.0, losses_per_h=1.0, odd_reports=0.1), 7),
         "checkpoint_policy": CheckpointPolicy(frequency=2, num_to_keep=3),
         "ahead": 4 if is_random else None,
     }
-    return SimulatedExperiment(**{**asked, **more})
+    return FaultyExperiment(**{**asked, **more})
 
 
 def cell(name, searcher):
@@ -92,7 +90,7 @@ def test_machines_that_will_be_taken_are_restored_as_exactly(name, is_function):
     rates = FaultRates(crashes_per_h=1.0, notices_per_h=15.0, longest_lead_s=240.0, cancelled_notices=0.2)
     asked = experiment(
         lambda: SCHEDULERS[name].make(TERMS),
-        costs=Costs(start_s=5.0, save_s=20.0, restore_s=1.0, stop_s=3.0, is_function=is_function),
+        costs=FaultyCosts(start_s=5.0, save_s=20.0, restore_s=1.0, stop_s=3.0, is_function=is_function),
         faults=FaultPlan(rates, 7),
         max_failures=9,
     )
@@ -135,7 +133,7 @@ class Moody(ASHAScheduler):
 
 @pytest.mark.parametrize("kind", [Forgetful, Moody])
 def test_a_scheduler_that_does_not_come_back_as_it_was_is_found_out(kind):
-    asked = experiment(lambda: kind(max_t=9, reduction_factor=3), faults=None)
+    asked = experiment(lambda: kind(max_t=9, reduction_factor=3), faults=FaultPlan(FaultRates(), 0))
     count, found = crash.matrix(asked)
     assert count > 40
     assert len(found) > 5

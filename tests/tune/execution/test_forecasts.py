@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from muster.base.resources import Resources
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import Curve
 from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.trial import Costs, Curve
 from muster.trials.forecast import forecast_of
 from muster.trials.template import Limits
 from muster.tune.execution.forecasts import PERIOD_S, ForecastPublisher, input_of

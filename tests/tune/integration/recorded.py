@@ -7,8 +7,7 @@ import shutil
 from contextlib import contextmanager
 
 from muster.session.checkpoint import Checkpoint
-from muster.session.context import TuneContext
-from muster.session.session import install, uninstall
+from muster.session.session import TuneContext, install, uninstall
 
 
 class Recorded:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import CallbackList
-from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
+from muster.tune.logger.logger import attach_loggers, default_callbacks
 
 
 def make_trial(name="t1", config=None, **more):

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from muster.tune.logger.files.csv_rows import step_of
 from muster.tune.logger.files.json_rows import is_number, plain
-from muster.tune.logger.tracker import require, step_of
+from muster.tune.logger.tracker import require
 
 
 class Text(str):

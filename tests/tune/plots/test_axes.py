@@ -1,11 +1,22 @@
-"""Axes: kinds, positions, ticks."""
+"""Axes: kinds, positions, ticks, short texts."""
 
 from __future__ import annotations
+
+import doctest
 
 import numpy as np
 import pytest
 
-from muster.tune.plots.axes import MISSING, looks_logarithmic, metric_axis, metric_range, parameter_axis
+from muster.tune.plots import axes
+from muster.tune.plots.axes import (
+    MISSING,
+    looks_logarithmic,
+    metric_axis,
+    metric_range,
+    parameter_axis,
+    short_number,
+    value_text,
+)
 
 ABSENT = object()
 
@@ -98,3 +109,22 @@ def test_a_metric_without_a_finite_value_has_an_empty_axis():
 
 def test_a_single_value_lies_in_the_middle():
     assert metric_axis("loss", np.array([3.0]), "min").positions.tolist() == [0.5]
+
+
+def test_the_examples_of_the_module_do_what_they_say():
+    found = doctest.testmod(axes)
+    assert (found.failed, found.attempted) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (-3.0, "-3"), (123456.0, "1.23e5"), (0.1 + 0.2, "0.3"), (1e-12, "1e-12")]
+)
+def test_numbers_are_as_short_as_they_can_be(value, text):
+    assert short_number(value) == text
+
+
+def test_values_are_shown_on_one_line_without_addresses():
+    assert value_text([1, "a"]) == "[1, 'a']"
+    assert value_text(object()) == "<object object>"
+    assert value_text(len) == "len"
+    assert value_text(0.1 + 0.2) == "0.3"

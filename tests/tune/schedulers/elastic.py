@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tests.simulation.tune.faults import FaultPlan, FaultRates, FaultyExperiment
+
 from muster.base.resources import Resources
-from muster.sim.tune.costs import Costs
 from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
-from muster.sim.tune.faults import FaultPlan, FaultRates
+from muster.sim.tune.trial import Costs
 from muster.trials.placement_group import PlacementGroupFactory as Pgf
 from muster.tune.schedulers import (
     ASHAScheduler,
@@ -73,7 +74,7 @@ def elastic(seed: int, base: str, *, faults: FaultRates | None = None) -> Simula
     ]
     allocate = draw.choice(functions)
     plan = faults or FaultRates(lost_saves=0.3 if base in ("fifo", "asha") else 0.0, stragglers=0.3)
-    return SimulatedExperiment(
+    return FaultyExperiment(
         curve=lambda config, t: {"score": round(config["x"], 1) - 1.0 / t},
         space={"x": uniform(0.0, 1.0)},
         metric="score",

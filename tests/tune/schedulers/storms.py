@@ -6,16 +6,17 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from muster.sim.tune.costs import Costs
+from tests.simulation.tune.faults import FaultPlan, FaultRates, FaultyExperiment
+
 from muster.sim.tune.experiment import SimulatedExperiment
-from muster.sim.tune.faults import FaultPlan, FaultRates
+from muster.sim.tune.trial import Costs
 from muster.tune.search.space import uniform
 
 
 def storm(make: Callable[[], Any], seed: int, most_trials: int = 10) -> SimulatedExperiment:
     """Failures, NaN, lost checkpoints, slow saves, few workers, a searcher that holds back: each or none."""
     draw = random.Random(seed)
-    return SimulatedExperiment(
+    return FaultyExperiment(
         curve=lambda config, t: {"score": round(config["x"], 1) - 1.0 / t},  # ties happen
         space={"x": uniform(0.0, 1.0)},
         metric="score",

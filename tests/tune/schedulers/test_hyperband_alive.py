@@ -5,8 +5,8 @@ from tests.series import length
 from tests.simulation.tune.crash_matrix import matrix, recorded, resumed_runs
 from tests.tune.schedulers.storms import storm
 
-from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.trial import FunctionCurve
 from muster.tune.schedulers import HyperBandForBOHB, HyperBandScheduler
 from muster.tune.search.space import grid_search
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.series import length
 from tests.simulation.tune.crash_matrix import matrix, recorded, resumed_runs
+from tests.simulation.tune.faults import FaultRates
 from tests.tune.schedulers.elastic import BASES, JUMPS, Watched, elastic
-
-from muster.sim.tune.faults import FaultRates
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,10 @@ pytest.importorskip(
 )
 
 from tests.simulation.tune import crash_matrix
+from tests.simulation.tune.faults import FaultPlan, FaultRates, FaultyExperiment
 
 from muster import tune
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import FunctionCurve
-from muster.sim.tune.experiment import SimulatedExperiment
-from muster.sim.tune.faults import FaultPlan, FaultRates
+from muster.sim.tune.trial import Costs, FunctionCurve
 from muster.tune.schedulers import HyperBandForBOHB
 from muster.tune.search import ConcurrencyLimiter
 from muster.tune.search.bohb import TuneBOHB
@@ -95,7 +93,7 @@ def simulated(made=None, **more):
         "max_t": 9,
         "costs": Costs(start_s=5.0, save_s=2.0, restore_s=1.0),
     }
-    return SimulatedExperiment(**{**asked, **more})
+    return FaultyExperiment(**{**asked, **more})
 
 
 def test_in_virtual_time_the_model_learns_and_its_suggestions_get_better():

@@ -17,11 +17,10 @@ from msgspec.structs import replace
 
 from muster.errors import ConfigError
 from muster.sim.tune.candidates import CandidateSettings, NotInstalled, make_searcher
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import Curve
 from muster.sim.tune.experiment import ONE_CPU, SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS, Problem
 from muster.sim.tune.trace import RecordedConfigs, RecordedCurve, read_trace
+from muster.sim.tune.trial import Costs, Curve
 from muster.sim.tune.what_if import SchedulerResult, run_scheduler, scheduler_maker
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate

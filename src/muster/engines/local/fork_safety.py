@@ -56,16 +56,12 @@ def _library_of(thread_id: str) -> str:
     """Returns the library in whose code a thread waits: the first on its stack that is not a runtime's."""
     maps = [line.split(None, 5) for line in _text("/proc/self/maps").splitlines()]
     code = [(*line[0].split("-"), line[5]) for line in maps if "x" in line[1] and len(line) > 5]
-    places = [(_hex(start), _hex(end), os.path.basename(path)) for start, end, path in code]
+    places = [(int(start, 16), int(end, 16), os.path.basename(path)) for start, end, path in code]
     with open("/proc/self/mem", "rb", buffering=0) as memory:
-        memory.seek(_hex(_text(f"{_THREADS}/{thread_id}/syscall").split()[-2]))
+        memory.seek(int(_text(f"{_THREADS}/{thread_id}/syscall").split()[-2], 16))
         words = memoryview(memory.read(_STACK_BYTES)).cast("Q")
     names = (name for word in words for start, end, name in places if start <= word < end)
     return next((name for name in names if not name.startswith(_RUNTIMES)), "")
-
-
-def _hex(text: str) -> int:
-    return int(text, 16)
 
 
 def _text(path: str) -> str:

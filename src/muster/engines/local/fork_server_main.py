@@ -168,7 +168,9 @@ class ForkServer:
         if kind == FrameKind.FORK:
             self._make_children(unpack(payload))
         elif kind == FrameKind.KILL:
-            self._kill(*unpack(payload))
+            token, number, whole_group = unpack(payload)
+            for pid in [pid for pid, known in self._children.items() if known == token]:
+                _signal(pid, number, whole_group=whole_group)
         elif kind == FrameKind.TRAINABLE:
             self._boot_frames.append(frame(kind, payload))
             self._trainables.put(*unpack(payload))
@@ -317,11 +319,6 @@ class ForkServer:
         )
         self._popen[made.pid] = made
         return made.pid
-
-    def _kill(self, token: int, number: int, whole_group: bool) -> None:
-        for pid, known in self._children.items():
-            if known == token:
-                _signal(pid, number, whole_group=whole_group)
 
     def _reap(self) -> None:
         """Reports ended children to the driver, and ends what they have left behind."""

@@ -41,9 +41,7 @@ class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
 
     max_idle: int = 64  # processes kept for reuse
     spares: int = 2  # processes made ahead of need
-    quiet: bool = (
-        False  # drops the output of trials without log_to_file, which otherwise goes where the driver's goes
-    )
+    quiet: bool = False  # drops the output of trials without log_to_file; else it goes to the driver's
     env: Mapping[str, str] = {}  # added to the environment of trials; of OMP_NUM_THREADS see `_env_of`
     storage: bytes | None = None  # of remote results, for `get_context().get_storage()`
     price_per_hour: float | None = None  # $ of this whole machine; None: not known
@@ -116,7 +114,9 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         gpu_ids = run.grant.gpu_ids if run.grant is not None else ()
         worker = idle
         if worker is None:
-            self._clear_gpus(gpu_ids)
+            # Idle processes may hold memory of GPUs that this trial is about to use.
+            for other in [d for d in self.idle if d.key and not set(gpu_ids).isdisjoint(d.key[2])]:
+                self._retire(other)
             # The oldest: a younger one may not have been forked yet.
             worker = self._spares.pop(0) if self._spares else self._spawn(1)[0]
             self._spinner.skip_next()  # it has to wake up first
@@ -157,11 +157,6 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         if self._by_end_fd.pop(worker.end_fd, None) is not None:
             self._poller.forget(worker.end_fd)
             worker.close_end_fd()
-
-    def _clear_gpus(self, gpu_ids: Sequence[str]) -> None:
-        """Ends idle processes that may hold memory of GPUs which another trial is about to use."""
-        for worker in [d for d in self.idle if d.key is not None and not set(gpu_ids).isdisjoint(d.key[2])]:
-            self._retire(worker)
 
     def _retire(self, worker: WorkerHandle) -> None:
         for group in (self._spares, self.idle):
@@ -284,8 +279,9 @@ class WorkerPool(ProcessPool[WorkerHandle]):
                 self._read_fork_server(self._fork_server)
             elif fd in self._by_end_fd:
                 self._on_ended(self._by_end_fd[fd])
-            else:
-                self._flush(fd)
+            elif (worker := self._by_write_fd.get(fd)) is not None and worker.flush():
+                del self._by_write_fd[fd]
+                self._poller.forget(fd)
 
     def _read(self, worker: WorkerHandle) -> None:
         frames = worker.read()
@@ -306,12 +302,6 @@ class WorkerPool(ProcessPool[WorkerHandle]):
     def _stop_reading(self, worker: WorkerHandle) -> None:
         if self._by_read_fd.pop(worker.read_fd, None) is not None:
             self._poller.forget(worker.read_fd)
-
-    def _flush(self, fd: int) -> None:
-        worker = self._by_write_fd.get(fd)
-        if worker is not None and worker.flush():
-            del self._by_write_fd[fd]
-            self._poller.forget(fd)
 
     def _poll_fork_server_writes(self) -> None:
         fork_server = self._fork_server

@@ -309,10 +309,12 @@ class ActorPool(ProcessPool[ActorHandle]):
     def _on_outcome(self, placement: ActorPlacement, number: int, outcome: BaseException | None) -> None:
         if placement.number != number or placement.is_over or self.placements.get(number) is not placement:
             return
-        worker = placement.worker
+        worker, now = placement.worker, self._clock.monotonic()
         is_actor_unavailable = outcome is None or failures.is_actor_unavailable(outcome)
-        if worker is not None and is_actor_unavailable and not self._is_overdue(worker):
-            placement.ask_at = self._clock.monotonic() + _ASK_EVERY_S
+        hung_up_at = None if worker is None else worker.hung_up_at
+        is_overdue = hung_up_at is not None and now >= hung_up_at + _OUTCOME_TIMEOUT_S
+        if worker is not None and is_actor_unavailable and not is_overdue:
+            placement.ask_at = now + _ASK_EVERY_S
             self._owner.wake_at(placement.ask_at)
             return
         placement.outcome, placement.is_over = outcome, True
@@ -325,10 +327,6 @@ class ActorPool(ProcessPool[ActorHandle]):
             placement.hang_up_at = self._clock.monotonic() + _LAST_FRAMES_S
             self._owner.wake_at(placement.hang_up_at)
         self._drop_if_explained(worker)
-
-    def _is_overdue(self, worker: ActorHandle) -> bool:
-        since = worker.hung_up_at
-        return since is not None and self._clock.monotonic() >= since + _OUTCOME_TIMEOUT_S
 
     def _drop(self, worker: ActorHandle, failure: TrialFailure | None) -> None:
         if self.placements.get(worker.token) is not worker.placement:

@@ -65,14 +65,6 @@ def archive() -> bytes:
     return made.getvalue()
 
 
-def uploading_class(ray: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - a module; Ray's classes
-    """Returns a class for `remote` that brings the package along, and what its constructor is given."""
-    data = archive()
-    name = f"{muster.__version__}-{hashlib.sha256(data).hexdigest()[:16]}"
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    return ray.remote(max_restarts=0, max_task_retries=0)(UploadingActor), (name, ray.put(data))
-
-
 class UploadingActor:
     """An UploadingActor, pickled by value, unpacks the package, then serves as a TrialActor."""
 
@@ -91,9 +83,7 @@ class UploadingActor:
             try:
                 os.rename(partial, folder)
             except OSError:
-                folder = (
-                    partial  # another actor was faster, or another user has that name: this copy is as good
-                )
+                folder = partial  # another actor was faster, or another user has that name
         found = os.lstat(folder)  # a link would lead to whatever its owner likes
         if found.st_uid != os.getuid() or found.st_mode & 0o170077 != 0o40000:
             raise RuntimeError(f"{folder} is no directory that only this user can write to: remove it")
@@ -339,7 +329,11 @@ class ActorSetup:
     def _upload_package(self, why: str) -> None:
         _log.info("muster is sent to the nodes: %s", why)
         self._uploads_package = True
-        self._pool.ray.actor_class, self._pool.ray.constructor = uploading_class(self._ray)
+        ray, data = self._ray, archive()
+        name = f"{muster.__version__}-{hashlib.sha256(data).hexdigest()[:16]}"
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        self._pool.ray.actor_class = ray.remote(max_restarts=0, max_task_retries=0)(UploadingActor)
+        self._pool.ray.constructor = (name, ray.put(data))
 
     def use_relay(self, why: str) -> None:
         """Makes actors connect through the relay from now on."""

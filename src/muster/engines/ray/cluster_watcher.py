@@ -57,11 +57,6 @@ class ClusterView(NamedTuple):
         return price * share_of_bundles(bundles, Resources.of(total))
 
 
-def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
-    """Returns what each living node has, without Ray's own markers."""
-    return list(totals_of(ray).values())
-
-
 def totals_of(ray: Any) -> dict[str, dict[str, float]]:  # noqa: ANN401 - a module
     """Returns what each living node has by its hex id, without Ray's own markers."""
     return {
@@ -162,7 +157,7 @@ class ClusterProbe:
                 _log.debug("the cluster could not be read from its head: %s", error)
                 if "No module named" in str(error):
                     self._task = None
-        return ClusterView(nodes_of(self._ray), has_autoscaler=True)
+        return ClusterView(list(totals_of(self._ray).values()), has_autoscaler=True)
 
 
 def _read_on_head(now: float) -> tuple[Any, ...]:

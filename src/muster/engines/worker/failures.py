@@ -38,14 +38,12 @@ class ExitReader:
         if not os.WIFSIGNALED(status):
             return exit_code_failure(os.waitstatus_to_exitcode(status))
         number = os.WTERMSIG(status)
-        if number == signal.SIGKILL and self._memory_ran_out():
-            message = "the kernel killed the process because memory ran out"
-            return TrialFailure(kind=Kind.OUT_OF_MEMORY, message=message)
+        if number == signal.SIGKILL:
+            before, self._seen = self._seen, self._oom_kills()
+            if self._seen > before:
+                message = "the kernel killed the process because memory ran out"
+                return TrialFailure(kind=Kind.OUT_OF_MEMORY, message=message)
         return signal_failure(number)
-
-    def _memory_ran_out(self) -> bool:
-        before, self._seen = self._seen, self._oom_kills()
-        return self._seen > before
 
 
 def reported_failure(report: ExitReport) -> TrialFailure | None:
@@ -53,10 +51,7 @@ def reported_failure(report: ExitReport) -> TrialFailure | None:
     if report.kind is None:
         return None
     return TrialFailure(
-        kind=Kind(report.kind),
-        message=report.message,
-        traceback=report.traceback,
-        exception=report.exception,
+        kind=Kind(report.kind), message=report.message, traceback=report.traceback, exception=report.exception
     )
 
 

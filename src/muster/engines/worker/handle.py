@@ -34,9 +34,7 @@ class WorkerHandle:
         self.frames = FrameReader()
         self.outbox: bytes | memoryview = b""
         self.pid = 0
-        self.is_leaving = (
-            False  # it has reported its exit, or was ordered to quit; its end has not been seen yet
-        )
+        self.is_leaving = False  # it has reported its exit, or was ordered to quit, and its end was not seen
         self.run: TrialRun | None = None
         self.key: ProcessKey | None = None
         self.last_seen_at = now

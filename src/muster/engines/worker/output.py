@@ -63,7 +63,11 @@ class Output:
             if file is None:
                 os.dup2(before, target)
             else:
-                _point(target, os.path.join(trial_dir, file))
+                # Append: a trial that is tried again continues its file, and both streams may share one.
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                fd = os.open(os.path.join(trial_dir, file), flags, 0o644)
+                os.dup2(fd, target)
+                os.close(fd)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, ValueError):
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -72,13 +76,6 @@ class Output:
         if self._streams is not None:
             (sys.stdout, sys.stderr), self._streams = self._streams, None
         self.redirect("", (None, None))
-
-
-def _point(target: int, file: str) -> None:
-    # Append: a trial that is tried again continues its file, and both streams may share one.
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    os.dup2(fd, target)
-    os.close(fd)
 
 
 def flush() -> None:

@@ -15,10 +15,9 @@ from muster.base.untrusted import message_text, ray_object_hint
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.protocol import StartOrder
 from muster.session.checkpoint import Checkpoint
-from muster.session.context import TuneContext
 from muster.session.progress import Progress, Stamp
 from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
-from muster.session.session import PreemptionInfo, TrialStopped
+from muster.session.session import PreemptionInfo, TrialStopped, TuneContext
 from muster.session.usage import RESULT_KEY, UsageMonitor
 from muster.trials.placement_group import PlacementGroupFactory
 
@@ -203,7 +202,11 @@ class TrialSession:
             self._has_answered |= index is not None
             report = frame(FrameKind.REPORT, pack((body, index, now, stamp)))
             if len(report) > MAX_RESULT_BYTES:
-                raise UnsendableResult(_large_message(len(report)))
+                size, most = len(report) / 1e6, MAX_RESULT_BYTES / 1e6
+                raise UnsendableResult(
+                    f"the reported result has {size:.0f} MB, and at most {most:.0f} MB are sent: "
+                    "report numbers, and put large values into a checkpoint"
+                )
             if self._buffer is not None:
                 report = self._buffered(self._buffer, report, metrics, index)
             self._send(report)
@@ -258,9 +261,10 @@ class TrialSession:
                 self._has_answered |= saved[0] is not None
                 self._channel.send(frame(FrameKind.SAVED, pack(saved)))
 
-    def _publish(self, checkpoint: Checkpoint) -> int:
+    def _publish(self, checkpoint: Any) -> int:  # noqa: ANN401 - checked here
         if not isinstance(checkpoint, Checkpoint):
-            raise _no_checkpoint(checkpoint)
+            fault = ray_object_hint(checkpoint) or "must be a Checkpoint; use Checkpoint.from_directory"
+            raise TypeError(f"report(checkpoint={checkpoint!r}): {fault}")
         if self._channel.has_received(FrameKind.STOP):
             self._wait()  # the driver would ignore it; raises
         began = self._clock.monotonic()
@@ -291,11 +295,6 @@ class TrialSession:
         return index
 
 
-def _no_checkpoint(given: object) -> TypeError:
-    fault = ray_object_hint(given) or "must be a Checkpoint; use Checkpoint.from_directory"
-    return TypeError(f"report(checkpoint={given!r}): {fault}")
-
-
 def refuse_endless(metrics: Mapping[str, Any]) -> None:
     """Raises UnsendableResult for a result that contains itself, or is too deep or large to be a result."""
     if SCALARS.issuperset(map(type, metrics.values())):
@@ -319,13 +318,6 @@ def _contained(value: object) -> Iterable[object]:
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, (list, tuple)) else ()
-
-
-def _large_message(size: int) -> str:
-    return (
-        f"the reported result has {size / 1e6:.0f} MB, and at most {MAX_RESULT_BYTES / 1e6:.0f} MB are sent: "
-        "report numbers, and put large values into a checkpoint"
-    )
 
 
 def refuse_tensors(metrics: object) -> None:

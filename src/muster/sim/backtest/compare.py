@@ -89,52 +89,39 @@ def backtest(
     summaries = (
         summary(variant.name, results[at * starts : (at + 1) * starts]) for at, variant in enumerate(variants)
     )
+    waits = recording.work.waits_s()
     return BacktestReport(
         trace=str(place),
         cluster=recording.cluster,
         since=recording.since,
         until=recording.until,
         tick_s=tick_s or tick_of(recording),
-        recorded=recorded_figures(recording),
+        recorded=RecordedFigures(
+            cost=recording.cost,
+            node_hours=recording.node_hours,
+            wait_p50_s=percentile(waits, 0.5),
+            wait_p95_s=percentile(waits, 0.95),
+            interruptions=recording.work.interruptions,
+            machines=recording.machines_bought,
+        ),
         variants=tuple(summaries),
         provenance=tuple(recording.provenance()),
     )
 
 
-def recorded_figures(recording: Recording) -> RecordedFigures:
-    waits = recording.work.waits_s()
-    return RecordedFigures(
-        cost=recording.cost,
-        node_hours=recording.node_hours,
-        wait_p50_s=percentile(waits, 0.5),
-        wait_p95_s=percentile(waits, 0.95),
-        interruptions=recording.work.interruptions,
-        machines=recording.machines_bought,
-    )
+_SPREAD = [name for name, kind in VariantSummary.__annotations__.items() if kind == "Spread"]
 
 
 def summary(name: str, results: Sequence[ReplayResult]) -> VariantSummary:
     """Returns the spread of each figure."""
+    spreads = {}
+    for figure in _SPREAD:
+        values = [round(float(getattr(result, figure)), 4) for result in results]
+        spreads[figure] = Spread(median(values), min(values), max(values))
+    unfinished = max(result.unfinished for result in results)
     return VariantSummary(
-        name=name,
-        starts=len(results),
-        cost=_spread(one.cost for one in results),
-        late_cost=_spread(one.late_cost for one in results),
-        late_s=_spread(one.late_s for one in results),
-        done=_spread(one.done for one in results),
-        node_hours=_spread(one.node_hours for one in results),
-        wait_p50_s=_spread(one.wait_p50_s for one in results),
-        wait_p95_s=_spread(one.wait_p95_s for one in results),
-        interruptions=_spread(float(one.interruptions) for one in results),
-        machines=_spread(float(one.machines) for one in results),
-        unfinished=max(one.unfinished for one in results),
-        spend=results[0].spend,
+        name=name, starts=len(results), unfinished=unfinished, spend=results[0].spend, **spreads
     )
-
-
-def _spread(values: Iterable[float]) -> Spread:
-    found = [round(value, 4) for value in values]
-    return Spread(median(found), min(found), max(found))
 
 
 @lru_cache(maxsize=1)

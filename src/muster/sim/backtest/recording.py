@@ -81,11 +81,12 @@ class Recording:
 
     def there_at_start(self) -> list[Instance]:
         """Returns the workers that had been bought before the history began."""
-        return [
-            one
-            for one in self.machines
-            if one.kind is NodeKind.WORKER and _state_at(one, self.since) in _STAYING
-        ]
+        found = []
+        for one in self.machines:
+            before = [change.state for change in one.history if change.at < self.since]
+            if one.kind is NodeKind.WORKER and before and before[-1] in _STAYING:
+                found.append(one)
+        return found
 
     def losses(self) -> dict[str, float]:
         """Returns, by pool, how many machines per hour of one machine were lost without being asked for."""
@@ -175,11 +176,6 @@ def timings_of(machines: Iterable[Instance]) -> Timings:
             if first and last and last[0] >= first[-1]:
                 into.setdefault(one.node_type, []).append(last[0] - first[-1])
     return found
-
-
-def _state_at(machine: Instance, at: float) -> InstanceState | None:
-    """Returns the state of a machine just before this time."""
-    return next((change.state for change in reversed(machine.history) if change.at < at), None)
 
 
 def _begun(machine: Instance) -> float | None:

@@ -17,19 +17,9 @@ from msgspec.structs import replace
 
 from muster.autoscaler.monitor import TickInterval
 from muster.base.rng import Seed
-from muster.cluster.model import (
-    ClusterSpec,
-    Constraint,
-    Demand,
-    FailureKind,
-    NodeKind,
-    Offer,
-    Strategy,
-    health_key,
-)
+from muster.cluster.model import ClusterSpec, Constraint, Demand, FailureKind, Offer, Strategy, health_key
 from muster.errors import StoreError
 from muster.sim.backtest.recording import ASSUMED_BOOT_S, ASSUMED_END_S, Recording, Timings
-from muster.sim.backtest.spot import NOTICE_S, TAKEN_WITHIN_S, WITHOUT_NOTICE, PoolSeries, SpotPools
 from muster.sim.backtest.work import UNKNOWN_S, GangOfWork, Work
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.cloud import SimCloud
@@ -39,6 +29,7 @@ from muster.sim.cluster.options import RunOptions, catalogue_for
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import GangWork, SimNode, TaskClass
 from muster.sim.cluster.world import World
+from muster.sim.joint.cloud import SpotModel, SpotSeries
 
 SHIFT_S = 60.0  # starts differ by up to so much against the ticks
 MOST_TICKS = 6_000  # of one replay, about: longer recordings have ticks further apart
@@ -52,7 +43,7 @@ class Variant(Struct, frozen=True, kw_only=True):
 
     name: str
     specs: tuple[tuple[float, ClusterSpec], ...]  # from when on each holds; the first from the beginning
-    spot: tuple[PoolSeries, ...] = ()  # (): machines are lost as often as in the recording
+    spot: tuple[SpotSeries, ...] = ()  # (): machines are lost as often as in the recording
 
 
 class ReplayResult(Struct, frozen=True, kw_only=True):
@@ -69,6 +60,19 @@ class ReplayResult(Struct, frozen=True, kw_only=True):
     machines: int  # bought
     unfinished: int  # requests that were never done
     spend: tuple[tuple[float, float], ...] = ()  # seconds, $
+
+
+class SpotPools:
+    """SpotPools gives every pool a series, always the same, and a start in it by the seed."""
+
+    def __init__(self, series: tuple[SpotSeries, ...], seed: Seed) -> None:
+        self._series, self._seed = series, seed
+
+    def level(self, pool: str, time_s: float) -> tuple[int, float]:
+        """Returns how many machines the pool has at this time, and for how long."""
+        chosen = Seed(0).derive(f"spot.{pool}").choice(self._series)
+        offset_s = self._seed.derive(f"spot.start.{pool}").uniform(0.0, chosen.length_s)
+        return chosen.at(offset_s + time_s)
 
 
 class ReplayCloud(SimCloud):
@@ -122,15 +126,10 @@ class ReplayRuntime(SimRuntime):
 
 
 class ReplayCluster(SimulatedCluster):
-    """A ReplayCluster has the head of its own configuration."""
+    """A ReplayCluster has a ReplayCloud, and counts interrupted work."""
 
     cloud_class: ClassVar[type[SimCloud]] = ReplayCloud
     runtime_class: ClassVar[type[SimRuntime]] = ReplayRuntime
-
-    def _start_head(self) -> None:
-        head = self.cloud.create(self.options.spec.head_node_type, NodeKind.HEAD)
-        head.up = True
-        self.world.after(self.options.head_late_s, lambda: self.join(head))
 
 
 class Replay:
@@ -277,10 +276,12 @@ class Replay:
 
     def _take(self, machine: CloudMachine) -> None:
         cluster, draw = self._cluster, self._seed.derive(f"backtest.taken.{machine.cloud_id}")
-        in_s, node = draw.uniform(0.0, TAKEN_WITHIN_S), cluster.runtime.node_on(machine)
-        if draw.random() >= WITHOUT_NOTICE and node is not None:
-            cluster.world.after(max(0.0, in_s - NOTICE_S), lambda: cluster.drains.begin(node, NOTICE_S))
-            in_s = max(in_s, NOTICE_S)
+        model, node = SpotModel(), cluster.runtime.node_on(machine)
+        in_s = draw.uniform(0.0, model.taken_within_s)
+        if draw.random() >= 1.0 - model.noticed_share and node is not None:
+            wait_s = max(0.0, in_s - model.notice_s)
+            cluster.world.after(wait_s, lambda: cluster.drains.begin(node, model.notice_s))
+            in_s = max(in_s, model.notice_s)
         machine.leaving = True  # it is promised to somebody else: its pool does not count it any more
         cluster.world.after(in_s, lambda: cluster.cloud.end(machine, "preempted"))
 

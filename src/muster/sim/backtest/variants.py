@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,9 +18,11 @@ from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
 from muster.providers.kind import load_config, load_spec
 from muster.sim.backtest.replay import Variant
-from muster.sim.backtest.spot import PoolSeries, read_spot
+from muster.sim.joint.cloud import SpotSeries
+from muster.trials.metrics import is_number
 
 AS_RECORDED = "as recorded"
+MANY = 32  # machines of a pool whose series knows only "some" and "none"
 Specs = tuple[tuple[float, ClusterSpec], ...]
 
 
@@ -37,11 +40,9 @@ class VariantOptions:
 
 def variants_of(recorded: Sequence[tuple[float, ClusterSpec]], options: VariantOptions) -> list[Variant]:
     """Returns the recorded configuration, then every combination; ConfigError for files that are wrong."""
-    table = (
-        None
-        if options.prices is None
-        else parse_prices(Document.text_of(options.prices), str(options.prices))
-    )
+    table = None
+    if options.prices is not None:
+        table = parse_prices(Document.text_of(options.prices), str(options.prices))
     spot = () if options.spot is None else read_spot(options.spot)
     own: Specs = tuple(recorded)
     found = [Variant(name=AS_RECORDED, specs=own)]
@@ -65,7 +66,7 @@ def variants_of(recorded: Sequence[tuple[float, ClusterSpec]], options: VariantO
 
 
 def _named(
-    name: str, specs: Specs, spot: tuple[PoolSeries, ...], options: VariantOptions, own: Specs
+    name: str, specs: Specs, spot: tuple[SpotSeries, ...], options: VariantOptions, own: Specs
 ) -> Iterator[Variant]:
     if options.spot is not None:
         yield Variant(name=f"{name}, {options.spot.name}", specs=specs, spot=spot)
@@ -147,3 +148,40 @@ def _of_market(known: NodeType, market: str) -> NodeType:
 def _with_idle(spec: ClusterSpec, idle_s: float) -> ClusterSpec:
     types = tuple(replace(known, idle_timeout_s=None) for known in spec.node_types)
     return replace(spec, idle_timeout_s=idle_s, node_types=types)
+
+
+def read_spot(path: Path) -> tuple[SpotSeries, ...]:
+    """Reads a file of series: {"series": [{"step_s": 60, "runs": [[machines, steps], ...]}, ...]}."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", file=str(path), fix="name a file of spot series"
+        ) from None
+    except ValueError as error:
+        raise ConfigError(f"is not JSON ({error})", file=str(path), fix='write {"series": [...]}') from None
+    series = data.get("series") if isinstance(data, Mapping) else None
+    if not isinstance(series, list) or not series:
+        raise ConfigError('has no "series": a list of {"step_s", "runs"}', file=str(path), fix="add it")
+    return tuple(_series(entry, f"series[{position}]", str(path)) for position, entry in enumerate(series))
+
+
+def _series(entry: object, where: str, file: str) -> SpotSeries:
+    step_s = entry.get("step_s") if isinstance(entry, Mapping) else None
+    runs = entry.get("runs") if isinstance(entry, Mapping) else None
+    if not is_number(step_s) or step_s <= 0:
+        raise ConfigError("step_s is not a number of seconds", path=where, file=file, fix="write one above 0")
+    if not isinstance(runs, list) or not runs or not all(map(_is_run, runs)):
+        raise ConfigError(
+            "runs is not a list of [machines, steps]",
+            path=where,
+            file=file,
+            fix="write numbers, steps above 0",
+        )
+    most = max(machines for machines, _ in runs)
+    times = MANY if most <= 1 else 2
+    return SpotSeries(step_s, tuple((int(machines * times), steps) for machines, steps in runs))
+
+
+def _is_run(run: object) -> bool:
+    return isinstance(run, list) and len(run) == 2 and all(map(is_number, run)) and run[0] >= 0 and run[1] > 0

@@ -15,10 +15,7 @@ from muster.base.resources import EMPTY
 from muster.base.rng import Ambient, Seed
 from muster.cluster.controller import ClusterController, Ports
 from muster.cluster.cost import spend_so_far
-from muster.cluster.model import (
-    Instance,
-    NodeKind,
-)
+from muster.cluster.model import Instance, NodeKind
 from muster.cluster.plan import Plan
 from muster.cluster.ports import InstanceStore, Ledger, TickResult
 from muster.cluster.states import TERMINAL
@@ -150,7 +147,7 @@ class SimulatedCluster:
         self.world.advance(0.0)
 
     def _start_head(self) -> None:
-        head = self.cloud.create(HEAD_TYPE, NodeKind.HEAD)
+        head = self.cloud.create(self.options.spec.head_node_type or HEAD_TYPE, NodeKind.HEAD)
         head.up = True
         self.world.after(self.options.head_late_s, lambda: self.join(head))
 

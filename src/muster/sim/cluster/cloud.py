@@ -120,7 +120,9 @@ class SimCloud(CloudProvider):
         if faults.hit("list_fails") or (now < self._flaky_until and self._looks % 3 and not faults.stopped):
             raise ConnectionError("simulated: the cloud's list cannot be read")
         if faults.hit("list_omits"):
-            self._hide_one(faults.between("list_omits", 5, 90))
+            for_s, alive = faults.between("list_omits", 5, 90), self.alive()
+            if alive:
+                faults.stream("list_omits").choice(alive).hidden_until = now + for_s
         if faults.hit("list_ghost"):
             self._add_ghost("list_ghost", next(iter(self.sells.types)), NodeKind.WORKER)
         if faults.hit("list_garbage"):
@@ -344,11 +346,6 @@ class SimCloud(CloudProvider):
             slow + round(self._draw.uniform(*self.sells.shutdown_s), 1),
             lambda: self.end(machine, "terminated"),
         )
-
-    def _hide_one(self, for_s: float) -> None:
-        alive = self.alive()
-        if alive:
-            self._faults.stream("list_omits").choice(alive).hidden_until = self._world.time + for_s
 
     def _omit_once(self, shown: dict[CloudId, CloudInstance]) -> None:
         """Leaves out of this one list all but the head, or one that boots, drains or has no node."""

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from muster.base.resources import Resources
-from muster.cluster.model import (
-    ClusterSpec,
-    NodeType,
-    health_key,
-)
+from muster.cluster.model import ClusterSpec, NodeType, health_key
 from muster.sim.cluster.machines import Catalogue
 
 GIB = 2**30

@@ -7,13 +7,12 @@ NodeSource; drains are in `build.py`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from muster.base.ids import CloudId, NodeId
+from muster.base.ids import NodeId
 from muster.base.resources import EMPTY, Resources
-from muster.base.rng import Stream
 from muster.cluster.model import (
     Constraint,
     Demand,
@@ -31,49 +30,8 @@ from muster.cluster.plan import ScalingReport
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import CloudMachine
-from muster.sim.cluster.tasks import (
-    FOREVER,
-    GangListener,
-    GangWork,
-    SimNode,
-    Task,
-    TaskClass,
-    spots_for,
-)
+from muster.sim.cluster.tasks import FOREVER, GangListener, GangWork, SimNode, Task, TaskClass, spots_for
 from muster.sim.cluster.world import World
-
-
-def corrupt(report: RuntimeReport, draw: Stream) -> RuntimeReport:
-    """Returns the same report with one invalid entry in it."""
-    return draw.choice(_CORRUPTIONS)(report)
-
-
-Corruption = Callable[[RuntimeReport], RuntimeReport]
-
-
-def _asking(demand: Demand) -> Corruption:
-    return lambda report: replace(report, demands=(*report.demands, demand))
-
-
-def _joined_by(node: NodeReport) -> Corruption:
-    return lambda report: replace(report, nodes=(*report.nodes, node))
-
-
-def _unspecified_status(report: RuntimeReport) -> RuntimeReport:
-    last = tuple(replace(node, status=NodeStatus.UNSPECIFIED) for node in report.nodes[-1:])
-    return replace(report, nodes=(*report.nodes[:-1], *last))
-
-
-_CORRUPTIONS: tuple[Corruption, ...] = (
-    _asking(Demand(shape=Resources.of(CPU=1), count=0)),
-    _asking(Demand(shape=Resources.of(CPU=1), count=-3)),
-    _asking(Demand(shape=Resources.of({"flux-capacitor": 1.21}), count=2)),
-    lambda report: replace(report, nodes=(*report.nodes, *report.nodes[-1:])),  # one node twice
-    _joined_by(NodeReport(node_id=NodeId("n-odd"), cloud_id=CloudId("m-odd"), node_type="mystery")),
-    _joined_by(NodeReport(node_id=NodeId("n-lost"), node_type="cpu-4")),  # without a machine
-    _joined_by(NodeReport(node_id=NodeId("n-bare"), cloud_id=CloudId("m-bare"))),  # without a type
-    _unspecified_status,
-)
 
 
 class SimRuntime:
@@ -120,9 +78,8 @@ class SimRuntime:
         return report
 
     def _altered(self, report: RuntimeReport) -> RuntimeReport:
-        """Returns the report as it arrives."""
-        is_damaged = self._faults.hit("report_garbage")
-        return corrupt(report, self._faults.stream("report_garbage")) if is_damaged else report
+        """Return the report as it arrives; the runtimes of fault sweeps damage it here."""
+        return report
 
     @crash_point("runtime.publish")
     def publish(self, version: int, report: ScalingReport) -> None:
@@ -133,9 +90,7 @@ class SimRuntime:
     # -- work -------------------------------------------------------------------------------------
 
     def submit(self, like: TaskClass, count: int, duration_s: float) -> None:
-        for _ in range(count):
-            self._enqueue(self._new_task(like, duration_s))
-        self.schedule()
+        self.submit_all([(like, duration_s)] * count)
 
     def submit_all(self, works: Iterable[tuple[TaskClass, float]]) -> None:
         """Submits tasks, each with its duration, at one moment."""
@@ -294,13 +249,6 @@ class SimRuntime:
         for listener in bereft.values():
             listener.lost(node)
         self.schedule()
-
-    def forget_nodes(self) -> None:
-        """Ends every node, as when the head is lost: the runtime of the next head knows none of them."""
-        for node in self.live_nodes():
-            self.kill_node(node)
-        self.nodes.clear()
-        self.last_report = None
 
     # -- the report -------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Provides virtual time and the events that happen in it: the `Clock` of a simulated run.
 
-Nothing here reads the machine's clock; ties between events are broken by the order of scheduling.
+Nothing here reads the machine's clock; ties between events are broken by the order of scheduling. Simulated
+engines plan by an EventQueue: over a clock of its own, or (WorldQueue) among the events of a world.
 """
 
 from __future__ import annotations
@@ -8,7 +9,12 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable
+from math import inf
+from typing import Protocol
 
+Action = Callable[[], None]
+GONE = -1  # the turn of a process that has ended
+ANY_TURN = -2  # of a plan that holds whatever the process does: faults, limits
 START_OF_DAY = 1_767_225_600.0  # a midnight (UTC), so that simulated wall clocks read well
 
 
@@ -18,7 +24,7 @@ class World:
     def __init__(self, wall_start: float = START_OF_DAY) -> None:
         self.time = 0.0  # true seconds since the run began
         self.wall_shift = wall_start
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._heap: list[tuple[float, int, Action]] = []
         self._scheduled = 0
 
     def now(self) -> float:
@@ -34,14 +40,14 @@ class World:
         """Sets the wall clock, as an administrator would; true time does not move."""
         self.wall_shift += seconds
 
-    def after(self, delay_s: float, happen: Callable[[], None]) -> None:
+    def after(self, delay_s: float, happen: Action) -> None:
         """Schedules an event `delay_s` from now."""
         self._scheduled += 1
         heapq.heappush(self._heap, (self.time + max(delay_s, 0.0), self._scheduled, happen))
 
     def next_event_s(self) -> float:
         """Returns the seconds until the next event; infinity when nothing is scheduled."""
-        return max(0.0, self._heap[0][0] - self.time) if self._heap else float("inf")
+        return max(0.0, self._heap[0][0] - self.time) if self._heap else inf
 
     def advance(self, seconds: float) -> None:
         """Passes time and runs everything due at its own moment."""
@@ -57,6 +63,108 @@ class World:
         self.time, _, happen = heapq.heappop(self._heap)
         happen()
         return True
+
+
+class MovableClock(Protocol):
+    """A MovableClock is a Clock that can be advanced: ManualClock, World."""
+
+    def now(self) -> float: ...
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+    def advance(self, seconds: float) -> None: ...
+
+
+class HasTurns:
+    """HasTurns is a base of what happens in turns: each order and each event begins a new turn."""
+
+    turn: int
+
+    def is_due(self, turn: int) -> bool:
+        """Returns whether what was planned for `turn` still happens."""
+        return turn == self.turn or (turn == ANY_TURN and self.turn != GONE)
+
+
+class EventQueue:
+    """An EventQueue is a heap of plans over a clock that it moves."""
+
+    def __init__(self, clock: MovableClock) -> None:
+        self._clock = clock
+        self._plans: list[tuple[float, int, HasTurns, int, Action]] = []
+        self._planned = 0
+        self.wake_at = inf  # `advance` comes back here at the latest
+
+    def plan(self, delay_s: float, who: HasTurns, action: Action) -> None:
+        """Plans the next event of `who`; what was planned before is cancelled."""
+        who.turn += 1
+        self._push(delay_s, who, who.turn, action)
+
+    def plan_anyway(self, delay_s: float, who: HasTurns, action: Action) -> None:
+        """Plans an event that happens unless `who` has ended by then."""
+        if delay_s < inf:
+            self._push(delay_s, who, ANY_TURN, action)
+
+    @property
+    def is_empty(self) -> bool:
+        self._drop_cancelled()
+        return not self._plans
+
+    def clear(self) -> None:
+        self._plans.clear()
+
+    def advance(self, timeout_s: float) -> None:
+        """Advances to the next plans and runs them; or to `wake_at`.
+
+        With neither, the wait itself passes.
+        """
+        self._drop_cancelled()
+        plans = self._plans
+        due = plans[0][0] if plans else inf
+        now = self._clock.monotonic()
+        if due == inf:
+            due = now + (timeout_s if timeout_s < inf else 0.0)
+        until = min(due, self.wake_at)
+        if until > now:
+            self._clock.advance(until - now)
+        if due <= until:
+            while plans and plans[0][0] <= due:
+                _, _, who, turn, action = heapq.heappop(plans)
+                if who.is_due(turn):
+                    action()
+
+    def _push(self, delay_s: float, who: HasTurns, turn: int, action: Action) -> None:
+        self._planned += 1
+        due = self._clock.monotonic() + delay_s
+        heapq.heappush(self._plans, (due, self._planned, who, turn, action))
+
+    def _drop_cancelled(self) -> None:
+        plans = self._plans
+        while plans:
+            _, _, who, turn, _ = plans[0]
+            if who.is_due(turn):
+                return
+            heapq.heappop(plans)
+
+
+class WorldQueue(EventQueue):
+    """A WorldQueue has its plans among the events of a world, next to those of everything else in it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._world = world
+        self._is_closed = False
+
+    def _push(self, delay_s: float, who: HasTurns, turn: int, action: Action) -> None:
+        def happen() -> None:
+            if who.is_due(turn) and not self._is_closed:
+                action()
+
+        self._world.after(delay_s, happen)
+
+    def clear(self) -> None:
+        self._is_closed = True
 
 
 def quiet() -> None:

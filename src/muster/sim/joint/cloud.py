@@ -1,7 +1,8 @@
-"""Simulates a cloud whose spot pools follow recorded series: machines are refused and taken as they say.
+"""Simulates the machines' half of a joint world: a cloud with spot pools, its notices, tuners' forecasts.
 
-A pool is one (type, zone). When its series falls, the newest machines above the new number are taken within
-a few minutes, most of them with a notice.
+Spot pools follow recorded series: machines are refused and taken as they say. A pool is one (type, zone).
+When its series falls, the newest machines above the new number are taken within a few minutes, most of them
+with a notice.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from muster.base.forecast import Forecast
 from muster.base.ids import CloudId
 from muster.base.rng import Seed, Stream
-from muster.cluster.model import FailureKind, Notice, NoticeKind, Offer, health_key
-from muster.cluster.ports import NoticeReport
+from muster.cluster.model import DriverReport, FailureKind, Notice, NoticeKind, Offer, health_key
+from muster.cluster.ports import ForecastReport, NoticeReport, Ports
+from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.crash_points import CrashPoints
 from muster.sim.cluster.faults import Faults
@@ -169,10 +172,7 @@ class PoolCloud(SimCloud):
         if machine.exists:
             deadline = self._going[machine.cloud_id] + self._world.wall_shift
             self._notices[machine.cloud_id] = Notice(
-                cloud_id=machine.cloud_id,
-                kind=NoticeKind.INTERRUPTION,
-                deadline=deadline,
-                source="simulated",
+                cloud_id=machine.cloud_id, kind=NoticeKind.INTERRUPTION, deadline=deadline, source="simulated"
             )
 
 
@@ -183,13 +183,45 @@ def _pool_key(machine: CloudMachine) -> str:
     return health_key(machine.node_type, offer.name)
 
 
-def assign_pools(
-    keys: Sequence[str], series: Sequence[SpotSeries], assignment: Seed, start: Seed
-) -> list[SpotPool]:
-    """Gives each pool a series, always the same for one `assignment`, and a start drawn from `start`."""
-    chosen, begun = assignment.derive("spot.assignment"), start.derive("spot.start")
-    pools = []
-    for key in keys:
-        one = chosen.choice(series)
-        pools.append(SpotPool(key, one, begun.uniform(0.0, one.length_s)))
-    return pools
+class ForecastBoard:
+    """A ForecastBoard implements the ForecastSource port: the newest forecast of each experiment."""
+
+    def __init__(self) -> None:
+        self.newest: dict[str, Forecast] = {}
+
+    def put(self, forecast: Forecast) -> None:
+        self.newest[forecast.experiment] = forecast
+
+    def read(self) -> ForecastReport:
+        return ForecastReport(forecasts=tuple(self.newest.values()))
+
+
+class PoolNotices:
+    """PoolNotices implement the NoticeSource port with what the cloud announced."""
+
+    def __init__(self, cloud: PoolCloud) -> None:
+        self._cloud = cloud
+
+    def read(self) -> NoticeReport:
+        return self._cloud.read_notices()
+
+
+class JointCluster(SimulatedCluster):
+    """A JointCluster is a SimulatedCluster that tuners use: they place trials and publish forecasts."""
+
+    cloud_class = PoolCloud
+    cloud: PoolCloud
+
+    def _connect(self) -> None:
+        self.board = ForecastBoard()
+        super()._connect()
+
+    def ports(self) -> Ports:
+        return replace(super().ports(), notices=PoolNotices(self.cloud), forecasts=self.board)
+
+    def note_drivers(self, live: int) -> None:
+        """Reports how many tuners are connected from now on."""
+        before = self.runtime.drivers
+        is_fewer = before is not None and live < before.live
+        last_end = self.world.now() if is_fewer else (before.last_end if before is not None else 0.0)
+        self.runtime.drivers = DriverReport(live=live, last_end=last_end)

@@ -1,7 +1,17 @@
 """Implements the Engine port on the nodes of a simulated cluster, in the time of its world.
 
-Each trial is a pending gang until a node has room for it, as Ray Tune shows its trials to an autoscaler; then
-its process runs at the speed of that node, and is lost with it. Called by TrialController; decides nothing.
+A trial asks for room as a gang, as Ray Tune shows its trials to an autoscaler. Then its process runs at the
+speed of its node, and is lost with it. Called by TrialController; decides nothing.
+
+    StartTrial             the gang is placed        the process is up            a report is answered
+        |                           |                        |                            |
+    _request ----> waits ----> _place ----> starts ----> _started ----> iterates ----> _continue ----> ...
+                                               |                           |
+    the node drains (_drain):               leaves at once             reports; _continue saves, and leaves
+    the machine is gone (_freeze):          does nothing more          does nothing more
+    the node is dead (_lose):               exits                      exits; unsaved work is repeated
+                                               |                           |
+    every exit: _give_room_back ----> _release withdraws the gang, or keeps its place for another trial
 """
 
 from __future__ import annotations
@@ -19,12 +29,9 @@ from muster.cluster.model import Strategy
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.machines import CloudMachine
 from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode
-from muster.sim.cluster.world import World
-from muster.sim.event_queue import ANY_TURN, GONE, Action, EventQueue, HasTurns
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import Curve, Report
-from muster.sim.tune.engine import SimulatedEngine, SimulatedProcess
-from muster.sim.tune.faults import FaultPlan
+from muster.sim.cluster.world import WorldQueue
+from muster.sim.tune.engine import SimulatedEngine
+from muster.sim.tune.trial import Costs, Curve, Report, SimulatedProcess
 from muster.trials.events import (
     CapacityChanged,
     EngineEvent,
@@ -34,32 +41,47 @@ from muster.trials.events import (
     TrialFailureKind,
     TrialPriced,
 )
-from muster.trials.spend import HOUR_S
+from muster.trials.model import CheckpointRef
+from muster.trials.spend import HOUR_S, share_of
 
 PREEMPTED = TrialFailure(
     kind=TrialFailureKind.PREEMPTED, message="its node was taken back (preempted) while the trial ran"
 )
 NODE_LOST = TrialFailure(kind=TrialFailureKind.NODE_LOST, message="its node went away, simulated")
 
+SpeedOf = Callable[[str], float]  # node type -> steps per step of the reference
 
-class WorldQueue(EventQueue):
-    """A WorldQueue has its plans among the events of a world, beside those of everything else in it."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._world = world
-        self._is_closed = False
+@dataclass(eq=False)
+class TrialPlacement:
+    """A TrialPlacement is one start of a trial, from its request for room to the end of its process."""
 
-    def _push(self, delay_s: float, who: HasTurns, turn: int, action: Action) -> None:
-        def happen() -> None:
-            is_due = turn == who.turn or (turn == ANY_TURN and who.turn != GONE)
-            if is_due and not self._is_closed:
-                action()
+    command: StartTrial
+    curve: Curve
+    gang: GangWork  # the room that it waits for or holds
+    nodes: list[SimNode] = field(default_factory=list)  # empty while it waits
+    share: float = 0.0  # of each of its nodes
+    placed_at: float = 0.0
+    has_begun: bool = False  # its process is up and has what it continues from
+    saved_at: float = 0.0  # what was done since then would be repeated
+    deadline_at: float = inf  # when its node may be ended
 
-        self._world.after(delay_s, happen)
+    @property
+    def usd_per_hour(self) -> float:
+        """Returns what its place costs: its share of each of its nodes."""
+        return sum(node.machine.price_per_hour for node in self.nodes) * self.share
 
-    def clear(self) -> None:
-        self._is_closed = True
+    def settle(self, now: float) -> None:
+        """Takes the nodes that the gang got."""
+        shape = self.gang.tasks[0].like.shape
+        self.nodes = [task.node for task in self.gang.tasks if task.node is not None]
+        self.share = max(share_of(shape, node.total) for node in self.nodes)
+        self.placed_at = self.saved_at = now
+
+    def held(self, now: float) -> tuple[float, float]:
+        """Returns the seconds that it has held its share of a node, and their price in $."""
+        held_s = now - self.placed_at if self.nodes else 0.0
+        return held_s * self.share, self.usd_per_hour * held_s / HOUR_S
 
 
 @dataclass
@@ -71,45 +93,26 @@ class TrialWork:
     machines: dict[CloudId, CloudMachine] = field(default_factory=dict)  # that ever held a trial
     repeated_s: float = 0.0  # work since the newest checkpoint, lost with a node
     restores: int = 0
-    moves: dict[str, int] = field(default_factory=dict)  # trial -> how often its node was taken from it
-    moved_at: dict[str, float] = field(
-        default_factory=dict
-    )  # trial -> when it last happened, by the wall clock
     losses: int = 0  # processes that ended with their node, before they could leave it
+    moves: dict[str, int] = field(default_factory=dict)  # trial -> how often its node was taken from it
+    moved_at: dict[str, float] = field(default_factory=dict)  # when that last happened, by the wall clock
 
+    def add_place(self, placement: TrialPlacement) -> None:
+        self.machines.update({node.machine.cloud_id: node.machine for node in placement.nodes})
+        self.restores += placement.command.checkpoint is not None
 
-class TrialPlacement:
-    """A TrialPlacement is one start of a trial: its gang, and what happens to the nodes of it."""
+    def add_held(self, placement: TrialPlacement, now: float) -> None:
+        held_s, held_usd = placement.held(now)
+        self.held_s += held_s
+        self.held_usd += held_usd
 
-    def __init__(self, engine: JointEngine, command: StartTrial, curve: Curve, gang: GangWork) -> None:
-        self.command, self.curve, self.gang = command, curve, gang
-        self.deadline_at = inf  # when its node may be ended
-        self.nodes: list[SimNode] = []
-        self.share = 0.0
-        self.placed_at = 0.0
-        self.has_begun = False  # its process is up and has what it continues from
-        self.saved_at = 0.0  # what was done since then would be repeated
-        self._engine = engine
+    def add_loss(self, placement: TrialPlacement, now: float) -> None:
+        self.losses += 1
+        self.repeated_s += (now - placement.saved_at) * placement.share
 
-    @property
-    def usd_per_hour(self) -> float:
-        """Returns what its place costs: its share of each of its nodes."""
-        return sum(node.machine.price_per_hour for node in self.nodes) * self.share
-
-    def placed(self) -> None:
-        self.nodes = [task.node for task in self.gang.tasks if task.node is not None]
-        self.share = max(_share_of(self.gang.tasks[0].like.shape, node) for node in self.nodes)
-        self._engine.begin(self)
-
-    def draining(self, deadline_at: float) -> None:
-        self.deadline_at = deadline_at
-        self._engine.leave_unless_at_work(self)
-
-    def frozen(self) -> None:
-        self._engine.freeze(self)
-
-    def lost(self, node: SimNode) -> None:
-        self._engine.lose(self, was_draining=node.drain_deadline_at is not None)
+    def add_move(self, trial_id: str, wall_time: float) -> None:
+        self.moves[trial_id] = self.moves.get(trial_id, 0) + 1
+        self.moved_at[trial_id] = wall_time
 
 
 class LingeringPlace:
@@ -127,19 +130,6 @@ class LingeringPlace:
 
     def lost(self, node: SimNode) -> None:
         self.end()
-
-
-def _share_of(shape: Resources, node: SimNode) -> float:
-    """Returns the largest part of any resource of the node that the shape takes."""
-    parts = (units / node.total.units(name) for name, units in shape.items() if node.total.units(name))
-    return max(parts, default=0.0)
-
-
-def _usd(placement: TrialPlacement, now: float) -> float:
-    return placement.usd_per_hour * (now - placement.placed_at) / HOUR_S
-
-
-SpeedOf = Callable[[str], float]  # node type -> steps per step of the reference
 
 
 class JointEngine(SimulatedEngine):
@@ -164,13 +154,12 @@ class JointEngine(SimulatedEngine):
         *,
         costs: Costs | None = None,
         speed_of: SpeedOf = lambda node_type: 1.0,
-        faults: FaultPlan | None = None,
     ) -> None:
-        super().__init__(cluster.world, {}, curve, costs=costs, faults=faults)
-        self.timeline: EventQueue = WorldQueue(cluster.world)
+        super().__init__(cluster.world, {}, curve, costs=costs)
+        self.timeline = WorldQueue(cluster.world)
         self.work = TrialWork()
-        self._runtime, self._world, self._name = cluster.runtime, cluster.world, name
         self.is_priced = False  # whether trials are told what their places cost, as a monitor tells them
+        self._runtime, self._world, self._name = cluster.runtime, cluster.world, name
         self._speed_of, self._is_woken = speed_of, False
         self._limit: Resources | None = None  # what the cluster may become, where that is known
         self._placements: dict[str, TrialPlacement] = {}  # by trial, from the request to the end
@@ -178,9 +167,9 @@ class JointEngine(SimulatedEngine):
         self._warm: set[NodeId] = set()  # nodes on which a trial has started
         self._gangs = 0
         self._known = Resources.of(self.capacity())
-        self._ready.append(self._capacity_now())
+        self._report_capacity()
 
-    # -- the port ---------------------------------------------------------------------------------
+    # -- capacity: what the cluster has, or may become ---------------------------------------------
 
     def capacity(self) -> Mapping[str, float]:
         """Returns what the nodes of now have in all, or where that is known, what they may become."""
@@ -193,7 +182,20 @@ class JointEngine(SimulatedEngine):
     def bound(self, limit: Resources) -> None:
         """Sets what the cluster may become: no more is asked for than that holds, as on Ray."""
         self._limit = limit
-        self._ready.append(self._capacity_now())
+        self._report_capacity()
+
+    def note_capacity(self) -> None:
+        """Reports what the nodes of now have, when that has changed; called after every tick."""
+        now = Resources.of(self.capacity())
+        if now != self._known:
+            self._known = now
+            self._report_capacity()
+
+    def _report_capacity(self) -> None:
+        at, is_bounded = self._clock.now(), self._limit is not None
+        self._ready.append(CapacityChanged(at=at, capacity=self.capacity(), is_bounded=is_bounded))
+
+    # -- the port, and what the tuner's half of a world asks -----------------------------------------
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
         until = self._world.time + timeout_s
@@ -201,6 +203,10 @@ class JointEngine(SimulatedEngine):
             pass
         events, self._ready, self._is_woken = self._ready, [], False
         return events
+
+    def wake(self) -> None:
+        """Has the tuner look at its clock, although nothing has happened."""
+        self._is_woken = True
 
     @property
     def has_news(self) -> bool:
@@ -212,19 +218,17 @@ class JointEngine(SimulatedEngine):
         return not (self._ready or self._placements)
 
     def worker_s(self, workers: int) -> float:
-        running = sum(
-            (self._world.time - one.placed_at) * one.share for one in self._placements.values() if one.nodes
-        )
-        return self.work.held_s + running
+        now = self._world.time
+        return self.work.held_s + sum(one.held(now)[0] for one in self._placements.values())
 
     def held_usd(self) -> float:
         """Returns what the places of trials have cost so far, by the cloud's prices and the true time."""
-        now, running = self._world.time, (one for one in self._placements.values() if one.nodes)
-        return self.work.held_usd + sum(_usd(one, now) for one in running)
+        now = self._world.time
+        return self.work.held_usd + sum(one.held(now)[1] for one in self._placements.values())
 
-    def wake(self) -> None:
-        """Has the tuner look at its clock, although nothing has happened."""
-        self._is_woken = True
+    def placements(self) -> Collection[TrialPlacement]:
+        """Returns every start of a trial that waits for a node or has one."""
+        return self._placements.values()
 
     def node_of(self, trial_id: str) -> NodeId | None:
         """Returns the node that holds a trial, the first one of several."""
@@ -236,16 +240,6 @@ class JointEngine(SimulatedEngine):
         placement = self._placements.get(trial_id)
         return self._world.time - placement.saved_at if placement is not None and placement.nodes else 0.0
 
-    def placements(self) -> Collection[TrialPlacement]:
-        """Returns every start of a trial that waits for a node or has one."""
-        return self._placements.values()
-
-    def moves(self, trial_id: str) -> int:
-        return self.work.moves.get(trial_id, 0)
-
-    def moved_at(self, trial_id: str) -> float | None:
-        return self.work.moved_at.get(trial_id)
-
     def close(self) -> None:
         # Those that wait first: they must not get the room that the others leave.
         for placement in sorted(self._placements.values(), key=lambda one: bool(one.nodes)):
@@ -254,7 +248,7 @@ class JointEngine(SimulatedEngine):
         self._processes.clear()
         super().close()
 
-    # -- from a request to a node -----------------------------------------------------------------
+    # -- from a request to a process on a node -------------------------------------------------------
 
     def _start_those_that_fit(self) -> None:
         while self._queue:
@@ -275,31 +269,97 @@ class JointEngine(SimulatedEngine):
         tasks = [self._runtime.bundle(shape) for shape in shapes]
         gang_id = f"{self._name}-{command.trial_id}-{self._gangs}"
         gang = GangWork(gang_id, Strategy(command.resources.strategy), tasks, FOREVER)
-        placement = TrialPlacement(self, command, curve, gang)
-        gang.listener = placement
-        self._placements[command.trial_id] = placement
+        placement = self._placements[command.trial_id] = TrialPlacement(command, curve, gang)
+        gang.listener = _PlacementListener(self, placement)
         self.end_lingering()
         self._runtime.submit_gang(gang)
 
-    def begin(self, placement: TrialPlacement) -> None:
+    def _place(self, placement: TrialPlacement) -> None:
         """Starts the process of a trial that has its place."""
-        placement.placed_at = placement.saved_at = self._world.time
-        self.work.machines.update({node.machine.cloud_id: node.machine for node in placement.nodes})
-        if placement.command.checkpoint is not None:
-            self.work.restores += 1
+        placement.settle(self._world.time)
+        self.work.add_place(placement)
         if self.is_priced:
             at, trial_id = self._clock.now(), placement.command.trial_id
             self._ready.append(TrialPriced(trial_id=trial_id, at=at, usd_per_hour=placement.usd_per_hour))
         self._start(placement.command, placement.curve)
 
-    def _start_s(self, command: StartTrial) -> float:
-        """The first trials on a node find nothing loaded."""
-        nodes = {node.node_id for node in self._placements[command.trial_id].nodes}
-        is_new = not nodes <= self._warm
-        return self._costs.start_s + (self._costs.first_s if is_new else 0.0)
-
     def _take_room(self, command: StartTrial) -> None:
         """Does nothing: the gang holds it already."""
+
+    def _start_s(self, process: SimulatedProcess, is_reused: bool) -> float:
+        """The first trials on a node find nothing loaded."""
+        nodes = {node.node_id for node in self._placements[process.trial_id].nodes}
+        return super()._start_s(process, is_reused) + (0.0 if nodes <= self._warm else self._costs.first_s)
+
+    def _started(self, process: SimulatedProcess, is_reused: bool) -> None:
+        placement = self._placements[process.trial_id]
+        placement.saved_at, placement.has_begun = self._world.time, True
+        self._warm.update(node.node_id for node in placement.nodes)
+        super()._started(process, is_reused)
+
+    # -- on a node ---------------------------------------------------------------------------------
+
+    def _seconds(self, process: SimulatedProcess) -> float:
+        placement = self._placements[process.trial_id]
+        speed = min(self._speed_of(node.machine.node_type) for node in placement.nodes)
+        every = self._costs.checkpoint_every
+        saves = bool(every) and (process.iteration + 1) % every == 0
+        return process.seconds() / speed + (self._costs.save_s if saves else 0.0)
+
+    def _checkpoint(self, process: SimulatedProcess) -> CheckpointRef | None:
+        self._placements[process.trial_id].saved_at = self._world.time
+        return super()._checkpoint(process)
+
+    def _continue(self, process: SimulatedProcess) -> None:
+        """Continues, unless its node will go: then a trial saves, if there is time for it, and leaves."""
+        placement, now = self._placements[process.trial_id], self._world.time
+        is_saved = placement.saved_at == now
+        can_save = bool(process.iteration) and now + self._costs.save_s <= placement.deadline_at
+        if placement.deadline_at == inf or not (is_saved or can_save):
+            super()._continue(process)
+            return
+        process.is_waiting = False
+        if is_saved:
+            self._leave(process, PREEMPTED)
+            return
+
+        def save_and_leave() -> None:
+            self._saved(process)
+            self._leave(process, PREEMPTED)
+
+        self.timeline.plan(self._costs.save_s, process, save_and_leave)
+
+    # -- losing the node ---------------------------------------------------------------------------
+
+    def _drain(self, placement: TrialPlacement, deadline_at: float) -> None:
+        """Takes a trial off a node that will go, where it has nothing to lose; others save first."""
+        placement.deadline_at = deadline_at
+        process = self._processes.get(placement.command.trial_id)
+        if process is not None and not placement.has_begun:
+            self._leave(process, PREEMPTED)
+
+    def _freeze(self, placement: TrialPlacement) -> None:
+        """Stops a process whose machine is gone; that is noticed later."""
+        process = self._processes.get(placement.command.trial_id)
+        if process is not None and not process.is_lost:
+            process.is_lost = True
+            process.turn += 1
+            self.work.add_loss(placement, self._world.time)
+
+    def _lose(self, placement: TrialPlacement, node: SimNode) -> None:
+        """Ends the process of a trial whose node is dead."""
+        process = self._processes.get(placement.command.trial_id)
+        if process is None:
+            return
+        if not process.is_lost:
+            self.work.add_loss(placement, self._world.time)
+        self._leave(process, NODE_LOST if node.drain_deadline_at is None else PREEMPTED)
+
+    def _leave(self, process: SimulatedProcess, failure: TrialFailure) -> None:
+        self.work.add_move(process.trial_id, self._clock.now())
+        self._exit(process, failure=failure)
+
+    # -- giving the place back -----------------------------------------------------------------------
 
     def _give_room_back(self, command: StartTrial) -> None:
         placement = self._placements.get(command.trial_id)
@@ -315,9 +375,7 @@ class JointEngine(SimulatedEngine):
     def _release(self, placement: TrialPlacement, *, keeps_place: bool = True) -> None:
         """Gives a place back at once where another trial waits for it, else after a while."""
         del self._placements[placement.command.trial_id]
-        if placement.nodes:
-            self.work.held_s += (self._world.time - placement.placed_at) * placement.share
-            self.work.held_usd += _usd(placement, self._world.time)
+        self.work.add_held(placement, self._world.time)
         gang, linger_s = placement.gang, self._costs.linger_s
         is_good = bool(placement.nodes) and all(node.serves for node in placement.nodes)
         is_wanted = any(not one.nodes for one in self._placements.values())
@@ -335,99 +393,12 @@ class JointEngine(SimulatedEngine):
         for place in ended:
             place.end()
 
-    # -- on a node --------------------------------------------------------------------------------
 
-    def _started(self, process: SimulatedProcess, is_reused: bool) -> None:
-        placement = self._placements[process.trial_id]
-        placement.saved_at, placement.has_begun = self._world.time, True
-        self._warm.update(node.node_id for node in placement.nodes)
-        super()._started(process, is_reused)
+class _PlacementListener:
+    """Passes on to the engine what happens to the nodes of one placement."""
 
-    def _seconds(self, process: SimulatedProcess) -> float:
-        placement = self._placements[process.trial_id]
-        speed = min(self._speed_of(node.machine.node_type) for node in placement.nodes)
-        every = self._costs.checkpoint_every
-        saves = bool(every) and (process.iteration + 1) % every == 0
-        return process.seconds() / speed + (self._costs.save_s if saves else 0.0)
-
-    def _reported(self, process: SimulatedProcess, seconds: float) -> None:
-        before = process.checkpoint_index
-        super()._reported(process, seconds)
-        self._note_saved(process, before)
-
-    def _saved(self, process: SimulatedProcess) -> None:
-        before = process.checkpoint_index
-        super()._saved(process)
-        self._note_saved(process, before)
-
-    def _note_saved(self, process: SimulatedProcess, before: int) -> None:
-        placement = self._placements.get(process.trial_id)
-        if placement is not None and process.checkpoint_index > before:
-            placement.saved_at = self._world.time
-
-    def _continue(self, process: SimulatedProcess) -> None:
-        """Continues, unless its node will go: then a trial saves, if there is time for it, and leaves."""
-        placement = self._placements[process.trial_id]
-        if placement.deadline_at == inf:
-            super()._continue(process)
-        elif placement.saved_at == self._world.time:
-            process.is_waiting = False
-            self._preempt(process)
-        elif self._world.time + self._costs.save_s <= placement.deadline_at and process.iteration:
-            process.is_waiting = False
-            self.timeline.plan(self._costs.save_s, process, lambda: self._save_and_leave(process))
-        else:
-            super()._continue(process)
-
-    def _save_and_leave(self, process: SimulatedProcess) -> None:
-        self._saved(process)
-        self._preempt(process)
-
-    # -- losing the node --------------------------------------------------------------------------
-
-    def leave_unless_at_work(self, placement: TrialPlacement) -> None:
-        """Takes a trial off a node that will go, where it has nothing to lose; others save first."""
-        process = self._processes.get(placement.command.trial_id)
-        if process is not None and not placement.has_begun:
-            self._preempt(process)
-
-    def _preempt(self, process: SimulatedProcess) -> None:
-        self._count_move(process.trial_id)
-        self._exit(process, failure=PREEMPTED)
-
-    def freeze(self, placement: TrialPlacement) -> None:
-        """Stops a process whose machine is gone; that is noticed later."""
-        process = self._processes.get(placement.command.trial_id)
-        if process is not None and not process.is_lost:
-            process.is_lost = True
-            process.turn += 1
-            self._count_loss(placement)
-
-    def lose(self, placement: TrialPlacement, *, was_draining: bool) -> None:
-        """Ends the process of a trial whose node is dead."""
-        process = self._processes.get(placement.command.trial_id)
-        if process is None:
-            return
-        if not process.is_lost:
-            self._count_loss(placement)
-        self._count_move(process.trial_id)
-        self._exit(process, failure=PREEMPTED if was_draining else NODE_LOST)
-
-    def _count_loss(self, placement: TrialPlacement) -> None:
-        self.work.losses += 1
-        self.work.repeated_s += (self._world.time - placement.saved_at) * placement.share
-
-    def _count_move(self, trial_id: str) -> None:
-        self.work.moves[trial_id] = self.work.moves.get(trial_id, 0) + 1
-        self.work.moved_at[trial_id] = self._clock.now()
-
-    def _capacity_now(self) -> CapacityChanged:
-        is_bounded = self._limit is not None
-        return CapacityChanged(at=self._clock.now(), capacity=self.capacity(), is_bounded=is_bounded)
-
-    def note_capacity(self) -> None:
-        """Reports what the nodes of now have, when that has changed; called after every tick."""
-        now = Resources.of(self.capacity())
-        if now != self._known:
-            self._known = now
-            self._ready.append(self._capacity_now())
+    def __init__(self, engine: JointEngine, placement: TrialPlacement) -> None:
+        self.placed = partial(engine._place, placement)
+        self.draining = partial(engine._drain, placement)
+        self.frozen = partial(engine._freeze, placement)
+        self.lost = partial(engine._lose, placement)

@@ -14,7 +14,7 @@ from muster.autoscaler.monitor import TickInterval
 from muster.cluster.model import NodeKind
 from muster.errors import TuneError
 from muster.sim.cluster.machines import CloudMachine
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import JointCluster
 from muster.sim.joint.engine import SpeedOf
 from muster.sim.joint.tuner import JointExperiment, JointTuner, TunerGroup
 
@@ -110,7 +110,10 @@ class JointRun:
         self.group.note_capacity()
         self._urgent = self._urgent_now()
         self._soonest = self.world.time + self.cluster.options.tick_s
-        self._tick_in(self._pause_s())
+        seen, pause_s = self.cluster.result, self.cluster.options.tick_s
+        if self._interval is not None and seen is not None and seen.is_observed:
+            pause_s = self._interval.after(seen)
+        self._tick_in(pause_s)
 
     def _tick_in(self, seconds: float) -> None:
         """Plans the next tick; one that was planned before does not happen."""
@@ -127,12 +130,6 @@ class JointRun:
     def _urgent_now(self) -> tuple[int, int, int]:
         runtime = self.cluster.runtime
         return len(runtime.pending_gangs()), len(runtime.live_nodes()), len(runtime.gangs)
-
-    def _pause_s(self) -> float:
-        seen = self.cluster.result
-        if self._interval is None or seen is None or not seen.is_observed:
-            return self.cluster.options.tick_s
-        return self._interval.after(seen)
 
     def _publish(self) -> None:
         self.group.publish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from msgspec import structs
 
@@ -12,7 +13,7 @@ from muster.base.clock import ahead_s
 from muster.base.forecast import in_time_of
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.joint.cloud import JointCluster
 from muster.sim.joint.engine import JointEngine, SpeedOf
 from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment, SimulatedRun
 from muster.trials.forecast import forecast_of
@@ -43,26 +44,26 @@ def limit_of(spec: ClusterSpec) -> Resources:
 class JointTuner:
     """A JointTuner is the tuner's half of one experiment."""
 
+    engine_class: ClassVar[type[JointEngine]] = JointEngine
+    run_class: ClassVar[type[SimulatedRun]] = SimulatedRun
+
     def __init__(
         self, cluster: JointCluster, asked: JointExperiment, speed_of: SpeedOf, store: TrialStore
     ) -> None:
+        experiment, limits = asked.experiment, asked.experiment.limits
+        if limits.deadline is not None:  # by the clock of the world
+            limits = structs.replace(limits, deadline=cluster.world.now() + limits.deadline)
+            experiment = replace(experiment, limits=limits)
         self.asked = asked
-        experiment = _from_now(asked.experiment, cluster.world.now())
-        self.engine = JointEngine(
-            cluster,
-            asked.name,
-            experiment.curve,
-            costs=experiment.costs,
-            speed_of=speed_of,
-            faults=experiment.faults,
+        self.engine = self.engine_class(
+            cluster, asked.name, experiment.curve, costs=experiment.costs, speed_of=speed_of
         )
-        self.engine.is_priced = experiment.limits.cost_budget is not None
+        self.engine.is_priced = limits.cost_budget is not None
         if asked.knows_limit:
             self.engine.bound(limit_of(cluster.options.spec))
-        self.run = SimulatedRun(experiment, store, self.engine)
+        self.run = self.run_class(experiment, store, self.engine)
         self._world, self._wakes_at = cluster.world, math.inf
         self.ended_at: float | None = None
-        self.is_killed = False
 
     @property
     def best(self) -> float:
@@ -102,23 +103,17 @@ class JointTuner:
             restart_s=costs.start_s + costs.restore_s,
             node_of=engine.node_of,
             unsaved_s=engine.unsaved_s,
-            moved_at=engine.moved_at,
-            moves=engine.moves,
+            moved_at=engine.work.moved_at.get,
+            moves=lambda trial_id: engine.work.moves.get(trial_id, 0),
         )
         forecast = forecast_of(self.run.state, given, is_over=is_last)
         cluster.board.put(in_time_of(forecast, -ahead_s(self.run.clock)))
 
 
-def _from_now(experiment: SimulatedExperiment, now: float) -> SimulatedExperiment:
-    """Returns the experiment with its deadline by the clock of the world."""
-    deadline = experiment.limits.deadline
-    if deadline is None:
-        return experiment
-    return replace(experiment, limits=structs.replace(experiment.limits, deadline=now + deadline))
-
-
 class TunerGroup:
     """A TunerGroup is the tuners of one world, each handled when something has happened to it."""
+
+    tuner_class: ClassVar[type[JointTuner]] = JointTuner
 
     def __init__(
         self,
@@ -136,7 +131,7 @@ class TunerGroup:
 
     def begin(self, asked: JointExperiment) -> None:
         """Starts a tuner, whose forecast is there before a tick sees its trials."""
-        tuner = JointTuner(self._cluster, asked, self._speed_of, self._new_store())
+        tuner = self.tuner_class(self._cluster, asked, self._speed_of, self._new_store())
         self.tuners.append(tuner)
         self._note_drivers()
         self._handle(tuner)
@@ -157,12 +152,6 @@ class TunerGroup:
         for tuner in self.tuners:
             if tuner.ended_at is None and tuner.asked.publishes:
                 tuner.publish(self._cluster)
-
-    def kill(self, tuner: JointTuner) -> None:
-        """Ends a tuner's program without a word: its trials go, its last forecast stays."""
-        tuner.ended_at, tuner.is_killed = self._cluster.world.time, True
-        tuner.engine.close()
-        self._note_drivers()
 
     def _handle(self, tuner: JointTuner) -> None:
         tuner.step()

@@ -19,8 +19,9 @@ from msgspec import Struct
 from muster.base.rng import Seed
 from muster.errors import ConfigError
 from muster.host.regular_file import read_regular
-from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.trace import RESULTS, RecordedCurve, RecordedTrial
+from muster.sim.tune.trial import Config, Curve, Metrics
+from muster.trials.metrics import is_number
 from muster.tune.analysis.result_files import parse_json_lines
 
 MakeCurve = Callable[[Seed], Curve]
@@ -109,7 +110,7 @@ def extrapolation(values: Sequence[Any]) -> Callable[[int], float]:
     The changes in two equal spans are continued as a geometric series: less than a curve with a floor has
     left, whether it approaches the floor by a power of t or faster.
     """
-    known, (_, slope) = [float(value) for value in values if _is_finite(value)], fitted(values)
+    known, (_, slope) = [float(value) for value in values if is_number(value)], fitted(values)
     span = (len(known) - 1) // 2
     first, middle, last = known[-1 - 2 * span :: span] if span > 0 else (known or [math.nan])[-1:] * 3
     before, change = middle - first, last - middle
@@ -124,7 +125,7 @@ def extrapolation(values: Sequence[Any]) -> Callable[[int], float]:
 
 def fitted(values: Sequence[Any]) -> tuple[float, float]:
     """Returns a and b of a + b / sqrt(t) by least squares; of too few values the last one stays."""
-    points = [(1.0 / math.sqrt(t), float(v)) for t, v in enumerate(values, 1) if _is_finite(v)]
+    points = [(1.0 / math.sqrt(t), float(v)) for t, v in enumerate(values, 1) if is_number(v)]
     if not points:
         return math.nan, 0.0
     if len(points) < _FEWEST_ROWS:
@@ -133,10 +134,6 @@ def fitted(values: Sequence[Any]) -> tuple[float, float]:
     spread = sum((x - mean_x) ** 2 for x, _ in points)
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
     return mean_y - slope * mean_x, slope
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class GivenCurve(Curve):

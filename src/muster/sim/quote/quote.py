@@ -53,14 +53,10 @@ class Quote(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """Returns one sentence for each variant, the experiment as it is first."""
         first = self.lines[0]
-        parts = [f"${first.cost:.2f} ± {half_width(first):.2f}, {first.hours:.1f} h"]
+        half = (first.cost_high - first.cost_low) / 2.0
+        parts = [f"${first.cost:.2f} ± {half:.2f}, {first.hours:.1f} h"]
         parts += [f"{line.name} ${line.cost:.2f}, {line.hours:.1f} h" for line in self.lines[1:]]
         return "; ".join(parts)
-
-
-def half_width(line: QuoteLine) -> float:
-    """Returns half of the interval of the cost."""
-    return (line.cost_high - line.cost_low) / 2.0
 
 
 def assumptions_of(
@@ -90,19 +86,15 @@ def assumptions_of(
         seen = starts_of(like, nodes)
         costs = replace(assumed.costs, start_s=seen.start_s, first_s=seen.first_s, restore_s=seen.start_s)
         assumed = replace(assumed, costs=costs, start_sigma=_SIGMA_SEEN)
+    for name, value in (("boot_s", boot_s), ("start_s", start_s)):
+        if value is not None and not 0 <= value < math.inf:
+            raise ConfigError(f"{name} is {value:g}: give seconds, 0 or more")
     if boot_s is not None:
-        _check_seconds("boot_s", boot_s)
         assumed = replace(assumed, boot=BootTime(median_s=boot_s, setup_s=0.0))
     if start_s is not None:
-        _check_seconds("start_s", start_s)
         costs = replace(assumed.costs, start_s=start_s, restore_s=start_s)
         assumed = replace(assumed, costs=costs)
     return assumed
-
-
-def _check_seconds(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ConfigError(f"{name} is {value:g}: give seconds, 0 or more")
 
 
 _SIGMA_SEEN = 0.2  # how far starts of trials may be off that were seen, of their logarithm
@@ -269,11 +261,7 @@ def _fit(asked: ExperimentSpec, minutes: float, place: Path, counter: _StepCount
     tune.scheduler, tune.search_alg = deepcopy(tune.scheduler), deepcopy(tune.search_alg)
     tune.time_budget_s = minutes * 60.0
     run = RunConfig(
-        name="profile",
-        storage_path=str(place),
-        stop=deepcopy(asked.run.stop),
-        callbacks=[counter],
-        verbose=0,
+        name="profile", storage_path=str(place), stop=deepcopy(asked.run.stop), callbacks=[counter], verbose=0
     )
     grid = Tuner(asked.trainable, param_space=asked.param_space, tune_config=tune, run_config=run).fit()
     if len(grid) and len(grid.errors) == len(grid):

@@ -12,24 +12,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.autoscaler.monitor import TickInterval
+from muster.base.resources import Resources
 from muster.base.rng import Seed
-from muster.cluster.model import ClusterSpec, NodeKind, NodeType, health_key
+from muster.cluster.model import ClusterSpec, health_key
 from muster.errors import ConfigError
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.machines import Catalogue
-from muster.sim.cluster.options import RunOptions
-from muster.sim.joint.cloud import BootTime, SpotPool, SpotSeries
-from muster.sim.joint.cluster import JointCluster
+from muster.sim.cluster.options import RunOptions, catalogue_for
+from muster.sim.joint.cloud import SPOT, BootTime, JointCluster, SpotPool, SpotSeries
 from muster.sim.joint.run import JointResult, JointRun
 from muster.sim.joint.tuner import JointExperiment
 from muster.sim.quote.learned import MakeCurve
-from muster.sim.tune.costs import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.trial import Costs
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
 from muster.tune.tune_config import TuneConfig
 
-SPOT = "spot"
 _BOOT_TICKS = 15.0  # so many in the time of a boot: ticks are short against what they wait for
 _LEAST_TICK_S, _MOST_TICK_S = 1.0, 10.0
 _QUIET_TICKS = 8.0  # so much longer is the time between two ticks at most, while nothing changes
@@ -156,22 +154,7 @@ def _run(
     tick_s = cluster.options.tick_s
     interval = TickInterval(tick_s, _QUIET_TICKS * tick_s)
     speeds = {known.name: known.speed for known in variant.spec.node_types}
-    run = JointRun(
-        cluster,
-        [joint],
-        speed_of=speeds.__getitem__,
-        interval=interval,
-    )
-    return run.run()
-
-
-class QuotedCluster(JointCluster):
-    """A QuotedCluster has the head of its own file, at its price."""
-
-    def _start_head(self) -> None:
-        head = self.cloud.create(self.options.spec.head_node_type, NodeKind.HEAD)
-        head.up = True
-        self.world.after(0.0, lambda: self.join(head))
+    return JointRun(cluster, [joint], speed_of=speeds.__getitem__, interval=interval).run()
 
 
 def _search(given: Any) -> Any:  # noqa: ANN401 - the user's searcher, by object or by name
@@ -181,13 +164,10 @@ def _search(given: Any) -> Any:  # noqa: ANN401 - the user's searcher, by object
 
 
 def _cluster(spec: ClusterSpec, assumed: Assumptions, seed: Seed) -> JointCluster:
-    charged = {known.name: known.price_per_hour or 0.0 for known in spec.node_types}
-    for known in spec.node_types:
-        charged |= {health_key(known.name, each.name): each.price_per_hour or 0.0 for each in known.offers}
-    sells = Catalogue(types={t.name: t for t in spec.node_types}, prices=charged, reports_offers=True)
-    sells.shutdown_s, sells.api_s = assumed.end_s, assumed.request_s
+    sells = catalogue_for(spec)
+    sells.reports_offers, sells.shutdown_s, sells.api_s = True, assumed.end_s, assumed.request_s
     tick_s = min(max(assumed.boot.expected_s / _BOOT_TICKS, _LEAST_TICK_S), _MOST_TICK_S)
-    cluster = QuotedCluster(seed, RunOptions(spec=spec, catalogue=sells, tick_s=tick_s), Faults.none())
+    cluster = JointCluster(seed, RunOptions(spec=spec, catalogue=sells, tick_s=tick_s), Faults.none())
     cluster.cloud.boot_time = assumed.boot
     cluster.cloud.open_pools(seed, _pools(spec, assumed, seed))
     return cluster
@@ -223,19 +203,13 @@ def checked_spec(spec: ClusterSpec, template: TrialTemplate) -> ClusterSpec:
     ]
     unpriced = [known.name for known in workers if not known.is_priced]
     if unpriced or not workers:
-        what = (
-            f"{', '.join(unpriced[:3])} has no price" if unpriced else "the cluster file has no worker types"
-        )
+        lacking = f"{', '.join(unpriced[:3])} has no price"
+        what = lacking if unpriced else "the cluster file has no worker types"
         raise ConfigError(f"a quote needs the price of every node type, and {what}: give price_per_hour")
-    if not any(_holds(known, template) for known in workers):
+    bundles = [Resources.of(bundle) for bundle in size_of(template).bundles]
+    if not any(all(map(known.resources.holds, bundles)) for known in workers):
         raise ConfigError(
             f"no node type holds a trial, which needs {size_of(template).required_resources}",
             fix=("add one, or ask for less with tune.with_resources"),
         )
     return spec
-
-
-def _holds(known: NodeType, template: TrialTemplate) -> bool:
-    from muster.base.resources import Resources
-
-    return all(known.resources.holds(Resources.of(bundle)) for bundle in size_of(template).bundles)

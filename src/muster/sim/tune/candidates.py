@@ -95,9 +95,7 @@ SCHEDULERS: dict[str, Candidate] = {
     "median": Candidate(kind="MedianStoppingRule", parameters=_median),
     "pbt": Candidate(kind="PopulationBasedTraining", parameters=_population(), needs_no_searcher=True),
     "pbt_synch": Candidate(
-        kind="PopulationBasedTraining",
-        parameters=_population(synch=True),
-        needs_no_searcher=True,
+        kind="PopulationBasedTraining", parameters=_population(synch=True), needs_no_searcher=True
     ),
     "pb2": Candidate(kind="PB2", parameters=_population(), needs_no_searcher=True),
     "resource_changing": Candidate(kind="ResourceChangingScheduler", parameters=_elastic),

@@ -5,20 +5,24 @@ Called by TrialController like any engine. Moves the given clock and decides not
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import assert_never
 
 from muster.base.clock import SteadyClock
-from muster.session.progress import Progress, Signature, fill_result
-from muster.session.session import PreemptionInfo
-from muster.sim.event_queue import GONE, EventQueue, HasTurns, MovableClock
-from muster.sim.tune.costs import Costs, WorkerCapacity
-from muster.sim.tune.curve import Curve, Report, as_curve
-from muster.sim.tune.faults import FaultPlan, FaultRates, ProcessFaults, happens
+from muster.base.resources import Resources
+from muster.sim.cluster.world import GONE, EventQueue, MovableClock
+from muster.sim.tune.trial import (
+    ADDRESS,
+    HOSTNAME,
+    Costs,
+    Curve,
+    Report,
+    SimulatedProcess,
+    as_curve,
+    failure_of,
+)
 from muster.trials.events import (
     CheckpointSaved,
     ContinueTrial,
@@ -30,7 +34,6 @@ from muster.trials.events import (
     TrialExited,
     TrialFailure,
     TrialFailureKind,
-    TrialNoticed,
     TrialPriced,
     TrialReported,
     TrialStarted,
@@ -38,131 +41,58 @@ from muster.trials.events import (
 from muster.trials.model import CheckpointRef
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.ports import Engine
-from muster.trials.preemption import AFTER_S
-
-MEMORY_KEY = "sim_memory"  # in a checkpoint's metrics: what a curve with a past resumes from
-HOSTNAME, ADDRESS = "simulated", "127.0.0.1"
+from muster.trials.spend import share_of
 
 
-class CheckpointUnknown(Exception):
-    """CheckpointUnknown means a start from a checkpoint that no simulated trial made."""
+class WorkerCapacity:
+    """A WorkerCapacity counts resources exactly; `busy_s` is the integral of the share in use."""
 
-
-class SimulatedProcess(HasTurns):
-    """A SimulatedProcess holds how far a trial is, between two events of the engine."""
-
-    __slots__ = (
-        "_progress",
-        "_who",
-        "checkpoint_index",
-        "command",
-        "curve",
-        "faults",
-        "has_answered",
-        "info",
-        "is_lost",
-        "is_waiting",
-        "last",
-        "memory",
-        "pid",
-        "saves",
-    )
-
-    def __init__(self, command: StartTrial, curve: Curve, faults: ProcessFaults, pid: int) -> None:
-        self.command = command
-        self.curve = curve
-        self.faults = faults
-        self.pid = pid
-        self.turn = 0
-        self.is_waiting = False  # for the answer to a report
-        self.is_lost = False
-        self.info: PreemptionInfo | None = None  # what is announced about its machine
-        self.has_answered = False  # it has reported a checkpoint since
-        self.saves = 0
-        self.checkpoint_index = command.checkpoint_index
-        self.memory: Any = None
-        self.last: dict[str, Any] = {}
-        self._progress = Progress()
-        self._who: Signature | None = None
+    def __init__(self, capacity: Mapping[str, float], monotonic: Callable[[], float]) -> None:
+        self.whole = Resources.of(capacity)
+        self._free = self.whole
+        self._monotonic = monotonic
+        self._sizes: dict[PlacementGroupFactory, tuple[Resources, float]] = {}
+        self._share = 0.0
+        self._counted_s = 0.0
+        self._counted_at = monotonic()
 
     @property
-    def trial_id(self) -> str:
-        return self.command.trial_id
+    def busy_s(self) -> float:
+        """Returns the seconds of the whole capacity that trials have held so far."""
+        return self._counted_s + self._share * (self._monotonic() - self._counted_at)
 
-    @property
-    def iteration(self) -> int:
-        return self._progress.iteration
+    def needs(self, resources: PlacementGroupFactory) -> Resources:
+        return self._size(resources)[0]
 
-    def set_up(self) -> None:
-        """Loads the checkpoint, or begins; raises CheckpointUnknown, or whatever the curve raises."""
-        given, config = self.command.checkpoint, self.command.config
-        self._who = Signature(trial_id=self.trial_id, config=config)
-        self._who.pid, self._who.hostname, self._who.node_ip = self.pid, HOSTNAME, ADDRESS
-        if given is None:
-            self.memory = self.curve.begin(config)
-            return
-        if "training_iteration" not in given.metrics:
-            raise CheckpointUnknown(
-                f"{given.path}: no simulated trial made this checkpoint, so no trial can resume from it"
-            )
-        self._progress.resume(given.metrics)
-        self.memory = given.metrics.get(MEMORY_KEY)
-        self.last = dict(given.metrics)
+    def fits(self, resources: PlacementGroupFactory) -> bool:
+        return self._free.holds(self.needs(resources))
 
-    @property
-    def location(self) -> dict[str, Any]:
-        return {"pid": self.pid, "hostname": HOSTNAME, "node_ip": ADDRESS}
+    def can_ever_fit(self, resources: PlacementGroupFactory) -> bool:
+        return self.whole.holds(self.needs(resources))
 
-    def is_done(self) -> bool:
-        most = self.curve.iterations(self.command.config)
-        return most is not None and self.iteration >= most
+    def share(self, resources: PlacementGroupFactory) -> float:
+        return self._size(resources)[1]
 
-    def seconds(self) -> float:
-        """Returns the duration of the next iteration; an invalid one is the trial's error."""
-        seconds = self.curve.seconds(self.command.config, self.iteration + 1)
-        if not (0.0 <= seconds < math.inf):
-            raise ValueError(
-                f"iteration {self.iteration + 1} takes {seconds!r} s; Curve.seconds must return 0 or more"
-            )
-        return seconds * self.faults.pace
+    def take(self, resources: PlacementGroupFactory) -> None:
+        needs, share = self._size(resources)
+        self._free = self._free.minus(needs)
+        self._use(share)
 
-    def report(self, elapsed_s: float, now: float) -> dict[str, Any]:
-        """Returns one more result, with the keys that every engine adds."""
-        reported, self.memory = self.curve.advance(self.command.config, self.iteration + 1, self.memory)
-        metrics = dict(reported)
-        if happens(self.faults, "report", self.iteration + 1, self.faults.odd_reports):
-            odd = math.nan if self.iteration % 3 else math.inf
-            metrics = {key: odd if isinstance(value, float) else value for key, value in metrics.items()}
-        stamp = self._progress.advance(metrics, elapsed_s=elapsed_s, now=now)
-        assert self._who is not None
-        self.last = fill_result(metrics, stamp, self._who, now=now)
-        return self.last
+    def give_back(self, resources: PlacementGroupFactory) -> None:
+        needs, share = self._size(resources)
+        self._free = self._free.plus(needs)
+        self._use(-share)
 
-    def checkpoint(self) -> CheckpointRef | None:
-        """Returns a virtual checkpoint: the iteration and the curve's memory. None when the save is lost."""
-        self.saves += 1
-        if happens(self.faults, "save", self.saves, self.faults.lost_saves):
-            return None
-        self.checkpoint_index += 1
-        metrics = dict(self.last) if self.memory is None else {**self.last, MEMORY_KEY: self.memory}
-        metrics.setdefault("training_iteration", self.iteration)
-        path = f"{self.command.trial_dir}/checkpoint_{self.checkpoint_index:06d}"
-        return CheckpointRef(path=path, index=self.checkpoint_index, metrics=metrics)
+    def _use(self, share: float) -> None:
+        self._counted_s, self._counted_at = self.busy_s, self._monotonic()
+        self._share += share
 
-
-def failure_of(error: Exception) -> TrialFailure:
-    """Returns an exception of a curve as an engine with processes would report it."""
-    if isinstance(error, CheckpointUnknown):
-        return TrialFailure(kind=TrialFailureKind.START, message=str(error))
-    from muster.engines.worker.exit_report import failed_exit
-
-    report = failed_exit(error)
-    return TrialFailure(
-        kind=TrialFailureKind(report.kind),
-        message=report.message,
-        traceback=report.traceback,
-        exception=report.exception,
-    )
+    def _size(self, resources: PlacementGroupFactory) -> tuple[Resources, float]:
+        """Returns the needed resources, and their largest share of the capacity."""
+        if resources not in self._sizes:
+            needs = Resources.of(resources.required_resources)
+            self._sizes[resources] = (needs, share_of(needs, self.whole))
+        return self._sizes[resources]
 
 
 class SimulatedEngine(Engine):
@@ -174,7 +104,6 @@ class SimulatedEngine(Engine):
         curve: What trials do: a Curve, a function, or one Curve per trainable name.
         costs: What starting, saving and stopping take.
         price_per_hour: What the whole capacity costs; None: nobody knows.
-        faults: What goes wrong; None: nothing does.
 
     `poll` goes to the next event however far away that is, because waiting costs nothing here; it returns
     earlier, with nothing, at `timeline.wake_at`.
@@ -187,7 +116,6 @@ class SimulatedEngine(Engine):
         curve: Curve | Report | Mapping[str, Curve],
         *,
         costs: Costs | None = None,
-        faults: FaultPlan | None = None,
         price_per_hour: float | None = None,
     ) -> None:
         self.world, self._clock = clock, SteadyClock(clock)
@@ -196,12 +124,10 @@ class SimulatedEngine(Engine):
         self._curves = curve if isinstance(curve, Mapping) else None
         self._curve = None if isinstance(curve, Mapping) else as_curve(curve)
         self._costs = costs or Costs()
-        self._faults = faults or FaultPlan(FaultRates(), 0)
         self.worker_capacity = WorkerCapacity(capacity, clock.monotonic)
         self.timeline = EventQueue(clock)
         self._processes: dict[str, SimulatedProcess] = {}
         self._queue: deque[StartTrial] = deque()  # no room yet; first come, first served
-        self._starts: dict[str, int] = {}
         self._idle: dict[PlacementGroupFactory, list[int]] = {}  # processes that may be used again
         self._pids = 0
         self._ready: list[EngineEvent] = []
@@ -223,15 +149,17 @@ class SimulatedEngine(Engine):
         return not self._ready and self.timeline.is_empty
 
     def submit(self, command: EngineCommand) -> None:
+        process = self._processes.get(command.trial_id)
+        is_ready = process is not None and process.is_waiting and not process.is_lost
         match command:
             case ContinueTrial():
-                if (process := self._waiting(command.trial_id)) is not None:
+                if process is not None and is_ready:
                     self._continue(process)
             case StartTrial():
                 self._queue.append(command)
                 self._start_those_that_fit()
             case SaveTrial():
-                if (process := self._waiting(command.trial_id)) is not None:
+                if process is not None and is_ready:
                     self.timeline.plan(self._costs.save_s, process, lambda: self._saved(process))
             case StopTrial():
                 self._stop(command)
@@ -284,31 +212,27 @@ class SimulatedEngine(Engine):
         self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now(), failure=failure))
 
     def _start(self, command: StartTrial, curve: Curve) -> None:
-        attempt = self._starts[command.trial_id] = self._starts.get(command.trial_id, 0) + 1
-        faults = self._faults.faults_of(command.trial_id, attempt)
         free = self._idle.get(command.resources) if command.may_reuse else None
-        delay = self._costs.reuse_s if free else self._start_s(command)
-        if command.checkpoint is not None:
-            delay += self._costs.restore_s
-        if faults.start_factor != 1.0:
-            delay = delay * faults.start_factor + 60.0
-        process = SimulatedProcess(command, curve, faults, free[-1] if free else self._pids + 1)
+        is_reused = bool(free)
+        if not free:
+            self._pids += 1
+        process = self._make_process(command, curve, free.pop() if free else self._pids)
         self._processes[command.trial_id] = process
         self._take_room(command)
         if self._price_per_hour is not None:
             rate = self._price_per_hour * self.worker_capacity.share(command.resources)
             at = self._clock.now()
             self._ready.append(TrialPriced(trial_id=command.trial_id, at=at, usd_per_hour=rate))
-        is_reused = bool(free)
-        if free:
-            free.pop()
-        else:
-            self._pids += 1
-        self.timeline.plan(delay, process, lambda: self._started(process, is_reused))
+        delay_s = self._start_s(process, is_reused)
+        self.timeline.plan(delay_s, process, lambda: self._started(process, is_reused))
 
-    def _start_s(self, command: StartTrial) -> float:
-        """Returns how long a new process takes to start."""
-        return self._costs.start_s
+    def _make_process(self, command: StartTrial, curve: Curve, pid: int) -> SimulatedProcess:
+        return SimulatedProcess(command, curve, pid)
+
+    def _start_s(self, process: SimulatedProcess, is_reused: bool) -> float:
+        """Returns how long a process takes until it iterates."""
+        start_s = self._costs.reuse_s if is_reused else self._costs.start_s
+        return start_s + (self._costs.restore_s if process.command.checkpoint is not None else 0.0)
 
     def _started(self, process: SimulatedProcess, is_reused: bool) -> None:
         try:
@@ -316,23 +240,15 @@ class SimulatedEngine(Engine):
         except Exception as error:  # noqa: BLE001 - the user's curve
             self._exit(process, failure=failure_of(error))
             return
-        self._ready.append(
-            TrialStarted(
-                trial_id=process.trial_id,
-                at=self._clock.now(),
-                location=process.location,
-                reused=is_reused,
-            )
-        )
+        location = {"pid": process.pid, "hostname": HOSTNAME, "node_ip": ADDRESS}
+        at, trial_id = self._clock.now(), process.trial_id
+        self._ready.append(TrialStarted(trial_id=trial_id, at=at, location=location, reused=is_reused))
         self._plan_the_end(process)
         self._continue(process)
 
     def _plan_the_end(self, process: SimulatedProcess) -> None:
-        """Faults and a time limit happen whatever the trial is doing."""
-        faults, limit_s = process.faults, process.command.time_limit_s
-        self.timeline.plan_anyway(faults.crash_after_s, process, lambda: self._crash(process))
-        self.timeline.plan_anyway(faults.loss_after_s, process, lambda: self._lose(process))
-        self.timeline.plan_anyway(faults.machine.notice_after_s, process, lambda: self._announce(process))
+        """Plans what happens whatever the trial is doing: its time limit."""
+        limit_s = process.command.time_limit_s
         if limit_s is not None:
             message = f"ran longer than its limit of {limit_s:g} s"
             failure = TrialFailure(kind=TrialFailureKind.TIME_LIMIT, message=message)
@@ -357,16 +273,7 @@ class SimulatedEngine(Engine):
         """Returns how long the next iteration takes where the process runs."""
         return process.seconds()
 
-    def _reported(self, process: SimulatedProcess, seconds: float) -> None:
-        now, info, save_s = self._clock.now(), process.info, self._costs.save_s
-        saves = info is not None and not process.has_answered and self._costs.is_function
-        if saves and info is not None and save_s <= info.left_s(now):
-            process.has_answered = True
-            self.timeline.plan(save_s, process, lambda: self._report(process, seconds, saves=True))
-        else:
-            self._report(process, seconds)
-
-    def _report(self, process: SimulatedProcess, seconds: float, *, saves: bool = False) -> None:
+    def _reported(self, process: SimulatedProcess, seconds: float, *, saves: bool = False) -> None:
         now = self._clock.now()
         try:
             result = process.report(seconds, now)
@@ -376,50 +283,18 @@ class SimulatedEngine(Engine):
         process.is_waiting = True
         every = self._costs.checkpoint_every
         saves |= every > 0 and process.iteration % every == 0
-        ref = process.checkpoint() if saves else None
+        ref = self._checkpoint(process) if saves else None
         if ref is not None:
             result["checkpoint_dir_name"] = ref.path.rpartition("/")[2]
         self._ready.append(TrialReported(trial_id=process.trial_id, at=now, result=result, checkpoint=ref))
 
+    def _checkpoint(self, process: SimulatedProcess) -> CheckpointRef | None:
+        """Makes a checkpoint; None when that fails."""
+        return process.checkpoint()
+
     def _saved(self, process: SimulatedProcess) -> None:
-        ref = None if self._costs.is_function else process.checkpoint()
-        message = "" if ref is not None or self._costs.is_function else "the save was lost, simulated"
-        at = self._clock.now()
-        self._ready.append(CheckpointSaved(trial_id=process.trial_id, at=at, checkpoint=ref, message=message))
-
-    def _waiting(self, trial_id: str) -> SimulatedProcess | None:
-        process = self._processes.get(trial_id)
-        return process if process is not None and process.is_waiting and not process.is_lost else None
-
-    # Machines that will be taken.
-
-    def notice(self, trial_id: str, info: PreemptionInfo | None) -> None:
-        """Announces that the machine of a trial will be taken, or, without `info`, that it stays."""
-        process = self._processes.get(trial_id)
-        if process is None or process.info == info:
-            return
-        process.info, process.has_answered = info, False
-        self._ready.append(TrialNoticed(trial_id=trial_id, at=self._clock.now(), info=info))
-        if info is not None:  # the controller looks at the clock then, whatever else happens
-            left_s = info.left_s(self._clock.now())
-            self.timeline.plan_anyway(left_s + AFTER_S, process, lambda: None)
-
-    def take(self, trial_id: str) -> None:
-        """Takes the machine of a trial away."""
-        process = self._processes.get(trial_id)
-        if process is not None:
-            message = "its machine was taken, simulated"
-            failure = TrialFailure(kind=TrialFailureKind.PREEMPTED, message=message)
-            self._exit(process, failure=failure)
-
-    def _announce(self, process: SimulatedProcess) -> None:
-        machine, trial_id = process.faults.machine, process.trial_id
-        self.notice(trial_id, machine.announced(self._clock.now(), process.pid))
-        if machine.is_cancelled:
-            self.timeline.plan_anyway(machine.lead_s / 2, process, lambda: self.notice(trial_id, None))
-        else:
-            end_s = machine.lead_s + machine.late_s
-            self.timeline.plan_anyway(end_s, process, lambda: self.take(trial_id))
+        at, ref = self._clock.now(), self._checkpoint(process)
+        self._ready.append(CheckpointSaved(trial_id=process.trial_id, at=at, checkpoint=ref))
 
     # Ending.
 
@@ -442,21 +317,6 @@ class SimulatedEngine(Engine):
             self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now()))
             self._start_those_that_fit()
 
-    def _crash(self, process: SimulatedProcess) -> None:
-        if process.is_lost:
-            return
-        kind, message = TrialFailureKind.USER_ERROR, "RuntimeError: a simulated crash"
-        if process.faults.is_killed:
-            kind, message = TrialFailureKind.KILLED, "killed by signal 9 (SIGKILL), simulated"
-        self._exit(process, failure=TrialFailure(kind=kind, message=message))
-
-    def _lose(self, process: SimulatedProcess) -> None:
-        """The process does nothing more; after a while that is noticed."""
-        process.is_lost = True
-        failure = TrialFailure(kind=TrialFailureKind.NODE_LOST, message="its machine went away, simulated")
-        delay = self._faults.rates.loss_noticed_after_s
-        self.timeline.plan(delay, process, lambda: self._exit(process, failure=failure))
-
     def _exit(
         self,
         process: SimulatedProcess,
@@ -470,13 +330,8 @@ class SimulatedEngine(Engine):
         self._give_room_back(command)
         if reusable:
             self._idle.setdefault(command.resources, []).append(process.pid)
+        at, trial_id = self._clock.now(), process.trial_id
         self._ready.append(
-            TrialExited(
-                trial_id=process.trial_id,
-                at=self._clock.now(),
-                failure=failure,
-                is_done=is_done,
-                reusable=reusable,
-            )
+            TrialExited(trial_id=trial_id, at=at, failure=failure, is_done=is_done, reusable=reusable)
         )
         self._start_those_that_fit()

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.errors import StoreError, TuneError
-from muster.sim.tune.costs import Costs
-from muster.sim.tune.curve import Curve, Report
 from muster.sim.tune.engine import SimulatedEngine
-from muster.sim.tune.faults import FaultPlan
-from muster.sim.tune.history import ImprovementHistory
+from muster.sim.tune.trial import Costs, Curve, Report
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
-from muster.trials.model import CheckpointPolicy, FailurePolicy, TrialPolicies
+from muster.trials.metrics import is_number
+from muster.trials.model import CheckpointPolicy, FailurePolicy, Trial, TrialPolicies
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Plugins, SearchPlugin
 from muster.trials.ports import TrialStore
@@ -67,7 +67,6 @@ class SimulatedExperiment:
     resources: PlacementGroupFactory = ONE_CPU
     checkpoint_policy: CheckpointPolicy = _KEEP_TWO
     costs: Costs = _FREE
-    faults: FaultPlan | None = None
     deadline_s: float = math.inf
     limits: Limits = _NO_LIMITS
     price_per_hour: float | None = None  # of all workers together
@@ -148,6 +147,78 @@ class NullTrialStore:
     def close(self) -> None: ...
 
 
+class Found(Struct, frozen=True, kw_only=True):
+    """A Found is a result that was better than all before it."""
+
+    at_s: float  # virtual seconds since the experiment began
+    worker_s: float  # spent by all workers until then
+    value: float
+    trial_id: str
+    iteration: int
+    config: Mapping[str, Any]
+
+
+class ImprovementHistory:
+    """An ImprovementHistory keeps the improvements in order; NaN and infinity improve nothing."""
+
+    def __init__(
+        self, metric: str, mode: str, *, elapsed_s: Callable[[], float], worker_s: Callable[[], float]
+    ) -> None:
+        self.metric, self.mode = metric, mode
+        self._sign = 1.0 if mode == "max" else -1.0
+        self._elapsed_s, self._worker_s = elapsed_s, worker_s
+        self._best = -math.inf
+        self.found: list[Found] = []
+        self.results = 0
+        self.failures = 0
+
+    @property
+    def best(self) -> Found | None:
+        return self.found[-1] if self.found else None
+
+    def fire(
+        self,
+        hook: str,
+        *,
+        iteration: int,
+        trials: Sequence[Trial],
+        **info: Any,  # noqa: ANN401 - the arguments of callbacks
+    ) -> None:
+        """Implements the hooks of trials.plugins."""
+        if hook == "on_trial_result":
+            self.results += 1
+            self._note(info["trial"], info["result"])
+        elif hook == "on_trial_failure":
+            self.failures += 1
+
+    def _note(self, trial: Trial, result: Mapping[str, Any]) -> None:
+        value = result.get(self.metric)
+        if not is_number(value):
+            return
+        if self._sign * value > self._best:
+            self._best = self._sign * value
+            self.found.append(
+                Found(
+                    at_s=self._elapsed_s(),
+                    worker_s=self._worker_s(),
+                    value=float(value),
+                    trial_id=trial.trial_id,
+                    iteration=int(result["training_iteration"]),
+                    config=dict(trial.config),
+                )
+            )
+
+
+def best_at(found: Sequence[Found], moment: float, *, by: str = "at_s") -> float:
+    """Returns the best value known at `moment` (of `at_s` or `worker_s`); NaN before the first result."""
+    known = math.nan
+    for one in found:
+        if getattr(one, by) > moment:
+            break
+        known = one.value
+    return known
+
+
 class SimulatedRun:
     """A SimulatedRun is the experiment from one start of its driver to the next, or to its end."""
 
@@ -162,13 +233,12 @@ class SimulatedRun:
             experiment.capacity(),
             experiment.curve,
             costs=experiment.costs,
-            faults=experiment.faults,
             price_per_hour=experiment.price_per_hour,
         )
         self.clock = self.engine.clock
         self.engine.timeline.wake_at = experiment.deadline_s
         self.history = ImprovementHistory(
-            experiment.metric, experiment.mode, elapsed_s=self.clock.monotonic, worker_s=self._worker_s
+            experiment.metric, experiment.mode, elapsed_s=self.clock.monotonic, worker_s=self.worker_s
         )
         self.template = experiment.template()
         self.state = self._make_state()
@@ -196,17 +266,17 @@ class SimulatedRun:
         )
         return ExperimentState(settings, plugins, capacity=self.engine.capacity())
 
-    def _worker_s(self) -> float:
-        return self.engine.worker_s(self.experiment.workers)
-
     @property
     def search(self) -> SearchPlugin:
         return self.state.plugins.search
 
+    def worker_s(self) -> float:
+        """Returns the seconds that trials have held workers, summed over workers."""
+        return self.engine.worker_s(self.experiment.workers)
+
     @property
     def worker_h(self) -> float:
-        """Returns the hours that trials have held workers, summed over workers."""
-        return self._worker_s() / 3600.0
+        return self.worker_s() / 3600.0
 
     def run(self, most_steps: float = math.inf) -> SimulatedRun:
         """Runs to the end of the experiment, or `most_steps`."""
@@ -226,8 +296,6 @@ class SimulatedRun:
             at = self.state.wake_at(clock.now()) - clock.now() + clock.monotonic()
             self.engine.timeline.wake_at = min(at, experiment.deadline_s)
         continues = self.controller.step(0.0)  # the engine waits for what is under way, however long
-        if self.experiment.faults is not None:
-            self.engine.world.jump(self.experiment.faults.jump_s(self.steps))
         if continues and not self.state.is_stopping and self.clock.monotonic() >= self.experiment.deadline_s:
             self.state.end(self.clock.now())
             continues = self.controller.step(0.0)  # the orders leave now, before time passes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from muster.sim.tune.curve import Config, Curve, Metrics
+from muster.sim.tune.trial import Config, Curve, Metrics
 
 BRANIN_MIN = 0.39788735772973816  # at (-pi, 12.275), (pi, 2.275), (9.42478, 2.475)
 HARTMANN6_MIN = -3.3223680114155147  # at (0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573)

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from muster.errors import ConfigError
 from muster.host.regular_file import read_regular
-from muster.sim.tune.curve import Config, Curve, Metrics
-from muster.trials.metrics import DEBUG_METRICS, flatten
+from muster.sim.tune.trial import Config, Curve, Metrics
+from muster.trials.metrics import DEBUG_METRICS, flatten, is_number
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.analysis.result_files import parse_json_lines
@@ -69,7 +69,7 @@ class RecordedCurve(Curve):
     def followed(self, config: Config) -> RecordedTrial:
         """Returns the recorded trial with equal values of all parameters that vary; else the nearest.
 
-        Distance: the mean over those parameters of |a - b| / range for numbers (of logarithms, when the range
+        Distance: the sum over those parameters of |a - b| / range for numbers (of logarithms, when the range
         is wide), 0 or 1 for everything else, 1 for a parameter that is missing. Of several, the first.
         """
         flat = flatten(dict(config))
@@ -77,17 +77,16 @@ class RecordedCurve(Curve):
         found = self._known.get(key)
         if found is None:
             self.nearest += 1
-            far = [self._distance(flat, other) for other in self._flat]
+            scales = self._scales.items()
+            far = [
+                sum(_apart(flat.get(name), other.get(name), scale) for name, scale in scales)
+                for other in self._flat
+            ]
             found = self._known[key] = self.trials[far.index(min(far))]
         return found
 
     def _key(self, flat: Mapping[str, Any]) -> str:
         return repr([flat.get(name) for name in self._scales])
-
-    def _distance(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-        return sum(
-            _apart(one.get(name), other.get(name), scale) for name, scale in self._scales.items()
-        ) / max(1, len(self._scales))
 
 
 Scale = tuple[float, bool] | None  # range and whether of logarithms; None: not a number
@@ -100,7 +99,7 @@ def _scales(flat: Sequence[Mapping[str, Any]]) -> dict[str, Scale]:
     for name in names:
         values = [config.get(name) for config in flat]
         if len({repr(value) for value in values}) > 1 or len(flat) == 1:
-            scales[name] = _scale([value for value in values if _is_number(value)], len(values))
+            scales[name] = _scale([value for value in values if is_number(value)], len(values))
     return scales
 
 
@@ -114,16 +113,12 @@ def _scale(numbers: Sequence[Any], count: int) -> Scale:
 
 
 def _apart(one: Any, other: Any, scale: Scale) -> float:  # noqa: ANN401 - users' values
-    if scale is None or not _is_number(one) or not _is_number(other):
+    if scale is None or not is_number(one) or not is_number(other):
         return 0.0 if one == other else 1.0
     span, is_log = scale
     if is_log:
         return abs(math.log(max(one, 1e-300) / max(other, 1e-300))) / span
     return float(abs(one - other) / span)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def read_trace(path: str) -> RecordedCurve:
@@ -171,9 +166,9 @@ def _seconds(rows: Sequence[Mapping[str, Any]]) -> Iterable[float]:
     before = 0.0
     for row in rows:
         total = row.get("time_total_s")
-        seconds = row.get("time_this_iter_s", total - before if _is_number(total) else 1.0)  # type: ignore[operator]
-        before = total if _is_number(total) else before  # type: ignore[assignment]
-        yield max(0.0, float(seconds)) if _is_number(seconds) else 1.0
+        seconds = row.get("time_this_iter_s", total - before if is_number(total) else 1.0)
+        before = total if is_number(total) else before
+        yield max(0.0, float(seconds)) if is_number(seconds) else 1.0
 
 
 class RecordedConfigs(SearchAlgorithm):

@@ -14,8 +14,7 @@ from msgspec import Struct
 from muster.config.document import Document
 from muster.errors import ConfigError
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled
-from muster.sim.tune.experiment import SimulatedExperiment
-from muster.sim.tune.history import Found, best_at
+from muster.sim.tune.experiment import Found, SimulatedExperiment, best_at
 
 _SHORT = {"eta": "reduction_factor", "grace": "grace_period"}
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
@@ -55,7 +54,7 @@ def run_scheduler(experiment: SimulatedExperiment, scheduler: str) -> SchedulerR
         mode=experiment.mode,
         found=tuple(run.history.found),
         end_s=run.clock.monotonic(),
-        worker_s=run.worker_h * 3600.0,
+        worker_s=run.worker_s(),
         trials=len(run.state.trials),
         failed=sum(trial.status == "ERROR" for trial in run.state.trials.values()),
         results=run.history.results,
@@ -65,14 +64,11 @@ def run_scheduler(experiment: SimulatedExperiment, scheduler: str) -> SchedulerR
 def over_time(answers: Sequence[SchedulerResult]) -> list[Row]:
     """Returns the best values at shares of the longest run."""
     end = max((answer.end_s for answer in answers), default=0.0)
-    return [
-        Row(share * end, {one.scheduler: _finite(best_at(one.found, share * end)) for one in answers})
-        for share in SHARES
-    ]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    rows = []
+    for at in (share * end for share in SHARES):
+        best = {one.scheduler: best_at(one.found, at) for one in answers}
+        rows.append(Row(at, {name: value if math.isfinite(value) else None for name, value in best.items()}))
+    return rows
 
 
 def scheduler_maker(spec: str, settings: CandidateSettings) -> Callable[[], Any]:

@@ -66,9 +66,7 @@ class TrialFolder:
         return parse_csv(text, params)
 
     def checkpoints(
-        self,
-        rows: Callable[[], Sequence[Mapping[str, Any]]],
-        made_at: Mapping[int, int] | None = None,
+        self, rows: Callable[[], Sequence[Mapping[str, Any]]], made_at: Mapping[int, int] | None = None
     ) -> list[Scored]:
         """Returns those on disk, oldest first, with the result that each was reported with.
 

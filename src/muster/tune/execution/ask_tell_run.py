@@ -25,20 +25,14 @@ from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.template import TrialTemplate
 from muster.tune.callback import CallbackList
-from muster.tune.execution.assemble import (
-    scheduler_of,
-    search_of,
-    settings_of,
-    stopper_of,
-    template_of,
-)
+from muster.tune.execution.assemble import scheduler_of, search_of, settings_of, stopper_of, template_of
 from muster.tune.execution.between_steps import CheckedCheckpoints, ExperimentSaver
 from muster.tune.execution.launch import ExperimentSpec
 from muster.tune.execution.paths import directory_namer
 from muster.tune.execution.restore import Restorer, keep_parameters, write_spec
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
-from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
+from muster.tune.logger.logger import attach_loggers, default_callbacks
 from muster.tune.plugin_state import settings_record
 
 logger = logging.getLogger(__name__)

@@ -174,7 +174,6 @@ def _decoded(data: bytes) -> dict[str, Any]:
 
 if TYPE_CHECKING:
     from muster.trials.decide import PluginCalls
-    from muster.trials.model import Trial
     from muster.tune.reporting.reporter import Reporter
 
 CHECK_PERIOD_S = 5.0

@@ -68,8 +68,8 @@ from muster.tune.execution.restore import (
     write_spec,
 )
 from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
-from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
+from muster.tune.logger.logger import attach_loggers, default_callbacks
 from muster.tune.plugin_state import settings_record
 from muster.tune.reporting import RunInfo
 from muster.tune.reporting.reporter import LiveAmounts
@@ -165,7 +165,9 @@ def run_experiment(
         controller.run(_between_steps(state, engine, clock, stop))
     is_interrupted = stop.is_set() and not state.is_finished
     if state.ended_by:
-        store.save_settings({**settings_record(spec.trainable_name, spec.tune, state), **_end_record(state)})
+        record = settings_record(spec.trainable_name, spec.tune, state)
+        cost_usd = state.spend.spent(state.spend.seen_at)
+        store.save_settings({**record, "ended_by": state.ended_by, "cost_usd": cost_usd})
     if is_interrupted:
         reporter.note("Stopping: everything is saved, trials end. Ctrl-C again stops at once.")
     deletions.close()
@@ -325,7 +327,7 @@ def _callbacks(
         sources.append(uploads)
     directory = str(spec.place.directory)
     if hasattr(scheduler, "take_log_rows"):
-        from muster.tune.schedulers.pbt_log import PolicyLog
+        from muster.tune.schedulers.pbt_policy import PolicyLog
 
         chosen.append(PolicyLog(scheduler, directory, is_new=spec.resume is None))
     chosen.append(BackgroundProblems(sources, reporter, clock))
@@ -405,11 +407,6 @@ def _info(
         cost=lambda: _cost_text(state, spec.clock),
         ended_by=lambda: state.ended_by,
     )
-
-
-def _end_record(state: ExperimentState) -> dict[str, Any]:
-    """Returns, for readers of the store, what ended the experiment early."""
-    return {"ended_by": state.ended_by, "cost_usd": state.spend.spent(state.spend.seen_at)}
 
 
 def _cost_text(state: ExperimentState, clock: Clock) -> str:

@@ -65,16 +65,11 @@ class PageProcess(Callback):
         if not line.startswith("muster page:"):
             self._reporter.note(f"warning: the page could not be started: {line.removeprefix('error: ')}")
         elif in_notebook():
-            show_frame(line.split()[-1])
+            from IPython.display import HTML, display  # type: ignore[import-not-found,unused-ignore]
+
+            display(HTML(frame_of(line.split()[-1])))  # in a frame below the cell
         else:
             self._reporter.note(line)
-
-
-def show_frame(link: str) -> None:
-    """Shows the page in a frame below the cell, under the host name that the notebook has."""
-    from IPython.display import HTML, display  # type: ignore[import-not-found,unused-ignore]
-
-    display(HTML(frame_of(link)))
 
 
 def frame_of(link: str) -> str:

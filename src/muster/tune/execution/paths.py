@@ -23,7 +23,7 @@ from muster.stores.checkpoints import CheckpointStore
 from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.stores.storage import MARKER, Storage
 from muster.trials.model import Trial
-from muster.tune.search.trial_names import trial_dirname, unique_dirname
+from muster.tune.search.paths import trial_dirname, unique_dirname
 
 
 class ExperimentPaths:
@@ -73,7 +73,7 @@ class ExperimentPaths:
         return self.storage if self.is_remote else None
 
     def for_trials(self) -> bytes | None:
-        """Returns a remote storage as `session.context.TrialStorage` takes it; None for a local one."""
+        """Returns a remote storage as `session.session.TrialStorage` takes it; None for a local one."""
         if not self.is_remote:
             return None
         import cloudpickle  # type: ignore[import-untyped]  # it has no types

@@ -34,8 +34,8 @@ from muster.tune.analysis.ray_results import rays_hint
 from muster.tune.execution.between_steps import drop_unusable
 from muster.tune.execution.launch import ExperimentSpec
 from muster.tune.execution.paths import ExperimentPaths
-from muster.tune.logger.defaults import file_kinds
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
+from muster.tune.logger.logger import file_kinds
 from muster.tune.search.paths import flat_name, flattened
 from muster.tune.trainable.function_trainable import can_be_pickled
 from muster.tune.tune_config import ResumeConfig

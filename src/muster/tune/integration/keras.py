@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from muster.tune.integration.reporting import Metrics, chosen, send
+from muster.tune.integration import Metrics, chosen, send
 
 __all__ = ["ReportCheckpointCallback", "TuneReportCallback", "TuneReportCheckpointCallback"]
 

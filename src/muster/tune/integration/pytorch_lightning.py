@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.tune.integration.reporting import Metrics, chosen, send
+from muster.tune.integration import Metrics, chosen, send
 
 try:
     from lightning.pytorch.callbacks import Callback

@@ -51,7 +51,6 @@ class _AimTracker(Tracker):
     """An _AimTracker is the Tracker for Aim."""
 
     name = "Aim"
-    advice = "The experiment continues without it; what is missing there is in the trials' result.json"
 
     def __init__(
         self,

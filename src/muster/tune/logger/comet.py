@@ -10,16 +10,9 @@ from msgspec import Struct
 
 from muster.host.machine import environment
 from muster.trials.metrics import flatten
-from muster.tune.logger.files.csv_rows import flat_row
+from muster.tune.logger.files.csv_rows import flat_row, step_of
 from muster.tune.logger.files.json_rows import is_number, plain
-from muster.tune.logger.tracker import (
-    Row,
-    Tracker,
-    TrackerCallback,
-    TrialFacts,
-    require,
-    step_of,
-)
+from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, require
 
 _SYSTEM = frozenset({"node_ip", "hostname", "pid", "date"})
 _OTHER = frozenset({"trial_id", "experiment_id", "experiment_tag"})
@@ -49,10 +42,7 @@ class CometTracker(Tracker):
     """A CometTracker is the Tracker for Comet."""
 
     name = "Comet"
-    advice = (
-        "The experiment continues without it: check COMET_API_KEY and the network, or pass online=False; "
-        "what is missing there is in the trials' result.json"
-    )
+    advice = ": check COMET_API_KEY and the network, or pass online=False"
 
     def __init__(self, settings: CometSettings) -> None:
         super().__init__()

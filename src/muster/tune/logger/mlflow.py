@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from urllib.request import getproxies, proxy_bypass
 from msgspec import Struct
 
 from muster.host.machine import environment
+from muster.session.checkpoint import only_one
 from muster.session.report import get_context
 from muster.trials.metrics import flatten
-from muster.tune.logger.files.csv_rows import flat_row
+from muster.tune.logger.files.csv_rows import flat_row, step_of
 from muster.tune.logger.files.json_rows import is_number
-from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, require, step_of
+from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, require
 
 _PORTS = {"http": 80, "https": 443}
 FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
@@ -82,10 +83,7 @@ class MLflowTracker(Tracker):
     """An MLflowTracker is the Tracker for MLflow."""
 
     name = "MLflow"
-    advice = (
-        "The experiment continues without it: check tracking_uri and that the server runs; "
-        "what is missing there is in the trials' result.json"
-    )
+    advice = ": check tracking_uri and that the server runs"
 
     def __init__(self, settings: MLflowSettings) -> None:
         super().__init__()
@@ -310,7 +308,9 @@ def setup_mlflow(  # noqa: PLR0913, PLR0917 - Ray's signature
     mlflow.set_tracking_uri(tracking_uri or given.get("tracking_uri") or mlflow.get_tracking_uri())
     if uri := registry_uri or given.get("registry_uri"):
         mlflow.set_registry_uri(uri)
-    with _one_trial_at_a_time():
+    trial_dir = get_context().get_trial_dir()
+    # MLflow fails when two processes make its database, or an experiment, at the same moment.
+    with only_one(f"{Path(trial_dir).parent}/.mlflow.lock") if trial_dir else nullcontext():
         chosen = _experiment_id(
             mlflow,
             experiment_id or given.get("experiment_id"),
@@ -318,27 +318,16 @@ def setup_mlflow(  # noqa: PLR0913, PLR0917 - Ray's signature
             artifact_location or given.get("artifact_location"),
             create=create_experiment_if_not_exists or bool(given.get("create_experiment_if_not_exists")),
         )
-    _begin_run(mlflow, chosen, run_name or given.get("run_name"), {**given.get("tags", {}), **(tags or {})})
+    if mlflow.active_run() is not None:
+        mlflow.end_run()  # of the trial that had this process before
+    name = get_context().get_trial_name()
+    all_tags = {**({"trial_name": name} if name else {}), **given.get("tags", {}), **(tags or {})}
+    all_tags = {key: str(value) for key, value in all_tags.items()}
+    mlflow.start_run(experiment_id=chosen, run_name=run_name or given.get("run_name") or name, tags=all_tags)
     texts = param_texts(params)
     for first in range(0, len(texts), 100):  # as many as MLflow takes at a time
         mlflow.log_params(dict(list(texts.items())[first : first + 100]))
     return mlflow
-
-
-@contextmanager
-def _one_trial_at_a_time() -> Iterator[None]:
-    """Locks: MLflow fails when two processes make its database, or an experiment, at the same moment."""
-    trial_dir = get_context().get_trial_dir()
-    try:
-        import fcntl
-    except ImportError:
-        fcntl = None  # type: ignore[assignment]
-    if trial_dir is None or fcntl is None:
-        yield
-        return
-    with open(Path(trial_dir).parent / ".mlflow.lock", "w", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)  # let go when the file is closed
-        yield
 
 
 def _experiment_id(
@@ -370,11 +359,3 @@ def _experiment_id(
         if found is None:
             raise
         return str(found.experiment_id)
-
-
-def _begin_run(mlflow: Any, experiment_id: str, run_name: str | None, tags: Mapping[str, Any]) -> None:  # noqa: ANN401
-    if mlflow.active_run() is not None:
-        mlflow.end_run()  # of the trial that had this process before
-    name = get_context().get_trial_name()
-    all_tags = {**({"trial_name": name} if name else {}), **{key: str(value) for key, value in tags.items()}}
-    mlflow.start_run(experiment_id=experiment_id, run_name=run_name or name, tags=all_tags)

@@ -10,7 +10,7 @@ import atexit
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -194,7 +194,7 @@ class Tracker:
     """A Tracker sends to a tracking service; it may wait and raise. A trial may start more than once."""
 
     name: str
-    advice: str  # what a user can do when it does not work
+    advice: str = ""  # after a colon, what a user can do when it does not work
 
     def __init__(self) -> None:
         self._runs: dict[str, Any] = {}  # what the service calls a trial, by trial id
@@ -311,8 +311,10 @@ class TrackerCallback(LoggerCallback):
     def _open(self) -> tuple[Tracker, BackgroundQueue]:
         if self._tracker is None or self._queue is None:
             tracker = self._tracker = self._make_tracker()
+            rest = "what is missing there is in the trials' result.json"
+            advice = f"The experiment continues without it{tracker.advice}; {rest}"
             self._queue = BackgroundQueue(
-                tracker.name, tracker.write, is_passing=tracker.is_passing, advice=tracker.advice
+                tracker.name, tracker.write, is_passing=tracker.is_passing, advice=advice
             )
         return self._tracker, self._queue
 
@@ -341,8 +343,3 @@ def require(package: str, install: str | None = None) -> None:
             f"or leave its callback out of RunConfig(callbacks=[...])",
             name=package,
         )
-
-
-def step_of(result: Mapping[str, Any]) -> int:
-    """Returns the environment steps when they are counted, else the iterations, as Ray's loggers do."""
-    return int(result.get("timesteps_total") or result.get("training_iteration") or 0)

@@ -42,10 +42,7 @@ class WandbTracker(Tracker):
     """A WandbTracker is the Tracker for Weights & Biases."""
 
     name = "Weights & Biases"
-    advice = (
-        "The experiment continues without it: check the network and `wandb login --verify`; "
-        "what is missing there is in the trials' result.json"
-    )
+    advice = ": check the network and `wandb login --verify`"
 
     def __init__(self, settings: WandbSettings) -> None:
         super().__init__()

@@ -1,24 +1,49 @@
-"""Places values between the ends of an axis, for parameters and for the metric.
+"""Places values between the ends of an axis, for parameters and for the metric, and writes them short.
 
-Both plots (PNG and HTML) draw what is computed here.
+All plots draw what is computed here.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from muster.tune.plots.labels import short_number, value_text
-
 MISSING = -0.09  # below the axis: the parameter is not set in this trial
 MAX_CATEGORIES = 24
 MOST_TICKS = 6
 _ROOM_FOR_OUTLIERS = 3.0  # times the range of the middle 90 %: beyond that the axis is cut
 Tick = tuple[float, str]
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def short_number(value: float) -> str:
+    """Returns a number with three digits, without superfluous ones.
+
+    Example:
+        >>> short_number(0.00001), short_number(1234567.0), short_number(64), short_number(0.30000000004)
+        ('1e-5', '1.23e6', '64', '0.3')
+    """
+    if value == int(value) and abs(value) < 100_000:
+        return str(int(value))
+    text = f"{value:.3g}"
+    mantissa, mark, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if mark else mantissa
+
+
+def value_text(value: object) -> str:
+    """Returns a config value as users would write it; objects by name, without their address in memory."""
+    if isinstance(value, float):
+        return short_number(value)
+    if isinstance(value, str):
+        return value
+    name = getattr(value, "__name__", None)
+    text = name if isinstance(name, str) else _ADDRESS.sub("", repr(value))
+    return " ".join(text.split())
 
 
 @dataclass(frozen=True)
@@ -48,9 +73,9 @@ def metric_axis(name: str, values: np.ndarray, mode: str) -> Axis:
     if not finite.size:
         return Axis(name, np.full(values.shape, np.nan), ())
     low, high, is_log = metric_range(finite, mode)
-    positions = np.clip(_scaled(values, low, high, is_log), 0.0, 1.0)
+    positions = np.clip(scaled(values, low, high, is_log), 0.0, 1.0)
     positions[~np.isfinite(values)] = np.nan
-    ticks = _number_ticks(low, high, is_log)
+    ticks = number_ticks(low, high, is_log)
     if finite.max() > high:
         ticks = (*(tick for tick in ticks if tick[0] < 0.94), (1.0, f"≥ {short_number(high)}"))
     if finite.min() < low:
@@ -105,17 +130,17 @@ def _number_axis(name: str, numbers: Sequence[float | None]) -> Axis | None:
     low, high = float(known.min()), float(known.max())
     distinct = np.unique(known)
     is_log = looks_logarithmic(distinct)  # by what could be chosen, not by what was chosen often
-    positions = _scaled(codes, low, high, is_log)
+    positions = scaled(codes, low, high, is_log)
     missing = np.isnan(codes)
     positions[missing] = MISSING
     if distinct.size <= MOST_TICKS:  # a choice among numbers: each is worth a tick
-        places = _scaled(distinct, low, high, is_log)
+        places = scaled(distinct, low, high, is_log)
         ticks = tuple(
             (float(at), short_number(float(value))) for at, value in zip(places, distinct, strict=True)
         )
         ticks = _apart(ticks)
     else:
-        ticks = _number_ticks(low, high, is_log)
+        ticks = number_ticks(low, high, is_log)
     return Axis(name, positions, _with_missing(ticks, missing.any()), is_log=is_log, codes=codes)
 
 
@@ -142,7 +167,8 @@ def _with_missing(ticks: tuple[Tick, ...], is_needed: bool | np.bool_) -> tuple[
     return ((MISSING, "not set"), *ticks) if is_needed else ticks
 
 
-def _scaled(values: np.ndarray, low: float, high: float, is_log: bool) -> np.ndarray:
+def scaled(values: np.ndarray, low: float, high: float, is_log: bool) -> np.ndarray:
+    """Returns where values lie between both ends, in 0..1."""
     if high == low:
         return np.full(values.shape, 0.5)
     if not is_log:
@@ -151,7 +177,8 @@ def _scaled(values: np.ndarray, low: float, high: float, is_log: bool) -> np.nda
         return np.asarray(np.log(values / low) / math.log(high / low))
 
 
-def _number_ticks(low: float, high: float, is_log: bool) -> tuple[Tick, ...]:
+def number_ticks(low: float, high: float, is_log: bool) -> tuple[Tick, ...]:
+    """Returns round numbers between both ends, far enough apart to be read."""
     if is_log:
         first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
         step = max(1, math.ceil((last - first + 1) / MOST_TICKS))
@@ -160,7 +187,7 @@ def _number_ticks(low: float, high: float, is_log: bool) -> tuple[Tick, ...]:
         inner = _round_steps(low, high)
     if len(inner) < 2:  # the ends say more than one round number
         inner = [low, high]
-    places = _scaled(np.array(inner), low, high, is_log)
+    places = scaled(np.array(inner), low, high, is_log)
     ticks = [(float(at), short_number(value)) for at, value in zip(places, inner, strict=True)]
     return _apart(tuple(ticks))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from muster.errors import StoreError
 from muster.trials.checkpoints import metric as named
 from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import number
-from muster.tune.plots.axes import Axis, metric_axis, parameter_axis
-from muster.tune.plots.labels import short_number, value_text
+from muster.tune.plots.axes import Axis, metric_axis, parameter_axis, short_number, value_text
 
 if TYPE_CHECKING:
     from muster.tune.analysis.trial_record import TrialRecord
@@ -147,6 +146,7 @@ def _mean_ranks(values: np.ndarray) -> np.ndarray:
 
 logger = logging.getLogger(__name__)
 
+_Item = TypeVar("_Item")
 MOST_CURVES = 250  # drawn; more would be one grey area, and take long to read
 MOST_POINTS = 160  # of one curve
 MOST_LINES = 600  # of parallel coordinates
@@ -221,7 +221,10 @@ def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str)
     labels = dict.fromkeys(label for parameters in configs for label in parameters)
     made = [parameter_axis(label, [c.get(label, _ABSENT) for c in configs], _ABSENT) for label in labels]
     axes = [axis for axis in made if axis is not None]
-    ranking = ranked([_part(axis, has_value) for axis in axes], values[has_value], mode)
+    with_value = [
+        replace(axis, positions=axis.positions[has_value], codes=axis.codes[has_value]) for axis in axes
+    ]
+    ranking = ranked(with_value, values[has_value], mode)
     place = {entry.name: n for n, entry in enumerate(ranking.entries)}
     axes.sort(key=lambda axis: place.get(axis.name, len(place)))
     best = None
@@ -273,12 +276,6 @@ def _check_metric(trials: Sequence[TrialRecord], values_found: Sequence[float | 
         )
 
 
-def _part(axis: Axis, chosen: np.ndarray) -> Axis:
-    return Axis(
-        axis.name, axis.positions[chosen], axis.ticks, axis.is_category, axis.is_log, axis.codes[chosen]
-    )
-
-
 def _worst_first(values: np.ndarray, has_value: np.ndarray, mode: str) -> list[int]:
     chosen = np.flatnonzero(has_value)
     if not chosen.size:
@@ -289,11 +286,14 @@ def _worst_first(values: np.ndarray, has_value: np.ndarray, mode: str) -> list[i
 
 def _spread_out(order: Sequence[int], best: int | None, limit: int) -> list[int]:
     """Returns so many of `order`, from bad to good in equal steps; the best one is last."""
-    if len(order) > limit:
-        places = np.linspace(0, len(order) - 1, limit).round().astype(int)
-        order = [order[place] for place in places]
-    rest = [n for n in order if n != best]
+    rest = [n for n in _thinned(order, limit) if n != best]
     return rest if best is None else [*rest, best]
+
+
+def _thinned(items: Sequence[_Item], limit: int) -> Sequence[_Item]:
+    if len(items) <= limit:
+        return items
+    return [items[place] for place in np.linspace(0, len(items) - 1, limit).round().astype(int)]
 
 
 def _curves(trials: Sequence[TrialRecord], chosen: Sequence[int], metric: str) -> dict[int, PlotCurve]:
@@ -322,10 +322,7 @@ def _curve(rows: Sequence[Mapping[str, Any]], metric: str) -> PlotCurve | None:
             points.append((position if at is None else at, seconds or 0.0, value))
     if not points:
         return None
-    if len(points) > MOST_POINTS:
-        places = np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int)
-        points = [points[place] for place in places]
-    table = np.array(points, dtype=float)
+    table = np.array(_thinned(points, MOST_POINTS), dtype=float)
     return PlotCurve(table[:, 0], table[:, 1], np.where(np.isfinite(table[:, 2]), table[:, 2], np.nan))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import number
-from muster.tune.plots.labels import short_number
+from muster.tune.plots.axes import number_ticks, scaled, short_number
 
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis
@@ -91,21 +91,19 @@ def _svg(curves: Sequence[ProgressCurve], metric: str, x: str) -> str:
     xs = np.concatenate([curve.along(x) for curve in curves] or [np.zeros(1)])
     # The first random values may be far off: from where they would flatten the rest they are cut.
     ys = np.concatenate([curve.best[len(curve.best) // 10 :] for curve in curves] or [np.zeros(1)])
-    across, up = _Scale(xs, LEFT, WIDTH - RIGHT), _Scale(ys, HEIGHT - BOTTOM, TOP)
+    across, up = (xs.min(), xs.max(), LEFT, WIDTH - RIGHT), (ys.min(), ys.max(), HEIGHT - BOTTOM, TOP)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">']
-    for tick in up.ticks():
-        at, end = up.place(tick), WIDTH - RIGHT
+    for at, label in _ticks(*up):
+        end = WIDTH - RIGHT
         parts.append(
             f'<line class="grid" stroke="#e4e7eb" x1="{LEFT}" x2="{end}" y1="{at:.1f}" y2="{at:.1f}"/>'
         )
-        parts.append(_text(LEFT - 8, float(at) + 4, short_number(tick), "end"))
-    parts += [
-        _text(float(across.place(tick)), HEIGHT - BOTTOM + 18, short_number(tick)) for tick in across.ticks()
-    ]
+        parts.append(_text(LEFT - 8, at + 4, label, "end"))
+    parts += [_text(at, HEIGHT - BOTTOM + 18, label) for at, label in _ticks(*across)]
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, X_AXES[x]))
     parts.append(_text(LEFT, TOP - 6, f"best {metric} so far"))
     for curve, colour in zip(curves, _colours(curves), strict=True):
-        xs, heights = across.place(curve.along(x)), up.place(np.clip(curve.best, ys.min(), ys.max()))
+        xs, heights = _place(curve.along(x), *across), _place(np.clip(curve.best, *up[:2]), *up)
         # A best value holds until there is a better one: only the points where it changes are drawn.
         keep = np.flatnonzero(np.r_[True, np.diff(heights) != 0])[-MOST_POINTS:]
         steps = "".join(f"H{xs[at]:.1f}V{heights[at]:.1f}" for at in keep[1:])
@@ -121,26 +119,13 @@ def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="12">{html.escape(text)}</text>'
 
 
-class _Scale:
-    """Places values between two ends of the picture."""
+def _place(values: np.ndarray, low: float, high: float, first: float, last: float) -> np.ndarray:
+    return first + scaled(values, low, high, is_log=False) * (last - first)
 
-    def __init__(self, values: np.ndarray, first: float, last: float) -> None:
-        self._low, self._high = float(values.min()), float(values.max())
-        if self._low == self._high:
-            self._low, self._high = self._low - 0.5, self._high + 0.5
-        self._first, self._last = first, last
 
-    def place(self, value: np.ndarray | float) -> np.ndarray:
-        share = (np.asarray(value) - self._low) / (self._high - self._low)
-        return self._first + share * (self._last - self._first)
-
-    def ticks(self) -> list[float]:
-        """Round numbers: one, two or five times a power of ten apart."""
-        raw = (self._high - self._low) / 5
-        power = 10.0 ** math.floor(math.log10(raw))
-        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
-        start = math.ceil(self._low / step)
-        return [index * step for index in range(start, math.floor(self._high / step) + 1)]
+def _ticks(low: float, high: float, first: float, last: float) -> list[tuple[float, str]]:
+    ticks = number_ticks(float(low), float(high), is_log=False)
+    return [(first + share * (last - first), label) for share, label in ticks]
 
 
 def _save_png(curves: Sequence[ProgressCurve], metric: str, x: str, target: Path) -> None:

@@ -10,15 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from muster.tune.plots.data import (
-    Dot,
-    PlotData,
-    explanation,
-    headline,
-    shown_axes,
-    subtitle,
-    table,
-)
+from muster.tune.plots.data import Dot, PlotData, explanation, headline, shown_axes, subtitle, table
 
 SCRIPTS = ("tools.js", "curves.js", "parallel.js", "importance.js", "main.js")
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from muster.base.text import shortened
-from muster.tune.plots.axes import Axis, metric_range
+from muster.tune.plots.axes import Axis, metric_range, short_number
 from muster.tune.plots.data import Dot, PlotData, headline, shown_axes, subtitle, table
-from muster.tune.plots.labels import short_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -354,14 +353,7 @@ def _fit_height(axes: Axes, values: np.ndarray, plot: PlotData) -> None:
     if outside:
         text = f"{outside:,} value{'' if outside == 1 else 's'} beyond the edge"
         axes.text(
-            0.995,
-            0.985,
-            text,
-            transform=axes.transAxes,
-            ha="right",
-            va="top",
-            fontsize=SMALL,
-            color=SOFT,
+            0.995, 0.985, text, transform=axes.transAxes, ha="right", va="top", fontsize=SMALL, color=SOFT
         )
 
 
@@ -423,20 +415,9 @@ def _write_head(figure: Figure, plot: PlotData) -> None:
     width, height = figure.get_size_inches()
     left = 0.16 / width
     figure.text(
-        left,
-        1 - 0.16 / height,
-        headline(plot),
-        va="top",
-        fontsize=HEAD_SIZE,
-        fontweight="bold",
-        color=INK,
+        left, 1 - 0.16 / height, headline(plot), va="top", fontsize=HEAD_SIZE, fontweight="bold", color=INK
     )
     room = int(width * 15)  # characters of small text in one line
     figure.text(
-        left,
-        1 - 0.46 / height,
-        shortened(subtitle(plot), room),
-        va="top",
-        fontsize=SMALL + 0.5,
-        color=SOFT,
+        left, 1 - 0.46 / height, shortened(subtitle(plot), room), va="top", fontsize=SMALL + 0.5, color=SOFT
     )

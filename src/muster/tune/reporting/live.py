@@ -13,10 +13,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from muster.base.clock import Clock
-from muster.tune.reporting.periodic import PeriodicReporter
+from muster.tune.reporting.periodic import ExperimentSnapshot, PeriodicReporter
 from muster.tune.reporting.plain import HEARTBEAT_S, DetailedEventReporter, EventLines
 from muster.tune.reporting.reporter import RunInfo
-from muster.tune.reporting.snapshot import ExperimentSnapshot
 from muster.tune.reporting.tables import frame_for
 
 if TYPE_CHECKING:

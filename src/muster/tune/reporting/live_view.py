@@ -14,8 +14,8 @@ from rich.text import Text
 
 from muster.tune.reporting import summary
 from muster.tune.reporting.formats import amount, brief, cell, duration, home_relative, rate, shortened
+from muster.tune.reporting.periodic import ExperimentSnapshot
 from muster.tune.reporting.reporter import RunInfo
-from muster.tune.reporting.snapshot import ExperimentSnapshot
 from muster.tune.reporting.tables import columns_for, parameter, parameters_of, status_of
 from muster.tune.reporting.tally import INTERRUPTED, STARTING, lookup
 
@@ -197,7 +197,7 @@ class LiveView:
         head = [title, Text(how, style="dim")]
         if len(info.name) + GAP + len(how) <= width:
             head = [title.append(" " * GAP + how, style="dim")]
-        return [*head, Text(_tail(home_relative(info.directory, self._home), width), style="dim"), Text()]
+        return [*head, Text(shortened(home_relative(info.directory, self._home), width), style="dim"), Text()]
 
     def _progress(self, snapshot: ExperimentSnapshot, width: int) -> Text:
         total, finished = snapshot.info.total, snapshot.finished
@@ -285,7 +285,7 @@ class LiveView:
             )
             lines += [Text(line, style="red") for line in wrapped]
             if file := summary.error_file(failed.trial):
-                lines.append(Text(f"  {_tail(home_relative(file, self._home), width - 2)}", style="dim"))
+                lines.append(Text(f"  {shortened(home_relative(file, self._home), width - 2)}", style="dim"))
         return [Text(), *lines] if lines else []
 
     def _error_table(self, trials: Sequence[Trial]) -> list[RenderableType]:
@@ -316,8 +316,3 @@ def _fitting_words(words: Sequence[str], width: int) -> str:
         if len(text) <= width:
             return text
     return ""
-
-
-def _tail(path: str, width: int) -> str:
-    """Returns the end of a path, which says more than its beginning."""
-    return path if len(path) <= width else f"...{path[3 - width :]}"

@@ -11,10 +11,9 @@ from muster.trials.metrics import flatten
 from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.reporting import summary
 from muster.tune.reporting.formats import cell, duration
-from muster.tune.reporting.periodic import PeriodicReporter
+from muster.tune.reporting.periodic import ExperimentSnapshot, PeriodicReporter, rows_of
 from muster.tune.reporting.plain import resource_line
 from muster.tune.reporting.reporter import RunInfo
-from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
 from muster.tune.reporting.tables import (
     TrialTable,
     best_first,

@@ -7,15 +7,15 @@ what they cost, so that showing never takes more than a few percent of the time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from muster.base.clock import Clock
 from muster.tune.reporting.reporter import Reporter, RunInfo
-from muster.tune.reporting.snapshot import ExperimentSnapshot, best_of, waiting
-from muster.tune.reporting.tally import INTERRUPTED, ExperimentTally
+from muster.tune.reporting.tables import ALL_UP_TO, PER_STATUS, chosen
+from muster.tune.reporting.tally import INTERRUPTED, ExperimentTally, FailureLine, ScoreRank
 
 if TYPE_CHECKING:
     from muster.trials.events import TrialFailure
@@ -25,6 +25,50 @@ if TYPE_CHECKING:
 SHARE = 0.02  # of the time that showing may take
 WINDOW_S = 30.0
 ENOUGH = 5  # finished trials that make the recent speed mean something
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentSnapshot:
+    """An ExperimentSnapshot is one moment of an experiment."""
+
+    info: RunInfo
+    now: float  # wall clock
+    elapsed_s: float
+    counts: Mapping[str, int]
+    running: Sequence[Trial]
+    best: Sequence[ScoreRank]  # the best first
+    best_value: float | None
+    recent: Sequence[Trial]  # finished, the latest first
+    pending: Sequence[Trial]
+    paused: Sequence[Trial]
+    failures: Sequence[FailureLine]  # the latest last
+    causes: Sequence[tuple[str, int]] = ()  # why trials failed in the end, and how many; only at the end
+    used: Mapping[str, float]
+    per_second: float | None = None
+    eta_s: float | None = None
+
+    @property
+    def finished(self) -> int:
+        return self.counts["TERMINATED"] + self.counts["ERROR"]
+
+    @property
+    def best_trial(self) -> Trial | None:
+        return self.best[0].trial if self.best else None
+
+
+def rows_of(snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
+    """Returns all trials when they are few, else some of each status, the best and latest first."""
+    if len(trials) <= ALL_UP_TO:
+        return chosen(trials, snapshot.counts, ALL_UP_TO)
+    best = [each.trial for each in snapshot.best if each.trial.status == "TERMINATED"]
+    candidates = [
+        *islice(snapshot.running, PER_STATUS),
+        *best,
+        *snapshot.recent,
+        *islice(snapshot.paused, PER_STATUS),
+        *snapshot.pending,
+    ]
+    return chosen(dict.fromkeys(candidates), snapshot.counts, PER_STATUS)
 
 
 class ReportInterval:
@@ -148,7 +192,9 @@ class PeriodicReporter(Reporter):
         speed = self._speed or Speed(at, tally.finished)
         speed.sample(at, tally.finished)
         budget_left_s = None if info.time_budget_s is None else info.time_budget_s - elapsed_s
-        best, best_value = best_of(tally, SHOWN_BEST)
+        best = tally.ranked(SHOWN_BEST)
+        # New trials are at the end of the list, so the rest is not searched for pending ones.
+        pending = [trial for trial in islice(reversed(trials), 4 * SHOWN_BEST) if trial.status == "PENDING"]
         return ExperimentSnapshot(
             info=info,
             now=self._clock.now(),
@@ -156,9 +202,9 @@ class PeriodicReporter(Reporter):
             counts=tally.counts(len(trials), info.starting()),
             running=tuple(tally.running.values()),
             best=best,
-            best_value=best_value,
+            best_value=tally.value(best[0]) if best else None,
             recent=tuple(reversed(tally.recent)),
-            pending=waiting(trials, SHOWN_BEST),
+            pending=pending[: -SHOWN_BEST - 1 : -1],
             paused=tuple(islice(tally.paused.values(), SHOWN_BEST)),
             failures=tuple(tally.failures.values()),
             used=info.used(),

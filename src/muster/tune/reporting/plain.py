@@ -15,19 +15,9 @@ from muster.base.text import moment
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.reporting import summary
-from muster.tune.reporting.formats import (
-    SafeStream,
-    amount,
-    assignments,
-    brief,
-    cell,
-    detail,
-    duration,
-    rate,
-)
-from muster.tune.reporting.periodic import PeriodicReporter
+from muster.tune.reporting.formats import SafeStream, amount, assignments, brief, cell, detail, duration, rate
+from muster.tune.reporting.periodic import ExperimentSnapshot, PeriodicReporter, rows_of
 from muster.tune.reporting.reporter import RunInfo
-from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
 from muster.tune.reporting.tables import (
     BoxCharacters,
     columns_for,
@@ -116,7 +106,7 @@ class PlainReporter(EventReporter):
         self._event_lines.new_window()
         self._print("\n" + heartbeat(snapshot))
         if self._level >= 2 and trials:
-            self._print(trial_table(snapshot, trials, self._frame))
+            self._print(_drawn(snapshot, *rows_of(snapshot, trials), self._frame))
 
     def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
         self._event_lines.new_window()
@@ -160,7 +150,8 @@ class EventLines:
         if not self._is_within_limit("started"):
             return
         if self._level >= 3 and trial.config:
-            table = config_table(trial, self._frame)
+            rows = [(key, detail(value)) for key, value in flatten(trial.config).items()]
+            table = listed((f"Trial {trial} config",), rows, self._frame)
             self._print(f"Trial {trial} started with configuration:\n{table}")
         else:
             self._print(f"Trial {trial} started {self._when()}")
@@ -263,28 +254,14 @@ def resource_line(capacity: Mapping[str, float], used: Mapping[str, float]) -> s
     return f"Logical resource usage: {', '.join(parts)}"
 
 
-def best_line(snapshot: ExperimentSnapshot) -> str:
-    trial, info = snapshot.best_trial, snapshot.info
-    if trial is None:
-        return ""
-    params = assignments(parameters_of(trial, info.parameters))
-    return (
-        f"Current best trial: {trial.trial_id} with {info.metric}={cell(snapshot.best_value)} and "
-        f"params={params}"
-    )
-
-
 def heartbeat(snapshot: ExperimentSnapshot) -> str:
-    lines = [status_line(snapshot.counts), time_line(snapshot)]
-    lines.append(resource_line(snapshot.info.capacity, snapshot.used))
-    if best := best_line(snapshot):
-        lines.append(best)
+    trial, info = snapshot.best_trial, snapshot.info
+    lines = [status_line(snapshot.counts), time_line(snapshot), resource_line(info.capacity, snapshot.used)]
+    if trial is not None:
+        score = f"{info.metric}={cell(snapshot.best_value)}"
+        params = assignments(parameters_of(trial, info.parameters))
+        lines.append(f"Current best trial: {trial.trial_id} with {score} and params={params}")
     return "\n".join(lines)
-
-
-def trial_table(snapshot: ExperimentSnapshot, trials: Sequence[Trial], frame: BoxCharacters) -> str:
-    """Returns the table below a heartbeat."""
-    return _drawn(snapshot, *rows_of(snapshot, trials), frame)
 
 
 def conclusion(
@@ -316,11 +293,6 @@ def result_table(trial: Trial, result: Mapping[str, Any], frame: BoxCharacters) 
     first = [key for key in AUTO_RESULT_KEYS if key in flat]
     rows = [(key, detail(flat[key])) for key in (*first, *(key for key in flat if key not in first))]
     return listed((f"Trial {trial} result",), rows, frame)
-
-
-def config_table(trial: Trial, frame: BoxCharacters) -> str:
-    rows = [(key, detail(value)) for key, value in flatten(trial.config).items()]
-    return listed((f"Trial {trial} config",), rows, frame)
 
 
 def _drawn(

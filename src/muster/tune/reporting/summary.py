@@ -7,18 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from muster.tune.reporting.formats import cell, home_relative
-from muster.tune.reporting.tables import (
-    TrialTable,
-    best_first,
-    fair_choice,
-    more_text,
-    parameters_of,
-)
+from muster.tune.reporting.tables import TrialTable, best_first, fair_choice, more_text, parameters_of
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
+    from muster.tune.reporting.periodic import ExperimentSnapshot
     from muster.tune.reporting.reporter import RunInfo
-    from muster.tune.reporting.snapshot import ExperimentSnapshot
 
 FINAL_ROWS = 100  # the files have all of them; 20,000 rows on a screen do not help
 ERROR_ROWS = 20
@@ -51,10 +45,9 @@ def best_lines(snapshot: ExperimentSnapshot) -> list[str]:
     """Returns the best trial with all its parameters, to be copied."""
     trial, info = snapshot.best_trial, snapshot.info
     if trial is None:
-        lacks_mode = info.metric and not info.mode
-        return (
-            [f"No best trial by {info.metric!r}: set TuneConfig(mode='min' or 'max')"] if lacks_mode else []
-        )
+        if not info.metric or info.mode:
+            return []
+        return [f"No best trial by {info.metric!r}: set TuneConfig(mode='min' or 'max')"]
     return [
         f"Best trial: {trial} with {info.metric}={cell(snapshot.best_value)}",
         f"  parameters: {parameters_of(trial, info.parameters)!r}",

@@ -91,17 +91,16 @@ class ExperimentTally:
 
     def completed(self, trial: Trial) -> None:
         self.terminated += 1
-        self.running.pop(trial.trial_id, None)
-        self.recent.append(trial)
-        self.paused.pop(trial.trial_id, None)
-        self._offer(trial)
+        self._end(trial)
 
     def failed(self, trial: Trial) -> None:
         self.errored += 1
-        self.running.pop(trial.trial_id, None)
+        self._end(trial)
+
+    def _end(self, trial: Trial) -> None:
         self.recent.append(trial)
         self.paused.pop(trial.trial_id, None)
-        self._offer(trial)
+        self.recovered(trial)
 
     def recovered(self, trial: Trial) -> None:
         self.running.pop(trial.trial_id, None)

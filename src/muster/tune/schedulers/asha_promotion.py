@@ -135,6 +135,12 @@ def is_resting(trial: Trial) -> bool:
     return trial.status == "PAUSED" and getattr(trial, "state", None) is not TrialState.STOPPING
 
 
+def is_active(find: Lookup, trial_id: str) -> bool:
+    """Returns whether there is such a trial, and it has or gets a process."""
+    trial = find(trial_id)
+    return trial is not None and not is_resting(trial)
+
+
 def _negated(rank: Rank) -> Rank:
     return (-rank[0], -rank[1])
 
@@ -282,12 +288,13 @@ class PromotionRule:
 
     def _any_trial_is_active(self, tune_controller: ControllerView, live: Live) -> bool:
         """Returns whether a later event can change anything; searches all trials only without hints."""
+        find = tune_controller.get_trial
         while self._maybe_active:
             trial_id, _ = self._maybe_active.popitem()
-            if _is_active(tune_controller, live, trial_id):
+            if trial_id in live and is_active(find, trial_id):
                 self._maybe_active[trial_id] = None
                 return True
-        self._maybe_active = {one: None for one in live if _is_active(tune_controller, live, one)}
+        self._maybe_active = {one: None for one in live if is_active(find, one)}
         return bool(self._maybe_active)
 
     def _highest(self, bracket: int, trial_id: str) -> PromotionRung | None:
@@ -321,8 +328,3 @@ def _milestones(parameters: AshaParameters, bracket: int) -> list[float]:
         steps.append(milestone)
         milestone *= parameters.reduction_factor
     return [*steps, parameters.max_t]
-
-
-def _is_active(tune_controller: ControllerView, live: Live, trial_id: str) -> bool:
-    trial = tune_controller.get_trial(trial_id) if trial_id in live else None
-    return trial is not None and not is_resting(trial)

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
-from muster.tune.schedulers.asha_promotion import is_resting
+from muster.tune.schedulers.asha_promotion import is_active, is_resting
 from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters
 
 Find = Callable[[str], Trial | None]
@@ -55,14 +55,9 @@ def on_their_way(bracket: Bracket) -> Iterable[str]:
 def any_member_runs(find: Find, brackets: Collection[Bracket]) -> bool:
     """Returns whether a member runs; those asked to pause are checked last, the latest first."""
     for bracket in brackets:
-        if any(_is_active(find, one) for one in on_their_way(bracket)):
+        if any(is_active(find, one) for one in on_their_way(bracket)):
             return True
-    return any(_is_active(find, one) for bracket in brackets for one in reversed(bracket.parked))
-
-
-def _is_active(find: Find, trial_id: str) -> bool:
-    trial = find(trial_id)
-    return trial is not None and not is_resting(trial)
+    return any(is_active(find, one) for bracket in brackets for one in reversed(bracket.parked))
 
 
 Key = tuple[int, float, int]  # the bracket's number comes last

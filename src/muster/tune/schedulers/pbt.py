@@ -19,9 +19,11 @@ from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers import pbt_explore
 from muster.tune.schedulers.pbt_explore import Config, Member, PbtParameters, Population
-from muster.tune.schedulers.pbt_log import LogRow, log_row
+from muster.tune.schedulers.pbt_policy import LogRow, PopulationBasedTrainingReplay, log_row
 from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain, first_waiting
 from muster.tune.search.paths import copied
+
+__all__ = ["PopulationBasedTraining", "PopulationBasedTrainingReplay"]  # Ray defines both here
 
 logger = logging.getLogger(__name__)
 
@@ -407,11 +409,3 @@ def _known(tune_controller: ControllerView, name: str) -> Trial:
     trial = tune_controller.get_trial(name)
     assert trial is not None  # a member was added, and nothing else removes trials
     return trial
-
-
-def __getattr__(name: str) -> object:  # Ray defines it here, and users import it from here
-    if name == "PopulationBasedTrainingReplay":
-        from muster.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay
-
-        return PopulationBasedTrainingReplay
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

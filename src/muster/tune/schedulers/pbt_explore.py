@@ -19,8 +19,8 @@ from muster.base.untrusted import error_text
 from muster.errors import TuneError
 from muster.trials.metrics import in_words
 from muster.tune.plugin_state import refuse
+from muster.tune.search.paths import format_vars
 from muster.tune.search.sample import Categorical, Domain
-from muster.tune.search.trial_names import format_vars
 
 Config = dict[str, Any]
 Mutations = Mapping[str, Any]
@@ -207,11 +207,8 @@ class PbtParameters(NamedTuple):
                 f"{name} has nothing to change: pass hyperparam_mutations={{'lr': tune.loguniform(1e-4, 1)}} "
                 "or a custom_explore_fn that takes a configuration and returns a new one"
             )
-        share, interval, chance = (
-            self.quantile_fraction,
-            self.perturbation_interval,
-            self.resample_probability,
-        )
+        share, chance = self.quantile_fraction, self.resample_probability
+        interval = self.perturbation_interval
         refuse(
             name,
             (

@@ -17,6 +17,7 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import ControllerView
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.trial_scheduler import check_mode, need_goal
 
 
 class AllocationContext(Protocol):
@@ -260,8 +261,7 @@ class DistributeResourcesToTopJob(DistributeResources):
         mode: str | None = None,
     ) -> None:
         super().__init__(add_bundles, increase_by, increase_by_times, reserve_resources)
-        if mode not in (None, "min", "max"):
-            raise ValueError(f"{type(self).__name__}: mode is {mode!r}; it must be 'min' or 'max'")
+        check_mode(self, mode)
         self.metric = metric
         self.mode = mode
 
@@ -274,7 +274,8 @@ class DistributeResourcesToTopJob(DistributeResources):
         even: int,
     ) -> int:
         """Returns the limit for the best trial below it; 0 for the others."""
-        metric, sign = self._order(scheduler)
+        mode = self.mode or scheduler.mode
+        metric, sign = need_goal(self, self.metric or scheduler.metric, mode), 1.0 if mode == "max" else -1.0
         base = scheduler.base_trial_resources or trial.placement_group_factory
         unit, smallest = self._unit(base), size_of(base)
 
@@ -288,15 +289,6 @@ class DistributeResourcesToTopJob(DistributeResources):
         growing = [one for one in scheduler.trials_at_work(tune_controller) if is_below(one)]
         best = max(growing, key=rank, default=None)
         return self._limit if best is trial else 0
-
-    def _order(self, scheduler: AllocationContext) -> tuple[str, float]:
-        metric, mode = self.metric or scheduler.metric, self.mode or scheduler.mode
-        if not metric or mode is None:
-            raise ValueError(
-                f"{type(self).__name__} compares trials and needs a metric (now {metric!r}) and a mode "
-                f"(now {mode!r}): pass metric=... and mode='min' or 'max' to it or to TuneConfig"
-            )
-        return metric, 1.0 if mode == "max" else -1.0
 
 
 def _score(result: Mapping[str, Any], metric: str, sign: float) -> float:

@@ -174,14 +174,28 @@ def explain(tune_controller: ControllerView, trial_id: str, decision: str, reaso
         tune_controller.explain(trial_id, decision, reason)
 
 
+def check_mode(owner: object, mode: str | None) -> None:
+    if mode not in (None, "min", "max"):
+        raise ValueError(f"{type(owner).__name__}: mode is {mode!r}; it must be 'min' or 'max'")
+
+
+def need_goal(owner: object, metric: str | None, mode: str | None) -> str:
+    """Returns the metric; ValueError for an `owner` that compares trials and lacks a metric or a mode."""
+    if not metric or not mode:
+        raise ValueError(
+            f"{type(owner).__name__} compares trials and needs a metric (now {metric!r}) and a mode "
+            f"(now {mode!r}): pass metric=... and mode='min' or 'max' to it or to TuneConfig"
+        )
+    return metric
+
+
 class MetricScheduler(FIFOScheduler):
     """A MetricScheduler knows metric, mode and time; scores are signed so that larger is better."""
 
     _plain_attributes: ClassVar[tuple[str, ...]] = ("_metric", "_mode")
 
     def __init__(self, *, time_attr: str, metric: str | None, mode: str | None) -> None:
-        if mode not in (None, "min", "max"):
-            raise ValueError(f"{type(self).__name__}: mode is {mode!r}; it must be 'min' or 'max'")
+        check_mode(self, mode)
         self._time_attr = time_attr
         self._metric = metric
         self._mode = mode
@@ -191,8 +205,7 @@ class MetricScheduler(FIFOScheduler):
         del spec
         if (self._metric and metric) or (self._mode and mode):
             return False
-        if mode not in (None, "min", "max"):
-            raise ValueError(f"{type(self).__name__}: mode is {mode!r}; it must be 'min' or 'max'")
+        check_mode(self, mode)
         self._metric = metric or self._metric
         self._mode = mode or self._mode
         if self._mode and self._metric is None:
@@ -200,11 +213,7 @@ class MetricScheduler(FIFOScheduler):
         return True
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
-        if not self._metric or not self._mode:
-            raise ValueError(
-                f"{type(self).__name__} compares trials and needs a metric (now {self._metric!r}) and a mode "
-                f"(now {self._mode!r}): pass metric=... and mode='min' or 'max' to it or to TuneConfig"
-            )
+        need_goal(self, self._metric, self._mode)
 
     def _time_and_score(self, trial: Trial, result: dict[str, Any]) -> tuple[float, float] | None:
         """Returns time and score; None when the result lacks one of them."""

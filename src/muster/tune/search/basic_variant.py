@@ -13,12 +13,11 @@ from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.search.check_space import checked_points
-from muster.tune.search.paths import Path, children, flat_name, is_container, is_equal, rebuilt
+from muster.tune.search.paths import Path, children, flat_name, format_vars, is_container, is_equal, rebuilt
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.random_stream import RandomStream
 from muster.tune.search.sample import Domain, is_among
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
-from muster.tune.search.trial_names import format_vars
 from muster.tune.search.variant_generator import Unresolved, VariantCursor, find_unresolved
 
 if TYPE_CHECKING:
@@ -194,9 +193,8 @@ class _Space:
 
     def __init__(self, space: Any) -> None:  # noqa: ANN401
         self.placeholders = Placeholders()
-        self._spec = {
-            "config": inject_placeholders(space, self.placeholders)
-        }  # expressions read `spec.config.x`
+        # Expressions read `spec.config.x`.
+        self._spec = {"config": inject_placeholders(space, self.placeholders)}
         self.open: Unresolved = find_unresolved(iter([((), self._spec)]))
 
     def cursor(self, stream: RandomStream, is_constant: bool) -> VariantCursor:

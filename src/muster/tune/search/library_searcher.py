@@ -94,10 +94,7 @@ class LibrarySearcher(SpaceSearcher):
     _unsaved: ClassVar[Collection[str]] = ()
 
     def __init__(
-        self,
-        metric: str | None,
-        mode: str | None,
-        points_to_evaluate: list[dict[str, Any]] | None,
+        self, metric: str | None, mode: str | None, points_to_evaluate: list[dict[str, Any]] | None
     ) -> None:
         require_library(type(self).__name__, self.library, self.extra)
         super().__init__(metric=metric, mode=mode)
@@ -253,6 +250,13 @@ def require_library(owner: str, library: str, extra: str) -> None:
         raise MissingLibrary(
             f'{owner} needs {library}: pip install "muster-ml[{extra}]" ({error})'
         ) from error
+
+
+def check_options(owner: str, options: Mapping[str, Any], known: Collection[str], takes: str) -> None:
+    """Raises a ValueError for options that the library does not know."""
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ValueError(f"{owner} does not take {', '.join(unknown)}; {takes} {', '.join(known)}")
 
 
 class MissingLibrary(TuneError, ImportError):

@@ -258,9 +258,7 @@ class _Range(Domain):
         return f"({self.lower}, {self.upper})"
 
     def _require_log_bounds(self) -> None:
-        if not (
-            self.lower > 0 and self.upper > 0 and math.isfinite(self.lower) and math.isfinite(self.upper)
-        ):
+        if not all(0 < bound < math.inf for bound in (self.lower, self.upper)):
             name = "lograndint" if isinstance(self, Integer) else "loguniform"
             raise ValueError(
                 f"{name}{self.domain_str}: a log scale needs finite bounds above 0; "

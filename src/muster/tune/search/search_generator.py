@@ -12,17 +12,10 @@ from muster.base.untrusted import message_text
 from muster.errors import MusterError, RestoreError, TuneError, as_plugin_error
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.search.paths import copied, flat_name, flattened
+from muster.tune.search.paths import copied, flat_name, flattened, format_vars
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.search_algorithm import Experiments, Names, SearchAlgorithm, as_templates, hex_digits
-from muster.tune.search.searcher import (
-    Searcher,
-    Wrapper,
-    restore_searcher,
-    saved_searcher,
-    set_properties,
-)
-from muster.tune.search.trial_names import format_vars
+from muster.tune.search.searcher import Searcher, Wrapper, restore_searcher, saved_searcher, set_properties
 
 _ID_STEP = 0x9E3779B1  # odd, so that counting in these steps meets every 32-bit number once
 

@@ -8,12 +8,20 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from muster.base.untrusted import message_text
-from muster.tune.search.paths import Path, at, children, filled, flat_name, is_container, sort_key
+from muster.tune.search.paths import (
+    Path,
+    at,
+    children,
+    filled,
+    flat_name,
+    format_vars,
+    is_container,
+    sort_key,
+)
 from muster.tune.search.random_stream import RandomStream, State, as_plain
 from muster.tune.search.sample import Categorical, Domain, Float, Function, Integer
 from muster.tune.search.sample_functions import RecursiveDependencyError, resolve_functions
 from muster.tune.search.space import grid_search
-from muster.tune.search.trial_names import format_vars
 
 if TYPE_CHECKING:
     from muster.tune.search.sample import RandomState

@@ -6,6 +6,7 @@ import math
 from bisect import insort
 from typing import Any
 
+from muster.tune.config import is_int
 from muster.tune.plugin_state import Plain, refuse
 from muster.tune.stopper.stopper import Stopper, metric_of
 from muster.tune.stopper.trial_plateau import spread
@@ -25,8 +26,8 @@ class ExperimentPlateauStopper(Stopper):
         refuse(
             "ExperimentPlateauStopper",
             (mode not in ("min", "max"), f"mode is {mode!r}; it must be 'min' or 'max'"),
-            (not _is_whole(top) or top <= 1, f"top is {top!r}; it must be a whole number above 1"),
-            (not _is_whole(patience) or patience < 0, f"patience is {patience!r}; it must be 0 or more"),
+            (not is_int(top) or top <= 1, f"top is {top!r}; it must be a whole number above 1"),
+            (not is_int(patience) or patience < 0, f"patience is {patience!r}; it must be 0 or more"),
             (
                 isinstance(std, bool) or not isinstance(std, (int, float)) or not std > 0,
                 f"std is {std!r}; it must be a number above 0",
@@ -61,7 +62,3 @@ class ExperimentPlateauStopper(Stopper):
     def _from_plain(self, state: Plain) -> None:
         if state["about"] == [self._metric, self._mode]:  # values of another metric have no meaning
             self._best, self._plateau_results = state["best"][: self._top], state["plateau_results"]
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

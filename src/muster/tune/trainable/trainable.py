@@ -16,10 +16,9 @@ from typing import Any, ClassVar
 
 from muster.base.clock import Clock, SystemClock
 from muster.session.checkpoint import Checkpoint, TrainingResult
-from muster.session.context import TuneContext
 from muster.session.progress import Progress, Signature, fill_result
 from muster.session.publish import checkpoint_name, publish_copy
-from muster.session.session import current
+from muster.session.session import TuneContext, current
 from muster.trials.metrics import DEBUG_METRICS
 from muster.trials.placement_group import PlacementGroupFactory
 

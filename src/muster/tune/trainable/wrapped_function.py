@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 from muster.engines.worker.run_trainable import report_output
 from muster.session.checkpoint import Checkpoint
-from muster.session.context import TuneContext
 from muster.session.progress import Progress
-from muster.session.session import PreemptionInfo, TrialStopped, current, install
+from muster.session.session import PreemptionInfo, TrialStopped, TuneContext, current, install
 from muster.tune.trainable.function_trainable import checked_function, trainable_name
 from muster.tune.trainable.trainable import Trainable
 

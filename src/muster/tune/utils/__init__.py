@@ -30,6 +30,6 @@ else:
                 "validate_save_restore",
                 "wait_for_gpu",
                 "warn_if_slow",
-            ],
+            ]
         },
     )

@@ -14,6 +14,7 @@ from muster.base.clock import Clock, SystemClock
 from muster.host.machine import environment
 from muster.tune.execution.paths import dated
 from muster.tune.registry import get_trainable
+from muster.tune.search.paths import unflattened
 from muster.tune.trainable.function_trainable import culprits, is_trainable_class, trainable_name
 
 logger = logging.getLogger(__name__)
@@ -186,14 +187,7 @@ def unflatten_dict(dt: Mapping[str, Any], delimiter: str = "/") -> Nested:
         >>> unflatten_dict({"a/b": 1, "c": 2})
         {'a': {'b': 1}, 'c': 2}
     """
-    nested: Nested = {}
-    for flat_key, value in dt.items():
-        *parents, last = str(flat_key).split(delimiter)
-        inner = nested
-        for key in parents:
-            inner = inner.setdefault(key, {})
-        inner[last] = value
-    return nested
+    return unflattened({str(key): value for key, value in dt.items()}, delimiter)
 
 
 def unflattened_lookup(flat_key: str, lookup: Any, delimiter: str = "/", **kwargs: Any) -> Any:  # noqa: ANN401

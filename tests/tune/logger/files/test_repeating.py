@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.tune.logger.files.csv_rows import Table
-from muster.tune.logger.files.repair import cut_repeated_records, cut_repeated_rows
+from muster.tune.logger.files.log_files import cut_repeated_records, cut_repeated_rows
 
 ROWS = [{"n": n, "x": float("nan")} for n in (1, 2, 1, 2, 3)]
 

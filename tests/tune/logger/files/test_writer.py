@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from muster.tune.logger.files import open_files as files
+from muster.tune.logger.files import log_files as files
 from muster.tune.logger.files import trial_log
-from muster.tune.logger.files.open_files import OpenFiles
+from muster.tune.logger.files.log_files import OpenFiles
 from muster.tune.logger.files.trial_log import CSV, JSON, TBX
 from muster.tune.logger.files.writer import LogWriter
 

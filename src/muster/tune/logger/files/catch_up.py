@@ -34,9 +34,6 @@ class _TrialHistory:
         found = restored_iteration(self.trial)
         self.iteration = None if found is None or self.iteration is None else min(found, self.iteration)
 
-    def reported(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-
 
 class CatchUp:
     """A CatchUp collects, as hooks, the events that a restore replays."""
@@ -46,7 +43,7 @@ class CatchUp:
 
     def fire(self, hook: str, **info: Any) -> None:  # noqa: ANN401 - Ray's hook arguments
         if hook == "on_trial_result":
-            self._of(info["trial"]).reported(dict(info["result"]))
+            self._of(info["trial"]).rows.append(dict(info["result"]))
         elif hook == "on_trial_start":
             self._of(info["trial"]).started()
         elif hook == "on_trial_failure":

@@ -130,3 +130,11 @@ def widened(data: bytes, header: bytes, extra: int) -> bytes:
     body = records_of(data)[1:]
     tail = b"," * extra + _END
     return header + b"".join([record.rstrip(b"\r\n") + tail for record in body if is_whole(record)])
+
+
+def step_of(result: Mapping[str, Any]) -> int:
+    """Returns the environment steps when they are counted, else the iterations, as Ray's loggers do."""
+    try:
+        return int(result.get("timesteps_total") or result.get("training_iteration") or 0)
+    except (TypeError, ValueError, OverflowError):
+        return 0

@@ -14,21 +14,19 @@ from typing import Any
 from muster.base.framing import SCALARS
 from muster.tune.logger.files.csv_rows import Flat, Table, flat_row, widened
 from muster.tune.logger.files.json_rows import RowEncoder, is_plain, pretty, shortened
-from muster.tune.logger.files.open_files import (
+from muster.tune.logger.files.log_files import (
     OpenFiles,
     append_all,
     append_once,
     content,
-    write_new,
-    write_whole,
-)
-from muster.tune.logger.files.repair import (
     csv_columns,
     cut_repeated_records,
     cut_repeated_rows,
     iteration_of,
     last_iteration,
     truncate_after,
+    write_new,
+    write_whole,
 )
 from muster.tune.logger.tensorboard.events import EventEncoder, opening
 from muster.tune.logger.tensorboard.hparams import HparamsEncoder, hparams_of
@@ -377,11 +375,7 @@ class TrialLog:
 
 
 Entry = tuple[TrialLog, int, Any, float]  # a row for `kinds` of files that came at a time; kinds 0: an Order
-_VERBS: dict[str, Callable[..., None]] = {
-    "start": TrialLog.start,
-    "fail": TrialLog.fail,
-    "end": TrialLog.end,
-}
+_VERBS: dict[str, Callable[..., None]] = {"start": TrialLog.start, "fail": TrialLog.fail, "end": TrialLog.end}
 
 
 def _rows_before_a_cut(entries: Sequence[Entry]) -> list[Row]:

@@ -259,7 +259,8 @@ class FileLogger(LoggerCallback):
 
     def merged_with(self, other: object) -> FileLogger | None:
         """Returns one logger for two neighbours that no subclass has changed; else None."""
-        if not (isinstance(other, FileLogger) and _is_unchanged(self) and _is_unchanged(other)):
+        are_stock = all(vars(type(each)).get("_is_stock", False) for each in (self, other))
+        if not (isinstance(other, FileLogger) and are_stock):
             return None
         if self._writer is None or self._writer is not other._writer:
             return None
@@ -301,10 +302,6 @@ class _FileLoggers(FileLogger):
         assert writer is not None  # ensured by merged_with
         log = writer.running.get(trial.trial_id) or self._log(trial)
         writer.row(log, self.kinds, result)
-
-
-def _is_unchanged(callback: FileLogger) -> bool:
-    return bool(vars(type(callback)).get("_is_stock", False))
 
 
 class CSVLoggerCallback(FileLogger):

@@ -55,7 +55,7 @@ class _WriterServer:
 
     def serve(self) -> None:
         """Writes batches until the last one is written."""
-        self._send(WriterFrameKind.READY, b"")
+        self._connection.sendall(frame(WriterFrameKind.READY, b""))
         was_stuck = False
         while not self._is_last:
             entries = self._taken()
@@ -64,7 +64,8 @@ class _WriterServer:
             self._file_writer.retry(now=self._is_last)
             if entries is not None or self._file_writer.is_stuck != was_stuck:
                 kind = WriterFrameKind.FINISHED if self._is_last else WriterFrameKind.DONE
-                self._send(kind, pack((self._batches, self._file_writer.is_stuck, self._problems.take())))
+                done = (self._batches, self._file_writer.is_stuck, self._problems.take())
+                self._connection.sendall(frame(kind, pack(done)))
             was_stuck = self._file_writer.is_stuck
         self._file_writer.close()
 
@@ -92,9 +93,6 @@ class _WriterServer:
                 self._batches += 1
                 entries += self._unpacker.entries(payload)
 
-    def _send(self, kind: int, payload: bytes) -> None:
-        self._connection.sendall(frame(kind, payload))
-
 
 def main() -> NoReturn:
     """Runs the process; the arguments are sys.path, a socket, the driver's pid and a limit of open files."""
@@ -106,11 +104,6 @@ def main() -> NoReturn:
 
 _LEAVE_S = 5.0
 _PATIENCE_S = 2.0  # after waiting so long in vain it is checked whether the process is stopped
-
-
-def is_possible() -> bool:
-    """Returns whether this platform can run such a process."""
-    return os.name == "posix" and bool(sys.executable)
 
 
 class WriterProcess(FramedChild):
@@ -210,7 +203,8 @@ class Forwarder:
         self.is_in_use = False
         self._remote: WriterProcess | None = None
         try:
-            self._remote = WriterProcess(problems, open_limit) if is_possible() else None
+            can_run = os.name == "posix" and bool(sys.executable)
+            self._remote = WriterProcess(problems, open_limit) if can_run else None
         except OSError as error:
             logger.info("log files are written by a thread: no process could be started: %s", error)
 

@@ -13,13 +13,8 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from muster.tune.logger.tensorboard.crc32c import (
-    MOST_KNOWN,
-    KnownRecord,
-    crc32c,
-    crc32c_long,
-    masked,
-)
+from muster.tune.logger.files.csv_rows import step_of
+from muster.tune.logger.tensorboard.crc32c import MOST_KNOWN, KnownRecord, crc32c, crc32c_long, masked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -310,7 +305,7 @@ class EventEncoder:
         self._keys, self._types, self._layout = keys, types, layout
 
     def _message(self, at: float, row: Mapping[str, Any]) -> tuple[bytes, KnownRecord | None]:
-        layout, step = self._layout, _step(row)
+        layout, step = self._layout, step_of(row)
         values = layout.values(row)
         if layout.is_plain and values:
             try:
@@ -366,10 +361,3 @@ def as_float(value: Any) -> float:  # noqa: ANN401 - a user's number
     except (TypeError, ValueError):
         return float("nan")
     return number
-
-
-def _step(row: Mapping[str, Any]) -> int:
-    try:
-        return int(row.get("timesteps_total") or row.get("training_iteration") or 0)
-    except (TypeError, ValueError, OverflowError):
-        return 0

@@ -149,37 +149,24 @@ class _Layout:
     __slots__ = ("_arguments", "_head", "_known", "_pack")
 
     def __init__(self, pieces: Pieces) -> None:
-        heads = _joined(pieces)
+        heads, places, end = [b""], list[int](), 0  # the pieces before each double, joined; where doubles are
+        for piece in pieces:
+            end += 8 if piece is None else len(piece)
+            if piece is None:
+                places += range(end - 8, end)
+                heads.append(b"")
+            else:
+                heads[-1] += piece
+        heads.pop()
         self._pack = struct.Struct("<" + "".join(f"{len(head)}sd" for head in heads)).pack
         self._arguments: list[Any] = [part for head in heads for part in (head, 0.0)]
         zeroed = self._pack(*self._arguments)
         length = len(zeroed).to_bytes(8, "little")
         self._head = length + masked(crc32c(length)).to_bytes(4, "little")
-        self._known = KnownRecord(zeroed, _places(heads)) if len(zeroed) <= MOST_KNOWN else None
+        self._known = KnownRecord(zeroed, places) if len(zeroed) <= MOST_KNOWN else None
 
     def record(self, doubles: Sequence[float]) -> bytes:
         self._arguments[1::2] = doubles
         payload = self._pack(*self._arguments)
         crc = masked(crc32c(payload)) if self._known is None else self._known.masked_crcs([payload])[0]
         return self._head + payload + crc.to_bytes(4, "little")
-
-
-def _joined(pieces: Pieces) -> list[bytes]:
-    """Returns the pieces before each double, joined."""
-    heads = [b""]
-    for piece in pieces:
-        if piece is None:
-            heads.append(b"")
-        else:
-            heads[-1] += piece
-    return heads[:-1]
-
-
-def _places(heads: Sequence[bytes]) -> list[int]:
-    places: list[int] = []
-    at = 0
-    for head in heads:
-        at += len(head)
-        places += range(at, at + 8)
-        at += 8
-    return places

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import math
 import warnings
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from muster.tune.search.dimensions import Dimension, flat_point
-from muster.tune.search.library_searcher import LibrarySearcher, Proposal, finite_number
+from muster.tune.search.library_searcher import LibrarySearcher, Proposal, check_options, finite_number
 from muster.tune.search.paths import flat_name, flattened, unflattened
 from muster.tune.search.variant_generator import has_unresolved_values
 
@@ -114,10 +115,13 @@ class AxSearch(LibrarySearcher):
     ) -> None:
         super().__init__(metric, mode, points_to_evaluate)
         import numpy as np
+        from ax.api.client import Client
 
         seed = ax_kwargs.pop("random_seed", None)
         self._seed = int(np.random.randint(0, 2**31 - 1)) if seed is None else seed
-        self._options = _checked_options(ax_kwargs)
+        known = [*inspect.signature(Client.configure_generation_strategy).parameters][1:]
+        check_options("AxSearch", ax_kwargs, known, "it takes random_seed,")
+        self._options = ax_kwargs
         self._parameter_constraints = list(parameter_constraints or ())
         self._outcome_constraints = list(outcome_constraints or ())
         self._fixed: dict[str, Any] = {}
@@ -178,10 +182,8 @@ class AxSearch(LibrarySearcher):
         if point is None:
             experiment = self._client._experiment
             size = math.prod(one.cardinality() for one in experiment.search_space.parameters.values())
-            if (
-                len(experiment.arms_by_signature) >= size
-            ):  # a finite space is used up, which Ax does not check
-                return self.FINISHED
+            if len(experiment.arms_by_signature) >= size:
+                return self.FINISHED  # a finite space is used up, which Ax does not check
         with _quiet():
             if point is not None:
                 values = self._values(point)
@@ -267,20 +269,6 @@ class AxSearch(LibrarySearcher):
         with _quiet():
             self._client = Client._from_json_snapshot(self._snapshot)
         self._client._random_seed = self._seed
-
-
-def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    import inspect
-
-    from ax.api.client import Client
-
-    known = [*inspect.signature(Client.configure_generation_strategy).parameters][1:]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise ValueError(
-            f"AxSearch does not take {', '.join(unknown)}; it takes random_seed, {', '.join(known)}"
-        )
-    return options
 
 
 @contextlib.contextmanager

@@ -161,11 +161,8 @@ class BayesOptSearch(LibrarySearcher):
 
     def _logs(self) -> set[str]:
         """Returns the variables that the model sees as exponents: it knows no log scale of its own."""
-        return (
-            {name for name, one in self._dimensions.variable.items() if one.is_log}
-            if self._dimensions
-            else set()
-        )
+        variables = self._dimensions.variable if self._dimensions else {}
+        return {name for name, one in variables.items() if one.is_log}
 
     def _suggestion(self, values: Values) -> dict[str, Any]:
         logs = self._logs()
@@ -197,10 +194,8 @@ class BayesOptSearch(LibrarySearcher):
                 self._count(values)
                 return values
             if self._live and self._skips:
-                self._optimizer = (
-                    before  # ask again when a result has changed the model; until then, no trace
-                )
-                return None
+                self._optimizer = before
+                return None  # ask again when a result has changed the model; until then, no trace
             if self._count(values) > (self._patience or _MOST_REPEATS):
                 return self._after_repetition()
             if not self._skips:

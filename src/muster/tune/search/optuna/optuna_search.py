@@ -253,9 +253,8 @@ class OptunaSearch(SpaceSearcher):
             value = number_of(result.get(name))
             is_known = value is not None and not math.isnan(value)
             excess = value - bound if is_known and value is not None else _UNKNOWN_EXCESS
-            storage.set_trial_system_attr(
-                storage_id, f"constraints:{name}", excess
-            )  # as Trial.set_constraint
+            # As Trial.set_constraint does.
+            storage.set_trial_system_attr(storage_id, f"constraints:{name}", excess)
 
     def _inform(self, study: Study, number: int, values: Sequence[float] | None, state: str) -> None:
         # Some samplers (grid, brute force) call study.stop() when they have nothing left, which Optuna allows

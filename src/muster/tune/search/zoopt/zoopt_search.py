@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from muster.tune.search.dimensions import Dimension, flat_point
-from muster.tune.search.library_searcher import LibrarySearcher, Proposal
+from muster.tune.search.library_searcher import LibrarySearcher, Proposal, check_options
 from muster.tune.search.paths import unflattened
 from muster.tune.search.random_stream import IsolatedRandom
 from muster.tune.search.variant_generator import has_unresolved_values
@@ -47,6 +48,8 @@ class ZOOptSearch(LibrarySearcher):
         **kwargs: Any,  # noqa: ANN401 - zoopt's own
     ) -> None:
         super().__init__(metric, mode, points_to_evaluate)
+        from zoopt import Parameter
+
         if algo.lower() not in ("asracos", "sracos"):
             raise ValueError(f"ZOOptSearch: there is no algorithm {algo!r}: use 'asracos' or 'sracos'")
         if budget is None or budget < _LEAST_BUDGET:
@@ -57,7 +60,10 @@ class ZOOptSearch(LibrarySearcher):
         self._budget, self._parallel = budget, parallel_num
         self._random = IsolatedRandom(kwargs.pop("seed", None))
         space = kwargs.pop("space", None)
-        self._options = _checked_options(kwargs)
+        known = [*inspect.signature(Parameter).parameters]
+        known = [name for name in known if name not in ("budget", "init_samples")]
+        check_options("ZOOptSearch", kwargs, known, "zoopt takes")
+        self._options = kwargs
         self._optimizer: Any = None
         self._precisions: list[int | None] = []
         self._begin(space if dim_dict is None else dim_dict, "dim_dict")
@@ -119,9 +125,8 @@ class ZOOptSearch(LibrarySearcher):
             if inner.init_num >= self._first and is_full:
                 return None
             if inner.init_num == self._first:
-                inner.init_num += (
-                    1  # left to itself it would wait here, for results that may be there already
-                )
+                # Left to itself it would wait here, for results that may be there already.
+                inner.init_num += 1
             inner.semaphore = 1
             solution = inner.suggest()
             if solution is None or isinstance(solution, str):
@@ -173,20 +178,6 @@ class ZOOptSearch(LibrarySearcher):
     def _learn(self, point: dict[str, Any], loss: float) -> None:
         with self._running() as inner:
             inner.complete(self._adopted(point), loss)
-
-
-def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    import inspect
-
-    from zoopt import Parameter
-
-    known = [
-        name for name in inspect.signature(Parameter).parameters if name not in ("budget", "init_samples")
-    ]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise ValueError(f"ZOOptSearch does not take {', '.join(unknown)}; zoopt takes {', '.join(known)}")
-    return options
 
 
 def _part(one: Dimension) -> tuple[Any, ...]:

@@ -6,9 +6,9 @@ import pytest
 
 from muster.tune.callback import Callback
 from muster.tune.logger.csv import CSVLoggerCallback
-from muster.tune.logger.defaults import default_callbacks
 from muster.tune.logger.files.writer import FailureFiles
 from muster.tune.logger.json import JsonLoggerCallback
+from muster.tune.logger.logger import default_callbacks
 from muster.tune.logger.tensorboardx import TBXLoggerCallback
 
 JSON_PATH = "muster.tune.logger.JsonLoggerCallback"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from muster.tune.logger.files.repair import (
+from muster.tune.logger.files.log_files import (
     csv_columns,
     last_iteration,
     truncate_after,

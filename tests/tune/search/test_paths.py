@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from muster.trials.model import Trial
-from muster.tune.search.trial_names import format_vars, trial_dirname, unique_dirname
+from muster.tune.search.paths import format_vars, trial_dirname, unique_dirname
 
 DATE = "2024-05-06_07-08-09"
 

@@ -13,7 +13,7 @@ from muster.trials.model import Trial
 from muster.trials.plugins import ControllerView
 from muster.trials.trial_index import TrialIndex
 from muster.tune.schedulers import PopulationBasedTrainingReplay
-from muster.tune.schedulers.pbt_log import LogRow, PolicyLog
+from muster.tune.schedulers.pbt_policy import LogRow, PolicyLog
 
 
 class Rows:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.tune.integration.recorded import recorded
 
-from muster.tune.integration.reporting import chosen, opened, send
+from muster.tune.integration import chosen, send
 
 FOUND = {"a": 1, "b": 2}
 
@@ -34,12 +34,9 @@ def test_a_report_may_bring_a_checkpoint(tmp_path):
         with open(f"{directory}/weights", "w", encoding="utf-8") as stream:
             stream.write("1 2")
 
-    def read(directory):
-        with open(f"{directory}/weights", encoding="utf-8") as stream:
-            return stream.read()
-
     with recorded(tmp_path) as session:
         send({"a": 1})
         send({"a": 2}, save)
     assert (session.reports, session.files()) == ([{"a": 1}, {"a": 2}], {2: ["weights"]})
-    assert opened(session.checkpoints[2], read) == "1 2"
+    with session.checkpoints[2].as_directory() as directory, open(f"{directory}/weights") as stream:
+        assert stream.read() == "1 2"
