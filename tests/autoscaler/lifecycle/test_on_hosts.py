@@ -50,8 +50,8 @@ def test_ctrl_c_gives_the_head_back_and_ends_what_runs_there(rack):
 
 def test_a_second_cluster_does_not_get_the_head_of_the_first(rack, tmp_path):
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    rack.lock(0).write_text(
-        f'{{"cluster":"first","cloud_id":"x","launcher":"ann@desk","taken_at":1,"boot":"{boot}"}}\n'
+    rack.write_lock(
+        0, f'{{"cluster":"first","cloud_id":"x","launcher":"ann@desk","taken_at":1,"boot":"{boot}"}}\n'
     )
     done = rack.run("up", "FILE", "-y")
     assert done.returncode == 2

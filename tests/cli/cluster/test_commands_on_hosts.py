@@ -44,7 +44,7 @@ def take(rack, index, kind):
         "node_type": "local.cluster.node",
         "tags": {"ray-node-status": "up-to-date"},
     }
-    rack.lock(index).write_text(json.dumps(held, separators=(",", ":")) + "\n")
+    rack.write_lock(index, json.dumps(held, separators=(",", ":")) + "\n")
 
 
 @pytest.fixture
