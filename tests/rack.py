@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from muster.providers.rack.host_lock import LOCK
 
 BIN = Path(sys.executable).parent
 PLACES = ("/tmp", USER_HOME)
+NOT_OURS = re.compile(r"/\.bash_history$|/tmp/tmux-\d+/|/\.cache/|/__pycache__/")
 KEPT = ("known_hosts", "ledger.db", "ledger.db.lock")
 PATIENCE_S = 240.0
 
@@ -90,7 +92,8 @@ class RackCluster:
         found = {}
         for host in self.hosts:
             there = self.hosts.commands(host)
-            there += [str(file) for folder in PLACES for file in _files(host.path(folder))]
+            files = [str(file) for folder in PLACES for file in _files(host.path(folder))]
+            there += [file for file in files if not NOT_OURS.search(file)]
             crontabs = [file.read_text() for file in _files(host.path("/var/spool/cron"))]
             there += [line for text in crontabs for line in text.splitlines() if line[:1] not in "#"]
             if there:

@@ -88,7 +88,7 @@ class ClusterMachines(Protocol):
         return {}
 
     def left_behind(self) -> Mapping[str, str]:
-        """Return the hosts on which something of the cluster runs although it does not have them."""
+        """Return what of the cluster runs on hosts that it does not have, by address."""
         return {}
 
     def silent_hosts(self) -> Mapping[str, str]:

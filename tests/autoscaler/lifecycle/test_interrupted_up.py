@@ -1,4 +1,4 @@
-"""`muster up` that is interrupted leaves nothing, on real hosts over SSH: processes, files, crontabs, locks."""
+"""An interrupted `muster up` leaves nothing on real hosts: no process, no file, no crontab line, no lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.series import SEED, length
 
 pytestmark = pytest.mark.slow
 HOSTS = 2
-# Not Ray, which takes a minute: the monitor waits for a GCS that never answers. muster runs from Ray's Python.
+# Not Ray, which takes a minute: the monitor waits for a GCS that never answers.
 START = f"true {BIN}/ray start --head; nohup sleep 1000 >/dev/null 2>&1 & sleep 1"
 # The steps in which `up` is interrupted, by the words with which they are announced.
 POINTS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -106,4 +107,21 @@ def test_a_dry_run_shows_plan_price_and_pre_flight_and_touches_nothing(rack):
         "  a month of that: $1,825.00, at most $3,285.00\n"
     )
     assert "warning: 10.231.7.77: " in done.stderr
+    assert rack.left() == {}
+
+
+def test_a_monitor_that_is_kept_running_without_a_lock_is_found_and_ended(rack):
+    """As after a reboot of the head whose host another cluster has taken meanwhile."""
+    script = "env MUSTER_SERVICE=rack setsid sleep 1000 </dev/null >/dev/null 2>&1 &"
+    head = rack.hosts[0]
+    rack.hosts.run_on(
+        head, ["bash", "-c", f"{script} echo '@reboot env MUSTER_SERVICE=rack true' | crontab -"]
+    )
+    wait_until(lambda: rack.hosts.commands(head) == ["sleep 1000"], "it runs")
+    listed = json.loads(rack.run("gc", "FILE", "--json").stdout)["machines"]
+    assert [(one["kind"], one["ip"]) for one in listed] == [("monitor", head.ip)]
+    assert rack.run("gc", "FILE", "--end", "-y").returncode == 0
+    assert rack.left() == {}
+    rack.hosts.run_on(head, ["bash", "-c", script])
+    assert rack.run("down", "FILE", "-y").returncode == 0
     assert rack.left() == {}

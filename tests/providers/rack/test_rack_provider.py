@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -412,3 +413,25 @@ def test_hosts_are_taken_side_by_side(racks, monkeypatch):
     provider = racks.provider()
     create(provider, 3)
     assert addresses(provider) == ["h0", "h1", "h2"]
+
+
+@pytest.mark.slow
+def test_what_is_still_being_released_is_waited_for(racks, monkeypatch):
+    """A lock from before a reboot is released in the background: nobody has asked for it."""
+    monkeypatch.setattr(host_lock, "STOP_S", 1)
+    first = racks.provider()
+    (node,) = create(first)
+    racks.write_lock("h0", re.sub('"boot":"[^"]*"', '"boot":"earlier"', racks.lock("h0").read_text()))
+    script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    environment = {**os.environ, "RAY_CLOUD_INSTANCE_ID": node}
+    process = subprocess.Popen(["bash", "-c", script], env=environment, stdout=subprocess.PIPE)
+    try:
+        process.stdout.readline()
+        later = racks.provider()
+        later.reports()
+        assert (addresses(later), racks.lock("h0").exists()) == ([], True)
+        assert later.settle(is_last=False) == {}
+        assert not racks.lock("h0").parent.exists()
+    finally:
+        process.kill()
+        process.communicate()

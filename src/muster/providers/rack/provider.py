@@ -145,7 +145,7 @@ class RackProvider(ClusterMachines, CloudProvider):
     def left_behind(self) -> Mapping[str, str]:
         reports = ((ip, one.report) for ip, one in self.control.states.items() if one.holder is None)
         names = {ip: report.services for ip, report in reports if report is not None}
-        return {ip: "its monitor is kept running" for ip in names if self.cluster_name in names[ip]}
+        return {ip: "monitor" for ip in names if self.cluster_name in names[ip]}
 
     def set_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
         self._call(self.control.write_tags(node_id, tags))
