@@ -15,6 +15,12 @@ pytestmark = pytest.mark.slow
 HOSTS = 2
 # Not Ray, which takes a minute: the monitor waits for a GCS that never answers.
 START = f"true {BIN}/ray start --head; nohup sleep 1000 >/dev/null 2>&1 & sleep 1"
+SETUP = "setup_commands: ['sleep 1']\n"
+FIRST_WITH_RAY = 10  # of the whole series
+RAY = (
+    f"{BIN}/ray start --head --port=6379 --num-cpus=0 --include-dashboard=false --disable-usage-stats "
+    "--object-store-memory=80000000"
+)
 # The steps in which `up` is interrupted, by the words with which they are announced.
 POINTS = (
     "looking for the head",
@@ -32,7 +38,7 @@ POINTS = (
 @pytest.fixture
 def rack(hosts, tmp_path):
     made = RackCluster(hosts, tmp_path)
-    made.write("setup_commands: ['sleep 1']\n", start=START)
+    made.write(SETUP, start=START)
     yield made
     made.clear()
 
@@ -59,23 +65,28 @@ def send_after(rack, words, wait_s, *signals):
     return lines
 
 
-def moment(number, name):
+def moment(rack, number, name):
+    """Returns when `up` is interrupted; the later ones of a series start a real Ray."""
     draw = random.Random(f"{name}-{SEED}-{number}")
-    return draw.choice(POINTS), draw.uniform(0.0, 1.5)
+    words, wait_s = draw.choice(POINTS), draw.uniform(0.0, 1.5)
+    if number < FIRST_WITH_RAY:
+        return words, wait_s
+    rack.write(SETUP, start=f"{RAY} --node-ip-address={rack.hosts[0].ip}")
+    return words, 4 * wait_s if words.startswith("starting Ray") else wait_s
 
 
 @pytest.mark.parametrize("number", range(length(3, 20)))
 def test_an_interrupted_up_leaves_nothing(rack, number, kills):
     """Every other time the user presses Ctrl-C twice."""
-    words, wait_s = moment(number, "interrupt")
+    words, wait_s = moment(rack, number, "interrupt")
     lines = send_after(rack, words, wait_s, *[signal.SIGINT] * (1 + number % 2))
     kills.append(f"up: {words} + {wait_s:.2f} s")
     assert rack.left(without_logs=True) == {}, lines
 
 
-@pytest.mark.parametrize("number", range(length(1, 10)))
+@pytest.mark.parametrize("number", range(length(1, 20)))
 def test_down_after_a_killed_up_leaves_nothing(rack, number, kills):
-    words, wait_s = moment(number, "kill")
+    words, wait_s = moment(rack, number, "kill")
     send_after(rack, words, wait_s, signal.SIGKILL)
     kills.append(f"up: {words} + {wait_s:.2f} s")
     done = rack.run("down", "FILE", "-y")

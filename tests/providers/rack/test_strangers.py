@@ -1,4 +1,4 @@
-"""Another user of a rack's host can make the host unavailable, and nothing else. Needs root, to be that user."""
+"""Another user of a rack's host can make it unavailable, and nothing else. Needs root, to be that user."""
 
 from __future__ import annotations
 
