@@ -198,7 +198,7 @@ def install_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceS
         written += (_on_machine('umask 077; mkdir -p "$HOME"/.muster'), replace(script, where=RunWhere.HOST))
     program, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
     run = f"setsid nohup sh {program} >> {log} 2>&1 < /dev/null & {_wait(service)}"
-    stop, start = ServiceStep(command=stop_line(service.cluster)), ServiceStep(command=run)
+    stop, start = _stop(service), ServiceStep(command=run)
     if started_by in (StartedBy.SYSTEMD, StartedBy.USER_SYSTEMD):
         if service.container:  # no unit supervises what runs in there: the one on the machine starts it
             return (*written, stop, start, *_container_unit(service, started_by))
@@ -231,7 +231,7 @@ def _systemd_steps(service: HeadService, started_by: StartedBy) -> tuple[Service
         ServiceStep(command=f"mkdir -p {folder}"),
         _write(f"{folder}/{own}", unit_text(service, started_by), is_private=False),
         _write(f"{folder}/{ray}", ray_unit_text(service, started_by), is_private=False),
-        ServiceStep(command=stop_line(service.cluster)),
+        _stop(service),
         ServiceStep(
             command=f"{systemctl} daemon-reload && {systemctl} enable --quiet {ray} {own} && "
             f"{systemctl} restart {own}"
@@ -344,6 +344,12 @@ def _systemd(started_by: StartedBy) -> tuple[str, str]:
     if started_by is StartedBy.SYSTEMD:
         return "/etc/systemd/system", "systemctl"
     return '"$HOME"/.config/systemd/user', "systemctl --user"
+
+
+def _stop(service: HeadService) -> ServiceStep:
+    """Ends an earlier supervisor; one that had to be killed has left the file for which `_wait` looks."""
+    state = shlex.quote(service.file("supervisor.json"))
+    return ServiceStep(command=f"( {stop_line(service.cluster)} ) && rm -f {state}")
 
 
 def _wait(service: HeadService) -> str:

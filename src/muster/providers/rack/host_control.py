@@ -282,11 +282,11 @@ class HostControl:
             (problem,) = await asyncio.gather(task, return_exceptions=True)
             if problem is not None:
                 left[cloud_id] = problem_of(problem)
-        unlocked = [one for one in self.states.values() if one.host.is_head and one.holder is None]
-        is_released = lambda one: one.changed_at > float("-inf")  # noqa: E731 - which has cleaned it
+        never = float("-inf")  # a host that this process has released is clean
+        heads = [one for one in self.states.values() if one.host.is_head and one.changed_at == never]
         name = self._cluster_name
         clean = f"{disable_line(name)}\n( {stop_line(name)} ) || exit 1\n{removal_line(name)}"
-        for state in [one for one in unlocked if is_last and not one.problem and not is_released(one)]:
+        for state in [one for one in heads if is_last and one.holder is None and not one.problem]:
             try:
                 await self._run(state, clean, RELEASE_S)
             except _FAILURES as error:
