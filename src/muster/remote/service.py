@@ -8,6 +8,7 @@ was killed may have left no record.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -317,7 +318,8 @@ async def install_service(runner: CommandRunner, service: HeadService) -> Instal
 async def remove_service(runner: CommandRunner, cluster: str) -> None:
     """Removes what would start the monitor of a cluster again, then ends it; its other files stay."""
     await runner.run(disable_line(cluster), where=RunWhere.HOST)
-    await runner.run(stop_line(cluster))
+    with contextlib.suppress(CommandFailed):  # no container yet; what does not end, the release kills
+        await runner.run(stop_line(cluster))
 
 
 async def _run(runner: CommandRunner, steps: Sequence[ServiceStep]) -> None:

@@ -435,3 +435,27 @@ def test_what_is_still_being_released_is_waited_for(racks, monkeypatch):
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.slow
+def test_a_release_that_is_repeated_waits_for_the_first_one(racks, monkeypatch):
+    """As when a busy host answers too late: nobody may believe that the host is free before it is."""
+    monkeypatch.setattr(host_lock, "STOP_S", 1)
+    provider, runner = racks.provider(), BashRunner(racks.root / "h0")
+    (node,) = create(provider)
+    line = host_lock.release_line("~/locks", provider.control.node(node)[1])
+    script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    environment = {**os.environ, "RAY_CLOUD_INSTANCE_ID": node}
+    process = subprocess.Popen(["bash", "-c", script], env=environment, stdout=subprocess.PIPE)
+
+    async def twice():
+        first = asyncio.ensure_future(runner.run(line))
+        await asyncio.sleep(0.3)
+        return [await runner.run(line), await first]
+
+    try:
+        process.stdout.readline()
+        assert asyncio.run(twice()) == ["gone\n", "released\n"]
+    finally:
+        process.kill()
+        process.communicate()
