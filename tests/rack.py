@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +12,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.hosts import Hosts
+import psutil
+from tests.hosts import USER_HOME, Hosts
+
+from muster.providers.rack.host_lock import LOCK
 
 BIN = Path(sys.executable).parent
+PLACES = ("/tmp", USER_HOME)
+NOT_OURS = re.compile(r"/\.bash_history$|/tmp/tmux-\d+/|/\.cache/|/__pycache__/")
+KEPT = ("known_hosts", "ledger.db", "ledger.db.lock")
 PATIENCE_S = 240.0
 
 
@@ -63,21 +71,49 @@ class RackCluster:
             *(str(self.file) if word == "FILE" else word for word in words),
         ]
 
-    def lock(self, index: int) -> Path:
-        return self.hosts[index].path("/tmp/muster-host.lock")
+    def signal(self, process: subprocess.Popen[str], number: int) -> None:
+        """Sends a signal to `muster` and to what it started in its process group, as a terminal does."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
-    def left(self) -> dict[str, list[str]]:
-        """Returns what is left on the hosts: processes, the lock, Ray's and muster's files."""
+    def lock(self, index: int) -> Path:
+        return self.hosts[index].path(f"/tmp/{LOCK}")
+
+    def write_lock(self, index: int, text: str) -> None:
+        """Writes the lock of a host, as a cluster of the login user does."""
+        self.lock(index).parent.mkdir(mode=0o700, exist_ok=True)
+        self.lock(index).write_text(text, encoding="utf-8")
+
+    def left(self, *, without_logs: bool = False) -> dict[str, list[str]]:
+        """Returns what is left: on hosts processes, crontab lines and files, here the token and records.
+
+        A cluster that is down keeps its history here, the logs of its set-up, and the pinned keys of hosts.
+        """
         found = {}
         for host in self.hosts:
-            paths = [host.path("/tmp/muster-host.lock"), host.path("/tmp/ray")]
-            paths += [
-                host.home / name for name in (".muster", "ray_bootstrap_config.yaml", "ray_bootstrap_key.pem")
-            ]
-            there = [*self.hosts.commands(host), *(str(path) for path in paths if path.exists())]
+            there = self.hosts.commands(host)
+            files = [str(file) for folder in PLACES for file in _files(host.path(folder))]
+            there += [file for file in files if not NOT_OURS.search(file)]
+            crontabs = [file.read_text() for file in _files(host.path("/var/spool/cron"))]
+            there += [line for text in crontabs for line in text.splitlines() if line[:1] not in "#"]
             if there:
                 found[host.name] = there
-        return found
+        files = [file for file in _files(self.folder / "home") if file.name not in KEPT]
+        here = [str(file) for file in files if without_logs or file.suffix != ".log"]
+        return {**found, "here": here} if here else found
+
+    def clear(self) -> None:
+        """Ends what a failed test has left on the hosts, and removes its files."""
+        for host in self.hosts:
+            for process in self.hosts.processes(host):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            lines = "crontab -r; rm -rf /tmp/muster* /tmp/ray ~/ray_bootstrap* ~/.muster"
+            self.hosts.run_on(host, ["bash", "-c", lines])
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if not path.is_dir())
 
 
 def wait_until(happens: Callable[[], object], what: str) -> None:

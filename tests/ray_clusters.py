@@ -7,6 +7,7 @@ A story that kills the head, or that is about `muster up`, has a cluster of its 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -156,6 +157,7 @@ class HeadCount:
     def __init__(self) -> None:
         self.sessions: set[str] = set()
         os.environ[MARK] = self._mark = secrets.token_hex(8)
+        atexit.register(self._end_all)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="head-count", daemon=True)
         self._thread.start()
@@ -164,6 +166,14 @@ class HeadCount:
         self._stop.set()
         self._thread.join()
         return len(self.sessions)
+
+    def _end_all(self) -> None:
+        """Ends what an interrupted run has left: after Ctrl-C the processes of xdist tear nothing down."""
+        owner = os.getpid()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.pid != owner and process.environ().get(MARK) == self._mark:
+                    process.kill()
 
     def _run(self) -> None:
         while not self._stop.wait(SAMPLE_S):

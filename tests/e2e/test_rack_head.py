@@ -116,7 +116,7 @@ def test_the_cluster_survives_its_monitor_its_head_and_the_loss_of_the_heads_mac
     assert [(one["kind"], one["ip"]) for one in found["machines"]] == [("head", hosts[0].ip)]
 
     hosts.boot(hosts[0])
-    rack.lock(0).write_text(json.dumps(held, separators=(",", ":")) + "\n")  # its /tmp was not emptied
+    rack.write_lock(0, json.dumps(held, separators=(",", ":")) + "\n")  # its /tmp was not emptied
     again = rack.run("up", "FILE", "-y")
     assert f"[{hosts[0].ip}] stopping an earlier head\n" in again.stderr
     assert (again.returncode, nodes(rack, 2)) == (0, BOTH)

@@ -28,10 +28,11 @@ def test_an_answer_renews_the_lease_and_a_suspended_machine_has_not_seen_a_silen
 
 
 def test_only_the_nodes_own_lock_is_removed(tmp_path):
-    lock = tmp_path / "host.lock"
+    lock = tmp_path / "muster-host.lock" / "holder"
+    lock.parent.mkdir()
     lock.write_text(json.dumps({"cluster": "c", "cloud_id": "h1/2"}, separators=(",", ":")))
     assert (free_lock(str(lock), "h1/1"), lock.exists()) == (False, True)
-    assert (free_lock(str(lock), "h1/2"), lock.exists()) == (True, False)
+    assert (free_lock(str(lock), "h1/2"), lock.parent.exists()) == (True, False)
     assert free_lock(str(lock), "h1/2") is False
 
 
@@ -39,7 +40,8 @@ def test_only_the_nodes_own_lock_is_removed(tmp_path):
 def test_the_watcher_holds_while_the_head_answers_and_then_ends_the_node_and_frees_the_host(tmp_path):
     """Run as on a host without muster: in isolated mode, from the file alone."""
     mark = f"test-{os.getpid()}"
-    lock = tmp_path / "host.lock"
+    lock = tmp_path / "muster-host.lock" / "holder"
+    lock.parent.mkdir()
     lock.write_text(f'{{"cloud_id":"{mark}"}}')
     environment = {"PATH": os.environ["PATH"], node_lease.MARK: mark}
     node = subprocess.Popen(SLEEPER, env=environment)

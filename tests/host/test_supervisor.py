@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from muster.base.clock import SystemClock
 from muster.host.processes import is_alive
 from muster.host.supervisor import (
     FIRST_PAUSE_S,
@@ -18,7 +17,6 @@ from muster.host.supervisor import (
     pause_after,
     read_state,
     rotate,
-    stop_supervisor,
 )
 
 PATIENCE_S = 60.0
@@ -69,10 +67,6 @@ def test_a_large_log_is_cut_and_kept_twice_while_its_writer_appends(tmp_path):
     assert found == {"log": b"end", "log.1": b"third", "log.2": b"second"}
 
 
-def test_stopping_where_nothing_runs_does_nothing(tmp_path):
-    assert stop_supervisor(tmp_path, SystemClock()) is False
-
-
 @pytest.mark.slow
 def test_a_program_that_is_killed_is_back_and_both_end_when_told(tmp_path):
     (tmp_path / "before.sh").write_text(f"echo ready > {tmp_path}/before\n")
@@ -85,8 +79,7 @@ def test_a_program_that_is_killed_is_back_and_both_end_when_told(tmp_path):
     _, said = second_supervisor.communicate(timeout=PATIENCE_S)
     assert (second_supervisor.returncode, "another supervisor runs already" in said) == (0, True)
     assert second.program != first.program
-    command = [sys.executable, "-m", "muster.host.supervisor", "stop", str(tmp_path)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "ended\n"
+    supervisor.terminate()
     assert (supervisor.wait(PATIENCE_S), is_alive(second.program)) == (0, False)
     assert not (tmp_path / "supervisor.json").exists()
     supervisor.stderr.close()
@@ -102,7 +95,6 @@ def test_what_a_killed_supervisor_left_running_is_ended_by_the_next(tmp_path):
     following = supervise(tmp_path, *SLEEPER)
     wait_for(lambda: not is_alive(first.program))
     second = running(tmp_path)
-    following.kill()
+    following.terminate()
     following.communicate(timeout=PATIENCE_S)
-    assert stop_supervisor(tmp_path, SystemClock()) is True
     assert not is_alive(second.program)

@@ -18,6 +18,7 @@ from tests.remote.local_runner import LocalRunner
 from muster.errors import RemoteError
 from muster.remote.runner import RunWhere
 from muster.remote.service import (
+    OWN_HOME,
     HeadService,
     StartedBy,
     boot_script,
@@ -27,14 +28,15 @@ from muster.remote.service import (
     machine_script,
     monitor_script,
     ray_unit_text,
+    removal_line,
     remove_service,
-    remove_steps,
+    stop_line,
     supervisor_script,
     unit_text,
 )
 
 HOSTS = 1
-THERE = f"{USER_HOME}/c 1"  # a host has a home of its own
+THERE = f"{USER_HOME}/.muster/clusters/c1"  # a host has a home of its own
 NOTHING: dict[str, str] = {}
 ODD = "/srv/u/it's 100% $HOME"
 
@@ -56,8 +58,9 @@ def test_scripts_quote_every_word_and_hold_the_environment():
     about = "#!/bin/sh\n# Written by muster for the cluster c1; `muster down` removes it.\n"
     head = about + "export KEY='it'\"'\"'s'\n"
     assert monitor_script(odd) == head + "exec muster monitor 'a b;c'\n"
-    assert boot_script(odd) == head + "bash --login -c 'a; b' || exit 1\n"
-    assert shlex.split(supervisor_script(odd).splitlines()[1])[:6] == [
+    assert boot_script(odd) == head + "unset MUSTER_SERVICE\nbash --login -c 'a; b' || exit 1\n"
+    assert supervisor_script(odd).startswith(head + "export MUSTER_SERVICE=c1\n")
+    assert shlex.split(supervisor_script(odd).splitlines()[-1])[:6] == [
         "exec", sys.executable, "-m", "muster.host.supervisor", "run", ODD,
     ]  # fmt: skip
 
@@ -73,12 +76,16 @@ def test_a_unit_restarts_the_supervisor_for_ever_and_leaves_ray_to_a_unit_of_its
 
 def test_the_line_of_the_crontab_escapes_what_cron_would_cut_at():
     line = cron_line(service(ODD))
-    assert line.startswith("@reboot sh ") and "100\\%" in line and line.replace("\\%", "").count("%") == 0
+    assert (
+        line.startswith("@reboot env MUSTER_SERVICE=c1 sh ")
+        and "100\\%" in line
+        and line.replace("\\%", "").count("%") == 0
+    )
 
 
 def test_what_starts_a_container_is_on_the_machine_and_starts_ray_and_the_supervisor_in_it():
     boxed = service(ODD, container="ray", container_program="podman")
-    assert cron_line(boxed).startswith('@reboot sh "$HOME"/.muster/boot-c1.sh ')
+    assert cron_line(boxed).startswith('@reboot env MUSTER_SERVICE=c1 sh "$HOME"/.muster/boot-c1.sh ')
     script = machine_script(boxed)
     assert "until podman start ray " in script
     assert shlex.split(shlex.split(script)[-1])[:4] == ["exec", "sh", f"{ODD}/supervisor.sh", "boot"]
@@ -101,16 +108,17 @@ def test_what_must_hold_on_the_machine_is_checked_before_anything_is_started():
 def test_secrets_of_the_environment_are_in_no_command():
     secret = service(environment={"TOKEN": "s3cret"})
     commands = [step.command for kind in StartedBy for step in install_steps(secret, kind)]
-    commands += [step.command for step in remove_steps(secret)]
     assert not [command for command in commands if "s3cret" in command]
 
 
 def test_every_command_is_valid_bash():
     boxed = service(ODD, container="ray")
     steps = [step for one in (service(ODD), boxed) for kind in StartedBy for step in install_steps(one, kind)]
-    for step in (*steps, *remove_steps(service(ODD)), *remove_steps(boxed)):
+    for step in steps:
         subprocess.run(["bash", "-n", "-c", step.command], check=True)
         subprocess.run(["sh", "-n", "-c", step.text or ":"], check=True)
+    for line in (removal_line("c-1.x"), stop_line("c-1.x")):
+        subprocess.run(["bash", "-n", "-c", line], check=True)
 
 
 @pytest.mark.slow
@@ -166,6 +174,8 @@ def test_a_killed_monitor_is_back_a_reboot_brings_ray_and_it_back_and_removing_l
             time.sleep(0.05)
         raise AssertionError(hosts.commands(host))
 
+    other = "@reboot env MUSTER_SERVICE=c1-2 true\n" if has_cron else ""
+    hosts.run_on(host, ["crontab", "-"], input=other)
     for _ in range(2):  # the second time changes nothing
         installed = asyncio.run(install_service(runner, what))
     first = wait_for_monitor()
@@ -179,15 +189,18 @@ def test_a_killed_monitor_is_back_a_reboot_brings_ray_and_it_back_and_removing_l
     assert hosts.commands(host) == []
     if has_cron:
         lines = hosts.run_on(host, ["crontab", "-l"]).stdout.splitlines()
-        assert lines == [cron_line(what)]
-        command = lines[0].removeprefix("@reboot ").replace("\\%", "%")
+        assert lines == [other.strip(), cron_line(what)]
+        command = lines[1].removeprefix("@reboot ").replace("\\%", "%")
         hosts.run_on(host, ["sh", "-c", f"setsid {command} &"])
         wait_for_monitor()
         assert (directory / "ray-started").read_text() == "s3cret\n"
 
     for _ in range(2):
-        asyncio.run(remove_service(runner, what))
+        asyncio.run(remove_service(runner, "c1"))
     assert hosts.commands(host) == []
-    assert hosts.run_on(host, ["crontab", "-l"]).stdout == ""
-    left = sorted(path.name for path in directory.iterdir() if not path.name.endswith((".log", ".lock")))
-    assert left == ["ray-started"]
+    assert hosts.run_on(host, ["crontab", "-l"]).stdout == other
+    asyncio.run(runner.run(removal_line("c1")))
+    assert directory.exists()  # it may be the launcher's
+    (directory / OWN_HOME).touch()
+    asyncio.run(runner.run(removal_line("c1")))
+    assert not host.path(f"{USER_HOME}/.muster").exists()

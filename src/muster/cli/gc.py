@@ -53,6 +53,7 @@ def gc(
     from muster.autoscaler.lifecycle.gc import HeadState, MachineEnder, not_asked
     from muster.base.clock import SystemClock
     from muster.base.ids import RandomIds
+    from muster.base.text import counted
     from muster.cli.console import complain, confirm, remark
 
     if force and not is_ending:
@@ -75,11 +76,12 @@ def gc(
             confirm(f"{_price(found)}. End {names}?")
         ender = MachineEnder(provider, home, SystemClock(), RandomIds(), is_forced=force)
         ended = ender.run(found.machines, remark)
-    if ended.left:
-        left = "; ".join(f"{machine} ({why})" for machine, why in ended.left.items())
+        remaining = {**ended.left, **provider.settle(is_last=found.head.state is not HeadState.RUNS)}
+    if remaining:
+        left = "; ".join(f"{machine} ({why})" for machine, why in remaining.items())
         complain(f"{found.cluster_name}: {len(ended.ended)} machines were ended, these are left: {left}")
         ctx.exit(NOT_ENDED)
-    remark(f"{len(ended.ended)} machine{'s' if len(ended.ended) != 1 else ''} ended")
+    remark(f"{counted(len(found.machines), 'machine')} ended")
 
 
 def _cluster(word: str | None) -> tuple[ClusterHome, ClusterConfig]:
@@ -137,7 +139,8 @@ def _provider(home: ClusterHome, config: ClusterConfig) -> Iterator[ManagedProvi
 def _look(home: ClusterHome, config: ClusterConfig, provider: ManagedProvider) -> UnownedMachines:
     from msgspec.structs import replace
 
-    from muster.autoscaler.lifecycle.gc import unowned, without_record
+    from muster.autoscaler.lifecycle.gc import UnownedMachine, unowned, without_record
+    from muster.base.ids import CloudId
     from muster.base.untrusted import error_text
 
     try:
@@ -147,7 +150,11 @@ def _look(home: ClusterHome, config: ClusterConfig, provider: ManagedProvider) -
             f"the provider could not list the machines of {config.cluster_name!r}: {error_text(error)}"
         ) from error
     found = unowned(config, listed, _asked(home, config) or without_record(listed))
-    return replace(found, silent=provider.silent_hosts())
+    kept = [
+        UnownedMachine(cloud_id=CloudId(ip), node_type="", kind=what, ip=ip)
+        for ip, what in provider.left_behind().items()
+    ]
+    return replace(found, machines=(*found.machines, *kept), silent=provider.silent_hosts())
 
 
 def _asked(home: ClusterHome, config: ClusterConfig) -> HeadAnswer | None:

@@ -78,10 +78,13 @@ def send(pids: list[int], number: int) -> None:
 def free_lock(path: str, cloud_id: str) -> bool:
     """Removes the host's lock when it is this node's; the head of another cluster may have taken it over."""
     try:
+        if os.lstat(os.path.dirname(path)).st_uid != os.geteuid():
+            return False  # another user's
         with open(path, encoding="utf-8", errors="replace") as stream:
             if f'"cloud_id":"{cloud_id}"' not in stream.read():
                 return False
         os.unlink(path)
+        os.rmdir(os.path.dirname(path))
     except OSError:
         return False
     return True

@@ -1,8 +1,7 @@
-"""Runs in another process: starts a program again whenever it ends, and ends it when told to.
+"""Runs in another process: starts a program again whenever it ends, and ends it at SIGTERM.
 
 `python -m muster.host.supervisor run DIRECTORY -- PROGRAM...` is started on a head, at once and after a
-reboot by systemd or by cron's `@reboot`; `... stop DIRECTORY` ends it together with its program.
-`remote.service` makes these lines.
+reboot by systemd or by cron's `@reboot`. `remote.service` makes this line, and the one that ends it.
 """
 
 from __future__ import annotations
@@ -178,27 +177,12 @@ def rotate(log: Path, most: int = LOG_BYTES) -> None:
         return  # a full disk must not end the supervisor
 
 
-def stop_supervisor(directory: Path, clock: Clock) -> bool:
-    """Ends the supervisor of a directory and its program; returns whether anything ran."""
-    known = read_state(directory)
-    if known is None:
-        return False
-    ended = known.supervisor is not None and end_process(known.supervisor, clock=clock, patience_s=END_S + 10)
-    if known.program is not None and is_alive(known.program):  # the supervisor was killed
-        ended = end_process(known.program, clock=clock, patience_s=END_S) or ended
-    state_file(directory).unlink(missing_ok=True)
-    return ended
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Implements the two commands; a second supervisor of a directory ends at once, with code 0."""
+    """Runs a program until SIGTERM; a second supervisor of a directory ends at once, with code 0."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     given, program = _parser().parse_args(words[:end]), tuple(words[end + 1 :])
     directory, clock = Path(given.directory).expanduser(), SystemClock()
-    if given.command == "stop":
-        sys.stdout.write("ended\n" if stop_supervisor(directory, clock) else "nothing ran\n")
-        return 0
     if not program:
         log_line("no program is named: write it after --")
         return 2
@@ -230,8 +214,6 @@ def _parser() -> argparse.ArgumentParser:
         "--log", default="", help="file of the program's output; default: monitor.log in DIRECTORY"
     )
     run.add_argument("--before", default="", help="a script that is run once, before the first start")
-    stop = commands.add_parser("stop", help="end a supervisor and its program")
-    stop.add_argument("directory")
     return parser
 
 

@@ -35,6 +35,7 @@ class SshAccess(Struct, frozen=True, kw_only=True):
     pins: Path
     is_inside: bool  # on the head, where internal addresses are reached and no proxy is needed
     login_shell: bool = True
+    is_setup: bool = False  # what the commands start belongs to the node, and ends with it
 
 
 class ClusterMachines(Protocol):
@@ -83,9 +84,16 @@ class ClusterMachines(Protocol):
         """Return whether a listed machine can be used: a host of a rack may be listed and off."""
         return True
 
-    def release_head(self, node_id: str, clean: str) -> None:
-        """Terminate the head; a host that outlives its node runs the line `clean` first."""
-        self.terminate_machines([node_id])
+    def settle(self, *, is_last: bool) -> Mapping[str, str]:
+        """Wait until nothing is being released any more; return what is left, and why.
+
+        `is_last`: the cluster is down. Hosts that outlive their nodes are cleaned of what it left behind.
+        """
+        return {}
+
+    def left_behind(self) -> Mapping[str, str]:
+        """Return what of the cluster runs on hosts that it does not have, by address."""
+        return {}
 
     def silent_hosts(self) -> Mapping[str, str]:
         """Return the hosts that could not be looked at, and why; only a rack has some."""

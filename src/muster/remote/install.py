@@ -19,7 +19,7 @@ from msgspec import Struct
 
 import muster
 from muster.errors import CommandFailed, RemoteError
-from muster.remote.runner import CommandRunner
+from muster.remote.runner import COMMAND_S, CommandRunner
 from muster.remote.wheels import (
     DISTRIBUTION,
     closure,
@@ -199,9 +199,7 @@ class MusterInstaller:
         folder = _absolute(self._request.directory, base.home)
         self._report("making a Python environment for muster")
         try:
-            await self._runner.run(
-                f"mkdir -p {shlex.quote(folder)}; {venv_command(base.executable, f'{folder}/venv')}"
-            )
+            await self._run_there(venv_command(base.executable, f"{folder}/venv"))
         except CommandFailed as error:
             version = _dotted(base.version)
             raise RemoteError(
@@ -256,7 +254,14 @@ class MusterInstaller:
             await self._runner.sync_up(str(file), f"{place}/{file.name}")
 
     async def _pip(self, python: str, *arguments: str, index: bool) -> None:
-        await self._runner.run(pip_command(python, *arguments, index=index), timeout_s=INSTALL_S)
+        await self._run_there(pip_command(python, *arguments, index=index), INSTALL_S)
+
+    async def _run_there(self, line: str, timeout_s: float = COMMAND_S) -> None:
+        """Runs a line whose temporary files are in the cluster's directory: they are removed with it."""
+        scratch = in_home(f"{self._request.directory}/tmp")
+        await self._runner.run(
+            f"mkdir -p {scratch} && export TMPDIR={scratch} && {line}", timeout_s=timeout_s
+        )
 
 
 def _absolute(path: str, home: str) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import logging
 import os
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -291,6 +292,11 @@ class MachineSetup:
                 room -= len(chunk)
 
             yield write
+
+    def remove_logs(self) -> None:
+        shutil.rmtree((self._logs / log_name(self.node, StepKind.START)).parent, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._logs.rmdir()  # unless there are logs of others
 
     def _now(self) -> str:
         return datetime.datetime.fromtimestamp(self._io.clock.now()).isoformat(sep=" ", timespec="seconds")

@@ -2,15 +2,18 @@
 
 Called by the launcher: `install_service` after Ray runs on the head, `remove_service` by `muster down`. The
 supervisor restarts the monitor; systemd, or cron's `@reboot`, starts the supervisor after a reboot, and Ray
-before it. Repeating either is harmless.
+before it. Repeating either is harmless. What removes a service needs only the cluster's name: an `up` that
+was killed may have left no record.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
+import yaml
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -19,6 +22,13 @@ from muster.remote.runner import CommandRunner, RunWhere
 
 _TEXT = "MUSTER_TEXT"  # travels as a secret: the environment of a monitor may hold keys
 _START_S = 60  # Python imports little, but a head may be busy
+_STOP_S = 40  # a monitor finishes its tick
+MARK = "MUSTER_SERVICE"  # names the cluster in the environment of its supervisor and monitor
+HEAD_FILE = "~/ray_bootstrap_config.yaml"  # Ray's names: tools of users look for them
+HEAD_KEY = "~/ray_bootstrap_key.pem"
+HEAD_PRICES = "~/muster_prices.csv"
+SESSIONS = "ray_sessions"  # a file there: the sessions of Ray that are older than a start under way
+OWN_HOME = "on_head"  # a file in the cluster's home on a head: that directory is not the launcher's as well
 
 
 class StartedBy(Enum):
@@ -96,7 +106,7 @@ def monitor_script(service: HeadService) -> str:
 def boot_script(service: HeadService) -> str:
     """Returns the script that starts Ray again; each command as the updater runs it, in a login shell."""
     lines = [f"bash --login -c {shlex.quote(command)} || exit 1" for command in service.boot_commands]
-    return _script(service, [*_checked(service), *lines] or [":"])
+    return _script(service, [f"unset {MARK}", *_checked(service), *lines])  # a new monitor must not end Ray
 
 
 def _checked(service: HeadService) -> list[str]:
@@ -108,7 +118,8 @@ def supervisor_script(service: HeadService) -> str:
     """Returns the script that becomes the supervisor; with an argument it starts Ray first."""
     before, monitor = (shlex.quote(service.file(name)) for name in ("boot.sh", "monitor.sh"))
     run = _words((service.python, "-m", "muster.host.supervisor", "run", service.directory))
-    return f"#!/bin/sh\nexec {run} ${{1:+--before {before}}} -- sh {monitor}\n"
+    mark = f"export {MARK}={service.cluster}"
+    return _script(service, [mark, f"exec {run} ${{1:+--before {before}}} -- sh {monitor}"])
 
 
 def machine_script(service: HeadService) -> str:
@@ -163,11 +174,16 @@ def ray_unit_text(service: HeadService, started_by: StartedBy) -> str:
 
 
 def cron_line(service: HeadService) -> str:
-    """Returns the line of the crontab; cron gives `%` a meaning of its own."""
+    """Returns the line of the crontab, which begins with the cluster's name; `%` is special there."""
     script, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
+    line = f"sh {script} boot >> {log} 2>&1 < /dev/null"
     if service.container:
-        return f'@reboot sh "$HOME"/{service.machine_file} > /dev/null 2>&1 < /dev/null'
-    return f"@reboot sh {script} boot >> {log} 2>&1 < /dev/null".replace("%", "\\%")
+        line = f'sh "$HOME"/{service.machine_file} > /dev/null 2>&1 < /dev/null'
+    return f"{_cron_start(service.cluster)}{line}".replace("%", "\\%")
+
+
+def _cron_start(cluster: str) -> str:
+    return f"@reboot env {MARK}={cluster} "
 
 
 def install_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceStep, ...]:
@@ -183,13 +199,13 @@ def install_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceS
         written += (_on_machine('umask 077; mkdir -p "$HOME"/.muster'), replace(script, where=RunWhere.HOST))
     program, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
     run = f"setsid nohup sh {program} >> {log} 2>&1 < /dev/null & {_wait(service)}"
-    stop, start = ServiceStep(command=_stop(service)), ServiceStep(command=run)
+    stop, start = _stop(service), ServiceStep(command=run)
     if started_by in (StartedBy.SYSTEMD, StartedBy.USER_SYSTEMD):
         if service.container:  # no unit supervises what runs in there: the one on the machine starts it
             return (*written, stop, start, *_container_unit(service, started_by))
         return (*written, *_systemd_steps(service, started_by))
     if started_by is StartedBy.CRON:
-        return (*written, stop, start, _on_machine(_crontab(service, is_kept=True)))
+        return (*written, stop, start, _on_machine(_crontab(service.cluster, cron_line(service))))
     return (*written, stop, start)
 
 
@@ -216,7 +232,7 @@ def _systemd_steps(service: HeadService, started_by: StartedBy) -> tuple[Service
         ServiceStep(command=f"mkdir -p {folder}"),
         _write(f"{folder}/{own}", unit_text(service, started_by), is_private=False),
         _write(f"{folder}/{ray}", ray_unit_text(service, started_by), is_private=False),
-        ServiceStep(command=_stop(service)),
+        _stop(service),
         ServiceStep(
             command=f"{systemctl} daemon-reload && {systemctl} enable --quiet {ray} {own} && "
             f"{systemctl} restart {own}"
@@ -225,25 +241,63 @@ def _systemd_steps(service: HeadService, started_by: StartedBy) -> tuple[Service
     )
 
 
-def remove_steps(service: HeadService) -> tuple[ServiceStep, ...]:
-    """Returns what removes the service, however it was installed; harmless where nothing is."""
-    names = ("monitor.sh", "boot.sh", "supervisor.sh")
-    units = []
+# A start of Ray that is killed leaves the directory of its session.
+REMOVE_SESSION = """
+remove_session() {
+  rm -rf -- "$1"
+  base=$(dirname -- "$1"); [ -e "$base/session_latest" ] || rm -f -- "$base/session_latest"
+  ls -d "$base"/session_* >/dev/null 2>&1 || rm -f -- "$base/ray_current_cluster"
+  rmdir -- "$base" 2>/dev/null
+}
+"""
+
+
+def disable_line(cluster: str) -> str:
+    """Returns the line that removes what would start a cluster's monitor again; harmless where nothing is."""
+    lines = []
     for started_by in (StartedBy.SYSTEMD, StartedBy.USER_SYSTEMD):
         folder, systemctl = _systemd(started_by)
-        both = f"{service.unit}.service {service.unit}-ray.service"
+        both = f"muster-{cluster}.service muster-{cluster}-ray.service"
         paths = " ".join(f"{folder}/{name}" for name in both.split())
-        units.append(
+        lines.append(
             f"if [ -e {paths.split()[0]} ]; then {systemctl} disable --quiet --now {both} 2>/dev/null; "
             f"rm -f {paths}; {systemctl} daemon-reload; fi"
         )
+    return "\n".join([*lines, f"( {_crontab(cluster)} )", f'rm -f "$HOME"/.muster/boot-{cluster}.sh*'])
+
+
+def removal_line(cluster: str) -> str:
+    """Returns the line that removes everything a head leaves on its machine, except for processes.
+
+    The cluster file and its keys may be those of another cluster, and the directory may be the launcher's.
+    """
+    file, key, prices = (f'"$HOME"/{path[2:]}' for path in (HEAD_FILE, HEAD_KEY, HEAD_PRICES))
+    home = f'"$HOME"/.muster/clusters/{cluster}'
+    name = shlex.quote(yaml.safe_dump({"cluster_name": cluster}).strip())
     return (
-        *(_on_machine(line) for line in units),
-        _on_machine(_crontab(service, is_kept=False)),
-        ServiceStep(command=_stop(service)),
-        ServiceStep(command=f"rm -f {_words([service.file(name) for name in names])}"),
-        _on_machine(f'rm -f "$HOME"/{service.machine_file}'),
+        f"{disable_line(cluster)}\n{REMOVE_SESSION}"
+        f"for d in /tmp/ray/session_[0-9]*; do [ -e {home}/{SESSIONS} ] && [ -O $d ] && [ ! -L $d ] &&\n"
+        f"  ! grep -qxF -e $d {home}/{SESSIONS} && ! grep -qsF -e $d /proc/[0-9]*/cmdline &&\n"
+        "  remove_session $d; done\n"
+        f"rm -f {home}/monitor.sh* {home}/boot.sh* {home}/supervisor.sh*\n"
+        f"[ ! -e {home}/{OWN_HOME} ] || rm -rf -- {home}\n"
+        f"if [ ! -e {file} ] || grep -qxF -e {name} {file}; then\n"
+        f"  rm -f {key.removesuffix('.pem')}*.pem* {prices} {prices}.partial {file} {file}.partial\n"
+        'fi\nrmdir "$HOME"/.muster/clusters "$HOME"/.muster 2>/dev/null; true'
     )
+
+
+def stop_line(cluster: str) -> str:
+    """Returns the line that ends a cluster's supervisor and monitor, which are known by their environment."""
+    find = f"grep -lzxsF -e {MARK}={cluster} /proc/[0-9]*/environ"
+    return f"""\
+running() {{ {find} | while read -r f; do f=${{f%/environ}}; [ -O $f ] && echo ${{f#/proc/}}; done; }}
+for i in $(seq {_STOP_S * 5}); do
+  P=$(running); [ -n "$P" ] || exit 0
+  [ $i -lt {_STOP_S * 5 - 25} ] && kill $P 2>/dev/null || kill -KILL $P 2>/dev/null
+  sleep 0.2
+done
+echo "these processes do not end:" $P >&2; exit 1"""
 
 
 async def install_service(runner: CommandRunner, service: HeadService) -> InstalledService:
@@ -261,9 +315,11 @@ async def install_service(runner: CommandRunner, service: HeadService) -> Instal
     return InstalledService(started_by=started_by, note=NOTES.get(started_by, ""))
 
 
-async def remove_service(runner: CommandRunner, service: HeadService) -> None:
-    """Ends the monitor on the head and removes what would start it again."""
-    await _run(runner, remove_steps(service))
+async def remove_service(runner: CommandRunner, cluster: str) -> None:
+    """Removes what would start the monitor of a cluster again, then ends it; its other files stay."""
+    await runner.run(disable_line(cluster), where=RunWhere.HOST)
+    with contextlib.suppress(CommandFailed):  # no container yet; what does not end, the release kills
+        await runner.run(stop_line(cluster))
 
 
 async def _run(runner: CommandRunner, steps: Sequence[ServiceStep]) -> None:
@@ -292,6 +348,12 @@ def _systemd(started_by: StartedBy) -> tuple[str, str]:
     return '"$HOME"/.config/systemd/user', "systemctl --user"
 
 
+def _stop(service: HeadService) -> ServiceStep:
+    """Ends an earlier supervisor; one that had to be killed has left the file for which `_wait` looks."""
+    state = shlex.quote(service.file("supervisor.json"))
+    return ServiceStep(command=f"( {stop_line(service.cluster)} ) && rm -f {state}")
+
+
 def _wait(service: HeadService) -> str:
     """Returns a line that ends once the supervisor has started its program, or fails with the log's end."""
     state, log = (shlex.quote(service.file(name)) for name in ("supervisor.json", "supervisor.log"))
@@ -301,19 +363,14 @@ def _wait(service: HeadService) -> str:
     )
 
 
-def _stop(service: HeadService) -> str:
-    python = shlex.quote(service.python)
-    stop = _words((service.python, "-m", "muster.host.supervisor", "stop", service.directory))
-    return f"command -v {python} >/dev/null || exit 0; {stop}"
-
-
-def _crontab(service: HeadService, *, is_kept: bool) -> str:
-    line = shlex.quote(cron_line(service))
-    add = f" echo {line};" if is_kept else ""
-    is_there = "" if is_kept else f"crontab -l 2>/dev/null | grep -qxF -e {line} || exit 0; "
+def _crontab(cluster: str, line: str = "") -> str:
+    """Returns a line that replaces the cluster's line of the crontab; without a new one it is removed."""
+    old = shlex.quote(f"^{_cron_start(cluster)}".replace(".", "[.]"))
+    add = f" echo {shlex.quote(line)};" if line else ""
+    is_there = "" if line else f"crontab -l 2>/dev/null | grep -q -e {old} || exit 0; "
     return (  # one after the other: on a new host two crontabs at once both make its directory
         f"command -v crontab >/dev/null || exit 0; "
-        f"{is_there}L=$(crontab -l 2>/dev/null | grep -vxF -e {line}); "
+        f"{is_there}L=$(crontab -l 2>/dev/null | grep -v -e {old}); "
         f'{{ [ -z "$L" ] || printf "%s\\n" "$L";{add} true; }} | crontab -'
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -51,8 +52,8 @@ def test_ctrl_c_gives_the_head_back_and_ends_what_runs_there(rack):
 
 def test_a_second_cluster_does_not_get_the_head_of_the_first(rack, tmp_path):
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    rack.lock(0).write_text(
-        f'{{"cluster":"first","cloud_id":"x","launcher":"ann@desk","taken_at":1,"boot":"{boot}"}}\n'
+    rack.write_lock(
+        0, f'{{"cluster":"first","cloud_id":"x","launcher":"ann@desk","taken_at":1,"boot":"{boot}"}}\n'
     )
     done = rack.run("up", "FILE", "-y")
     assert done.returncode == 2
@@ -98,4 +99,21 @@ def test_a_dry_run_shows_plan_price_and_pre_flight_and_touches_nothing(rack):
     assert done.returncode == 0, done.stderr
     assert_view("cli/up_rack_dry_run", done.stdout)
     assert "warning: 10.231.7.77: " in done.stderr
+    assert rack.left() == {}
+
+
+def test_a_monitor_that_is_kept_running_without_a_lock_is_found_and_ended(rack):
+    """As after a reboot of the head whose host another cluster has taken meanwhile."""
+    script = "env MUSTER_SERVICE=rack setsid sleep 1000 </dev/null >/dev/null 2>&1 &"
+    head = rack.hosts[0]
+    rack.hosts.run_on(
+        head, ["bash", "-c", f"{script} echo '@reboot env MUSTER_SERVICE=rack true' | crontab -"]
+    )
+    wait_until(lambda: rack.hosts.commands(head) == ["sleep 1000"], "it runs")
+    listed = json.loads(rack.run("gc", "FILE", "--json").stdout)["machines"]
+    assert [(one["kind"], one["ip"]) for one in listed] == [("monitor", head.ip)]
+    assert rack.run("gc", "FILE", "--end", "-y").returncode == 0
+    assert rack.left() == {}
+    rack.hosts.run_on(head, ["bash", "-c", script])
+    assert rack.run("down", "FILE", "-y").returncode == 0
     assert rack.left() == {}

@@ -23,6 +23,7 @@ from tests.support.builders import plan, record
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, HeadRecord, write_record
 from muster.base.clock import SystemClock
+from muster.remote.service import OWN_HOME
 from muster.stores.ledger.store import SqliteInstanceStore
 
 pytestmark = pytest.mark.slow
@@ -44,7 +45,7 @@ def take(rack, index, kind):
         "node_type": "local.cluster.node",
         "tags": {"ray-node-status": "up-to-date"},
     }
-    rack.lock(index).write_text(json.dumps(held, separators=(",", ":")) + "\n")
+    rack.write_lock(index, json.dumps(held, separators=(",", ":")) + "\n")
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def rack(hosts, tmp_path):
     take(made, 1, "worker")
     there = hosts[0].home / ".muster/clusters/rack"
     (there / "install" / hosts[1].ip).mkdir(parents=True)
+    (there / OWN_HOME).touch()
     (there / "monitor.log").write_text("".join(f"line {n}\n" for n in range(5)))
     (there / "install" / hosts[1].ip / "setup.log").write_text("$ pip install ray\n")
     head = HeadRecord(ip=hosts[0].ip, node_id="head", home=HOME, python=sys.executable, is_up=True)
@@ -179,4 +181,4 @@ def test_after_a_command_in_tmux_the_head_ends_the_cluster_and_itself(rack):
     (there / "cluster.json").write_text(config)
     done = rack.run("exec", "FILE", "true", "--tmux", "--stop")
     assert done.returncode == 0, done.stderr
-    wait_until(lambda: rack.left() == {}, "nothing is left")
+    wait_until(lambda: not rack.left().keys() & {"h1", "h2"}, "nothing is left on the hosts")

@@ -12,6 +12,7 @@ from muster.config.to_spec import NodeLaunch
 from muster.errors import CommandFailed, Unreachable
 from muster.providers.rack.connections import HostMemory, Rack
 from muster.providers.rack.host_list import RackHost
+from muster.providers.rack.host_lock import LOCK
 from muster.providers.rack.provider import RackProvider
 from muster.remote.process import CommandOutput, execute
 
@@ -69,11 +70,21 @@ class Racks:
         return {name: NodeLaunch(node_type=name, launch_hash="hash") for name in types}
 
     def lock(self, ip: str) -> Path:
-        return self.root / ip / "locks" / "muster-host.lock"
+        return self.root / ip / "locks" / LOCK
+
+    def write_lock(self, ip: str, text: str) -> None:
+        write_lock(self.lock(ip), text)
 
     def close(self) -> None:
         for provider in self.made:
             provider.close()
+
+
+def write_lock(file: Path, text: str) -> None:
+    """Writes a lock as a cluster of this user does, whatever its contents are."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.chmod(0o700)
+    file.write_text(text, encoding="utf-8")
 
 
 def workers(count: int, node_type: str = "contract") -> dict[str, RackHost]:

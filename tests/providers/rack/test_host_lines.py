@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
-from tests.providers.rack.local_hosts import LOCKS, BashRunner
+from tests.providers.rack.local_hosts import LOCKS, BashRunner, write_lock
 from tests.simulation.rack.hosts import SimHost, holder_text, parse
 
 from muster.errors import CommandFailed
 from muster.providers.rack.host_lock import (
+    LOCK,
     LockHolder,
     guard_line,
     look_line,
@@ -22,6 +25,7 @@ from muster.providers.rack.host_lock import (
     write_line,
 )
 
+OWNERS = ("", "nobody") if os.geteuid() == 0 else ("",)
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -30,12 +34,16 @@ class Both:
 
     def __init__(self, home: Path) -> None:
         self.runner, self.host = BashRunner(home), SimHost("h", "cpu")
-        self.file = home / "locks" / "muster-host.lock"
-        self.file.parent.mkdir(parents=True)
+        self.file = home / "locks" / LOCK
+        self.file.parent.parent.mkdir(parents=True)
 
-    def lock(self, text: str) -> None:
-        self.host.lock = text
-        self.file.write_text(f"{text}\n" if text else "", encoding="utf-8")
+    def lock(self, text: str, owner: str = "") -> None:
+        self.host.lock, self.host.owner = text, owner if text else ""
+        shutil.rmtree(self.file.parent, ignore_errors=True)
+        if text:
+            write_lock(self.file, f"{text}\n")
+        if text and owner:
+            shutil.chown(self.file.parent, owner)
 
     def run(self, line: str) -> tuple[str, str]:
         """Return what bash and the value print, the value of a report, or a refusal."""
@@ -47,7 +55,7 @@ class Both:
             except CommandFailed as error:
                 return f"exit {error.exit_code}"
             report = read_report(text)
-            return f"{report.boot} {report.lock}" if verb == "look" else text.strip()
+            return f"{report.boot} {report.owner} {report.lock}" if verb == "look" else text.strip()
 
         return (
             shown(lambda: asyncio.run(self.runner.run(line))),
@@ -78,10 +86,11 @@ def test_simulated_hosts_answer_as_bash_does(tmp_path, monkeypatch, seed):
             release_line(LOCKS, holder),
         )
         if draw.random() < 0.3:
-            both.lock(draw.choice(texts))
+            both.lock(draw.choice(texts), draw.choice(OWNERS))
         bash, value = both.run(draw.choice(lines))
         assert bash == value
         assert both.locks()[0] == both.locks()[1]
+        assert both.file.parent.exists() == bool(both.host.lock)
 
 
 def test_commands_for_a_worker_run_only_while_the_lock_is_its_own(tmp_path):
@@ -89,8 +98,11 @@ def test_commands_for_a_worker_run_only_while_the_lock_is_its_own(tmp_path):
     line = f"{guard_line(LOCKS, 'a-1')}\necho ran"
     both.lock(holder_text("a", "a-1", BOOT))
     assert asyncio.run(both.runner.run(line)) == "ran\n"
-    for text in ("", holder_text("a", "a-2", BOOT), holder_text("a", "a-1", "an earlier start")):
-        both.lock(text)
+    others = ["", holder_text("a", "a-2", BOOT), holder_text("a", "a-1", "an earlier start")]
+    for text, owner in [*((one, "") for one in others), (holder_text("a", "a-1", BOOT), OWNERS[-1])]:
+        if text not in others and not owner:
+            continue  # only root can make the directory of another user
+        both.lock(text, owner)
         with pytest.raises(CommandFailed) as caught:
             asyncio.run(both.runner.run(line))
         assert caught.value.exit_code == 3

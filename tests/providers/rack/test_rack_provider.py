@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -162,8 +163,7 @@ def test_giving_back_a_host_that_another_cluster_has_by_now_touches_nothing(rack
 
 def test_a_lock_that_muster_has_not_written_is_respected_and_shown(racks):
     racks.hosts = workers(1, "big")
-    racks.lock("h0").parent.mkdir(parents=True)
-    racks.lock("h0").write_text("do not touch\n")
+    racks.write_lock("h0", "do not touch\n")
     assert_line("providers", "rack lock of a stranger", refusal(racks.provider()))
 
 
@@ -278,7 +278,7 @@ def test_a_head_takes_its_host_again_after_a_reboot_unless_somebody_else_has_it(
         asyncio.run(runner.run(line))
         assert json.loads(lock.read_text())["cloud_id"] == "mine"
     lock.write_text(lock.read_text().replace('"mine"', '"theirs"'))
-    with pytest.raises(CommandFailed, match="theirs"):
+    with pytest.raises(CommandFailed, match="another"):
         asyncio.run(runner.run(line))
     lock.write_text(lock.read_text().replace('"boot":"', '"boot":"earlier-'))
     asyncio.run(runner.run(line))
@@ -411,3 +411,49 @@ def test_hosts_are_taken_side_by_side(racks, monkeypatch):
     provider = racks.provider()
     create(provider, 3)
     assert addresses(provider) == ["h0", "h1", "h2"]
+
+
+@pytest.mark.slow
+def test_what_is_still_being_released_is_waited_for(racks, monkeypatch):
+    """A lock from before a reboot is released in the background: nobody has asked for it."""
+    monkeypatch.setattr(host_lock, "STOP_S", 1)
+    first = racks.provider()
+    (node,) = create(first)
+    racks.write_lock("h0", re.sub('"boot":"[^"]*"', '"boot":"earlier"', racks.lock("h0").read_text()))
+    script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    environment = {**os.environ, "RAY_CLOUD_INSTANCE_ID": node}
+    process = subprocess.Popen(["bash", "-c", script], env=environment, stdout=subprocess.PIPE)
+    try:
+        process.stdout.readline()
+        later = racks.provider()
+        later.reports()
+        assert (addresses(later), racks.lock("h0").exists()) == ([], True)
+        assert later.settle(is_last=False) == {}
+        assert not racks.lock("h0").parent.exists()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_a_release_that_is_repeated_waits_for_the_first_one(racks, monkeypatch):
+    """As when a busy host answers too late: nobody may believe that the host is free before it is."""
+    monkeypatch.setattr(host_lock, "STOP_S", 1)
+    provider, runner = racks.provider(), BashRunner(racks.root / "h0")
+    (node,) = create(provider)
+    line = host_lock.release_line("~/locks", provider.control.node(node)[1])
+    script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    environment = {**os.environ, "RAY_CLOUD_INSTANCE_ID": node}
+    process = subprocess.Popen(["bash", "-c", script], env=environment, stdout=subprocess.PIPE)
+
+    async def twice():
+        first = asyncio.ensure_future(runner.run(line))
+        await asyncio.sleep(0.3)
+        return [await runner.run(line), await first]
+
+    try:
+        process.stdout.readline()
+        assert asyncio.run(twice()) == ["gone\n", "released\n"]
+    finally:
+        process.kill()
+        process.communicate()

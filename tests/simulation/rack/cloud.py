@@ -229,7 +229,7 @@ class RackCloud(ProviderCloud):
         host.off_until = max(host.off_until, self._world.time + off_s)
         host.nodes.clear()
         if host.empties_locks:
-            host.lock = ""
+            host.lock = host.owner = ""
         if machine is not None:
             super().end(machine, "rebooted")
 
@@ -241,4 +241,4 @@ class RackCloud(ProviderCloud):
                 now
             )
             if host.holder is None or host.holder.cluster != CLUSTER:
-                host.lock = ""
+                host.lock = host.owner = ""

@@ -50,6 +50,7 @@ class SimHost:
     node_type: str
     is_head: bool = False
     lock: str = ""  # the text of the lock's file
+    owner: str = ""  # another user of the host, who has made the lock; "": the login user
     boots: int = 1
     nodes: set[str] = field(default_factory=set)  # cloud ids with processes of a node
     rays_until: float = 0.0  # somebody else's Ray runs here
@@ -67,7 +68,7 @@ class SimHost:
 
     @property
     def holder(self) -> LockHolder | None:
-        return host_lock.HostReport(lock=self.lock).holder
+        return host_lock.HostReport(lock=self._read()).holder
 
     @property
     def listed(self) -> RackHost:
@@ -77,11 +78,15 @@ class SimHost:
         """Carry out one line and return what it prints. Raises CommandFailed."""
         if verb == "look":
             return self._look(now)
-        is_ours = f'"cloud_id":"{words["ID"]}"' in self.lock
+        is_ours = f'"cloud_id":"{words["ID"]}"' in self._read()
         if verb == "take":
+            if self.owner:
+                if words["ID"]:
+                    raise CommandFailed(f"the host is taken by a lock of user {self.owner}", exit_code=3)
+                return f"foreign={self.owner}\n"
             if self.lock and (f'"boot":"{self.boot}"' in self.lock or '"boot":"' not in self.lock):
                 if words["ID"] and not is_ours:  # a head that takes its host again
-                    raise CommandFailed(f"the host is taken by now: {self.lock}", exit_code=3)
+                    raise CommandFailed("another cluster has taken the host", exit_code=3)
                 return f"held={self.lock}\n"
             self._write(words["HOLDER"].replace("@BOOT@", self.boot, 1), now)
             return f"taken={self.boot}\n"
@@ -96,6 +101,10 @@ class SimHost:
         self.lock = ""
         return "released\n"
 
+    def _read(self) -> str:
+        """Return the lock, as far as it is read: nothing is read that another user has written."""
+        return "" if self.owner else self.lock
+
     def _write(self, text: str, now: float) -> None:
         if now < self.full_until:
             raise CommandFailed("the lock cannot be written", exit_code=3)
@@ -108,7 +117,7 @@ class SimHost:
         free_kb = 0 if now < self.full_until else 10**9
         return (
             f"gpus=0\nnow={now + self.skew_s}\ncpus=8\nmemory_kb=1000\ndisk_kb={free_kb}\nboot={self.boot}\n"
-            f"rays={rays}\nlock={self.lock}\n"
+            f"rays={rays}\nservices=\nowner={self.owner}\nlock={self._read()}\n"
         )
 
     def set_up(self, cloud_id: str, what: str) -> None:

@@ -18,6 +18,7 @@ from muster.base.rng import Seed, Stream
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import ClusterSpec, NodeKind
 from muster.providers.rack import hosts as decisions
+from muster.providers.v1.tags import TAG_MUSTER_HEAD
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import CloudMachine
 from muster.sim.cluster.options import RunOptions
@@ -43,6 +44,7 @@ FAULTS: Mapping[str, tuple[float, float]] = {
     "lock_orphaned": (0.005, 0.03),  # per tick: a free host has a lock of this cluster that nobody knows
     "lock_foreign": (0.005, 0.05),  # per tick: a free host has a lock that muster has not written
     "clock_skewed": (0.01, 0.1),  # per tick: the clock of a host is wrong from now on
+    "lock_forged": (0.005, 0.05),  # per tick: another user of a free host writes a lock there
 }
 
 
@@ -160,6 +162,20 @@ def _lock(cluster: RackCluster, host: SimHost, text: str, for_s: float) -> None:
     cluster.world.after(for_s, free)
 
 
+def _forge(cluster: RackCluster, host: SimHost, for_s: float) -> None:
+    """A user of the host says that it is this cluster's, and that another head runs the cluster now."""
+    name, fields = f"{host.ip}-forged", {"node_type": host.node_type, "tags": {TAG_MUSTER_HEAD: "10.6.6.6:1"}}
+    whose = cluster.faults.stream("lock_forged").choice((CLUSTER, "other"))
+    host.lock = text = holder_text(whose, name, host.boot, **fields)
+    host.owner = "nobody"
+
+    def remove() -> None:
+        if host.lock == text:
+            host.lock = host.owner = ""
+
+    cluster.world.after(for_s, remove)
+
+
 def _orphan(cluster: RackCluster, host: SimHost, for_s: float) -> None:
     name = f"{host.ip}-orphan-{cluster.world.time:g}"
     host.lock = holder_text(CLUSTER, name, host.boot, node_type=host.node_type)
@@ -192,9 +208,10 @@ _CHANGES: dict[str, object] = {
     "lock_stale": _stale,
     "lock_orphaned": _orphan,
     "lock_foreign": lambda cluster, host, for_s: _lock(cluster, host, "do not touch", for_s),
+    "lock_forged": _forge,
     "clock_skewed": _skew,
 }
-_OF_FREE = ("host_taken", "host_busy", "lock_stale", "lock_orphaned", "lock_foreign")
+_OF_FREE = ("host_taken", "host_busy", "lock_stale", "lock_orphaned", "lock_foreign", "lock_forged")
 
 
 def nodes_run_on_hosts_of_this_cluster(cluster: FaultyCluster) -> Iterator[str]:

@@ -192,7 +192,7 @@ def test_a_provider_that_forgets_whose_request_a_host_serves_is_found(monkeypatc
 
 @pytest.mark.slow
 def test_a_provider_that_leaves_a_lock_behind_is_found(monkeypatch):
-    async def claim(self, state, holder, clean):
+    async def claim(self, state, holder):
         self.states[state.host.ip] = state.released(0.0)
 
     monkeypatch.setattr(host_control.HostControl, "_free", claim)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.autoscaler.backup import backups_of, forget_line
-from muster.autoscaler.lifecycle.head import container_fields
-from muster.autoscaler.lifecycle.head_file import HEAD_FILE, HEAD_PRICES, head_file
 from muster.autoscaler.lifecycle.here import end_monitor, running_monitor
 from muster.autoscaler.lifecycle.open import OpenCluster, machines_of
 from muster.autoscaler.status_files import HeadRecord
@@ -32,7 +29,7 @@ from muster.providers.process.head import stop_everything
 from muster.providers.teardown import NO_MACHINES, EndedMachines, WorkerTeardown
 from muster.remote.ledger_copy import copy_command
 from muster.remote.runner import CommandRunner
-from muster.remote.service import HeadService, remove_service
+from muster.remote.service import HEAD_FILE, remove_service
 from muster.stores.ledger.history import Spend
 from muster.stores.ledger.store import SqliteInstanceStore, close_ledger
 
@@ -101,6 +98,8 @@ class ClusterDown:
             left |= {node: f"processes {', '.join(map(str, pids))}" for node, pids in stopped.left.items()}
         if is_last:
             left |= await self._end_heads()
+        if self._has_machines:
+            left |= await asyncio.to_thread(self.session.port.settle, is_last=is_last)
         return StoppedCluster(
             monitor_pid=pid,
             nodes=() if stopped is None else stopped.nodes,
@@ -165,22 +164,15 @@ class ClusterDown:
         try:
             runner = session.runner(head.node_id)
             await self._within(runner.run("true", timeout_s=HEAD_S))
-            if not record.home:
-                return
-            service = HeadService(
-                cluster=session.config.cluster_name,
-                directory=record.home,
-                python=record.python or "python3",
-                command=(),
-                **container_fields(session.config),
-            )
-            await self._within(remove_service(runner, service))
+            await self._within(remove_service(runner, session.config.cluster_name))
+            if not record.python:
+                return  # it was not set up, so it has no ledger
             if is_followed:
                 # The next head starts from it; that of a head that is followed already would mislead.
                 if not record.shares_home and record.node_id == head.node_id:
                     await session.pull_ledger(runner)
                 return
-            await self._forget_copies(runner, service.python)
+            await self._forget_copies(runner, record.python)
             if not record.shares_home:
                 await self._copy_ledger(runner, record)
         except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
@@ -192,7 +184,7 @@ class ClusterDown:
     async def _copy_ledger(self, runner: CommandRunner, record: HeadRecord) -> None:
         """The history stays on this computer, so that `muster why` can still show it."""
         with contextlib.suppress(MusterError, TimeoutError, asyncio.TimeoutError):
-            line = copy_command(record.python or "python3", record.home)
+            line = copy_command(record.python, record.home)
             if "none" not in str(await self._within(runner.run(line))).split()[-1:]:
                 draft = f"{record.home}/.ledger.pulled"
                 await self._within(runner.sync_down(draft, str(self.session.home.ledger)))
@@ -203,20 +195,6 @@ class ClusterDown:
         if line:
             with contextlib.suppress(MusterError, TimeoutError, asyncio.TimeoutError):
                 await self._within(runner.run(line))
-
-    def _removal(self) -> str:
-        """Returns the line that removes the cluster's files from a host; a cloud's machine goes with them."""
-        record = self.session.head_record()
-        home = "" if record.shares_home else record.home
-        keys = head_file(self.session.data).keys
-        paths = " ".join(f'"$HOME"/{shlex.quote(path[2:])}' for path in (HEAD_FILE, HEAD_PRICES, *keys))
-        own = (
-            f" {shlex.quote(home)}"
-            if home.endswith(f"/.muster/clusters/{self.session.config.cluster_name}")
-            else ""
-        )
-        empty = '"$HOME"/.muster/clusters "$HOME"/.muster'
-        return f"rm -rf -- {paths}{own}; rmdir {empty} 2>/dev/null; true"
 
     # -- machines ---------------------------------------------------------------------------------
 
@@ -244,7 +222,7 @@ class ClusterDown:
         port = self.session.port
         self.session.context.report(head.ip, "stopping the head")
         try:
-            await asyncio.to_thread(port.release_head, head.node_id, self._removal())
+            await asyncio.to_thread(port.terminate_machines, [head.node_id])
             for _ in range(int(WORKERS_S)):
                 listed = await asyncio.to_thread(port.machines, NodeKind.HEAD)
                 if head.node_id not in [one.node_id for one in listed]:

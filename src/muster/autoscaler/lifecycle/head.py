@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.lifecycle.head_file import HEAD_FILE, HEAD_PRICES, HeadFile, head_commands, ray_program
+from muster.autoscaler.lifecycle.head_file import HeadFile, head_commands, ray_program
 from muster.autoscaler.lifecycle.open import OpenCluster
 from muster.autoscaler.status_files import ClusterRecord, PublishedStatus
 from muster.base import codec
@@ -34,7 +34,7 @@ from muster.remote.install import InstallRequest, MusterInstaller
 from muster.remote.ledger_copy import push_ledger
 from muster.remote.node_setup import MachineSetup, Surroundings, title_of
 from muster.remote.runner import CommandRunner, RunWhere
-from muster.remote.service import HeadService, install_service
+from muster.remote.service import HEAD_FILE, HEAD_PRICES, OWN_HOME, SESSIONS, HeadService, install_service
 from muster.remote.steps import HEAD_START_S, final_tags, head_setup
 
 READY_S = 180.0
@@ -104,6 +104,13 @@ class HeadSetup:
             raise ClusterError(f"the user of the head has no HOME directory: {printed.strip()[-100:]!r}")
         self.home = f"{homes[-1].rstrip('/')}/.muster/clusters/{self.session.config.cluster_name}"
 
+    async def claim_home(self) -> None:
+        """Mark the cluster's directory on the head as one that is removed as a whole."""
+        if self._setup.has_container:
+            return  # with which the directory goes
+        mark = shlex.quote(f"{self.home}/{OWN_HOME}")
+        await self.runner.run(f'umask 077; mkdir -p "$(dirname {mark})" && : > {mark}')
+
     async def prepare(self, *, is_restart_only: bool) -> None:
         """Copy files and run the commands that are needed once; a restart only looks for the container."""
         known = final_tags(self.target.hashes) if is_restart_only else {}
@@ -134,7 +141,10 @@ class HeadSetup:
         """Start Ray on the head; first stop what an earlier start left there."""
         holder = LockHolder(cluster="", cloud_id=self.target.machine.node_id, launcher="", taken_at=0.0)
         await self.runner.run(stop_line("/tmp", holder), timeout_s=HEAD_START_S)
+        note = shlex.quote(f"{self.home}/{SESSIONS}")
+        await self.runner.run(f"ls -d /tmp/ray/session_* > {note} 2>/dev/null; true")
         await self.node.start(msgspec.structs.replace(self._setup, start_environment=self.environment()))
+        await self.runner.run(f"rm -f {note}")
 
     async def start_monitor(self) -> str:
         """Starts the monitor and what keeps it running; returns a note for the user, or ""."""
@@ -162,7 +172,7 @@ class HeadSetup:
         config, machine = self.session.config, self.target.machine
         if self.session.kind.head is not HeadPolicy.HOST:
             return ""
-        hashes, box = self.target.hashes, container_fields(config)
+        hashes = self.target.hashes
         holder = LockHolder(
             cluster=config.cluster_name,
             cloud_id=machine.node_id,
@@ -171,8 +181,6 @@ class HeadSetup:
             is_head=True,
             node_type=machine.node_type,
             tags={**machine.tags, **final_tags(hashes)},
-            container=box.get("container", ""),
-            container_program=box.get("container_program", ""),
         )
         return retake_line(config.provider.lock_dir, holder)
 

@@ -16,10 +16,8 @@ from msgspec import Struct, field
 from muster.config.schema import ClusterConfig
 from muster.errors import ClusterError
 from muster.providers.bootstrap import BOOTSTRAPPED
+from muster.remote.service import HEAD_KEY, HEAD_PRICES
 
-HEAD_FILE = "~/ray_bootstrap_config.yaml"  # Ray's names: tools of users look for them
-HEAD_KEY = "~/ray_bootstrap_key.pem"
-HEAD_PRICES = "~/muster_prices.csv"
 GCS_PORT = 6379
 _OWN_AUTOSCALER = re.compile(r"\s--autoscaling-config(=|\s+)('[^']*'|\"[^\"]*\"|\S+)")
 _RAY_START = re.compile(r"(?P<ray>[^\s;&|]*\bray)['\"]?\s+start\b")

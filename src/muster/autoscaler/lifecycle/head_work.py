@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from muster.autoscaler.lifecycle.head_file import HEAD_FILE
 from muster.errors import ClusterError
+from muster.remote.service import HEAD_FILE
 
 TMUX, SCREEN = "tmux", "screen"
 

@@ -234,8 +234,11 @@ class OpenCluster:
             if name not in self.config.available_node_types
         )
 
-    def runner(self, node_id: str, *, login_shell: bool = False, is_head: bool = True) -> CommandRunner:
-        access = SshAccess(pins=self.home.path / "known_hosts", is_inside=False, login_shell=login_shell)
+    def runner(
+        self, node_id: str, *, login_shell: bool = False, is_head: bool = True, is_setup: bool = False
+    ) -> CommandRunner:
+        pins = self.home.path / "known_hosts"
+        access = SshAccess(pins=pins, is_inside=False, login_shell=login_shell, is_setup=is_setup)
         return self.port.runner(self.config, node_id, access, is_head=is_head)
 
     def head_timing(self) -> Timing:

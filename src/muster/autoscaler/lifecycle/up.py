@@ -13,6 +13,7 @@ import secrets
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -64,9 +65,28 @@ class ClusterUp:
     def __post_init__(self) -> None:
         self._creating: asyncio.Future[None] | None = None
         self._setup: HeadSetup | None = None
+        self._is_ending = False
         self._request = self.session.context.ids.fresh("up")
 
     async def run(self) -> RunningCluster:
+        """Bring the cluster up. Raises KeyboardInterrupt after Ctrl-C, once nothing of it is left."""
+        task = asyncio.current_task()
+        assert task is not None, "inside a coroutine"
+        with _signals(lambda: self._on_signal(task)):
+            try:
+                return await self._run()
+            except asyncio.CancelledError:
+                raise KeyboardInterrupt from None
+
+    def _on_signal(self, task: asyncio.Task[Any]) -> None:
+        """Interrupt the work once; nothing interrupts the return of what was begun."""
+        if self._is_ending:
+            self.session.context.report("", "still giving back what was begun; wait")
+        else:
+            self._is_ending = True
+            task.cancel()
+
+    async def _run(self) -> RunningCluster:
         session = self.session
         session.context.report("", "looking for the head")
         before = await asyncio.to_thread(session.head)
@@ -81,9 +101,9 @@ class ClusterUp:
             running = await self._bring_up(before)
             return dataclasses.replace(running, notes=(*notes, *running.notes))
         except BaseException as error:
+            self._is_ending = True
             if before is None:
-                with _undisturbed(session.context.report):
-                    await asyncio.shield(self._undo(error))
+                await asyncio.shield(self._undo(error))
             raise
 
     async def wait_for_workers(self, limit_s: float) -> int:
@@ -130,7 +150,7 @@ class ClusterUp:
         address = await asyncio.to_thread(session.address, head)
         hashes = await asyncio.to_thread(head_runtime_hashes, for_head_only(session.config))
         target = HeadTarget(head, address, self._head_file(), self._token(), hashes)
-        runner = session.runner(head.node_id, login_shell=self.options.login_shells)
+        runner = session.runner(head.node_id, login_shell=self.options.login_shells, is_setup=True)
         setup = self._setup = HeadSetup(session, target, runner, self.options.show_output)
         await setup.wait_ready()
         if before is not None and await self._is_current(setup, before):
@@ -143,6 +163,10 @@ class ClusterUp:
                 record, auth_of(setup.home), is_new=False, is_changed=is_edited, notes=notes
             )
         shares_home = await setup.shares_home(self._request)
+        where = {"ip": head.ip, "node_id": head.node_id, "home": setup.home, "shares_home": shares_home}
+        session.write_head(address, **where)  # before anything is made there
+        if not shares_home:
+            await setup.claim_home()
         try:
             note = await self._set_up(setup, is_new=before is None, shares_home=shares_home)
         except CommandFailed as error:
@@ -164,15 +188,7 @@ class ClusterUp:
                 await setup.start_ray()
             if is_new and not shares_home:
                 await setup.send_ledger()
-            machine = setup.target.machine
-            record = self.session.write_head(
-                setup.target.address,
-                shares_home=shares_home,
-                ip=machine.ip,
-                node_id=machine.node_id,
-                home=setup.home,
-                python=setup.python,
-            )
+            record = self.session.write_head(home=setup.home, python=setup.python)
             await setup.write_record(record)  # before the monitor, which adds itself
             note = await setup.start_monitor()
             await setup.wait_for_monitor()
@@ -250,6 +266,8 @@ class ClusterUp:
             await asyncio.gather(self._creating, return_exceptions=True)
         try:
             done = await ClusterDown(self.session).run()
+            if isinstance(error, asyncio.CancelledError) and self._setup is not None:
+                self._setup.node.remove_logs()  # of a failure they are kept: they say why
         except Exception as problem:  # noqa: BLE001 - told beside the first one
             raise ClusterError(
                 f"{error_text(error)}",
@@ -293,15 +311,16 @@ def wanted_workers(config: ClusterConfig) -> int:
 
 
 @contextlib.contextmanager
-def _undisturbed(report: Callable[[str, str], None]) -> Iterator[None]:
-    """Lets no second Ctrl-C end the return of machines half way."""
-    loop = asyncio.get_running_loop()
-    try:
-        loop.add_signal_handler(signal.SIGINT, lambda: report("", "still giving back what was begun; wait"))
-    except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread
-        yield
-        return
+def _signals(act: Callable[[], None]) -> Iterator[None]:
+    """Call a function at Ctrl-C, at a request to end, and when the terminal is closed, unless ignored."""
+    loop, handled = asyncio.get_running_loop(), []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, act)
+                handled.append(number)
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        for number in handled:
+            loop.remove_signal_handler(number)

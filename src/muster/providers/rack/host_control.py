@@ -42,12 +42,13 @@ from muster.providers.rack.hosts import (
     with_list,
 )
 from muster.providers.v1.tags import TAG_MUSTER_HEAD
+from muster.remote.service import disable_line, removal_line, stop_line
 
 logger = logging.getLogger(__name__)
 
 LOOK_S = 15.0  # for one look at one host
 TAKE_S = 30.0
-RELEASE_S = 2 * STOP_S + 40.0
+RELEASE_S = 2 * STOP_S + 60.0
 T = TypeVar("T")
 _FAILURES = (MusterError, TimeoutError, asyncio.TimeoutError)
 
@@ -200,8 +201,6 @@ class HostControl:
                 request_id=wanted.request_id,
                 launch_hash=wanted.launch_hash,
                 tags=wanted.tags,
-                container=rack.container,
-                container_program=rack.container_program,
             )
         try:
             self._remember()
@@ -218,7 +217,7 @@ class HostControl:
             if state.is_earlier_head and state.holder is not None:
                 await self.release(state.holder.cloud_id)
             printed = await self._run(state, take_line(self._rack.lock_dir, holder), TAKE_S)
-            word, rest = answer_of(printed, "taken", "held")
+            word, rest = answer_of(printed, "taken", "held", "foreign")
             if not word:
                 raise RemoteError(f"the answer of host {ip} is incomplete", fix="look at its login shell")
         except _FAILURES as error:
@@ -227,8 +226,9 @@ class HostControl:
                 # The host may have the lock all the same. Another host serves the request.
                 self.states[ip] = self.states[ip].abandon(holder.cloud_id)
             return False
-        if word == "held":
-            self.states[ip] = self.states[ip].lost_to(rest, holder.taken_at, clock.monotonic())
+        if word != "taken":
+            lost = {"owner": rest} if word == "foreign" else {"lock": rest}
+            self.states[ip] = self.states[ip].lost_to(holder.taken_at, clock.monotonic(), **lost)
             return False
         self.states[ip] = self.states[ip].taken(changed(holder, boot=rest), clock.monotonic())
         return True
@@ -250,19 +250,19 @@ class HostControl:
             self.states[ip] = self.states[ip].taken(changed(written, boot=boot), now)
             self._remember()
 
-    async def release(self, node_id: str, clean: str = "") -> None:
+    async def release(self, node_id: str) -> None:
         """End what runs on the host before it is anybody else's; an unknown node is gone already."""
         try:
             state, holder = await self.find(node_id)
         except UnknownHost:
             return
         self.refuse_if_followed()
-        await asyncio.shield(self._releasing(state, holder, clean))
+        await asyncio.shield(self._releasing(state, holder))
 
-    def _releasing(self, state: HostState, holder: LockHolder, clean: str = "") -> asyncio.Task[None]:
+    def _releasing(self, state: HostState, holder: LockHolder) -> asyncio.Task[None]:
         """Return the release of a host that is under way, or start it."""
         if holder.cloud_id not in self._releases:
-            task = asyncio.ensure_future(self._free(state, holder, clean))
+            task = asyncio.ensure_future(self._free(state, holder))
             self._releases[holder.cloud_id] = state.host.ip, task
             task.add_done_callback(partial(self._released, holder.cloud_id))
         return self._releases[holder.cloud_id][1]
@@ -272,10 +272,33 @@ class HostControl:
         if not task.cancelled() and task.exception() is not None:
             logger.info("%s", task.exception())
 
-    async def _free(self, state: HostState, holder: LockHolder, clean: str) -> None:
-        ip = state.host.ip
+    async def settle(self, *, is_last: bool) -> dict[str, str]:
+        """Wait for releases under way, and clean hosts of heads that have no lock; return what is left.
+
+        A head that was cut off may be kept running on a host that another cluster has by now.
+        """
+        left = {}
+        for cloud_id, (_, task) in list(self._releases.items()):
+            (problem,) = await asyncio.gather(task, return_exceptions=True)
+            if problem is not None:
+                left[cloud_id] = problem_of(problem)
+        never = float("-inf")  # a host that this process has released is clean
+        heads = [one for one in self.states.values() if one.host.is_head and one.changed_at == never]
+        name = self._cluster_name
+        clean = f"{disable_line(name)}\n( {stop_line(name)} ) || exit 1\n{removal_line(name)}"
+        for state in [one for one in heads if is_last and one.holder is None and not one.problem]:
+            try:
+                await self._run(state, clean, RELEASE_S)
+            except _FAILURES as error:
+                left[state.host.ip] = problem_of(error)
+        return left
+
+    async def _free(self, state: HostState, holder: LockHolder) -> None:
+        ip, rack = state.host.ip, self._rack
+        container = {"container": rack.container, "container_program": rack.container_program}
+        line = release_line(rack.lock_dir, holder, **container)
         try:
-            printed = await self._run(state, release_line(self._rack.lock_dir, holder, clean), RELEASE_S)
+            printed = await self._run(state, line, RELEASE_S)
             word, rest = answer_of(printed, "released", "gone", "left")
         except _FAILURES as error:
             raise ProviderError(

@@ -1,8 +1,9 @@
-"""Writes the lines of bash that look at a host, take it, tag it and give it back; reads what they print.
+"""Writes the lines of bash that look at a host, take it, tag it and release it; reads what they print.
 
-Pure: the provider runs them. Which cluster has a host is a file on the host, `muster-host.lock`: every
-cluster sees it, it survives each launcher and head, and it holds the tags that a provider must keep. Changes
-are made under `flock` of its directory, so that of two clusters one gets the host.
+Pure: the provider runs them. Which cluster has a host is a directory on the host, `muster-host.lock`, with
+the file `holder` in it: it survives each launcher and head, and holds the tags that a provider must keep.
+Only a directory of the login user, closed to others, is read. One of somebody else says that the host is
+taken, and by whom; nothing in it is read. Changes are made under its `flock`: of two clusters one gets it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from msgspec.structs import replace
 
 from muster.base.text import short_duration
 from muster.base.untrusted import describe
+from muster.remote.service import REMOVE_SESSION, disable_line, removal_line
 
-LOCK = "muster-host.lock"
+LOCK = "muster-host.lock/holder"
 STOP_S = 5  # processes have so long to end before they are killed
 LEAST_DISK_BYTES = 500_000_000
 _BOOT = "@BOOT@"
@@ -36,8 +38,6 @@ class LockHolder(Struct, frozen=True, kw_only=True):
     request_id: str = ""  # of the launch; a restarted monitor recognizes its hosts by it
     launch_hash: str = ""
     tags: Mapping[str, str] = {}  # written later, about how far the node is set up
-    container: str = ""  # that is removed with the node
-    container_program: str = ""
 
 
 class HostReport(Struct, frozen=True, kw_only=True):
@@ -50,7 +50,9 @@ class HostReport(Struct, frozen=True, kw_only=True):
     disk_bytes: int = 0  # free where the lock is
     boot: str = ""
     rays: int = 0  # running raylets that do not belong to the lock's holder
-    lock: str = ""  # as it is written; "": nobody has the host
+    lock: str = ""  # as it is written; "": no cluster of this user has the host
+    owner: str = ""  # the user of the host who has made the lock, if that is not the login user
+    services: tuple[str, ...] = ()  # clusters whose monitor is kept running here
     is_complete: bool = True  # the whole answer has arrived
 
     @property
@@ -69,12 +71,14 @@ class HostReport(Struct, frozen=True, kw_only=True):
     def unusable(self, cluster: str) -> str:
         """Returns why a cluster cannot have the host now; "" when it can."""
         holder = self.holder
+        if self.owner:
+            return f"taken by user {describe(self.owner)} of the host, who owns its lock"
         if self.lock and holder is None:
             return f"its lock has contents that muster has not written: {describe(self.lock)}"
         if holder is not None and not self.is_stale:
-            who = "this cluster" if holder.cluster == cluster else f"cluster {holder.cluster!r}"
+            who = "this cluster" if holder.cluster == cluster else f"cluster {describe(holder.cluster)}"
             age = short_duration(max(0.0, self.now - holder.taken_at))
-            return f"taken by {who} ({holder.launcher}, {age} ago)"
+            return f"taken by {who} ({describe(holder.launcher)[1:-1]}, {age} ago)"
         if self.rays:
             return f"busy: {self.rays} Ray node{'s' if self.rays > 1 else ''} of somebody else run there"
         if self.disk_bytes < LEAST_DISK_BYTES:
@@ -82,23 +86,35 @@ class HostReport(Struct, frozen=True, kw_only=True):
         return ""
 
 
-# Lists the processes that were started with this node's name: whatever they are, they are ours.
+# `ours` lists the processes that were started with this node's name: whatever they are, they are ours.
+# `is_mine` enters the lock's directory, if it is a real one, of this user, and closed to all others.
 _FUNCTIONS = r"""
-mark="RAY_CLOUD_INSTANCE_ID=$ID"
-ours() { [ -n "$ID" ] && grep -lzxF -e "$mark" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3; }
+marks="RAY_CLOUD_INSTANCE_ID=$ID"
+ours() { [ -n "$ID" ] && grep -lzxF -e "$marks" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3; }
 fail() { echo "$1" >&2; exit 3; }
-exclusive() {
-  exec 9<"$D" && flock -w 20 9 ||
-    fail "the lock of the host is unavailable: flock is missing, or another process holds it"
-}
-replace_lock() {
-  umask 022
-  printf '%s\n' "$1" > "$F.new" && mv -f "$F.new" "$F" && return
-  rm -f "$F.new"; fail "$F cannot be written"
-}
 case "$D" in "~"*) D=$HOME${D#"~"};; esac
-[ -d "$D" ] || mkdir -p "$D" || fail "the directory $D of the host's lock cannot be made"
-F=$D/muster-host.lock
+L=$D/muster-host.lock
+is_there() { [ -e "$L" ] || [ -L "$L" ]; }
+is_mine() {
+  [ -d "$L" ] && [ ! -L "$L" ] && cd -P "$L" 2>/dev/null && [ -O . ] || return 1
+  case "$(stat -c %a .)" in *700) ;; *) return 1;; esac
+}
+read_holder() { held=; [ -f holder ] && [ ! -L holder ] && [ -O holder ] && read -r held < holder; }
+is_held_by_us() { is_mine && read_holder && case $held in *"\"cloud_id\":\"$ID\""*) ;; *) return 1;; esac; }
+exclusive() {
+  while is_mine; do
+    exec 9<. && flock -w 20 9 ||
+      fail "the lock of the host is unavailable: flock is missing, or another process holds it"
+    [ . -ef "$L" ] && return  # it was removed while this process waited
+  done
+  return 1
+}
+write_holder() {
+  new=$(mktemp ./new.XXXXXXXX) && printf '%s\n' "${HOLDER/@BOOT@/$B}" > "$new" &&
+    mv -f "$new" holder && return
+  rm -f "$new"; [ -e holder ] || remove_lock; fail "$L/holder cannot be written"
+}
+remove_lock() { rm -f holder new.*; cd / && rmdir "$L" 2>/dev/null; }
 """
 
 _LOOK = r"""
@@ -107,12 +123,17 @@ echo "gpus=$#"
 echo "now=$(date +%s.%N)"
 echo "cpus=$(getconf _NPROCESSORS_ONLN)"
 while read -r name size _; do [ "$name" = MemTotal: ] && echo "memory_kb=$size" && break; done < /proc/meminfo
+[ -d "$D" ] || mkdir -p "$D" || fail "the directory $D of the host's lock cannot be made"
 df -Pk "$D" | { read -r _; read -r _ _ _ free _; echo "disk_kb=$free"; }
 read -r boot < /proc/sys/kernel/random/boot_id; echo "boot=$boot"
-held=; [ -e "$F" ] && read -r held < "$F"
+held=; owner=
+if is_mine; then
+  read_holder
+  [ -e holder ] || { exec 9<. && flock -n 9 && remove_lock; }  # left by a take that was killed
+elif is_there; then owner=$(stat -c %U "$L" 2>/dev/null); fi
 mine=
 case "$held" in *'"cloud_id":"'*)
-  ID=${held#*'"cloud_id":"'}; ID=${ID%%'"'*}; mark="RAY_CLOUD_INSTANCE_ID=$ID"
+  ID=${held#*'"cloud_id":"'}; ID=${ID%%'"'*}; marks="RAY_CLOUD_INSTANCE_ID=$ID"
   mine=" $(ours | tr '\n' ' ') ";;
 esac
 rays=0
@@ -120,37 +141,51 @@ for p in $(grep -lx raylet /proc/[0-9]*/comm 2>/dev/null | cut -d/ -f3); do
   case "$mine" in *" $p "*) ;; *) rays=$((rays+1));; esac
 done
 echo "rays=$rays"
+echo "services=$(cat /proc/[0-9]*/environ 2>/dev/null | tr '\0' '\n' |
+  sed -n 's/^MUSTER_SERVICE=//p' | sort -u | tr '\n' ' ')"
+echo "owner=$owner"
 echo "lock=$held"
 """
 
+# mkdir is the moment at which a host is taken from other users: it makes the directory, or it fails.
 _TAKE = r"""
-exclusive
 B=$(cat /proc/sys/kernel/random/boot_id)
-if [ -s "$F" ]; then  # a lock of an earlier start is stale; one without a start is not muster's
-  case "$(cat "$F")" in *"\"boot\":\"$B\""*) is_held=1;; *'"boot":"'*) is_held=;; *) is_held=1;; esac
+[ -d "$D" ] || mkdir -p "$D" || fail "the directory $D of the host's lock cannot be made"
+for _ in 1 2 3; do is_there || mkdir -m 700 "$L"; exclusive && break; is_there && break; done
+is_there || fail "$L cannot be made"
+if ! is_mine; then
+  owner=$(stat -c %U "$L")
+  [ -z "$ID" ] || fail "the host is taken by a lock of user $owner"
+  echo "foreign=$owner"; exit 0
+fi
+read_holder
+if [ -n "$held" ]; then  # a lock of an earlier start is stale; one without a start is not muster's
+  case "$held" in *"\"boot\":\"$B\""*) is_held=1;; *'"boot":"'*) is_held=;; *) is_held=1;; esac
   if [ -n "$is_held" ]; then
-    [ -z "$ID" ] || grep -qF "\"cloud_id\":\"$ID\"" "$F" || fail "the host is taken by now: $(cat "$F")"
-    echo "held=$(cat "$F")"; exit 0
+    [ -z "$ID" ] || is_held_by_us || fail "another cluster has taken the host"
+    echo "held=$held"; exit 0
   fi
 fi
-replace_lock "${HOLDER/@BOOT@/$B}"
+write_holder
 echo "taken=$B"
 """
 
 # A worker ends with its host: after a reboot its lock is not written any more. A head has its host again.
 _WRITE = r"""
-exclusive
-grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
+exclusive && is_held_by_us || { echo gone; exit 0; }
 B=$(cat /proc/sys/kernel/random/boot_id)
-case "$(cat "$F")" in *"\"boot\":\"$B\""*|*'"is_head":true'*) ;; *) echo gone; exit 0;; esac
-replace_lock "${HOLDER/@BOOT@/$B}"
+case "$held" in *"\"boot\":\"$B\""*|*'"is_head":true'*) ;; *) echo gone; exit 0;; esac
+write_holder
 echo "written=$B"
 """
 
 # Processes that change their title lose their environment in /proc, as Ray's agents do: so whatever a process
 # of ours has started is ours, too; what was ours is known by id and start time when its parent has ended.
-# A session's directory is named by the processes that use it; only what looks like one is removed.
-_STOP = r"""
+# A session's directory is named by the processes that use it. Only what looks like one, and belongs to the
+# user of the process, is removed: any user can start a process that names a directory.
+_STOP = (
+    REMOVE_SESSION
+    + r"""
 known=
 family() {
   cat /proc/[0-9]*/stat 2>/dev/null | sed 's/^\([0-9]*\) (.*) /\1 /' |
@@ -164,8 +199,12 @@ family() {
     } }' | tr '\n' ' '
 }
 known=$(family)
-sessions=$(for p in $known; do tr '\0' '\n' < /proc/${p%:*}/cmdline 2>/dev/null; done |
-  sed -n 's/^--session[-_]dir=\(.*\/session_[^/]*\)$/\1/p' | sort -u)
+sessions=$(for p in $known; do
+  tr '\0' '\n' < /proc/${p%:*}/cmdline 2>/dev/null |
+    sed -n 's/^--session[-_]dir=\(.*\/session_[^/]*\)$/\1/p' | sort -u | while IFS= read -r d; do
+      [ ! -L "$d" ] && [ "$(stat -c %u -- "$d")" = "$(stat -c %u /proc/${p%:*})" ] && printf '%s\n' "$d"
+    done
+done 2>/dev/null | sort -u)
 signal() { for p in $known; do kill -"$1" "${p%:*}" 2>/dev/null; done; }
 wait_for_end() {
   for _ in $(seq $(($1 * 5))); do known=$(family); [ -z "$known" ] && return 0; sleep 0.2; done; return 1
@@ -175,33 +214,35 @@ if [ -n "$known" ]; then
 fi
 [ -z "$known" ] || { echo "left=$known"; exit 0; }
 printf '%s\n' "$sessions" | while IFS= read -r d; do
-  [ -n "$d" ] || continue
-  rm -rf -- "$d"
-  base=$(dirname -- "$d"); [ -e "$base/session_latest" ] || rm -f -- "$base/session_latest"
-  ls -d "$base"/session_* >/dev/null 2>&1 || rm -f -- "$base/ray_current_cluster"
-  rmdir -- "$base" 2>/dev/null
+  [ -z "$d" ] || remove_session "$d"
 done
 """
+)
 
+# The lock is held until the end: a release that is repeated waits for the first one.
 _RELEASE = (
     r"""
-grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null || { echo gone; exit 0; }
+exclusive && is_held_by_us || { echo gone; exit 0; }
+marks="$marks
+MUSTER_NODE=$ID"
+{
 [ -z "$CONTAINER" ] || { "$PROGRAM" kill "$CONTAINER"; "$PROGRAM" rm -f "$CONTAINER"; } >/dev/null 2>&1
+[ -z "$DISABLE" ] || bash -c "$DISABLE"  # else systemd would start again what is ended
 """
     + _STOP
     + r"""
 [ -z "$CLEAN" ] || bash -c "$CLEAN"
 rm -rf -- "$HOME"/.muster/node_lease.py "$HOME"/.muster/node_lease.log "$HOME"/.muster/mounts
 rmdir "$HOME"/.muster 2>/dev/null
-exclusive
-grep -qF "\"cloud_id\":\"$ID\"" "$F" 2>/dev/null && rm -f "$F"
+} 9<&-
+remove_lock
 echo released
 """
 )
 
 
 def look_line(lock_dir: str) -> str:
-    """Returns the line that prints a HostReport; it changes nothing."""
+    """Returns the line that prints a HostReport; it changes nothing but to make the lock's place."""
     return _line(_LOOK, D=lock_dir, ID="")
 
 
@@ -230,23 +271,33 @@ def guard_line(lock_dir: str, cloud_id: str) -> str:
     A host may start again, or be taken over, while it is set up: Ray must not be started there then.
     """
     folder = f"~/{shlex.quote(lock_dir[2:])}" if lock_dir.startswith("~/") else shlex.quote(lock_dir)
+    is_ours = f"[ -O {folder}/{LOCK} ] && [ -O {folder}/{LOCK.partition('/')[0]} ]"
     return (
-        f"muster_lock=$(cat {folder}/{LOCK} 2>/dev/null); case $muster_lock in"
+        f"muster_lock=$({is_ours} && cat {folder}/{LOCK}); case $muster_lock in"
         f' *\'"cloud_id":"{cloud_id}"\'*"$(cat /proc/sys/kernel/random/boot_id)"*) ;;'
-        ' *) echo "this host is not the node\'s any more" >&2; exit 3;; esac'
+        ' *) echo "this host is not the node\'s any more" >&2; exit 3;; esac\n'
+        f"{mark_line(cloud_id)}"
     )
 
 
-def release_line(lock_dir: str, holder: LockHolder, clean: str = "") -> str:
-    """Returns the line that ends what the holder runs on the host, cleans it, and then gives it back."""
+def mark_line(cloud_id: str) -> str:
+    """Return the line by which a release finds what a command has started, also when nobody waits for it."""
+    return f"export MUSTER_NODE={shlex.quote(cloud_id)}"
+
+
+def release_line(
+    lock_dir: str, holder: LockHolder, *, container: str = "", container_program: str = ""
+) -> str:
+    """Returns the line that ends what the holder runs on the host, cleans it, and then releases it."""
     return _line(
         _RELEASE,
         D=lock_dir,
         ID=holder.cloud_id,
         S=str(STOP_S),
-        CLEAN=clean,
-        CONTAINER=holder.container,
-        PROGRAM=holder.container_program or "docker",
+        DISABLE=disable_line(holder.cluster) if holder.is_head else "",
+        CLEAN=removal_line(holder.cluster) if holder.is_head else "",
+        CONTAINER=container,
+        PROGRAM=container_program or "docker",
     )
 
 
@@ -279,6 +330,8 @@ def read_report(printed: str) -> HostReport:
         boot=found.get("boot", ""),
         rays=int(number("rays")),
         lock=found.get("lock", ""),
+        owner=found.get("owner", ""),
+        services=tuple(found.get("services", "").split()),
         is_complete="lock" in found,
     )
 

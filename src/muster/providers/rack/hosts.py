@@ -94,9 +94,9 @@ class HostState:
         state = replace(self, report=report, holder=None, problem="", failures=0, changed_at=now)
         return replace(state, blocked_until=float("-inf"), has_failed_setup=has_failed)
 
-    def lost_to(self, lock: str, wall: float, now: float) -> HostState:
+    def lost_to(self, wall: float, now: float, *, lock: str = "", owner: str = "") -> HostState:
         """Return the state after a take that found the lock of somebody else there."""
-        report = changed(self.report or HostReport(), lock=lock, now=wall)
+        report = changed(self.report or HostReport(), lock=lock, owner=owner, now=wall)
         report = changed(report, boot=report.holder.boot if report.holder else "")
         return replace(self, report=report, changed_at=now)
 

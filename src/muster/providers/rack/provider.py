@@ -24,7 +24,7 @@ from muster.providers.kind import Launches
 from muster.providers.machines import ClusterMachines, Machine, SshAccess
 from muster.providers.rack.connections import Rack, SharedSshRunner, ssh_host
 from muster.providers.rack.host_control import HostControl, UnknownHost, together
-from muster.providers.rack.host_lock import LockHolder, guard_line
+from muster.providers.rack.host_lock import LockHolder, guard_line, mark_line
 from muster.providers.rack.hosts import HostState, Wanted
 from muster.providers.v1.failures import kind_of, message_of
 from muster.remote.connect import runner_for
@@ -139,8 +139,13 @@ class RackProvider(ClusterMachines, CloudProvider):
     def terminate_machines(self, node_ids: Sequence[str]) -> None:
         self._call(together(self.control.release(node_id) for node_id in node_ids))
 
-    def release_head(self, node_id: str, clean: str) -> None:
-        self._call(self.control.release(node_id, clean))
+    def settle(self, *, is_last: bool) -> Mapping[str, str]:
+        return self._call(self.control.settle(is_last=is_last))
+
+    def left_behind(self) -> Mapping[str, str]:
+        reports = ((ip, one.report) for ip, one in self.control.states.items() if one.holder is None)
+        names = {ip: report.services for ip, report in reports if report is not None}
+        return {ip: "monitor" for ip in names if self.cluster_name in names[ip]}
 
     def set_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
         self._call(self.control.write_tags(node_id, tags))
@@ -175,7 +180,8 @@ class RackProvider(ClusterMachines, CloudProvider):
         self.control.refuse_if_followed()
         state, holder = self._known(node_id)
         host = ssh_host(state.host, access.pins, is_strict=config.auth.strict_host_keys)
-        guard = "" if is_head else guard_line(self._rack.lock_dir, node_id)
+        mark = mark_line(node_id) if access.is_setup else ""
+        guard = mark if is_head else guard_line(self._rack.lock_dir, node_id)
         ssh = SharedSshRunner(host, login_shell=access.login_shell, guard=guard)
         is_known = holder.node_type in config.available_node_types and not is_head
         node_type = holder.node_type if is_known else config.head_type
