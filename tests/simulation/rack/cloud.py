@@ -61,7 +61,7 @@ class MemoryFile:
 class SimMemory(HostMemory):
     """One process's access to the file.
 
-    Python runs the `finally` blocks of a killed process's coroutines when it collects them, at any later time.
+    Python runs the `finally` blocks of a killed process's coroutines when it collects them, at any time.
     A closed loop marks that process as killed, so those blocks write nothing.
     """
 
