@@ -260,8 +260,9 @@ def _is_known(cluster: FaultyCluster, machine: CloudMachine) -> bool:
     )
 
 
-# A row whose status cannot be read is set aside, so the tick has not seen its node.
-_UNUSABLE = (NodeStatus.DEAD, NodeStatus.UNSPECIFIED)
+# A row whose status cannot be read is set aside, so the tick has not seen its node. A node that drains is
+# about to leave, and answers no request.
+_UNUSABLE = (NodeStatus.DEAD, NodeStatus.UNSPECIFIED, NodeStatus.DRAINING)
 
 
 def _is_leaving(record: Instance) -> bool:
