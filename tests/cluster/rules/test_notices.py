@@ -21,7 +21,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import Drain, Launch, Reason, Subject
 from muster.cluster.reconcile import reconcile
-from muster.cluster.snapshot import Memory, ProviderTraits
+from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth
 
 SPOT_A = Offer(zone="a", market="spot", price_per_hour=1.0)
 SPOT_B = Offer(zone="b", market="spot", price_per_hour=2.0)
@@ -213,6 +213,14 @@ def test_a_cancelled_notice_is_taken_back_before_the_drain_begins():
     assert after(back, taken)["a"].stop_cause is None
     assert "gpu a/spot" not in taken.memory.health
     assert taken.memory.noticed == {}
+
+
+def test_a_cancelled_notice_does_not_end_the_trial_of_a_pool_whose_set_ups_failed():
+    memory = Memory(health={"gpu a/spot": TypeHealth(failures=1.0, failed_at=NOW - 900.0, is_on_trial=True)})
+    seen = given(notice(), memory=memory)
+    back = following(seen, reconcile(seen), now=NOW + 5.0, notices=(notice(is_cancelled=True),))
+    health = reconcile(back).memory.health["gpu a/spot"]
+    assert (health.is_on_trial, health.blocked_until) == (True, NOW + 5.0)
 
 
 def test_a_drain_that_has_begun_goes_on_after_a_cancelled_notice():

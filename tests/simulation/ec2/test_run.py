@@ -24,6 +24,7 @@ FOUND = {
     51265: "a node that restarted on a machine which no list had shown answered no request any more",
     2234: "a stopped machine of an older launch config was started and ended as outdated, for ever",
     7026: "the notice of an earlier life of a machine drained it again after every start",
+    60423: "a notice that was taken back cleared the failed set-up of its pool",
     7037: "a cancelled notice brought a node back beside its replacement, above the maximum",
     7288: "a stopped machine that was started for a request of the same tick was not taken for its answer",
     9275: "a new head set up a machine of an old request, on which a node without an id was busy",

@@ -206,6 +206,8 @@ def _take_back(draft: Draft, owner: Instance, notice: Notice) -> None:
     paused = draft.decided.health.get(key)
     if paused is not None and owner.offer_name and paused.message == text_of(notice):
         del draft.decided.health[key]
+        if paused.is_on_trial:
+            draft.decided.health[key] = replace(paused, blocked_until=draft.now)
     if owner.state is not _S.RAY_STOP_REQUESTED or owner.stop_cause is not StopCause.NOTICE:
         return
     node = draft.nodes.get(owner.node_id or "")
