@@ -54,6 +54,9 @@ class _Order:
     unclear: list[BaseException] = field(default_factory=list)  # errors after which machines may exist
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def is_unclear(self, error: BaseException) -> bool:
+        return any(error is one for one in self.unclear)  # a foreign error may not even be comparable
+
     def batch_done(self, made: set[str], unfilled: list[BaseException]) -> bool:
         """Returns whether this was the last batch."""
         with self.lock:
@@ -150,7 +153,7 @@ class V1LaunchQueue:
     def _failed_units(self, order: _Order) -> list[BaseException]:
         """Returns an error for each machine that does not exist; errors with a reason come first."""
         told = [error for error in order.unfilled if not isinstance(error, UnreportedBatch)]
-        told.sort(key=lambda error: error in order.unclear)  # what surely failed is among the missing
+        told.sort(key=order.is_unclear)  # what surely failed is among the missing
         silent = len(order.unfilled) - len(told)
         missing, is_known = self._missing(order)
         if missing and (silent or any(kind_of(error) is FailureKind.UNKNOWN for error in told)):
@@ -202,7 +205,7 @@ class V1LaunchQueue:
                 node_type=order.node_type,
                 kind=kind_of(error),
                 message=message_of(error),
-                may_exist=error in order.unclear,
+                may_exist=order.is_unclear(error),
             )
             for error in failed_units
         ]
