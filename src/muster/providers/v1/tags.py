@@ -14,7 +14,10 @@ TAG_RAY_NODE_KIND = "ray-node-type"
 TAG_RAY_USER_NODE_TYPE = "ray-user-node-type"
 TAG_RAY_REPLICA_INDEX = "ray-replica-index"
 TAG_RAY_NODE_STATUS = "ray-node-status"
+TAG_RAY_CLUSTER_NAME = "ray-cluster-name"
 TAG_RAY_LAUNCH_CONFIG = "ray-launch-config"
+TAG_RAY_RUNTIME_CONFIG = "ray-runtime-config"
+TAG_RAY_FILE_MOUNTS_CONTENTS = "ray-file-mounts-contents"
 TAG_RAY_LAUNCH_REQUEST = "ray-launch-request"
 TAG_MUSTER_ZONE = "muster-zone"  # ours, like the next one: of a machine that was bought from an offer
 TAG_MUSTER_MARKET = "muster-market"
@@ -25,6 +28,10 @@ NODE_KIND_WORKER = "worker"
 NODE_KIND_UNMANAGED = "unmanaged"
 
 STATUS_UNINITIALIZED = "uninitialized"
+STATUS_WAITING_FOR_SSH = "waiting-for-ssh"
+STATUS_SYNCING_FILES = "syncing-files"
+STATUS_SETTING_UP = "setting-up"
+STATUS_UPDATE_FAILED = "update-failed"
 STATUS_UP_TO_DATE = "up-to-date"
 
 _RETRY = re.compile(r"(?P<base>.+)__(?P<attempt>\d+)_(?P<tick>.+)")
