@@ -115,6 +115,7 @@ class FailedLaunch(Struct, frozen=True, kw_only=True):
     failed_at: float
     reason: str
     offer: str = ""  # its name within the type; "" without offers
+    machine_type: str = ""  # the provider's name of the type, by the cluster file of today
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

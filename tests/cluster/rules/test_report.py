@@ -49,16 +49,21 @@ def test_a_launch_that_failed_in_this_tick_is_reported_first_with_its_reason():
     )
     assert reconcile(seen).report.failed_launches == (
         FailedLaunch(
-            instance_id="a", node_type="cpu", started_at=900.0, failed_at=NOW, reason="quota: 0 left"
+            instance_id="a",
+            node_type="cpu",
+            started_at=900.0,
+            failed_at=NOW,
+            reason="quota: 0 left",
+            machine_type="m5.large",
         ),
-        older,
+        replace(older, machine_type="m5.large"),
     )
 
 
 def test_the_list_of_failures_has_an_end():
     """W13."""
     many = tuple(
-        FailedLaunch(instance_id=f"f{i}", node_type="cpu", started_at=1.0, failed_at=2.0, reason="")
+        FailedLaunch(instance_id=f"f{i}", node_type="gone", started_at=1.0, failed_at=2.0, reason="")
         for i in range(150)
     )
     assert reconcile(world(recent_failures=many)).report.failed_launches == many[:100]

@@ -43,7 +43,14 @@ def test_every_machine_has_an_entry_of_its_own() -> None:
             ),
         ),
         failed_launches=(
-            FailedLaunch(instance_id="i-2", node_type="a", started_at=1.5, failed_at=2.5, reason="sold out"),
+            FailedLaunch(
+                instance_id="i-2",
+                node_type="a",
+                started_at=1.5,
+                failed_at=2.5,
+                reason="sold out",
+                machine_type="m.large",
+            ),
         ),
     )
     pending = {"ray_node_type_name": "a", "instance_type_name": "m.large", "count": 1, "request_ts": 1000}
@@ -66,7 +73,12 @@ def test_every_machine_has_an_entry_of_its_own() -> None:
         ],
         failed_instance_requests=[
             wire.FailedInstanceRequest(
-                ray_node_type_name="a", count=1, reason="sold out", start_ts=1, failed_ts=2
+                instance_type_name="m.large",
+                ray_node_type_name="a",
+                count=1,
+                reason="sold out",
+                start_ts=1,
+                failed_ts=2,
             )
         ],
     )

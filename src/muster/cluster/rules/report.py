@@ -34,7 +34,10 @@ def report(draft: Draft) -> None:
             )
             for i in draft.in_state(_S.ALLOCATED, _S.RAY_INSTALLING)
         ),
-        failed_launches=(*_failed_now(draft), *draft.snapshot.recent_failures)[:_MAX_FAILED],
+        failed_launches=tuple(
+            replace(failure, machine_type=_machine_type(draft, failure.node_type))
+            for failure in (*_failed_now(draft), *draft.snapshot.recent_failures)[:_MAX_FAILED]
+        ),
     )
     if request is None or packing is None:
         return

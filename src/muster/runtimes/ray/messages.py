@@ -59,6 +59,7 @@ def _pending_requests(report: ScalingReport) -> list[pb.PendingInstanceRequest]:
 def _failed_requests(report: ScalingReport) -> list[pb.FailedInstanceRequest]:
     return [
         pb.FailedInstanceRequest(
+            instance_type_name=one.machine_type,
             ray_node_type_name=one.node_type,
             count=1,
             reason=one.reason,
