@@ -12,7 +12,7 @@ from tests.cluster.worlds import HEAD_NODE, machine, node, spec
 from tests.mistakes.views import assert_view
 from tests.support.builders import amounts, demand, gang, node_type, selector
 
-from muster.autoscaler.events import Event, EventLog, events_of, losses_of
+from muster.autoscaler.events import REMOVED_BECAUSE, Event, EventLog, events_of, losses_of
 from muster.cluster.model import (
     Constraint,
     LaunchLimits,
@@ -22,6 +22,7 @@ from muster.cluster.model import (
     Objective,
     RuntimeReport,
     StatusChange,
+    StopCause,
     Strategy,
 )
 from muster.cluster.ports import NoticeReport
@@ -151,6 +152,20 @@ def test_outdated_machines_are_removed():
     running(scene, 1)
     scene.stage.spec.answers["current"] = (spec(new, check_launch_hash=True), "")
     assert [text for text in texts(scene.tick()) if " 1 " in text and text.endswith(" cpu (outdated).")]
+
+
+@pytest.mark.parametrize("cause", [cause for cause in StopCause if cause is not StopCause.UNKNOWN])
+def test_every_cause_of_a_removal_has_its_event(cause):
+    scene = Scene(wishes=spec(max_nodes=None, limits=FAST))
+    running(scene, 1)
+    tick = scene.tick()
+    (record,) = [one for one in tick.ledger.instances.values() if one.node_type == "cpu"]
+    asked = StatusChange(InstanceState.RAY_STOP_REQUESTED, tick.plan.at, "why")
+    going = structs.replace(record, state=asked.state, history=(*record.history, asked), stop_cause=cause)
+    removed = texts(structs.replace(tick, plan=structs.replace(tick.plan, writes=(going,))))
+    assert [text.split(" (")[1] for text in removed if " type cpu (" in text] == [
+        f"{REMOVED_BECAUSE[cause]})."
+    ]
 
 
 @pytest.mark.conformance("EV-1")

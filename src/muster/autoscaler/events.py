@@ -29,6 +29,9 @@ REMOVED_BECAUSE = {
     StopCause.MAX_NODES_PER_TYPE: "max number of worker nodes per type reached",
     StopCause.IDLE: "idle",
     StopCause.NOTICE: "taken by the cloud",
+    StopCause.CONSOLIDATION: "consolidated",
+    StopCause.BUDGET: "over budget",
+    StopCause.BROKEN_SLICE: "another machine of the slice is gone",
 }
 _COUNTED = {"CPU": "CPUs", "GPU": "GPUs", "TPU": "TPUs"}
 _ADVICE = "Add suitable node types to this cluster to resolve this issue."

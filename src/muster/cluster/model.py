@@ -199,6 +199,7 @@ class StopCause(Enum):
     NOTICE = 100  # the cloud announced that it will take the machine
     CONSOLIDATION = 101  # its trials go on elsewhere for less
     BUDGET = 102  # the budget does not allow for it any longer
+    BROKEN_SLICE = 103  # another machine of its slice is gone
 
 
 class StatusChange(Struct, frozen=True, array_like=True):

@@ -62,7 +62,7 @@ def test_a_slice_that_lost_a_machine_is_emptied():
     lost = record("a", S.RAY_STOPPED)
     seen = sliced("ab", "cd", nodes=[node("b"), node("c"), node("d")], extra=[lost])
     (drain,) = [action for action in reconcile(seen).actions if isinstance(action, Drain)]
-    assert (drain.instance_id, drain.cause, drain.deadline_s) == ("b", StopCause.UNKNOWN, 60.0)
+    assert (drain.instance_id, drain.cause, drain.deadline_s) == ("b", StopCause.BROKEN_SLICE, 60.0)
 
 
 def test_machines_that_stand_alone_are_removed_as_ever():

@@ -60,6 +60,7 @@ def test_only_an_idle_node_is_asked_all_others_get_a_deadline() -> None:
         ("05", 2, "why", 1_060_000),
         ("06", 2, "why", 1_060_000),
         ("07", 2, "why", 1_060_000),
+        ("08", 2, "why", 1_060_000),
         ("09", 2, "removed by the autoscaler: max_nodes", 1_001_000),
     ]
     assert drainer.poll() == ()

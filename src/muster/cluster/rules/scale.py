@@ -116,7 +116,7 @@ def _broken_slices(draft: Draft, slices: Slices) -> list[Removal]:
         Removal(
             instance_id=one.instance_id,
             node_type=one.node_type,
-            cause=StopCause.UNKNOWN,
+            cause=StopCause.BROKEN_SLICE,
             details="another machine of its slice is gone",
         )
         for name in broken
