@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from muster.base.clock import ManualClock
 from muster.providers.aws.calls import RateLimit, RequestRate
 from muster.providers.aws.fleet import token_of
@@ -11,7 +13,9 @@ from muster.providers.aws.listing import Ec2Machine, MachineList
 from muster.providers.aws.names import key_name, with_access
 from muster.providers.aws.places import SOLD_OUT_S, PurchaseTarget, SoldOut, Subnet
 from muster.providers.aws.policy import head_policy, launcher_policy, policy_text
+from muster.providers.aws.provider import AwsParts, AwsProvider
 from muster.providers.aws.tags import from_aws, to_aws
+from muster.providers.background_calls import inline_pools
 
 LIMIT = RateLimit(burst=2, per_s=1)
 
@@ -130,3 +134,27 @@ def test_a_list_serves_for_a_minute_while_nothing_changes():
     calls.state = "pending"
     lists(90)
     assert lists(60) == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "reached"),
+    [
+        ({}, ["1.1.1.1", "1.1.1.2"]),
+        ({"use_internal_ips": True}, ["10.0.0.1", "10.0.0.2"]),
+        ({"use_internal_ips": True, "use_external_head_ip": True}, ["1.1.1.1", "10.0.0.2"]),
+    ],
+)
+def test_only_the_head_is_reached_from_outside_where_the_file_says_so(settings, reached):
+    found = {
+        kind: Ec2Machine(
+            node_id=kind,
+            tags={"ray-node-type": kind},
+            internal_ip=f"10.0.0.{number}",
+            external_ip=f"1.1.1.{number}",
+        )
+        for number, kind in enumerate(("head", "worker"), start=1)
+    }
+    parts = AwsParts(pools=inline_pools())
+    provider = AwsProvider({"region": "us-east-1", **settings}, "addresses", dict, parts)
+    provider.machine = found.__getitem__
+    assert [provider.address(kind, is_inside=False) for kind in found] == reached

@@ -257,7 +257,8 @@ class AwsProvider(ManagedProvider):
         return self.internal_ip(node_id) if is_inside else self._address(self.machine(node_id))
 
     def _address(self, machine: Ec2Machine) -> str:
-        is_inside = self.settings.get("use_internal_ips")
+        is_public = machine.kind is NodeKind.HEAD and self.settings.get("use_external_head_ip")
+        is_inside = self.settings.get("use_internal_ips") and not is_public
         return machine.internal_ip if is_inside else machine.external_ip or machine.internal_ip
 
     def is_gone(self, node_id: str) -> bool:

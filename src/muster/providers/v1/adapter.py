@@ -48,6 +48,7 @@ class AdapterLimits:
     given_up_s: float = GIVEN_UP_S
     installs_runtime: bool | None = None  # None: provider.disable_node_updaters and the class decide
     use_internal_ips: bool = False  # machines have no other addresses that are reached
+    use_external_head_ip: bool = False  # but the head has one
 
     @property
     def launch_threads(self) -> int:
@@ -75,7 +76,11 @@ class V1Adapter(V1Machines, CloudProvider):
         clock: Clock | None = None,
     ) -> None:
         limits, clock = limits or AdapterLimits(), clock or SystemClock()
-        super().__init__(node_provider, use_internal_ips=limits.use_internal_ips)
+        super().__init__(
+            node_provider,
+            use_internal_ips=limits.use_internal_ips,
+            use_external_head_ip=limits.use_external_head_ip,
+        )
         self._calls = calls = V1Calls(node_provider, cluster_name)
         self._pools = pools or thread_pools(limits.launch_threads, clock)
         self._launches = V1LaunchQueue(

@@ -185,10 +185,16 @@ def _strange(node_id: str, node_type: str) -> CloudInstance:
 class V1Machines(ClusterMachines):
     """The machines of one v1 provider object; whatever its methods raise is an Exception."""
 
-    def __init__(self, node_provider: Any, *, use_internal_ips: bool = False) -> None:  # noqa: ANN401 - duck typed
+    def __init__(
+        self,
+        node_provider: Any,  # noqa: ANN401 - duck typed
+        *,
+        use_internal_ips: bool = False,
+        use_external_head_ip: bool = False,
+    ) -> None:
         self.v1 = node_provider
         self._shielded = ShieldedProvider(node_provider)
-        self._use_internal_ips = use_internal_ips
+        self._use_internal_ips, self._use_external_head_ip = use_internal_ips, use_external_head_ip
 
     def machines(self, kind: NodeKind) -> list[Machine]:
         found = []
@@ -213,7 +219,7 @@ class V1Machines(ClusterMachines):
         return str(self._shielded.internal_ip(node_id) or "")
 
     def address(self, node_id: str, *, is_inside: bool) -> str:
-        if is_inside or self._use_internal_ips:
+        if is_inside or self._is_private(node_id):
             return self.internal_ip(node_id)
         return str(self._shielded.external_ip(node_id) or "") or self.internal_ip(node_id)
 
@@ -224,6 +230,12 @@ class V1Machines(ClusterMachines):
         return bool(self._shielded.is_terminated(node_id))
 
     def answers(self, node_id: str) -> bool:
+    def _is_private(self, node_id: str) -> bool:
+        """Returns whether only the internal address is used, also from outside the cluster's network."""
+        if not (self._use_internal_ips and self._use_external_head_ip):
+            return self._use_internal_ips
+        return self.tags(node_id).get(t.TAG_RAY_NODE_KIND) != t.NODE_KIND_HEAD
+
         return bool(self._shielded.is_running(node_id))
 
     def clean_up(self) -> None:
@@ -251,7 +263,7 @@ class V1Machines(ClusterMachines):
             node_id,
             auth=config.auth.settings(),
             cluster_name=config.cluster_name,
-            use_internal_ip=access.is_inside or self._use_internal_ips,
+            use_internal_ip=access.is_inside or self._is_private(node_id),
             docker=to_builtins(config.docker) if config.docker.container_name else None,
         )
 

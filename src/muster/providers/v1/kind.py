@@ -125,6 +125,7 @@ def adapt(
             max_launch_batch=config.muster.limits.max_launch_batch,
             max_concurrent=config.muster.limits.max_concurrent,
             use_internal_ips=config.provider.use_internal_ips,
+            use_external_head_ip=config.provider.use_external_head_ip,
             installs_runtime=None if config.has_worker_commands else True,
         ),
         clock=context.clock,
