@@ -84,9 +84,22 @@ while True:
 
 
 class Cloud(FileNodeProvider):
-    """A cloud in a file, which refuses to end machines while a file named `refuse` lies beside it."""
+    """A cloud in a file, which refuses to end machines while a file named `refuse` lies beside it.
+
+    Each line of a file named `ended` is a machine that it no longer lists, and that `down` must end again.
+    """
+
+    def nodes_for_teardown(self, tag_filters):
+        file = Path(self.provider_config["state_dir"]) / "ended"
+        kind = tag_filters["ray-node-type"]
+        named = file.read_text().split() if file.exists() else []
+        return [*self.non_terminated_nodes(tag_filters), *(name for name in named if name.startswith(kind))]
 
     def terminate_node(self, node_id):
+        if node_id.startswith(("head-", "worker-")):
+            with (Path(self.provider_config["state_dir"]) / "torn_down").open("a") as file:
+                file.write(f"{node_id}\n")
+            return
         if (Path(self.provider_config["state_dir"]) / "refuse").exists():
             raise PermissionError(f"not authorized to end {node_id}")
         super().terminate_node(node_id)
@@ -154,6 +167,14 @@ def test_the_machines_of_a_monitor_that_was_killed_are_ended_through_the_provide
     assert (words[0], "2" in words) == ("rack", True)
     again = site.down()
     assert (again.exit_code, again.output.split()[0], " 2 " in again.output) == (0, "rack", False)
+
+
+@pytest.mark.slow
+def test_machines_that_only_nodes_for_teardown_names_are_ended(site):
+    (site.folder / "cloud").mkdir()
+    (site.folder / "cloud" / "ended").write_text("worker-1\nworker-2\nhead-1\n")
+    assert site.down(str(site.file)).exit_code == 0
+    assert (site.folder / "cloud" / "torn_down").read_text().split() == ["worker-1", "worker-2", "head-1"]
 
 
 @pytest.mark.slow

@@ -47,6 +47,10 @@ class ClusterMachines(Protocol):
         """Return the machines of one kind that are not terminated."""
         raise ProviderMisconfigured("this provider has no machines")
 
+    def left_to_tear_down(self, kind: NodeKind) -> list[str]:
+        """Return machines that taking the cluster down must end although they are not listed any more."""
+        return []
+
     def create_head(self, request_id: str, launch: NodeLaunch, tags: Mapping[str, str]) -> None:
         """Start the head's machine; the tags, and the request id, are on it from its first listing."""
         raise ProviderMisconfigured("this provider starts no head")

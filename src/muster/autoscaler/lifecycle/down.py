@@ -226,6 +226,8 @@ class ClusterDown:
         if not self._has_machines:
             return {}
         heads = [] if self._is_by_hand else await asyncio.to_thread(self.session.port.machines, NodeKind.HEAD)
+        if not self._is_by_hand:
+            await asyncio.to_thread(self._end_unlisted, NodeKind.HEAD)
         left = {one.node_id: problem for one in heads if (problem := await self._end_head(one))}
         try:
             await asyncio.to_thread(self.session.port.clean_up)
@@ -253,10 +255,21 @@ class ClusterDown:
             return error_text(error)
         return "still listed"
 
+    def _end_unlisted(self, kind: NodeKind) -> None:
+        """End what the provider names for a teardown alone; nothing shows whether it is gone."""
+        port = self.session.port
+        try:
+            node_ids = port.left_to_tear_down(kind)
+            if node_ids:
+                port.terminate_machines(node_ids)
+        except Exception as error:  # noqa: BLE001 - what is listed is ended all the same
+            self._notes.append(f"not all machines for teardown could be ended: {error_text(error)}")
+
     def _end_workers(self) -> EndedMachines:
         context, quiet_s = self.session.context, self.session.kind.quiet_s
         types = self.session.config.available_node_types.items() if self.options.keep_min_workers else ()
         keep = {name: entry.min_workers for name, entry in types}
+        self._end_unlisted(NodeKind.WORKER)
         with self._held_ledger() as (known, is_coming):
             teardown = WorkerTeardown(self.session.port, context.clock, context.ids, known=known, keep=keep)
             report = lambda text: context.report("", text)  # noqa: E731 - for one call

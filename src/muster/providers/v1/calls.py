@@ -204,6 +204,13 @@ class V1Machines(ClusterMachines):
             found.append(Machine(node_id=node_id, node_type=node_type, ip=ip, tags=tags))
         return found
 
+    def left_to_tear_down(self, kind: NodeKind) -> list[str]:
+        tags = {t.TAG_RAY_NODE_KIND: _TAGS[kind]}
+        find = getattr(self._shielded, "nodes_for_teardown", None)
+        named = [] if find is None else list(find(dict(tags)))
+        listed = set(self._shielded.non_terminated_nodes(dict(tags))) if named else set()
+        return [node_id for node_id in named if node_id not in listed]
+
     def create_head(self, request_id: str, launch: NodeLaunch, tags: Mapping[str, str]) -> None:
         config = copy.deepcopy(dict(launch.node_config))  # providers write into it
         self._shielded.create_node(config, {**tags, t.TAG_RAY_LAUNCH_REQUEST: request_id}, 1)
