@@ -10,11 +10,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from muster.cluster.plan import attempt_of
 from muster.errors import ConfigError, Throttled
-from muster.providers.node_provider import NodeProvider
+from muster.providers.node_provider import NodeProvider, create_nodes
 from muster.providers.v1 import tags as t
 
 REQUIRED_FLAGS = ("disable_node_updaters", "disable_launch_config_check", "foreground_node_launch")
@@ -157,10 +158,8 @@ class SubmittingProvider:
         return self._change(lambda: self._provider.create_node(node_config, tags, count), tags, count)
 
     def create_node_with_resources_and_labels(self, *terms: Any) -> object:  # noqa: ANN401 - Ray's five
-        newest = getattr(self._provider, "create_node_with_resources_and_labels", None)
-        if newest is None:
-            return self.create_node(*terms[:3])
-        return self._change(lambda: newest(*terms), terms[1], terms[2])
+        create = partial(create_nodes, self._provider, type(self._provider), *terms)
+        return self._change(create, terms[1], terms[2])
 
     def terminate_node(self, node_id: str) -> None:
         self.terminate_nodes([node_id])

@@ -13,6 +13,27 @@ from typing import Any
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
+_LABELED, _SIZED = "create_node_with_resources_and_labels", "create_node_with_resources"
+
+
+def create_nodes(
+    provider: Any,  # noqa: ANN401 - duck typed
+    of_class: type[Any],
+    *terms: Any,  # noqa: ANN401 - of the newest of Ray's three methods
+) -> object:
+    """Makes nodes by the newest of Ray's create methods that the provider has.
+
+    A class that overrides an older one is called by that: the newest one of its base class ignores it.
+    """
+    classes = of_class.__mro__
+    depths = {name: [i for i, one in enumerate(classes) if name in vars(one)] for name in (_LABELED, _SIZED)}
+    is_overridden = bool(depths[_SIZED]) and depths[_SIZED][:1] < depths[_LABELED][:1]
+    newest, older = getattr(provider, _LABELED, None), getattr(provider, _SIZED, None)
+    if newest is not None and not is_overridden:
+        return newest(*terms)
+    return provider.create_node(*terms[:3]) if older is None else older(*terms[:4])
+
+
 class NodeLaunchException(Exception):
     """A NodeLaunchException is raised by `create_node`: a short category, a description, and the cause.
 

@@ -17,6 +17,7 @@ from muster.config.to_spec import NodeLaunch
 from muster.providers.background_calls import inline_pools
 from muster.providers.batching import SubmittingProvider, submitting
 from muster.providers.contract.watch import CALL_S, CallWatch, WatchedProvider
+from muster.providers.node_provider import create_nodes
 from muster.providers.v1.adapter import V1Adapter
 from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_NODE_NAME, worker_tags
 
@@ -155,14 +156,7 @@ class ProviderSubject:
             copy.deepcopy(dict(machine.node_config)),
             (dict(machine.resources), dict(machine.labels)),
         )
-        newest = getattr(provider, "create_node_with_resources_and_labels", None)
-        if newest is not None:
-            made: object = newest(config, dict(tags), count, *sizes)
-            return made
-        older = getattr(provider, "create_node_with_resources", None)
-        if older is not None:
-            return older(config, dict(tags), count, sizes[0])
-        return provider.create_node(config, dict(tags), count)
+        return create_nodes(provider, type(provider.bare), config, dict(tags), count, *sizes)
 
     def adapter(self, provider: WatchedProvider, node_config: Mapping[str, Any] | None = None) -> V1Adapter:
         """Returns the port around it, with every call made at once and in this thread."""

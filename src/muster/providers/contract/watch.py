@@ -127,6 +127,11 @@ class WatchedProvider:
         self.bare, self.cluster_name = provider, cluster_name
         self._watch = watch
 
+    @property  # type: ignore[misc] # that of an object can be set
+    def __class__(self) -> type:
+        """Returns the provider's class: which methods it overrides matters to callers."""
+        return type(self.bare)
+
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - duck typed
         found = provider_call(lambda: getattr(self.bare, name))
         if not callable(found):

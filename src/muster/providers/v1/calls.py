@@ -22,6 +22,7 @@ from muster.config.to_spec import NodeLaunch
 from muster.errors import RemoteError
 from muster.providers.machines import ClusterMachines, Machine, SshAccess
 from muster.providers.v1 import tags as t
+from muster.providers.node_provider import create_nodes
 from muster.providers.v1.failures import ShieldedProvider, provider_call
 from muster.remote.own_runner import OwnRunner
 from muster.remote.runner import CommandRunner
@@ -58,18 +59,9 @@ class V1Calls:
             tags |= t.offer_tags(offer.zone, offer.market)
             price = offer.price_per_hour
             config["offer"] = {"zone": offer.zone, "market": offer.market, "price_per_hour": price}
-        made = self._create(config, tags, count, launch)
-        return set(made) if isinstance(made, Mapping) else None
-
-    def _create(self, config: dict[str, Any], tags: dict[str, str], count: int, launch: NodeLaunch) -> object:
         resources, labels = dict(launch.resources), dict(launch.labels)
-        newest = getattr(self._v1, "create_node_with_resources_and_labels", None)
-        if newest is not None:
-            return newest(config, tags, count, resources, labels)
-        older = getattr(self._v1, "create_node_with_resources", None)
-        if older is not None:
-            return older(config, tags, count, resources)
-        return self._v1.create_node(config, tags, count)
+        made = create_nodes(self._v1, self._bare.__class__, config, tags, count, resources, labels)
+        return set(made) if isinstance(made, Mapping) else None
 
     def made_for(self, request_id: RequestId, node_type: str) -> set[str]:
         """Returns living nodes of this request and type, whichever process created them.
