@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.cluster.fakes import START, Stage
 from tests.cluster.worlds import HEAD, HEAD_MACHINE, HEAD_NODE, S, machine, node, record, spec
-from tests.support.builders import amounts, demand
+from tests.support.builders import amounts, demand, node_type
 
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, NodeStatus, TerminateFailure
@@ -329,7 +329,61 @@ def test_a_tick_that_changes_something_is_one_line(stage, loop, caplog):
     with caplog.at_level(logging.INFO):
         tick(stage, loop)
         tick(stage, loop)
-    assert caplog.messages == ["tick tick=t-0.000002 requested=1 launch_calls=1"]
+    lines = [line for line in caplog.messages if line.startswith("tick ")]
+    assert lines == ["tick tick=t-0.000002 requested=1 launch_calls=1"]
+
+
+def transitions(caplog):
+    return [line for line in caplog.messages if line.startswith("instance=")]
+
+
+def test_each_transition_is_one_line_with_instance_machine_type_and_reason(stage, loop, caplog):
+    stage.runtime.demands = [demand()]
+    with caplog.at_level(logging.INFO):
+        tick(stage, loop)
+        tick(stage, loop)
+        (request,) = [launched[0] for launched in stage.provider.called("launch")]
+        stage.provider.machines["c-1"] = machine("1", request_id=request)
+        tick(stage, loop)
+        tick(stage, ClusterController(stage.ports, stage.ambient))
+    shown = [(line.split()[:3], line.split(": ")[0].split()[3:]) for line in transitions(caplog)]
+    assert shown == [
+        (["instance=t-0.000002-i1", "machine=-", "type=cpu"], ["-", "->", "QUEUED"]),
+        (["instance=t-0.000002-i1", "machine=-", "type=cpu"], ["QUEUED", "->", "REQUESTED"]),
+        (["instance=t-0.000002-i1", "machine=c-1", "type=cpu"], ["REQUESTED", "->", "ALLOCATED"]),
+    ]
+
+
+@pytest.mark.parametrize("moment", ["before commit", "after commit"])
+def test_a_transition_is_logged_once_it_is_known_to_be_stored(stage, loop, moody, caplog, moment):
+    stage.runtime.demands = [demand()]
+    moody.failing = [moment]
+    with caplog.at_level(logging.INFO):
+        tick(stage, loop)
+        assert transitions(caplog) == []
+        tick(stage, loop)
+        tick(stage, loop)
+    assert len(transitions(caplog)) == 2
+
+
+def test_a_stuck_instance_is_logged_once(stage, loop, caplog):
+    stage.runtime.demands = [demand()]
+    stage.spec.answers["current"] = (spec(limits=LaunchLimits(max_concurrent=0)), "")
+    for _ in range(30):
+        tick(stage, loop)
+    stuck = [line for line in caplog.messages if line.startswith("stuck: ")]
+    assert [line.split(": ")[1].split() for line in stuck] == [
+        ["instance=t-0.000002-i1", "machine=-", "type=cpu"]
+    ]
+
+
+def test_an_instance_that_is_stuck_and_ends_in_the_same_tick_does_not_stop_the_loop(stage, loop):
+    stage.runtime.demands = [demand()]
+    stage.spec.answers["current"] = (spec(limits=LaunchLimits(max_concurrent=0)), "")
+    tick(stage, loop)
+    stage.spec.answers["current"] = (spec(node_type("cpu", max_nodes=0)), "")
+    ended = tick(stage, loop, seconds=1_000.0)
+    assert [record.state for record in ended.writes] == [S.TERMINATED]
 
 
 def test_time_does_not_go_back_for_a_new_controller_on_a_machine_with_a_wrong_clock(stage, loop):

@@ -82,7 +82,7 @@ def test_the_size_of_a_create_call_is_the_files(tmp_path, monkeypatch):
     )
     port = build_provider(config, lambda: node_launches(config), surroundings(tmp_path))
     port.launch("r-1", {"cpu": 3})
-    while port.under_way("r-1"):
+    while len(port.list_instances()) < 3 or port.under_way("r-1"):
         time.sleep(0.01)
     port.close()
     assert sorted(sizes) == [1, 2]

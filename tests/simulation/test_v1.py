@@ -9,9 +9,8 @@ from tests.series import length
 from tests.simulation.fault_rates import KINDS
 from tests.simulation.v1_cloud import V1Run
 
-SEEDS = range(length(15, 30))
-# One create call is one moment here: nothing in it can be slow.
-ELSEWHERE = {"launch_slow"}
+FOUND = (26, 48, 59, 74)  # late listings, lost replies and kills brought more machines than the maximum
+SEEDS = (*range(length(15, 30)), *FOUND)
 
 
 @pytest.mark.slow
@@ -24,7 +23,7 @@ def test_no_seed_breaks_a_property_and_the_faults_of_the_adapter_were_there():
     struck = {
         kind for kind in KINDS if kind.startswith(("launch_", "unit_", "terminate_", "list_", "killed"))
     }
-    assert struck - injected == ELSEWHERE
+    assert struck <= injected
     assert sum(report.machines_bought for report in reports) > length(90, 200)
 
 

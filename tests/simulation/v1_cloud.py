@@ -1,32 +1,40 @@
 """Puts the simulated cloud behind the v1 interface, to test V1Adapter under every fault and every kill.
 
 `SimNodeProvider` is a v1 provider over a SimCloud's machines; `V1SimCloud` is that SimCloud with the adapter
-around the provider, all in one thread. A controller that is started again gets a new adapter.
+around the provider, all in one thread. A controller that is started again gets a new adapter. The cloud lists
+a new machine up to ten minutes late, and create calls wait in the adapter.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from tests.simulation.checkers import STAYING, Check
 from tests.simulation.cluster import FaultyCluster
+from tests.simulation.provider_cloud import LatePool, ProviderCloud
 from tests.simulation.run import SeedRun
 
 from muster.base.ids import CloudId, RequestId
 from muster.base.rng import Stream
-from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, NodeKind, Offer, TerminateFailure
+from muster.cluster.model import CloudInstance, FailureKind, NodeKind, Offer
 from muster.config.to_spec import NodeLaunch
 from muster.providers.background_calls import inline_pools
 from muster.providers.node_provider import NodeLaunchException, NodeProvider
 from muster.providers.v1 import tags as t
 from muster.providers.v1.adapter import V1Adapter
-from muster.sim.cluster.cloud import KINDS, REFUSALS, LaunchCall, SimCloud
+from muster.sim.cluster.cloud import KINDS, REFUSALS
 from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.machines import Catalogue
+from muster.sim.cluster.machines import Catalogue, CloudMachine
+from muster.sim.cluster.options import RunOptions
 from muster.sim.cluster.world import World
 
+LATEST_LISTING_S = 600.0
+LONGEST_WAIT_S = 400.0  # of a create call in the adapter
 _KIND_TAGS = {NodeKind.HEAD: t.NODE_KIND_HEAD, NodeKind.WORKER: t.NODE_KIND_WORKER, NodeKind.UNMANAGED: "?"}
 
 
@@ -82,7 +90,7 @@ class SimNodeProvider(NodeProvider):
             self._cloud.give_back(CloudId(node_id))
 
 
-class V1SimCloud(SimCloud):
+class V1SimCloud(ProviderCloud):
     """A V1SimCloud is a SimCloud whose port is V1Adapter over its own v1 provider."""
 
     def __init__(
@@ -91,54 +99,36 @@ class V1SimCloud(SimCloud):
         super().__init__(world, crash_points, faults, draw, sells)
         self.lock = threading.RLock()
         self.written: dict[CloudId, dict[str, str]] = {}
+        self.is_connected: Callable[[], bool] = lambda: True  # whether the controller's process lives
+        self._pool = LatePool(world, faults)
         self.reconnect()
 
     def reconnect(self) -> None:
-        self.adapter = V1Adapter(
+        self._pool.is_dead = True
+        self._pool = LatePool(self._world, self._faults, LONGEST_WAIT_S, self.is_connected)
+        self.provider = V1Adapter(
             SimNodeProvider(self),
             self._on_sale,
             cluster_name="simulated",
-            pools=inline_pools(),
+            pools=replace(inline_pools(), launch=self._pool),
             clock=self._world,
         )
+
+    def deliver(
+        self, node_type: str, request_id: RequestId | None, offer: Offer | None = None
+    ) -> CloudMachine:
+        """Creates a machine; one that is listed late may be so by ten minutes."""
+        machine = super().deliver(node_type, request_id, offer)
+        if machine.listed_from > machine.created_at:
+            late_s = self._faults.between("list_late", 5, LATEST_LISTING_S)
+            machine.listed_from = machine.created_at + late_s
+        return machine
 
     def _on_sale(self) -> dict[str, NodeLaunch]:
         return {
             name: NodeLaunch(node_type=name, launch_hash=kind.launch_hash)
             for name, kind in self.sells.types.items()
         }
-
-    # -- the port: what the adapter makes of it -----------------------------------------------------
-
-    @crash_point("cloud.list_instances")
-    def list_instances(self) -> Mapping[CloudId, CloudInstance]:
-        self.listed = None
-        self.listed = shown = self.adapter.list_instances()
-        return shown
-
-    @crash_point("cloud.launch")
-    def launch(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
-        name = offers[0].name if offers else ""
-        self.launch_calls.append(LaunchCall(self._world.time, request_id, dict(shape), offer=name))
-        self.adapter.launch(request_id, shape, offers)
-
-    @crash_point("cloud.terminate")
-    def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
-        self.terminated.extend((self._world.time, cloud_id) for cloud_id in cloud_ids)
-        self.adapter.terminate(request_id, cloud_ids)
-
-    def under_way(self, request_id: RequestId) -> bool:
-        return self.adapter.under_way(request_id)
-
-    @crash_point("cloud.poll_launch_failures")
-    def poll_launch_failures(self) -> Sequence[LaunchFailure]:
-        failures = self.adapter.poll_launch_failures()
-        self.failures_reported.extend(failures)
-        return failures
-
-    @crash_point("cloud.poll_terminate_failures")
-    def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
-        return self.adapter.poll_terminate_failures()
 
     # -- what the v1 provider asks of it ------------------------------------------------------------
 
@@ -209,6 +199,36 @@ class V1SimulatedCluster(FaultyCluster):
     """A V1SimulatedCluster is the simulated cluster, bought through the adapter."""
 
     cloud_class = V1SimCloud
+    cloud: V1SimCloud
+
+    def _connect(self) -> None:
+        self.cloud.is_connected = lambda: self.controller is not None
+        super()._connect()
+
+
+class NoTypeExceedsItsMaximum:
+    """NoTypeExceedsItsMaximum counts the machines that exist, listed or not, except those on their way out.
+
+    A limit that was lowered holds for later launches. A head that starts from an older ledger does not know
+    what was launched since, nor does a controller know the time after its clock was set forward: only what
+    is launched later is counted then.
+    """
+
+    def __init__(self) -> None:
+        self._most: Counter[str] = Counter()
+
+    def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
+        for known in cluster.spec.spec.node_types:
+            self._most[known.name] = max(self._most[known.name], known.max_nodes)
+        ahead = [change.at for change in cluster.clock_changes if change.ahead_s > 0]
+        since = max((*cluster.restored_at, *ahead), default=-1.0)
+        gone = {cloud_id for _, cloud_id in cluster.cloud.terminated}
+        leaving = (r for r in cluster.store.live.values() if r.cancelled or r.state not in STAYING)
+        gone |= {record.cloud_id for record in leaving if record.cloud_id}
+        staying = (m for m in cluster.cloud.alive() if m.kind is NodeKind.WORKER and m.created_at > since)
+        for name, count in Counter(m.node_type for m in staying if m.cloud_id not in gone).items():
+            if count > self._most[name]:
+                yield f"{count} machines of {name} exist, its maximum is {self._most[name]}"
 
 
 class V1Run(SeedRun):
@@ -216,3 +236,11 @@ class V1Run(SeedRun):
 
     cluster_class = V1SimulatedCluster
     command_options = " --cloud v1"
+
+    def draw_options(self) -> RunOptions:
+        options = super().draw_options()
+        options.calm_s += 4 * LATEST_LISTING_S  # for machines that come when nobody expects them any more
+        return options
+
+    def checks(self) -> tuple[Check, ...]:
+        return (*super().checks(), NoTypeExceedsItsMaximum())

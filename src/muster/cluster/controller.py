@@ -32,6 +32,7 @@ from muster.cluster.plan import (
     Install,
     Launch,
     Plan,
+    Reason,
     Resize,
     ResizeNode,
     Terminate,
@@ -83,11 +84,22 @@ class Executor:
                 isinstance(action, EndCluster) and decided is not None and action.request_id not in decided
             )
             wanted = is_newest and not is_void and is_wanted(action, instances)
+            if not wanted:
+                self._withdraw(action)
             if not wanted or self._hand_over(narrowed(action, instances)):
                 done.append(action.request_id)
         if done:
             self._ports.store.handed_over(done)
         return frozenset(done)
+
+    def _withdraw(self, action: Action) -> None:
+        """Lets the provider drop a launch that still waits there; others need no call."""
+        if isinstance(action, Launch):
+            try:
+                call_safely(lambda: self._ports.provider.withdraw(action.request_id))
+            except Exception as error:  # noqa: BLE001 - its machines are removed when they come
+                text = f"withdrawing {action.request_id} failed: {error_text(error)}"
+                self._changes.log(logging.WARNING, "withdraw", text)
 
     def _hand_over(self, action: Action) -> bool:
         """Returns whether the effect is over. A refused one leaves the outbox with its record."""
@@ -262,6 +274,10 @@ class ClusterController:
         self._executor = Executor(ports, self._inbox)
         self._changes = OnChange(logger)
         self._set_aside: set[str] = set()
+        self._stuck: set[InstanceId] = set()
+        self._unlogged: tuple[Ledger, Plan] | None = None  # a plan that may be stored, and what it changes
+        self._started_at: float | None = None  # when this process first decided
+        self._own: set[RequestId] = set()  # effects in the outbox that this process decided on
 
     def tick(self) -> TickResult:
         """Runs one round. Without a usable ledger nothing is decided or done; the next tick tries again."""
@@ -276,17 +292,24 @@ class ClusterController:
         )
         try:
             snapshot, ledger = self._observer.observe()
+            self._log_transitions(ledger.version)
             result = replace(result, snapshot=snapshot, ledger=ledger, is_observed=True)
             plan = reconcile(snapshot)
             self._inbox.offer(snapshot.version, plan.undecided)
+            self._started_at = snapshot.now if self._started_at is None else self._started_at
+            self._own &= {action.request_id for action in ledger.outbox}
+            self._own |= {action.request_id for action in plan.actions}
+            self._unlogged = (ledger, plan)
             version = self._ports.store.commit(snapshot.version, plan)
             self._inbox.clear()
+            self._log_transitions(version)
             result = replace(result, ledger=_committed(ledger, plan, version))
             result = replace(
                 result, ledger=self._carry_out(result.ledger, plan, snapshot), plan=plan, is_decided=True
             )
         except VersionConflict as error:
             self._inbox.resolve_offer(error.expected)  # nothing was written, so nothing of it is decided
+            self._unlogged = None
             result = replace(result, plan=self._without_ledger(error))
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the next tick tries again
             result = replace(result, plan=self._without_ledger(error))
@@ -295,24 +318,36 @@ class ClusterController:
                 call_safely(lambda: self._ports.nodes.publish(version, plan.report))
             except Exception as error:  # noqa: BLE001 - a runtime that cannot listen must not stop the loop
                 self._changes.log(logging.WARNING, "publish", f"report not delivered: {error_text(error)}")
-            self._log(plan)
+            self._log(plan, result.ledger.instances)
         return replace(result, port_errors=self._port_errors())
 
     def _carry_out(self, ledger: Ledger, plan: Plan, snapshot: Snapshot) -> Ledger:
         """The effects that an earlier tick or process left in the outbox are handed over first.
 
-        An install of an earlier process waits for a report: its node may be running, with work on it.
+        An install of an earlier process waits for a report: its node may be running, with work on it. A
+        launch that may have happened is not repeated where that would launch again: it waits in the outbox
+        until its machines must be listed, and then its request expires.
         """
         if not ledger.outbox:
             return ledger
         decided = {action.request_id for action in plan.actions}
+        within_s = snapshot.traits.listed_within_s
+        launched = frozenset(
+            action.request_id
+            for action in (ledger.outbox if within_s else ())
+            if isinstance(action, Launch) and action.request_id not in self._own
+            if is_wanted(action, ledger.instances)
+        )
         may_run = frozenset(
             action.request_id
             for action in ledger.outbox
             if isinstance(action, Install) and action.request_id not in decided and snapshot.runtime is None
         )
-        actions = [action for action in ledger.outbox if action.request_id not in may_run]
+        actions = [action for action in ledger.outbox if action.request_id not in may_run | launched]
         done = self._executor.execute(actions, ledger.instances, decided)
+        if launched and snapshot.now - (self._started_at or 0.0) > within_s:
+            self._ports.store.handed_over(tuple(launched))
+            done |= launched
         return replace(ledger, outbox=tuple(a for a in ledger.outbox if a.request_id not in done))
 
     def _port_errors(self) -> PortErrors:
@@ -330,7 +365,21 @@ class ClusterController:
         now = self._ambient.clock.now()
         return Plan(tick_id=self._ambient.ids.fresh("t"), at=now, quarantined=(note,))
 
-    def _log(self, plan: Plan) -> None:
+    def _log_transitions(self, version: int) -> None:
+        """Logs each change of state when the ledger shows that it is stored, also after an unclear commit."""
+        unlogged, self._unlogged = self._unlogged, None
+        if unlogged is None or version <= unlogged[0].version or not logger.isEnabledFor(logging.INFO):
+            return
+        before, plan = unlogged
+        for record in plan.writes:
+            known = before.instances.get(record.instance_id)
+            state = known.state.name if known is not None else "-"
+            for change in record.history[len(known.history) if known is not None else 0 :]:
+                text = f"{state} -> {change.state.name}: {change.details or '-'}"
+                logger.info("%s %s", _described(record), text)
+                state = change.state.name
+
+    def _log(self, plan: Plan, instances: Mapping[InstanceId, Instance]) -> None:
         if plan.writes or plan.actions:
             logger.info("tick %s", fields(plan.fields()))
         for note in plan.quarantined:
@@ -339,6 +388,19 @@ class ClusterController:
         for gone in self._set_aside - sources:
             self._changes.forget(gone)  # logged again when it returns
         self._set_aside = sources
+        waits = {InstanceId(v.subject_id): v.detail for v in plan.verdicts if v.reason is Reason.STUCK}
+        stuck = {name: text for name, text in waits.items() if name in instances}  # others ended just now
+        for instance_id, text in stuck.items():
+            if instance_id not in self._stuck:
+                logger.warning("stuck: %s: %s", _described(instances[instance_id]), text)
+        self._stuck = set(stuck)
+
+
+def _described(record: Instance) -> str:
+    """Returns what names an instance in the log."""
+    return fields(
+        {"instance": record.instance_id, "machine": record.cloud_id or "-", "type": record.node_type}
+    )
 
 
 def _committed(ledger: Ledger, plan: Plan, version: int) -> Ledger:

@@ -458,6 +458,7 @@ class LaunchFailure(Struct, frozen=True, kw_only=True):
     offer: str = ""  # the offer's name, when the provider knows that only this one is concerned
     also: tuple[str, ...] = ()  # other offers of the type that the same call has found to be the same
     pause_s: float | None = None  # the first pause, as the provider knows it; None: as after any failure
+    may_exist: bool = False  # the machine may have been made all the same, and be listed later
 
 
 class TerminateFailure(Struct, frozen=True, kw_only=True):

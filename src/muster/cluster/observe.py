@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
 from muster.base.forecast import Forecast, fault_of, in_time_of
-from muster.base.ids import CloudId
+from muster.base.ids import CloudId, InstanceId
 from muster.base.untrusted import call_safely, describe, error_text
 from muster.cluster.model import (
     CloudInstance,
@@ -25,7 +25,7 @@ from muster.cluster.model import (
     RuntimeReport,
     TerminateFailure,
 )
-from muster.cluster.plan import Terminate
+from muster.cluster.plan import Launch, Terminate
 from muster.cluster.ports import ForecastReport, Ledger, NoticeReport, PortErrors, Ports
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
 from muster.cluster.validate import is_sound_machine, listed, usable_notices, usable_report
@@ -122,9 +122,8 @@ class Observer:
             memory=ledger.memory,
             recent_failures=ledger.recent_failures,
             quarantined=tuple(self._notes),
-            unheard_terminates=frozenset(
-                name for act in ledger.outbox if isinstance(act, Terminate) for name in act.instance_ids
-            ),
+            unheard_terminates=_subjects(ledger, Terminate),
+            open_launches=_subjects(ledger, Launch),
         )
         return snapshot, ledger
 
@@ -269,6 +268,11 @@ class Observer:
             terminate=sum(isinstance(failure, TerminateFailure) for failure in polled),
             drain=sum(isinstance(failure, DrainFailure) for failure in polled),
         )
+
+
+def _subjects(ledger: Ledger, kind: type[Launch | Terminate]) -> frozenset[InstanceId]:
+    """Returns the records that have an effect of this kind in the outbox."""
+    return frozenset(name for act in ledger.outbox if isinstance(act, kind) for name in act.instance_ids)
 
 
 MOST_SKEW_S = 30.0  # by which the clocks of tuner and head may differ

@@ -56,6 +56,10 @@ class CloudProvider(Protocol):
         """
         ...
 
+    def withdraw(self, request_id: RequestId) -> None:
+        """Drops what is left to do of a launch that no record waits for any more."""
+        return  # a provider that hands every launch over at once has nothing left to do
+
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         """Starts to terminate machines. Idempotent; machines already gone are a success."""
         ...

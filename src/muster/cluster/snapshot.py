@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from muster.base.forecast import Forecast
-from muster.base.ids import CloudId, InstanceId
+from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -35,6 +35,8 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
     idle_policies: tuple[IdlePolicy, ...] = ()  # what it can do with a cluster that nobody uses
     buys_offers: bool = False  # a launch may name the zone and the market
     takes_next_offer: bool = False  # and several offers: machines come from the first that has some
+    # A launch cannot be repeated safely, but its machines are listed within this time. 0: it can be repeated.
+    listed_within_s: float = 0.0
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):
@@ -78,6 +80,14 @@ class BudgetPeriod(Struct, frozen=True, kw_only=True):
     spent_before: float = 0.0  # $ spent until then
 
 
+class UnclearLaunch(Struct, frozen=True, kw_only=True):
+    """An UnclearLaunch is a machine whose request is over although the machine may exist, not listed yet."""
+
+    request_id: RequestId  # as its record had it
+    node_type: str
+    until: float  # a machine that is not listed by then does not exist
+
+
 class Memory(Struct, frozen=True, kw_only=True):
     """A Memory is what planning carries from tick to tick besides the instances."""
 
@@ -89,6 +99,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
     ended_machines: Mapping[str, float] = field(default_factory=dict)
+    # Machines that may still be listed, by record and attempt: they count against limits until then.
+    unclear_launches: Mapping[str, UnclearLaunch] = field(default_factory=dict)
     # When a list was last read that lacked a machine which may be gone: nobody has looked since.
     listed_at: float | None = None
     # Types whose machines could not grow lately: new ones are planned as they are bought. Value: until when.
@@ -141,3 +153,4 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     quarantined: tuple[Quarantined, ...] = ()
     # Records whose terminate is still in the outbox: the provider may not have heard of it.
     unheard_terminates: frozenset[InstanceId] = frozenset()
+    open_launches: frozenset[InstanceId] = frozenset()  # records whose launch is still in the outbox

@@ -88,10 +88,11 @@ class Requests(Generic[F]):
         with self._lock:
             self._again.setdefault(request_id, []).append(job)
 
-    def job_done(self, request_id: RequestId, failures: Iterable[F] = ()) -> None:
+    def job_done(self, request_id: RequestId, failures: Iterable[F] = (), *, is_over: bool = True) -> None:
+        """Report failures of a job; unless it is over, its request stays open."""
         with self._lock:
             self._failures += [(request_id, failure) for failure in failures]
-            if request_id in self._jobs:
+            if request_id in self._jobs and is_over:
                 self._jobs[request_id] -= 1
 
     def poll(self) -> tuple[F, ...]:

@@ -76,7 +76,7 @@ def bought(port, request_id, offer=None, count=1):
         port.launch(request_id, {"cpu": count})
     else:
         port.launch(request_id, {"cpu": count}, (offer,))
-    until(lambda: not port.under_way(request_id))
+    until(lambda: port.list_instances() is not None and not port.under_way(request_id))
     return [m for m in port.list_instances().values() if m.request_id == request_id]
 
 

@@ -43,6 +43,7 @@ def test_np_2_a_create_error_is_told_with_type_and_request(v1):
             node_type="cpu",
             kind=FailureKind.UNKNOWN,
             message="RuntimeError: the cloud is on fire",
+            may_exist=True,
         ),
     )
     assert port.poll_launch_failures() == ()
@@ -90,6 +91,7 @@ def test_a_batch_that_breaks_half_way_fails_exactly_the_machines_that_are_missin
         node_type="cpu",
         kind=FailureKind.CAPACITY,
         message="InsufficientCapacity: only three left",
+        may_exist=True,
     )
     assert port.poll_launch_failures() == (unit, unit)
 

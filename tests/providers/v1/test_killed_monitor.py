@@ -1,4 +1,7 @@
-"""A monitor that is killed while a create call is on its way: the next one repeats the launch, once."""
+"""A monitor that is killed while a create call is on its way: the next one repeats the launch, once.
+
+It does so only when a machine that was made before the end would be listed.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from tests.providers.v1.test_adapter_threads import LONG_S, soon
 from tests.support.builders import demand, node_type
 
 from muster.cluster.controller import ClusterController
+from muster.providers.v1.calls import LISTED_WITHIN_S
 
 
 @pytest.fixture
@@ -54,7 +58,15 @@ def test_the_launch_is_still_in_the_outbox_and_is_filled_once(gate, made_before_
     v1.before_create = lambda *_: None
     port, controller = life(v1)  # the old adapter is not closed: it was killed
     tick(controller)
-    soon(lambda: not port.under_way(outbox[0].request_id))
+    restarted_at = stage.clock.now()
+    while (
+        made_before_the_end + len(v1.creates) < 2 and stage.clock.now() < restarted_at + 2 * LISTED_WITHIN_S
+    ):
+        stage.clock.advance(9)
+        tick(controller)
+    waited_s = stage.clock.now() - restarted_at
+    assert waited_s == 0 if made_before_the_end else LISTED_WITHIN_S < waited_s < LISTED_WITHIN_S + 30
+    soon(lambda: len(v1.non_terminated_nodes({})) == 1)
     tick(controller)
     tick(controller)
     assert len(v1.creates) == 2 - made_before_the_end

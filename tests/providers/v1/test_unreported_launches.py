@@ -151,7 +151,7 @@ def test_whatever_a_call_on_a_thread_raises_is_a_failure_and_the_threads_live_on
     v1.before_list = lambda *_: None
     v1.before_create = lambda *_: None
     port.launch("r-9", {"cpu": 1})
-    soon(lambda: not port.under_way("r-9"))
+    soon(lambda: port.list_instances() and not port.under_way("r-9"))
     v1.before_terminate = leave
     (node,) = port.list_instances()
     port.terminate("t-1", [node])

@@ -7,11 +7,10 @@ show what was launched for them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tests.simulation.ec2.api import CLUSTER, TYPE, CallClock, FaultyEc2
-from tests.simulation.provider_cloud import ProviderCloud
+from tests.simulation.provider_cloud import LatePool, ProviderCloud
 
 from muster.base.clock import Clock
 from muster.base.ids import CloudId, RequestId
@@ -21,7 +20,7 @@ from muster.config.to_spec import NodeLaunch
 from muster.host.call_threads import InlinePool
 from muster.providers.aws.calls import AwsCalls
 from muster.providers.aws.provider import AwsParts, AwsProvider
-from muster.providers.background_calls import CallPools, Job
+from muster.providers.background_calls import CallPools
 from muster.sim.cluster.crash_points import CrashPoints
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.machines import Catalogue, CloudMachine
@@ -46,24 +45,6 @@ class WorldClock(Clock):
 
     def sleep(self, seconds: float) -> None:
         self.of_calls.sleep(seconds)
-
-
-class LatePool(InlinePool):
-    """A pool whose jobs run at once or, by the fault `launch_slow`, much later; none runs after `close`."""
-
-    def __init__(self, world: World, faults: Faults) -> None:
-        super().__init__()
-        self._world, self._faults, self.is_dead = world, faults, False
-
-    def submit(self, job: Job) -> Future[None]:
-        if not self._faults.hit("launch_slow"):
-            return super().submit(job)
-        self._world.after(self._faults.between("launch_slow", 10, 150), lambda: self._run_late(job))
-        return Future()
-
-    def _run_late(self, job: Job) -> None:
-        if not self.is_dead:
-            job()
 
 
 class Ec2Cloud(ProviderCloud):

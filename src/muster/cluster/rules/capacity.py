@@ -70,7 +70,7 @@ def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
         wanted,
         offers_of(spec, draft.decided.health, draft.now, draft.risks),
         now=draft.now,
-        leaving=Counter(i.node_type for i in leaving) + surplus,
+        leaving=Counter(i.node_type for i in leaving) + draft.unclear_by_type() + surplus,
         pending_idle=draft.snapshot.memory.pending_idle,
     )
     of_offers = Counter(health_key(i.node_type, i.offer.name) for i in leaving if i.offer is not None)

@@ -37,7 +37,15 @@ from muster.cluster.planner.moves import ConsolidationPlan, with_consolidation
 from muster.cluster.planner.offers import NEVER, after_ends, left_of, lost_work_s, offer_states, risks
 from muster.cluster.planner.pack import pack
 from muster.cluster.planner.request import OfferState, Packing, PackRequest, Removal
-from muster.cluster.snapshot import BudgetPeriod, Memory, Quarantined, Snapshot, TypeHealth, WithoutDrivers
+from muster.cluster.snapshot import (
+    BudgetPeriod,
+    Memory,
+    Quarantined,
+    Snapshot,
+    TypeHealth,
+    UnclearLaunch,
+    WithoutDrivers,
+)
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
 _STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
@@ -84,6 +92,7 @@ class Decided(Struct):
     health: dict[str, TypeHealth]
     ended_nodes: dict[str, float]
     ended_machines: dict[str, float]
+    unclear_launches: dict[str, UnclearLaunch]
     ungrowing: dict[str, float]
     listed_at: float | None
     without_drivers: WithoutDrivers
@@ -101,6 +110,7 @@ class Decided(Struct):
         twin = copy(self)
         twin.health, twin.changed = self.health.copy(), self.changed.copy()
         twin.ended_nodes, twin.ended_machines = self.ended_nodes.copy(), self.ended_machines.copy()
+        twin.unclear_launches = self.unclear_launches.copy()
         twin.ungrowing, twin.quarantined = self.ungrowing.copy(), self.quarantined.copy()
         twin.actions, twin.verdicts = self.actions.copy(), self.verdicts.copy()
         twin.node_verdicts, twin.undecided = self.node_verdicts.copy(), self.undecided.copy()
@@ -114,6 +124,7 @@ def decided_before(snapshot: Snapshot) -> Decided:
         health=dict(memory.health),
         ended_nodes=dict(memory.ended_nodes),
         ended_machines=dict(memory.ended_machines),
+        unclear_launches={k: one for k, one in memory.unclear_launches.items() if one.until > snapshot.now},
         ungrowing={name: until for name, until in memory.ungrowing.items() if until > snapshot.now},
         listed_at=memory.listed_at,
         without_drivers=memory.without_drivers,
@@ -186,12 +197,35 @@ class Draft:
         return len(self._by_state[state])
 
     def holding(self) -> list[Instance]:
-        """Returns the records whose machines stay, or may come or come back, without those of others."""
-        kept = (i for i in self.in_state(*_STAYING) if not i.cancelled)
+        """Returns the records whose machines stay, or may come or come back, without those of others.
+
+        One that is to go, and is not terminated because its node runs or may run unseen, is still there.
+        """
+        running = InstanceState.RAY_RUNNING
+        staying = self.in_state(*_STAYING)
+        kept = (i for i in staying if not i.cancelled or i.state is running or self.may_work_unseen(i))
         ours = (i for i in kept if i.launch_request_id or not i.provisional)
         stopping = self.in_state(InstanceState.RAY_STOP_REQUESTED)
         idle = (i for i in stopping if i.stop_cause in (None, StopCause.IDLE))
         return [*ours, *idle, *self.restartable(), *self.in_state(InstanceState.REQUESTED)]
+
+    def expect_late(self, instance: Instance) -> None:
+        """Notes that the machine of a request that is over may exist, and be listed later."""
+        within_s, attempt = self.snapshot.traits.listed_within_s, len(instance.history)
+        if within_s and instance.launch_request_id:
+            self.decided.unclear_launches[f"{instance.instance_id}/{attempt}"] = UnclearLaunch(
+                request_id=instance.launch_request_id,
+                node_type=instance.node_type,
+                until=self.now + within_s,
+            )
+
+    def unclear_by_type(self) -> Counter[str]:
+        """Counts the machines that may exist although their requests are over: they take room."""
+        found = Counter(launch.node_type for launch in self.decided.unclear_launches.values())
+        if self.snapshot.traits.listed_within_s:  # nor can one be terminated that lost its node meanwhile
+            lost = (i for i in self.in_state(InstanceState.RAY_STOPPED) if i.provisional)
+            found.update(i.node_type for i in lost if i.launch_request_id)
+        return found
 
     @property
     def risks(self) -> Mapping[str, float]:
@@ -319,6 +353,7 @@ class Draft:
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.decided.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 ended_machines=self.decided.ended_machines,
+                unclear_launches=self.decided.unclear_launches,
                 listed_at=self.decided.listed_at,
                 ungrowing=self.decided.ungrowing,
                 without_drivers=self.decided.without_drivers,

@@ -30,7 +30,8 @@ def launch(draft: Draft) -> None:
     for instance in queued:
         by_type[instance.node_type].append(instance)
     running = Counter(instance.node_type for instance in draft.in_state(_S.RAY_RUNNING))
-    requested, taken = draft.count(_S.REQUESTED), Counter(i.node_type for i in draft.holding())
+    taken = Counter(i.node_type for i in draft.holding()) + draft.unclear_by_type()
+    requested = draft.count(_S.REQUESTED)
     chosen: list[Purchase] = []
     for name, waiting in by_type.items():
         room = min(draft.spec.limits.max_concurrent - requested, _room(draft, taken, name))

@@ -153,7 +153,9 @@ def _match(
     for machine in machines.values():
         if machine.cloud_id not in unowned:
             continue
-        if not machine.request_id or base_id(machine.request_id) not in open_requests:
+        # Where launches may be listed late, one that was given up does not stand for another under way.
+        is_late = machine.request_id and draft.snapshot.traits.listed_within_s > 0
+        if not is_late and (not machine.request_id or base_id(machine.request_id) not in open_requests):
             by_type.setdefault(machine.node_type, deque()).append(machine)
     for instance in left:
         queue = by_type.get(instance.node_type)
@@ -229,6 +231,8 @@ def _fail_refused(draft: Draft) -> None:
         queue = refused.get((instance.launch_request_id or RequestId(""), asked, instance.node_type))
         if queue:
             failure = queue.popleft()
+            if failure.may_exist:
+                draft.expect_late(instance)
             draft.move(instance, _S.ALLOCATION_FAILED, f"{failure.kind.value}: {failure.message}")
 
 
@@ -275,6 +279,8 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
             draft.move(instance, _S.RAY_STOPPED, "the cloud no longer lists its machine")
         else:
             draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
+            if instance.provisional:
+                draft.expect_late(instance)  # a list has never shown it, and may still do so
             if instance.cloud_id and instance.state in _GIVEN_BACK:
                 draft.decided.ended_machines[instance.cloud_id] = draft.now
 
@@ -316,6 +322,8 @@ def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     asked = (i for i in draft.in_state(_S.REQUESTED, _S.QUEUED) if i.launch_request_id == tag)
     waiting = next((i for i in asked if i.node_type == machine.node_type), None)
     if waiting is None:
+        if not instance.launch_request_id:
+            _note_late(draft, machine)
         return
     if instance.launch_request_id:
         _swap_requests(draft, waiting, instance)
@@ -368,7 +376,8 @@ def _patience_s(draft: Draft, instance: Instance, lives: bool) -> float:
     """Returns for how long lists may lack a machine."""
     limits = draft.spec.timeouts
     if instance.provisional and instance.launch_request_id is not None and lives:
-        return max(limits.request_s, limits.allocate_s)  # it serves meanwhile: there is no hurry
+        late_s = draft.snapshot.traits.listed_within_s
+        return max(limits.request_s, limits.allocate_s, late_s)  # it serves meanwhile: there is no hurry
     return limits.listing_grace_s
 
 
@@ -401,6 +410,7 @@ def _adopt(draft: Draft, machines: Collection[CloudInstance]) -> None:
         if not is_back and _pass_on(draft, claims, machine):
             continue
         claimed = None if is_back else _claim(draft, claims, machine)
+        _note_late(draft, machine)
         terms = {} if claimed is None else fields_of_request(claimed)
         terms |= _reported_terms(draft, machine, claimed.offer if claimed is not None else None)
         draft.create(
@@ -418,6 +428,13 @@ def _adopt(draft: Draft, machines: Collection[CloudInstance]) -> None:
             **terms,
             **({"launch_hash": machine.launch_hash} if machine.launch_hash else {}),
         )
+
+
+def _note_late(draft: Draft, machine: CloudInstance) -> None:
+    """A machine that is listed counts by its record from now on."""
+    unclear, tag = draft.decided.unclear_launches, base_id(machine.request_id or RequestId(""))
+    same = (k for k, one in unclear.items() if (one.request_id, one.node_type) == (tag, machine.node_type))
+    unclear.pop(next(same, ""), None)
 
 
 _REMEMBERED_S = 300.0  # no list lacks a machine for longer; ids may be used again

@@ -100,8 +100,19 @@ def _overdue(draft: Draft, state: InstanceState, limit_s: float) -> list[Instanc
 
 
 def _expire_request(draft: Draft, instance: Instance) -> None:
+    """Asks again or gives up, unless the machine may exist and be listed later.
+
+    A launch that is still in the outbox may happen until it is withdrawn, so its machine may come even later.
+    """
+    limit_s, within_s = draft.spec.timeouts.request_s, draft.snapshot.traits.listed_within_s
+    may_happen = within_s > 0 and instance.instance_id in draft.snapshot.open_launches
+    limit_s = max(limit_s, within_s) + (within_s if may_happen else 0.0)
+    if draft.now - instance.since <= limit_s:
+        return
+    if may_happen:
+        draft.expect_late(instance)
     attempts = len(instance.entered(_S.REQUESTED))
-    waited = f"no machine within {draft.spec.timeouts.request_s:g} s"
+    waited = f"no machine within {limit_s:g} s"
     if attempts > draft.spec.limits.max_request_retries or instance.cancelled:
         draft.move(instance, _S.ALLOCATION_FAILED, f"{waited}, attempt {attempts}")
         _blame(draft, instance, waited)

@@ -62,7 +62,8 @@ class ReadOnlyRefusal(ProviderMisconfigured, NotImplementedError):
 class V1Adapter(V1Machines, CloudProvider):
     """A V1Adapter is the port around one v1 provider object.
 
-    Idempotent by request id: within this process by memory, across restarts by the machines' tags.
+    Idempotent by request id within this process. Across restarts its traits ask for a wait: a launch that
+    may have happened is not repeated before its machines must be listed, with their tags.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class V1Adapter(V1Machines, CloudProvider):
         self._calls = calls = V1Calls(node_provider, cluster_name)
         self._pools = pools or thread_pools(limits.launch_threads, clock)
         self._launches = V1LaunchQueue(
-            calls, launches, self._pools.launch, limits.max_launch_batch, self._pools.pause
+            calls, launches, self._pools.launch, limits.max_launch_batch, self._pools.pause, clock
         )
         self._terminations = TerminationQueue(
             calls.terminate, calls.living, self._pools.terminate, clock, given_up_s=limits.given_up_s
@@ -106,12 +107,13 @@ class V1Adapter(V1Machines, CloudProvider):
                 lists_nodes=read_only,
                 installs_runtime=self._calls.installs_runtime() if known is None else known,
                 buys_offers=self._calls.buys_offers(),
+                listed_within_s=self._calls.listed_within_s,
             )
         return self._traits
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         machines = self._listing.read()
-        self._launches.note_listed(machines.values())
+        self._launches.note_listed(tuple(machines.values()))
         return machines
 
     def _list(self) -> Mapping[CloudId, CloudInstance]:
@@ -124,6 +126,9 @@ class V1Adapter(V1Machines, CloudProvider):
         self._refuse_if_read_only("launch")
         offer = offers[0] if offers and self.traits().buys_offers else None
         self._launches.take(request_id, shape, offer)
+
+    def withdraw(self, request_id: RequestId) -> None:
+        self._launches.withdraw(request_id)
 
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         self._refuse_if_read_only("terminate")

@@ -7,9 +7,10 @@ also one that lacks the newer methods. Calls may block; the adapter's threads ma
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from msgspec import to_builtins
@@ -21,14 +22,15 @@ from muster.config.schema import ClusterConfig
 from muster.config.to_spec import NodeLaunch
 from muster.errors import RemoteError
 from muster.providers.machines import ClusterMachines, Machine, SshAccess
-from muster.providers.v1 import tags as t
 from muster.providers.node_provider import create_nodes
+from muster.providers.v1 import tags as t
 from muster.providers.v1.failures import ShieldedProvider, provider_call
 from muster.remote.own_runner import OwnRunner
 from muster.remote.runner import CommandRunner
 
 _KINDS = {t.NODE_KIND_HEAD: NodeKind.HEAD, t.NODE_KIND_WORKER: NodeKind.WORKER}
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
+LISTED_WITHIN_S = 600.0
 _NOT_OURS = frozenset({None, "", t.NODE_KIND_UNMANAGED})
 
 
@@ -111,6 +113,12 @@ class V1Calls:
         config = getattr(self._v1, "provider_config", None)
         disabled = isinstance(config, Mapping) and bool(config.get("disable_node_updaters"))
         return disabled or bool(getattr(self._v1, "installs_runtime", False))
+
+    @cached_property
+    def listed_within_s(self) -> float:
+        """Returns how long after its create call a machine may be listed first; the class may know better."""
+        known = getattr(self._v1, "listed_within_s", None)
+        return float(known) if isinstance(known, int | float) and 0 <= known < math.inf else LISTED_WITHIN_S
 
     def buys_offers(self) -> bool:
         """Returns whether the class says that it buys in the zone and the market that it is given."""
@@ -222,6 +230,12 @@ class V1Machines(ClusterMachines):
             return self.internal_ip(node_id)
         return str(self._shielded.external_ip(node_id) or "") or self.internal_ip(node_id)
 
+    def _is_private(self, node_id: str) -> bool:
+        """Returns whether only the internal address is used, also from outside the cluster's network."""
+        if not (self._use_internal_ips and self._use_external_head_ip):
+            return self._use_internal_ips
+        return self.tags(node_id).get(t.TAG_RAY_NODE_KIND) != t.NODE_KIND_HEAD
+
     def tags(self, node_id: str) -> Mapping[str, str]:
         return dict(self._shielded.node_tags(node_id))
 
@@ -229,12 +243,6 @@ class V1Machines(ClusterMachines):
         return bool(self._shielded.is_terminated(node_id))
 
     def answers(self, node_id: str) -> bool:
-    def _is_private(self, node_id: str) -> bool:
-        """Returns whether only the internal address is used, also from outside the cluster's network."""
-        if not (self._use_internal_ips and self._use_external_head_ip):
-            return self._use_internal_ips
-        return self.tags(node_id).get(t.TAG_RAY_NODE_KIND) != t.NODE_KIND_HEAD
-
         return bool(self._shielded.is_running(node_id))
 
     def clean_up(self) -> None:

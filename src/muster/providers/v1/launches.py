@@ -1,17 +1,20 @@
 """V1LaunchQueue turns launch requests of the port into create calls of a v1 provider; used by V1Adapter only.
 
-An order is one node type of one request. It is filled in batches on a pool and closed once, when its last
-batch is done: only then do the tags show which machines came and which units failed. A provider that reports
-neither ids nor an error is believed by its list: what two looks at the tags do not show has failed.
+An order is one node type of one request. It is filled in batches on a pool, and its failures are reported
+once, when its last batch is done: only then do the tags show which machines came and which units failed. A
+provider that reports neither ids nor an error is believed by its list: what two looks at the tags do not show
+has failed. The order stays open until its machines are listed, as long as a listing may take: a process that
+starts meanwhile finds the launch in the outbox, and does not repeat it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from muster.base.clock import Clock
 from muster.base.ids import RequestId
 from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, Offer
 from muster.config.to_spec import NodeLaunch
@@ -45,7 +48,14 @@ class _Order:
     made: set[str] = field(default_factory=set)  # ids known to exist
     unfilled: list[BaseException] = field(default_factory=list)  # one entry per unit that may be missing
     open_batches: int = 0
+    expected: int = 0  # machines to be listed, once all batches are done
+    listed_by: float = 0.0  # when they must be
+    listed: set[str] = field(default_factory=set)
+    unclear: list[BaseException] = field(default_factory=list)  # errors after which machines may exist
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def is_unclear(self, error: BaseException) -> bool:
+        return any(error is one for one in self.unclear)  # a foreign error may not even be comparable
 
     def batch_done(self, made: set[str], unfilled: list[BaseException]) -> bool:
         """Returns whether this was the last batch."""
@@ -66,10 +76,13 @@ class V1LaunchQueue:
         pool: Pool,
         max_batch: int,
         pause: Callable[[float], object],
+        clock: Clock,
     ) -> None:
         self.requests: Requests[LaunchFailure] = Requests()
         self._calls, self._launches, self._pool, self._max_batch = calls, launches, pool, max_batch
-        self._pause = pause
+        self._pause, self._clock = pause, clock
+        self._unlisted: list[_Order] = []  # filled, but not all of their machines have been listed
+        self._withdrawn: set[RequestId] = set()  # open requests that nobody waits for
         # Request and type of an order counted as short -> the machines that were listed for it.
         self._short: dict[tuple[RequestId | None, str], set[str]] = {}
         self._lists_late = False
@@ -79,6 +92,11 @@ class V1LaunchQueue:
         wanted = ((node_type, count) for node_type, count in shape.items() if count > 0)
         orders = [_Order(request_id, node_type, count, offer) for node_type, count in wanted]
         self.requests.start(request_id, [partial(self._open, order) for order in orders], self._pool)
+
+    def withdraw(self, request_id: RequestId) -> None:
+        """Makes no more create calls for a request."""
+        if self.requests.is_open(request_id):
+            self._withdrawn.add(request_id)
 
     def _open(self, order: _Order) -> None:
         """Lists first: a request repeated after a restart may have been filled, in part or as a whole."""
@@ -113,9 +131,14 @@ class V1LaunchQueue:
             self._done(order, set(), [closed] * size)
 
     def _fill(self, order: _Order, launch: NodeLaunch, size: int) -> None:
+        if order.request_id in self._withdrawn:
+            self._done(order, set(), [])  # the units that are not made are not missed
+            return
         try:
             made = self._calls.create(launch, order.request_id, size, order.offer)
         except Exception as error:  # noqa: BLE001 - comes back as failures
+            if size > 1 or kind_of(error) is FailureKind.UNKNOWN:
+                order.unclear.append(error)  # some may have been made before it was raised
             self._done(order, set(), [error] * size)
             return
         if made is None:
@@ -130,6 +153,7 @@ class V1LaunchQueue:
     def _failed_units(self, order: _Order) -> list[BaseException]:
         """Returns an error for each machine that does not exist; errors with a reason come first."""
         told = [error for error in order.unfilled if not isinstance(error, UnreportedBatch)]
+        told.sort(key=order.is_unclear)  # what surely failed is among the missing
         silent = len(order.unfilled) - len(told)
         missing, is_known = self._missing(order)
         if missing and (silent or any(kind_of(error) is FailureKind.UNKNOWN for error in told)):
@@ -139,7 +163,8 @@ class V1LaunchQueue:
         if not short or not is_known:
             return told[:missing]
         self._short[order.request_id, order.node_type] = set(order.made)
-        return [*told, *([ShortBatch(_text(order, order.count - missing, order.count))] * short)]
+        order.unclear.append(ShortBatch(_text(order, order.count - missing, order.count)))
+        return [*told, *order.unclear[-1:] * short]
 
     def _missing(self, order: _Order) -> tuple[int, bool]:
         """Returns how many machines of the order are not known to exist, and whether to believe the list.
@@ -154,8 +179,19 @@ class V1LaunchQueue:
             is_known = False
         return max(0, order.count - len(order.made)), is_known
 
-    def note_listed(self, machines: Iterable[CloudInstance]) -> None:
-        """Notes a machine that is listed although its request was counted as short: that list was late."""
+    def note_listed(self, machines: Collection[CloudInstance]) -> None:
+        """Closes orders whose machines are listed, or should be by now.
+
+        A machine that is listed although its request was counted as short shows that lists are late.
+        """
+        for order in tuple(self._unlisted):
+            of = (order.request_id, order.node_type)
+            order.listed |= {
+                m.cloud_id for m in machines if (m.request_id, m.node_type) == of or m.cloud_id in order.made
+            }
+            if len(order.listed) >= order.expected or self._clock.monotonic() >= order.listed_by:
+                self._unlisted.remove(order)
+                self._end(order)
         if self._short and not self._lists_late:
             self._lists_late = any(
                 one.cloud_id not in self._short.get((one.request_id, one.node_type), (one.cloud_id,))
@@ -169,10 +205,22 @@ class V1LaunchQueue:
                 node_type=order.node_type,
                 kind=kind_of(error),
                 message=message_of(error),
+                may_exist=order.is_unclear(error),
             )
             for error in failed_units
         ]
+        order.expected = order.count - len(failures)
+        order.listed_by = self._clock.monotonic() + self._calls.listed_within_s
+        if order.request_id in self._withdrawn or not order.expected or not self._calls.listed_within_s:
+            self._end(order, failures)
+        else:
+            self.requests.job_done(order.request_id, failures, is_over=False)
+            self._unlisted.append(order)
+
+    def _end(self, order: _Order, failures: Sequence[LaunchFailure] = ()) -> None:
         self.requests.job_done(order.request_id, failures)
+        if not self.requests.is_open(order.request_id):
+            self._withdrawn.discard(order.request_id)
 
 
 def _text(order: _Order, made: int, asked: int) -> str:
