@@ -69,8 +69,8 @@ import runpy, sys
 from muster.providers.process import launch_queue
 
 script = "touch $TMPDIR/began; sleep 300 & wait"
-head = program.NodeProgram(command=lambda record, ports: ["/bin/sh", "-c", script], ready=b"ready")
-program.ray_head = lambda: head
+head = launch_queue.NodeProgram(command=lambda record, ports: ["/bin/sh", "-c", script], ready=b"ready")
+launch_queue.ray_head = lambda: head
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
