@@ -198,3 +198,10 @@ def test_the_contents_of_a_directory_go_into_the_target(tmp_path):
     assert upload_paths(str(tmp_path), "~/x", "h") == (f"{tmp_path}/", "~/x/", "~/x")
     with pytest.raises(RemoteError):
         upload_paths(str(tmp_path / "none"), "~/x", "h")
+
+
+def test_the_shell_itself_is_started_with_what_a_command_is_found_by():
+    """What a shell exports is in the environment of its children only."""
+    line = remote_line("cat /proc/$$/environ", login_shell=True, command_id="c-1", marks={"NODE": "it's"})
+    done = subprocess.run(["sh", "-c", line], capture_output=True, check=True, stdin=subprocess.DEVNULL)
+    assert {b"MUSTER_COMMAND_ID=c-1", b"NODE=it's"} <= set(done.stdout.split(b"\0"))

@@ -18,7 +18,13 @@ from muster.tune.execution.assemble import settings_of
 from muster.tune.execution.launch import check_variables
 
 SOURCE = Path(tune.__file__).parents[1]
-INTERNAL = {"MUSTER_COMMAND_ID", "MUSTER_FORK_SERVER", "MUSTER_TEXT"}  # muster sets them for itself
+INTERNAL = {
+    "MUSTER_COMMAND_ID",
+    "MUSTER_FORK_SERVER",
+    "MUSTER_NODE",
+    "MUSTER_SERVICE",
+    "MUSTER_TEXT",
+}  # muster sets them for itself
 
 
 def literals():

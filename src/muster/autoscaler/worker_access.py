@@ -99,7 +99,7 @@ class WorkerAccess:
 
     def runner_of(self, cloud_id: CloudId) -> CommandRunner | None:
         try:
-            access = SshAccess(pins=self._pins, is_inside=True)
+            access = SshAccess(pins=self._pins, is_inside=True, is_setup=True)
             return self._machines.runner(self._config(), cloud_id, access)
         except Unreachable:
             return None

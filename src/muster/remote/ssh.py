@@ -83,13 +83,15 @@ class SshRunner(CommandRunner):
         ['10.0.0.12', 'bash --login -i -c htop']
     """
 
-    def __init__(self, host: Host, *, login_shell: bool = False, guard: str = "") -> None:
-        """Take a line that every command runs first, and that may end it."""
+    def __init__(
+        self, host: Host, *, login_shell: bool = False, guard: str = "", marks: Mapping[str, str] = {}
+    ) -> None:
+        """Take a line that every command runs first, and that may end it, and variables to find them by."""
         check_host(host)
         key = os.path.abspath(os.path.expanduser(host.private_key)) if host.private_key else ""
         pins = os.path.abspath(os.path.expanduser(host.known_hosts)) if host.known_hosts else ""
         self.host = msgspec.structs.replace(host, private_key=key, known_hosts=pins)
-        self.login_shell, self._guard = login_shell, guard
+        self.login_shell, self._guard, self._marks = login_shell, guard, marks
 
     async def run(
         self,
@@ -110,6 +112,7 @@ class SshRunner(CommandRunner):
             has_secrets=bool(secrets),
             login_shell=self.login_shell,
             command_id=name,
+            marks=self._marks,
         )
         output = CommandOutput(on_output, secrets, is_interactive=self.login_shell, command_id=name)
         with _log_file(name) as log:

@@ -100,20 +100,27 @@ def remote_line(
     has_secrets: bool = False,
     login_shell: bool = False,
     command_id: str = "",
+    marks: Mapping[str, str] = {},
 ) -> str:
     """Returns what the shell of the user over there is given: bash, the environment, the command.
 
-    An interactive login shell reads what users put into their .bashrc and .profile.
+    An interactive login shell reads what users put into their .bashrc and .profile. By its id and `marks` a
+    command is found when it must end early: bash itself has them, from before it reads a profile.
     """
     bash = "bash --login -i" if login_shell else "bash"
     lines = [_READ_SECRETS] if has_secrets else []
-    named = {**({COMMAND_ID: command_id} if command_id else {}), **environment}
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in checked_names(named).items())
+    marks = {**({COMMAND_ID: command_id} if command_id else {}), **marks}
+    prefix = f"env {_assignments(marks)} " if marks else ""
+    exports = _assignments(environment)
     parts = [END_TRAP if command_id else "", f"export {exports}" if exports else "", command]
     body = "\n".join(part for part in parts if part)
     if has_secrets and login_shell:  # a profile may read standard input before the command does
         body, bash = f"exec {bash} -c {shlex.quote(body)}", "bash"
-    return f"{bash} -c {shlex.quote(chr(10).join([*lines, body]))}"
+    return f"{prefix}{bash} -c {shlex.quote(chr(10).join([*lines, body]))}"
+
+
+def _assignments(environment: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in checked_names(environment).items())
 
 
 def secrets_input(secrets: Mapping[str, str]) -> bytes:

@@ -20,6 +20,9 @@ from muster.base.untrusted import describe
 from muster.remote.service import REMOVE_SESSION, disable_line, removal_line
 
 LOCK = "muster-host.lock/holder"
+NODE_MARK = (
+    "MUSTER_NODE"  # of commands that set a node up: a release ends them, also if nobody waits for them
+)
 STOP_S = 5  # processes have so long to end before they are killed
 LEAST_DISK_BYTES = 500_000_000
 _BOOT = "@BOOT@"
@@ -275,14 +278,8 @@ def guard_line(lock_dir: str, cloud_id: str) -> str:
     return (
         f"muster_lock=$({is_ours} && cat {folder}/{LOCK}); case $muster_lock in"
         f' *\'"cloud_id":"{cloud_id}"\'*"$(cat /proc/sys/kernel/random/boot_id)"*) ;;'
-        ' *) echo "this host is not the node\'s any more" >&2; exit 3;; esac\n'
-        f"{mark_line(cloud_id)}"
+        ' *) echo "this host is not the node\'s any more" >&2; exit 3;; esac'
     )
-
-
-def mark_line(cloud_id: str) -> str:
-    """Return the line by which a release finds what a command has started, also when nobody waits for it."""
-    return f"export MUSTER_NODE={shlex.quote(cloud_id)}"
 
 
 def release_line(

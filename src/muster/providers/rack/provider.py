@@ -24,7 +24,7 @@ from muster.providers.kind import Launches
 from muster.providers.machines import ClusterMachines, Machine, SshAccess
 from muster.providers.rack.connections import Rack, SharedSshRunner, ssh_host
 from muster.providers.rack.host_control import HostControl, UnknownHost, together
-from muster.providers.rack.host_lock import LockHolder, guard_line, mark_line
+from muster.providers.rack.host_lock import NODE_MARK, LockHolder, guard_line
 from muster.providers.rack.hosts import HostState, Wanted
 from muster.providers.v1.failures import kind_of, message_of
 from muster.remote.connect import runner_for
@@ -180,9 +180,9 @@ class RackProvider(ClusterMachines, CloudProvider):
         self.control.refuse_if_followed()
         state, holder = self._known(node_id)
         host = ssh_host(state.host, access.pins, is_strict=config.auth.strict_host_keys)
-        mark = mark_line(node_id) if access.is_setup else ""
-        guard = mark if is_head else guard_line(self._rack.lock_dir, node_id)
-        ssh = SharedSshRunner(host, login_shell=access.login_shell, guard=guard)
+        guard = "" if is_head else guard_line(self._rack.lock_dir, node_id)
+        marks = {NODE_MARK: node_id} if access.is_setup else {}
+        ssh = SharedSshRunner(host, login_shell=access.login_shell, guard=guard, marks=marks)
         is_known = holder.node_type in config.available_node_types and not is_head
         node_type = holder.node_type if is_known else config.head_type
         return runner_for(config, ssh, node_type=node_type, is_head=is_head)
