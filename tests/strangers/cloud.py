@@ -79,6 +79,8 @@ class Cloud:
                     refused.append(_sold_out(request_id, node_type, offers[0] if offers else None))
                 else:
                     made.append(self._made(node_type, request_id, offer))
+                    if len(shape) > 1:  # the request alone does not show the type
+                        made[-1].shown_type = node_type
         self.on_made(request_id, made)
         return refused
 
@@ -125,6 +127,8 @@ class Cloud:
         world = self.world
         if "node-stays-unknown" in machine.quirks or machine.quirks >= WITHOUT_EACH:
             machine.quirks = machine.quirks - WITHOUT_EACH | {"node-without-both"}
+        if any(quirk.startswith("tag-type") for quirk in machine.quirks):
+            machine.quirks -= {"tag-request-lost", "tag-request-case"}  # one of the tags is right
         limits = world.spec.timeouts
         self._mark_tags(machine)
         if "node-cloned-id" in machine.quirks and world.machines:

@@ -50,8 +50,7 @@ from muster.cluster.snapshot import (
 )
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
-_BOOTING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
-_STAYING = (*_BOOTING, InstanceState.RAY_RUNNING)
+_STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
     "remove `offers` and `muster.prices`, or use a provider that supports offers"
@@ -348,9 +347,7 @@ class Draft:
         So may one that was cancelled, if a node that cannot be matched yet may be on it.
         """
         stopped = (i for i in self.in_state(InstanceState.RAY_STOPPED) if not is_head(i))
-        kept = [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
-        cancelled = (i for i in self.in_state(*_BOOTING) if i.cancelled and not i.provisional)
-        return [*kept, *(i for i in cancelled if self.snapshot.runtime is None or self.may_work_unseen(i))]
+        return [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
 
     def fresh(self, prefix: str) -> str:
         """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
