@@ -61,8 +61,8 @@ class MemoryFile:
 class SimMemory(HostMemory):
     """One process's access to the file.
 
-    Python runs the `finally` blocks of a killed process's coroutines when it collects them, any time later.
-    A closed loop marks that process as killed, so those blocks write nothing.
+    When Python collects the coroutines of a killed process, it runs their `finally` blocks, at any later
+    time. A closed loop marks that process as killed, so those blocks write nothing.
     """
 
     file: MemoryFile
