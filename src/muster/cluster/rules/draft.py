@@ -213,7 +213,7 @@ class Draft:
         """
         running = InstanceState.RAY_RUNNING
         staying = self.in_state(*_STAYING)
-        kept = (i for i in staying if not i.cancelled or i.state is running or self.may_work_unseen(i))
+        kept = (i for i in staying if not i.cancelled or i.state is running)
         ours = (i for i in kept if i.launch_request_id or not i.provisional)
         stopping = self.in_state(InstanceState.RAY_STOP_REQUESTED)
         idle = (i for i in stopping if i.stop_cause in (None, StopCause.IDLE))
@@ -347,7 +347,10 @@ class Draft:
         So may one that was cancelled, if a node that cannot be matched yet may be on it.
         """
         stopped = (i for i in self.in_state(InstanceState.RAY_STOPPED) if not is_head(i))
-        return [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
+        kept = [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
+        arrived = self.in_state(InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
+        cancelled = (i for i in arrived if i.cancelled and (i.launch_request_id or not i.provisional))
+        return [*kept, *(i for i in cancelled if self.may_work_unseen(i))]
 
     def fresh(self, prefix: str) -> str:
         """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
