@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -56,8 +55,7 @@ class ManualClock:
         self._wall += seconds
 
 
-@dataclass(frozen=True)
-class Boot:
+class Boot(NamedTuple):
     """One start of the computer: its id, and the seconds since then, the same for all its processes."""
 
     boot_id: str
