@@ -338,8 +338,8 @@ class ClusterController:
     def _carry_out(self, ledger: Ledger, plan: Plan, snapshot: Snapshot) -> Ledger:
         """The effects that an earlier tick or process left in the outbox are handed over first.
 
-        An install of an earlier process waits for a report: its node may be running, with work on it. A
-        launch that may have happened is not repeated where that would launch again: it waits in the outbox
+        An install waits while a node may run on the machine unseen: repeated, it would end that node's work.
+        A launch that may have happened is not repeated where that would launch again: it waits in the outbox
         until its machines must be listed, and then its request expires.
         """
         if not ledger.outbox:
@@ -355,7 +355,8 @@ class ClusterController:
         may_run = frozenset(
             action.request_id
             for action in ledger.outbox
-            if isinstance(action, Install) and action.request_id not in decided and snapshot.runtime is None
+            if isinstance(action, Install) and action.request_id not in decided
+            if action.instance_id in plan.occupied
         )
         actions = [action for action in ledger.outbox if action.request_id not in may_run | launched]
         done = self._executor.execute(actions, ledger.instances, decided)

@@ -224,6 +224,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     memory: Memory = Memory()
     report: ScalingReport = ScalingReport()
     undecided: tuple[InstallFailure, ...] = ()  # kept in the inbox for a later tick
+    occupied: frozenset[InstanceId] = (
+        frozenset()
+    )  # machines on which a node may run unseen: no second install
 
     def fields(self) -> dict[str, object]:
         """Returns the fields of the one log line of a tick; empty when nothing changed."""

@@ -266,3 +266,21 @@ def test_a_notice_that_was_read_before_a_record_began_is_of_an_earlier_life_of_i
     assert tick(seen)[0] == {"a": "RAY_RUNNING"}
     newer = replace(seen, notices=(replace(known, written_at=78.0),))
     assert tick(newer)[0]["a"] == "RAY_STOP_REQUESTED"
+
+
+# An install that an earlier process left in the outbox.
+
+
+@pytest.mark.parametrize(
+    ("nodes", "occupied"),
+    [([], set()), ([node("x", cloud_id=None)], {"a"}), ([node("a", NodeStatus.UNSPECIFIED)], {"a"})],
+)
+def test_a_machine_on_which_a_node_may_run_unseen_is_occupied(nodes, occupied):
+    """Seed 801188 of a rack: the install was repeated under two running tasks."""
+    seen = world([record("a", S.RAY_INSTALLING)], machines=[machine("a")], nodes=nodes)
+    assert reconcile(seen).occupied == occupied
+
+
+def test_without_a_report_every_install_may_have_ended():
+    seen = replace(world([record("a", S.RAY_INSTALLING)], machines=[machine("a")]), runtime=None)
+    assert reconcile(seen).occupied == {"a"}

@@ -431,6 +431,11 @@ class Draft:
             quarantined=tuple(self.decided.quarantined),
             report=self.decided.report,
             undecided=tuple(self.decided.undecided),
+            occupied=frozenset(
+                i.instance_id
+                for i in self.in_state(InstanceState.RAY_INSTALLING)
+                if self.snapshot.runtime is None or self.may_work_unseen(i)
+            ),
             memory=Memory(
                 health=self.decided.health,
                 pending_idle=packing.pending_idle if packing else self.snapshot.memory.pending_idle,
