@@ -19,7 +19,7 @@ from muster.providers.rack.host_lock import LOCK
 
 BIN = Path(sys.executable).parent
 PLACES = ("/tmp", USER_HOME)
-NOT_OURS = re.compile(r"/\.bash_history$|/tmp/tmux-\d+/|/\.cache/|/__pycache__/")
+NOT_OURS = re.compile(r"/\.bash_history$|/tmp/tmux-\d+/|/\.cache/|/__pycache__/|/tmp/image\.tar$")
 KEPT = ("known_hosts", "ledger.db", "ledger.db.lock")
 PATIENCE_S = 240.0
 

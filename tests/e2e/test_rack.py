@@ -148,4 +148,5 @@ def test_a_rack_comes_up_outlives_the_loss_of_a_host_and_goes_away_without_a_tra
     down = rack.run("down", "FILE", "-y")
     assert down.returncode == 0, down.stderr
     assert down.stdout.startswith(f"rack is down: stopped 1 worker and the head at {hosts[0].ip}\n")
+    (hosts[0].home / script.name).unlink()  # the user's
     assert rack.left() == {}

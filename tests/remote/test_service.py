@@ -201,6 +201,8 @@ def test_a_killed_monitor_is_back_a_reboot_brings_ray_and_it_back_and_removing_l
     assert hosts.run_on(host, ["crontab", "-l"]).stdout == other
     asyncio.run(runner.run(removal_line("c1")))
     assert directory.exists()  # it may be the launcher's
-    (directory / OWN_HOME).touch()
-    asyncio.run(runner.run(removal_line("c1")))
+    (directory / OWN_HOME).write_text("the-next-head\n")
+    asyncio.run(runner.run(removal_line("c1", "this-head")))
+    assert directory.exists()  # hosts may share it
+    asyncio.run(runner.run(removal_line("c1", "the-next-head")))
     assert not host.path(f"{USER_HOME}/.muster").exists()

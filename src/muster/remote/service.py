@@ -28,7 +28,7 @@ HEAD_FILE = "~/ray_bootstrap_config.yaml"  # Ray's names: tools of users look fo
 HEAD_KEY = "~/ray_bootstrap_key.pem"
 HEAD_PRICES = "~/muster_prices.csv"
 SESSIONS = "ray_sessions"  # a file there: the sessions of Ray that are older than a start under way
-OWN_HOME = "on_head"  # a file in the cluster's home on a head: that directory is not the launcher's as well
+OWN_HOME = "on_head"  # a file in the cluster's home on a head, with its node: the directory is no launcher's
 
 
 class StartedBy(Enum):
@@ -266,16 +266,18 @@ def disable_line(cluster: str) -> str:
     return "\n".join([*lines, f"( {_crontab(cluster)} )", f'rm -f "$HOME"/.muster/boot-{cluster}.sh*'])
 
 
-def removal_line(cluster: str) -> str:
+def removal_line(cluster: str, node_id: str = "") -> str:
     """Returns the line that removes everything a head leaves on its machine, except for processes.
 
-    The cluster file and its keys may be those of another cluster, and the directory may be the launcher's.
+    The cluster file and its keys may be those of another cluster, and the directory may be the launcher's, or
+    that of the head which has followed the node, where hosts share a HOME directory.
     """
     file, key, prices = (f'"$HOME"/{path[2:]}' for path in (HEAD_FILE, HEAD_KEY, HEAD_PRICES))
     home = f'"$HOME"/.muster/clusters/{cluster}'
     name = shlex.quote(yaml.safe_dump({"cluster_name": cluster}).strip())
     return (
         f"{disable_line(cluster)}\n{REMOVE_SESSION}"
+        f"[ ! -s {home}/{OWN_HOME} ] || grep -qF -e {shlex.quote(node_id)} {home}/{OWN_HOME} || exit 0\n"
         f"for d in /tmp/ray/session_[0-9]*; do [ -e {home}/{SESSIONS} ] && [ -O $d ] && [ ! -L $d ] &&\n"
         f"  ! grep -qxF -e $d {home}/{SESSIONS} && ! grep -qsF -e $d /proc/[0-9]*/cmdline &&\n"
         "  remove_session $d; done\n"

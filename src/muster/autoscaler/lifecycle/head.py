@@ -108,8 +108,8 @@ class HeadSetup:
         """Mark the cluster's directory on the head as one that is removed as a whole."""
         if self._setup.has_container:
             return  # with which the directory goes
-        mark = shlex.quote(f"{self.home}/{OWN_HOME}")
-        await self.runner.run(f'umask 077; mkdir -p "$(dirname {mark})" && : > {mark}')
+        mark, node = shlex.quote(f"{self.home}/{OWN_HOME}"), shlex.quote(self.target.machine.node_id)
+        await self.runner.run(f'umask 077; mkdir -p "$(dirname {mark})" && echo {node} > {mark}')
 
     async def prepare(self, *, is_restart_only: bool) -> None:
         """Copy files and run the commands that are needed once; a restart only looks for the container."""

@@ -292,7 +292,7 @@ def release_line(
         ID=holder.cloud_id,
         S=str(STOP_S),
         DISABLE=disable_line(holder.cluster) if holder.is_head else "",
-        CLEAN=removal_line(holder.cluster) if holder.is_head else "",
+        CLEAN=removal_line(holder.cluster, holder.cloud_id) if holder.is_head else "",
         CONTAINER=container,
         PROGRAM=container_program or "docker",
     )
