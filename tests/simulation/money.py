@@ -23,6 +23,7 @@ from muster.sim.cluster.build import CommittedPlan
 from muster.sim.cluster.machines import CloudMachine
 
 _S = InstanceState
+CLEARLY = 1.01
 SPREAD = 1.3  # how much dearer another pool may be
 _STAYING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
 
@@ -77,10 +78,9 @@ def _wrong_offer(
             # The leaders of a tuner are spread over pools that cost about the same; late for its deadline,
             # machines are bought on demand.
             price *= SPREAD if bought.market == "spot" else math.inf
-        if (
-            price * _hours(offer) < (bought.price_per_hour or 0.0) * _hours(bought)
-            and offer.name not in full | blocked
-        ):
+        # What is expected to be lost is known here as it is after the decision: a little less, or more.
+        paid = (bought.price_per_hour or 0.0) * _hours(bought)
+        if price * _hours(offer) * CLEARLY < paid and offer.name not in full | blocked:
             yield f"{name} was bought from {bought.name}, although {offer.name} was cheaper and could be had"
 
 

@@ -26,12 +26,22 @@ def known_ips(instance: Instance, cloud: Machines) -> set[str]:
     return {instance.internal_ip, instance.external_ip, *listed} - {""}
 
 
+def is_of_type(node_type: str, instance: Instance) -> bool:
+    """Returns whether a node of this type, with the ip of the record's machine, may be on it.
+
+    The type of a machine that answers no request of ours is what its tag says, which may be wrong.
+    """
+    return node_type in ("", instance.node_type) or instance.launch_request_id is None
+
+
 def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
     """Two of three things speak for another machine: the node's id, its ip, and that it has no type."""
     if node.cloud_id and (node.cloud_id == instance.cloud_id or node.cloud_id in cloud):
         return node.cloud_id == instance.cloud_id
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
     ip = (machine.internal_ip if machine else "") or instance.internal_ip
+    if ip and ip == node.ip and not node.cloud_id:
+        return is_of_type(node.node_type, instance)
     doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
     return node.node_type in ("", instance.node_type) and doubts < 2
 

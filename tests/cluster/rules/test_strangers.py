@@ -188,6 +188,14 @@ def test_a_node_moves_to_its_own_machine_once_that_one_is_listed():
     assert after(seen, plan)["b"].node_id == "n-b"
 
 
+def test_a_machine_whose_wrong_node_was_moved_away_gets_its_own():
+    emptied = record("a", S.RAY_STOPPED, node_id=None, since=NOW)
+    own = at("a", cloud_id=None)
+    seen = world([emptied], machines=[own[0]], nodes=[own[1]])
+    (new,) = created(seen, reconcile(seen))
+    assert (new.cloud_id, new.node_id, new.state) == ("c-a", "n-a", S.RAY_RUNNING)
+
+
 # Two records with one address.
 
 
@@ -238,6 +246,24 @@ def test_a_machine_that_cannot_be_used_counts_against_the_maximum_of_the_cluster
     plan = reconcile(seen)
     assert [sum(a.shape.values()) for a in plan.actions if isinstance(a, Launch)] == [1]
     assert "machine c-x" in sources(plan)
+
+
+def test_a_machine_that_was_adopted_with_a_wrong_tag_gets_the_node_with_its_ip():
+    nameless = node("x", cloud_id=None, ip="10.0.0.7", node_type="gpu")
+    seen = world(
+        [record("a", S.ALLOCATED)],
+        machines=[machine("a", internal_ip="10.0.0.7")],
+        nodes=[nameless],
+        spec=spec(*TYPES),
+    )
+    assert tick(seen)[0] == {"a": "RAY_RUNNING"}
+
+
+@pytest.mark.parametrize(("request_id", "kind"), [(None, "gpu"), ("r-1", "cpu")])
+def test_an_adopted_machine_follows_a_type_tag_that_is_set_right(request_id, kind):
+    known = record("a", S.RAY_RUNNING, launch_request_id=request_id)
+    seen = world([known], machines=[machine("a", node_type="gpu")], spec=spec(*TYPES))
+    assert after(seen, reconcile(seen))["a"].node_type == kind
 
 
 # Machines that are adopted.

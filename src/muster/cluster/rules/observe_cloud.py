@@ -63,6 +63,12 @@ def observe_cloud(draft: Draft) -> None:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is not None:
             _confirm(draft, instance, machine)
+    for instance in [i for i in known if i.launch_request_id is None]:
+        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+        is_known = machine is not None and machine.node_type in draft.types
+        if machine is not None and is_known and machine.node_type != instance.node_type:
+            terms = draft.terms_of(machine.node_type)  # it was adopted with another type tag
+            draft.amend(instance, node_type=machine.node_type, **terms)
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
     _bind_returned(draft, unowned)
@@ -319,7 +325,8 @@ def _may_be_ended(draft: Draft, instance: Instance) -> bool:
 
 def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     """Way 2: the machine is listed. When its tag names a request that still waits, it answers that one."""
-    draft.amend(instance, missing_since=None, provisional=False)
+    ip = machine.internal_ip or instance.internal_ip  # of a provisional record, it is the node's
+    draft.amend(instance, missing_since=None, provisional=False, internal_ip=ip)
     tag = base_id(machine.request_id) if instance.provisional and machine.request_id else None
     if tag is None or tag == instance.launch_request_id:
         return

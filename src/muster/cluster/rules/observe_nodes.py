@@ -9,7 +9,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId
-from muster.cluster.identity import known_ips
+from muster.cluster.identity import is_of_type, known_ips
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus
 from muster.cluster.plan import Reason
 from muster.cluster.rules.draft import Draft, fields_of_request, is_head
@@ -174,12 +174,16 @@ def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
         heir: Instance | None = None
         if owner is None:
             heir = _meet_unowned(draft, node, cloud_id)
-        elif node.status is not NodeStatus.DEAD and draft.instances[owner.instance_id].node_id:
+        elif node.status is not NodeStatus.DEAD and _had_node(draft.instances[owner.instance_id]):
             heir = _meet_restarted(draft, draft.instances[owner.instance_id], node)
         elif node.status is not NodeStatus.DEAD or not _is_older_life(draft, owner, node):
             _follow(draft, owner, node)
         if heir is not None and heir.cloud_id:
             owners.by_cloud[heir.cloud_id] = heir  # a second new node must not get a second record
+
+
+def _had_node(instance: Instance) -> bool:
+    return bool(instance.node_id) or instance.state is _S.RAY_STOPPED
 
 
 class _Owners:
@@ -233,7 +237,7 @@ class _Owners:
         for instance in (self._draft.instances[i.instance_id] for i in self._ips.get(node.ip, ())):
             other = self._draft.nodes.get(instance.node_id or "")
             has_live_node = other is not None and other.status is not NodeStatus.DEAD
-            if node.node_type in ("", instance.node_type) and not has_live_node:
+            if is_of_type(node.node_type, instance) and not has_live_node:
                 free.append(instance)
         shown = [i for i in free if i.cloud_id in self._listed]
         found = shown or (free if node.cloud_id is None else [])
