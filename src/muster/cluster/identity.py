@@ -26,12 +26,15 @@ def known_ips(instance: Instance, cloud: Machines) -> set[str]:
     return {instance.internal_ip, instance.external_ip, *listed} - {""}
 
 
-def is_of_type(node_type: str, instance: Instance) -> bool:
+def is_of_type(node_type: str, instance: Instance, cloud: Machines) -> bool:
     """Returns whether a node of this type, with the ip of the record's machine, may be on it.
 
-    The type of a machine that answers no request of ours is what its tag says, which may be wrong.
+    The type of a machine that answers no request of ours is what its tag says, which may be wrong; that of a
+    record which a node of another machine had named may be that node's.
     """
-    return node_type in ("", instance.node_type) or instance.launch_request_id is None
+    machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+    listed_type = machine.node_type if machine is not None else ""
+    return node_type in ("", instance.node_type, listed_type) or instance.launch_request_id is None
 
 
 def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
@@ -41,7 +44,7 @@ def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
     ip = (machine.internal_ip if machine else "") or instance.internal_ip
     if ip and ip == node.ip and not node.cloud_id:
-        return is_of_type(node.node_type, instance)
+        return is_of_type(node.node_type, instance, cloud)
     doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
     return node.node_type in ("", instance.node_type) and doubts < 2
 

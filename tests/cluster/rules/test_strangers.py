@@ -65,6 +65,19 @@ def test_a_drained_node_that_two_reports_lack_is_gone():
     assert tick(following(seen, plan))[0] == {"a": "TERMINATING"}
 
 
+def test_one_report_without_the_node_of_a_machine_that_no_list_has_shown_ends_nothing():
+    early = record(
+        "a",
+        S.RAY_RUNNING,
+        provisional=True,
+        launch_request_id="r-1",
+        missing_since=NOW - 100.0,
+        since=NOW - 100.0,
+    )
+    seen = world([early], machines=[], nodes=[], memory=Memory(listed_at=NOW - 5.0))
+    assert tick(seen)[0] == {"a": "RAY_RUNNING"}
+
+
 # A head that was replaced.
 
 

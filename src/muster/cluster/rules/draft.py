@@ -47,9 +47,10 @@ from muster.cluster.snapshot import (
     UnplacedNode,
     WithoutDrivers,
 )
-from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
+from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, RUNNING, InstanceState
 
 _STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
+RUNNING_STATES = tuple(state for state in InstanceState if state in RUNNING)  # in a fixed order
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
     "remove `offers` and `muster.prices`, or use a provider that supports offers"
@@ -297,6 +298,19 @@ class Draft:
         self._unplaced = None
         if is_complete:
             self.decided.unplaced_nodes = self.unplaced
+
+    @property
+    def late_nodes(self) -> set[str]:
+        """Returns the nodes that served until now and that this report lacks, while their grace lasts."""
+        shown = {n.node_id for n in self.snapshot.runtime.nodes} if self.snapshot.runtime else set()
+        serving = self.in_state(*RUNNING_STATES)
+        late = [i for i in serving if i.node_id and i.node_id not in shown]
+        since = self.decided.unreported.get
+        return {
+            i.node_id
+            for i in late
+            if i.node_id and self.now - self.unreported_since(since(i.instance_id)) <= self._grace_s
+        }
 
     def unreported_since(self, known: tuple[float, float] | None) -> float:
         """Returns since when reports lack something; `known` are the first and the newest one that did.

@@ -356,9 +356,13 @@ def _alive(draft: Draft) -> set[str | None]:
     runtime = draft.snapshot.runtime
     if runtime is None:
         return {None}
-    live = [n for n in runtime.nodes if n.status is not NodeStatus.DEAD]
+    live = {n.node_id: n for n in runtime.nodes if n.status is not NodeStatus.DEAD}
     placed = {i.node_id: i.cloud_id for i in draft.instances.values() if i.node_id}  # whatever the node names
-    return {*(n.node_id for n in live), *(placed.get(n.node_id, n.cloud_id) or n.node_id for n in live)}
+    return {
+        *live,
+        *(placed.get(n.node_id, n.cloud_id) or n.node_id for n in live.values()),
+        *draft.late_nodes,
+    }
 
 
 def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:

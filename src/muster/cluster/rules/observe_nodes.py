@@ -237,7 +237,7 @@ class _Owners:
         for instance in (self._draft.instances[i.instance_id] for i in self._ips.get(node.ip, ())):
             other = self._draft.nodes.get(instance.node_id or "")
             has_live_node = other is not None and other.status is not NodeStatus.DEAD
-            if is_of_type(node.node_type, instance) and not has_live_node:
+            if is_of_type(node.node_type, instance, self._listed) and not has_live_node:
                 free.append(instance)
         shown = [i for i in free if i.cloud_id in self._listed]
         found = shown or (free if node.cloud_id is None else [])
