@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.model import CloudInstance, Instance, NodeKind
+from muster.cluster.model import CloudInstance, Instance, NodeKind, NodeType
 from muster.cluster.plan import base_id
 from muster.cluster.snapshot import UnplacedNode
 from muster.cluster.states import InstanceState
@@ -84,19 +84,21 @@ def requested_types(records: Iterable[Instance], machines: Iterable[CloudInstanc
     return types
 
 
-def as_requested(machine: CloudInstance, types: RequestedTypes, hashes: Mapping[str, str]) -> CloudInstance:
+def as_requested(
+    machine: CloudInstance, types: RequestedTypes, config: Mapping[str, NodeType]
+) -> CloudInstance:
     """Returns the machine with the type that was requested, where its type tag was lost or changed.
 
-    `hashes` are the launch hashes of the node types. A type of the config that fits the machine's hash is
-    right, also where the record that asked for it has ended.
+    A type of the config whose launch hash is the machine's is right, also where the record that asked for it
+    has ended.
     """
     asked = types.get(base_id(machine.request_id)) if machine.request_id else None
     is_unmanaged = machine.kind is NodeKind.UNMANAGED
     if not asked or is_unmanaged or any(machine.node_type == name for name, _ in asked):
         return machine
     kind = max(asked, key=lambda kind: (kind[1] == machine.launch_hash, asked[kind]))
-    own, is_sure = hashes.get(machine.node_type), kind[1] == machine.launch_hash
-    if own is not None and not is_sure and (own in ("", machine.launch_hash) or asked[kind] <= 0):
+    own, is_sure = config.get(machine.node_type), kind[1] == machine.launch_hash
+    if own is not None and not is_sure and (own.launch_hash in ("", machine.launch_hash) or asked[kind] <= 0):
         return machine
     asked[kind] -= 1
     return replace(machine, node_type=kind[0])

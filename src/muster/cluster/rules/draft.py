@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from muster.base.clock import BootMark
+from muster.base.clock import newer_mark
 from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far, uncharged
@@ -47,10 +47,10 @@ from muster.cluster.snapshot import (
     UnplacedNode,
     WithoutDrivers,
 )
-from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, RUNNING, InstanceState
+from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
 _STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
-RUNNING_STATES = tuple(state for state in InstanceState if state in RUNNING)  # in a fixed order
+_SERVING = (InstanceState.RAY_RUNNING, InstanceState.RAY_STOP_REQUESTED, InstanceState.RAY_STOPPING)
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
     "remove `offers` and `muster.prices`, or use a provider that supports offers"
@@ -303,13 +303,10 @@ class Draft:
     def late_nodes(self) -> set[str]:
         """Returns the nodes that served until now and that this report lacks, while their grace lasts."""
         shown = {n.node_id for n in self.snapshot.runtime.nodes} if self.snapshot.runtime else set()
-        serving = self.in_state(*RUNNING_STATES)
-        late = [i for i in serving if i.node_id and i.node_id not in shown]
-        since = self.decided.unreported.get
+        late = {i.node_id: i for i in self.in_state(*_SERVING) if i.node_id and i.node_id not in shown}
+        known, now, grace_s = self.decided.unreported, self.now, self._grace_s
         return {
-            i.node_id
-            for i in late
-            if i.node_id and self.now - self.unreported_since(since(i.instance_id)) <= self._grace_s
+            n for n, i in late.items() if now - self.unreported_since(known.get(i.instance_id)) <= grace_s
         }
 
     def unreported_since(self, known: tuple[float, float] | None) -> float:
@@ -435,7 +432,7 @@ class Draft:
                 boot_s=learned_boots(self.snapshot.memory.boot_s, self.decided.changed.values()),
                 pools=after_ends(self.snapshot.memory.pools, ended, self.now),
                 budget_period=self._budget_period(),
-                clock=_newer_mark(self.snapshot.memory.clock, self.snapshot.clock),
+                clock=newer_mark(self.snapshot.memory.clock, self.snapshot.clock),
                 uncharged=self.uncharged,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
@@ -466,16 +463,6 @@ class Draft:
             return {}
         price = known.price_per_hour if offer is None else offer.price_per_hour
         return {"price_per_hour": price, "launch_hash": known.launch_hash, "offer": offer}
-
-
-MARKED_EVERY_S = 3600.0
-
-
-def _newer_mark(known: BootMark | None, now: BootMark | None) -> BootMark | None:
-    """Returns the mark to remember: another boot's at once, one of the same boot rarely."""
-    if known is None or now is None or known.boot_id != now.boot_id:
-        return now or known
-    return now if now.at - known.at >= MARKED_EVERY_S else known
 
 
 def _without_offers(spec: ClusterSpec) -> ClusterSpec:

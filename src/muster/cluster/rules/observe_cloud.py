@@ -65,10 +65,9 @@ def observe_cloud(draft: Draft) -> None:
             _confirm(draft, instance, machine)
     for instance in [i for i in known if i.launch_request_id is None]:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        is_known = machine is not None and machine.node_type in draft.types
-        if machine is not None and is_known and machine.node_type != instance.node_type:
-            terms = draft.terms_of(machine.node_type)  # it was adopted with another type tag
-            draft.amend(instance, node_type=machine.node_type, **terms)
+        tag = machine.node_type if machine is not None else ""
+        if tag in draft.types and tag != instance.node_type:  # it was adopted with another type tag
+            draft.amend(instance, node_type=tag, **draft.terms_of(tag))
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
     _bind_returned(draft, unowned)
@@ -93,13 +92,12 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
     """Machines that no live record holds, without unusable and unmanaged ones."""
     owned = {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD}
     result: dict[CloudId, CloudInstance] = {}
-    if cloud.keys() <= owned:
+    left = [] if cloud.keys() <= owned else [m for name, m in cloud.items() if name not in owned]
+    if not left:
         return result
-    left = [machine for cloud_id, machine in cloud.items() if cloud_id not in owned]
     types = requested_types(draft.instances.values(), left)
-    hashes = {known.name: known.launch_hash for known in draft.spec.node_types}
     for machine in left:
-        usable = as_requested(machine, types, hashes)
+        usable = as_requested(machine, types, draft.types)
         if usable is not machine:
             text = f"requested as {usable.node_type!r}, listed as {machine.node_type!r}: correct its type tag"
             draft.quarantine(f"machine {machine.cloud_id}", text)
@@ -109,9 +107,7 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
         text = f"kind {machine.kind.name}, type {machine.node_type!r}: not ours"
         if machine.kind is not NodeKind.UNMANAGED:
             draft.unusable += 1
-            text = (
-                "it has no node type, and cannot be used; it counts against the limits: tag or terminate it"
-            )
+            text = "without a node type it cannot be used, and counts against limits: tag or terminate it"
         draft.quarantine(f"machine {machine.cloud_id}", text)
     return result
 
