@@ -109,6 +109,19 @@ def test_a_node_that_lived_next_to_a_machines_own_node_does_not_hold_that_machin
     assert set(tick(seen)[0].values()) == {end}
 
 
+def test_the_end_of_another_machines_node_proves_nothing_about_an_unmatched_one():
+    """Seed 350105 of EC2: an image of a running node had named the machine, and died."""
+    clone = node("a", NodeStatus.DEAD, ip="10.0.0.9")
+    memory = Memory(unplaced_nodes={"n-x": OLD_NODE})
+    seen = world(
+        [record("a", S.RAY_RUNNING)],
+        machines=[at("a")[0]],
+        nodes=[clone, node("x", cloud_id=None)],
+        memory=memory,
+    )
+    assert tick(seen)[0] == {"a": "RAY_STOPPED"}
+
+
 @pytest.mark.parametrize(("requested_at", "end"), [(NOW - 400.0, "TERMINATING"), (NOW - 600.0, "ALLOCATED")])
 def test_a_node_that_is_older_than_the_request_of_a_machine_does_not_hold_it(requested_at, end):
     booting = record(

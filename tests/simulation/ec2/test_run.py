@@ -36,6 +36,7 @@ FOUND = {
     11151: "the clock was set back: the notice of an earlier life of a machine drained it after every start",
     310147: "a cancelled machine that an unmatched node held left room for another, above the maximum",
     340302: "a machine that had lost a node of another machine was terminated under its own",
+    350105: "a node that named a machine died: the unmatched node on that machine no longer held it",
     5051: "what was leaving when the head was lost counted against the limits beside its replacement",
 }
 

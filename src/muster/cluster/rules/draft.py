@@ -19,7 +19,7 @@ from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
-from muster.cluster.identity import may_be_on, was_elsewhere
+from muster.cluster.identity import known_ips, may_be_on, was_elsewhere
 from muster.cluster.model import (
     ClusterSpec,
     InstallFailure,
@@ -252,6 +252,9 @@ class Draft:
         ended = self.decided.unreported.get(instance.instance_id)
         stopped_at = max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
         lost_at = ended[0] if ended else stopped_at
+        own = self.nodes.get(instance.node_id or "")
+        if own is not None and own.ip and own.ip not in (known_ips(instance, cloud) or {own.ip}):
+            lost_at = float("-inf")  # its node was another machine's, which proves nothing about this one
         return any(
             may_be_on(node, instance, cloud)
             and not was_elsewhere(node, instance, cloud, lost_at, self._grace_s)

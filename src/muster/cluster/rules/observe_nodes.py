@@ -172,18 +172,15 @@ def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
     for node in strangers:
         owner, cloud_id = owners.find(node)
         heir: Instance | None = None
-        if owner is None:
+        known = owner and draft.instances[owner.instance_id]
+        if owner is None or known is None:
             heir = _meet_unowned(draft, node, cloud_id)
-        elif node.status is not NodeStatus.DEAD and _had_node(draft.instances[owner.instance_id]):
-            heir = _meet_restarted(draft, draft.instances[owner.instance_id], node)
+        elif node.status is not NodeStatus.DEAD and (known.node_id or known.state is _S.RAY_STOPPED):
+            heir = _meet_restarted(draft, known, node)
         elif node.status is not NodeStatus.DEAD or not _is_older_life(draft, owner, node):
             _follow(draft, owner, node)
         if heir is not None and heir.cloud_id:
             owners.by_cloud[heir.cloud_id] = heir  # a second new node must not get a second record
-
-
-def _had_node(instance: Instance) -> bool:
-    return bool(instance.node_id) or instance.state is _S.RAY_STOPPED
 
 
 class _Owners:
