@@ -46,7 +46,8 @@ def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
     if ip and ip == node.ip and not node.cloud_id:
         return is_of_type(node.node_type, instance, cloud)
     doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
-    return node.node_type in ("", instance.node_type) and doubts < 2
+    listed_type = machine.node_type if machine else ""
+    return node.node_type in ("", instance.node_type, listed_type) and doubts < 2
 
 
 def was_elsewhere(

@@ -202,6 +202,18 @@ def test_an_id_counts_where_addresses_cannot_be_compared():
     assert tick(taken)[0] == {"a": "RAY_RUNNING", "b": "RAY_RUNNING"}
 
 
+def test_a_node_of_another_type_and_ip_is_not_on_the_machine_that_it_names():
+    """Seed 360060 of EC2: its own machine was not listed yet."""
+    clone = node("x", cloud_id="c-a", ip="10.0.0.9", node_type="gpu")
+    known = record("a", S.ALLOCATED, launch_request_id="r-1")
+    seen = world([known], machines=[at("a")[0]], nodes=[clone], spec=spec(node_type("cpu"), node_type("gpu")))
+    assert tick(seen)[0] == {"a": "ALLOCATED"}
+    ended = replace(
+        seen, runtime=replace(seen.runtime, nodes=(HEAD_NODE, replace(clone, status=NodeStatus.DEAD)))
+    )
+    assert tick(ended)[0] == {"a": "ALLOCATED"}
+
+
 def test_a_node_moves_to_its_own_machine_once_that_one_is_listed():
     wrong = record("a", S.RAY_RUNNING, node_id="n-b")
     seen = world(

@@ -296,10 +296,10 @@ class Draft:
                 found[name] = replace(node, unreported=(since, self.now))
         return found
 
-    def note_unplaced(self, is_complete: bool) -> None:
+    def note_unplaced(self, is_complete: bool, are_left: bool) -> None:
         """Works out again which nodes are left, now that records have got theirs."""
         self._unplaced = None
-        if is_complete:
+        if is_complete and (are_left or self.decided.unplaced_nodes):
             self.decided.unplaced_nodes = self.unplaced
 
     @property

@@ -50,7 +50,7 @@ def observe_nodes(draft: Draft) -> None:
     _meet_strangers(draft, strangers)
     _note_install_failures(draft)  # after the nodes: a node that runs was installed
     _note_stop_failures(draft)
-    draft.note_unplaced(_note_missing(draft, listed, unclear))
+    draft.note_unplaced(_note_missing(draft, listed, unclear), bool(strangers) or not all_readable)
 
 
 def _readable(
@@ -209,15 +209,20 @@ class _Owners:
         is_listing = self._draft.snapshot.traits.lists_nodes
         cloud_id = node.cloud_id or (CloudId(node.node_id) if is_listing else None)
         named = self.by_cloud.get(cloud_id) if cloud_id else None
-        if not node.ip or node.status is NodeStatus.DEAD:
+        is_dead = node.status is NodeStatus.DEAD
+        if not node.ip or (named is None and is_dead):
             return named, cloud_id
         if named is None:
             return self._by_ip(node), cloud_id
-        if node.ip not in self._ips or named in self._ips[node.ip] or not known_ips(named, self._listed):
+        ips, is_of_named = known_ips(named, self._listed), is_of_type(node.node_type, named, self._listed)
+        if node.ip in ips or not ips or (is_of_named and (is_dead or node.ip not in self._ips)):
             return named, cloud_id
-        # An id that several nodes have at once proves nothing: an image was made of a running machine.
+        if is_dead:
+            return None, None
+        # An id that several nodes have at once proves nothing: an image was made of a running machine. Nor
+        # does one of a machine with another address and another type.
         found = self._by_ip(replace(node, cloud_id=None))
-        if found is None and self._claims[node.cloud_id] < 2:
+        if found is None and is_of_named and self._claims[node.cloud_id] < 2:
             return named, cloud_id
         _name_wrong_id(self._draft, node)
         return found, None
