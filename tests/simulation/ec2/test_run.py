@@ -61,7 +61,7 @@ def test_two_runs_of_one_seed_are_equal_and_another_cloud_is_another_run():
 def test_the_check_notices_when_nodes_under_notice_go_on_serving(monkeypatch):
     deaf = tuple(rule for rule in RULES if rule is not notices)
     monkeypatch.setattr(controller, "reconcile", lambda snapshot: reconcile(snapshot, deaf))
-    (text,) = Ec2Run(2).to_end().violations
+    (text,) = Ec2Run(5).to_end().violations
     assert "is under notice, and its record still serves" in text
 
 
