@@ -24,6 +24,7 @@ from muster.sim.cluster.build import CommittedPlan
 from muster.sim.cluster.machines import CloudMachine
 
 _S = InstanceState
+CLEARLY = 1.01
 SPREAD = 1.3  # how much dearer another pool may be
 _STAYING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
 
@@ -50,10 +51,20 @@ def launches_take_the_cheapest_offer(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def _expected_losses(cluster: FaultyCluster, plan: Plan) -> dict[str, float]:
-    """Returns the share of the price of spot offers that is expected to be lost with their machines."""
-    spec, memory = cluster.spec.spec, plan.memory
-    lost_s = lost_work_s((), boot_time(memory.boot_s, spec))
-    return risks(spec, memory.pools, cluster.store.live.values(), lost_s, plan.at)
+    """Returns the share of the price of spot offers that is expected to be lost with their machines.
+
+    The decision was made with what was known before; what it ended and learned counts afterwards.
+    """
+    spec, found = cluster.spec.spec, dict[str, float]()
+    before = cluster.result.snapshot if cluster.result is not None else None
+    known = [(plan.memory, cluster.store.live.values())]
+    if before is not None:
+        known.append((before.memory, before.instances.values()))
+    for memory, records in known:
+        lost_s = lost_work_s((), boot_time(memory.boot_s, spec))
+        for name, share in risks(spec, memory.pools, records, lost_s, plan.at).items():
+            found[name] = max(share, found.get(name, 0.0))
+    return found
 
 
 def _wrong_offer(
@@ -79,10 +90,9 @@ def _wrong_offer(
             # The leaders of a tuner are spread over pools that cost about the same; late for its deadline,
             # machines are bought on demand.
             price *= SPREAD if bought.market == "spot" else math.inf
-        if (
-            price * _hours(offer) < (bought.price_per_hour or 0.0) * _hours(bought)
-            and offer.name not in full | blocked | tried
-        ):
+        # What is expected to be lost is known here as it is after the decision: a little less, or more.
+        paid = (bought.price_per_hour or 0.0) * _hours(bought)
+        if price * _hours(offer) * CLEARLY < paid and offer.name not in full | blocked | tried:
             yield f"{name} was bought from {bought.name}, although {offer.name} was cheaper and could be had"
 
 
@@ -102,11 +112,13 @@ def _offer_key(record: Instance) -> str:
 def _counts(record: Instance) -> bool:
     """Returns whether the machine stays, or may come or come back, or is about to be asked for again.
 
-    One that lost its node and was not terminated in that tick is kept, since a node may be started there.
+    One that lost its node, or was cancelled, and was not terminated in that tick is kept, since a node may be
+    there or be started there.
     """
     if record.offer is None or record.state in (_S.QUEUED, _S.REQUESTED):
         return record.offer is not None
-    is_kept = record.state is _S.RAY_STOPPED and not record.provisional
+    is_held = record.cancelled and record.state in (_S.ALLOCATED, _S.RAY_INSTALLING)
+    is_kept = (record.state is _S.RAY_STOPPED or is_held) and not record.provisional
     return record.state in ON_CLOUD and (is_kept or not _is_leaving(record))
 
 

@@ -10,7 +10,7 @@ from tests.simulation.money import SpendAddsUp, SpendFollowsTrueTime
 from tests.simulation.run import SeedRun
 from tests.support.builders import instance
 
-from muster.cluster.model import RuntimeReport
+from muster.cluster.model import NodeReport, RuntimeReport
 from muster.cluster.plan import Launch, Plan
 from muster.cluster.states import InstanceState as S
 from muster.sim.cluster.build import CommittedPlan
@@ -124,7 +124,8 @@ def _look(cluster, check, times: int) -> list[str]:
     found: list[str] = []
     for _ in range(times):
         cluster.store.committed, cluster.cloud.listed = _plan(), {}
-        cluster.runtime.report_read = RuntimeReport(version=1)
+        head = NodeReport(node_id="n-head", cloud_id=cluster.cloud.alive()[0].cloud_id, is_head=True)
+        cluster.runtime.report_read = RuntimeReport(version=1, nodes=(head,))
         found += check(cluster)
         cluster.world.advance(STEP_S)
     return found

@@ -70,6 +70,16 @@ class BootMark(NamedTuple):
     at: float
 
 
+MARKED_EVERY_S = 3600.0
+
+
+def newer_mark(known: BootMark | None, now: BootMark | None) -> BootMark | None:
+    """Returns the mark to remember: another boot's at once, one of the same boot rarely."""
+    if known is None or now is None or known.boot_id != now.boot_id:
+        return now or known
+    return now if now.at - known.at >= MARKED_EVERY_S else known
+
+
 class SteadyClock:
     """A SteadyClock returns wall-clock readings that move only with monotonic time.
 

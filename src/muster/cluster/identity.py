@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.model import CloudInstance, Instance, NodeKind
+from muster.cluster.model import CloudInstance, Instance, NodeKind, NodeType
 from muster.cluster.plan import base_id
 from muster.cluster.snapshot import UnplacedNode
 from muster.cluster.states import InstanceState
@@ -26,14 +26,28 @@ def known_ips(instance: Instance, cloud: Machines) -> set[str]:
     return {instance.internal_ip, instance.external_ip, *listed} - {""}
 
 
+def is_of_type(node_type: str, instance: Instance, cloud: Machines) -> bool:
+    """Returns whether a node of this type, with the ip of the record's machine, may be on it.
+
+    The type of a machine that answers no request of ours is what its tag says, which may be wrong; that of a
+    record which a node of another machine had named may be that node's.
+    """
+    machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+    listed_type = machine.node_type if machine is not None else ""
+    return node_type in ("", instance.node_type, listed_type) or instance.launch_request_id is None
+
+
 def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
     """Two of three things speak for another machine: the node's id, its ip, and that it has no type."""
     if node.cloud_id and (node.cloud_id == instance.cloud_id or node.cloud_id in cloud):
         return node.cloud_id == instance.cloud_id
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
     ip = (machine.internal_ip if machine else "") or instance.internal_ip
+    if ip and ip == node.ip and not node.cloud_id:
+        return is_of_type(node.node_type, instance, cloud)
     doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
-    return node.node_type in ("", instance.node_type) and doubts < 2
+    listed_type = machine.node_type if machine else ""
+    return node.node_type in ("", instance.node_type, listed_type) and doubts < 2
 
 
 def was_elsewhere(
@@ -71,19 +85,21 @@ def requested_types(records: Iterable[Instance], machines: Iterable[CloudInstanc
     return types
 
 
-def as_requested(machine: CloudInstance, types: RequestedTypes, hashes: Mapping[str, str]) -> CloudInstance:
+def as_requested(
+    machine: CloudInstance, types: RequestedTypes, config: Mapping[str, NodeType]
+) -> CloudInstance:
     """Returns the machine with the type that was requested, where its type tag was lost or changed.
 
-    `hashes` are the launch hashes of the node types. A type of the config that fits the machine's hash is
-    right, also where the record that asked for it has ended.
+    A type of the config whose launch hash is the machine's is right, also where the record that asked for it
+    has ended.
     """
     asked = types.get(base_id(machine.request_id)) if machine.request_id else None
     is_unmanaged = machine.kind is NodeKind.UNMANAGED
     if not asked or is_unmanaged or any(machine.node_type == name for name, _ in asked):
         return machine
     kind = max(asked, key=lambda kind: (kind[1] == machine.launch_hash, asked[kind]))
-    own, is_sure = hashes.get(machine.node_type), kind[1] == machine.launch_hash
-    if own is not None and not is_sure and (own in ("", machine.launch_hash) or asked[kind] <= 0):
+    own, is_sure = config.get(machine.node_type), kind[1] == machine.launch_hash
+    if own is not None and not is_sure and (own.launch_hash in ("", machine.launch_hash) or asked[kind] <= 0):
         return machine
     asked[kind] -= 1
     return replace(machine, node_type=kind[0])

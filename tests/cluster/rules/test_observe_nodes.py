@@ -310,7 +310,7 @@ def test_an_ip_that_several_machines_have_or_another_type_has_matches_nothing():
     pairs = [record(name, S.ALLOCATED, internal_ip="10.0.0.7") for name in "ab"]
     plan = reconcile(world(pairs, nodes=[NAMELESS]))
     assert ([q.source for q in plan.quarantined], plan.writes) == (["node n-x"], ())
-    other = record("a", S.ALLOCATED, internal_ip="10.0.0.7", node_type="gpu")
+    other = record("a", S.ALLOCATED, internal_ip="10.0.0.7", node_type="gpu", launch_request_id="r-1")
     types = spec(node_type("cpu"), node_type("gpu"))
     assert reconcile(world([other], nodes=[NAMELESS], spec=types)).writes == ()
 

@@ -65,6 +65,19 @@ def test_a_drained_node_that_two_reports_lack_is_gone():
     assert tick(following(seen, plan))[0] == {"a": "TERMINATING"}
 
 
+def test_one_report_without_the_node_of_a_machine_that_no_list_has_shown_ends_nothing():
+    early = record(
+        "a",
+        S.RAY_RUNNING,
+        provisional=True,
+        launch_request_id="r-1",
+        missing_since=NOW - 100.0,
+        since=NOW - 100.0,
+    )
+    seen = world([early], machines=[], nodes=[], memory=Memory(listed_at=NOW - 5.0))
+    assert tick(seen)[0] == {"a": "RAY_RUNNING"}
+
+
 # A head that was replaced.
 
 
@@ -94,6 +107,19 @@ def test_a_node_that_lived_next_to_a_machines_own_node_does_not_hold_that_machin
     dead = [node(name, NodeStatus.DEAD) for name in "abc"]
     seen = world(lost, nodes=[*dead, node("x", cloud_id=None)], memory=memory)
     assert set(tick(seen)[0].values()) == {end}
+
+
+def test_the_end_of_another_machines_node_proves_nothing_about_an_unmatched_one():
+    """Seed 350105 of EC2: an image of a running node had named the machine, and died."""
+    clone = node("a", NodeStatus.DEAD, ip="10.0.0.9")
+    memory = Memory(unplaced_nodes={"n-x": OLD_NODE})
+    seen = world(
+        [record("a", S.RAY_RUNNING)],
+        machines=[at("a")[0]],
+        nodes=[clone, node("x", cloud_id=None)],
+        memory=memory,
+    )
+    assert tick(seen)[0] == {"a": "RAY_STOPPED"}
 
 
 @pytest.mark.parametrize(("requested_at", "end"), [(NOW - 400.0, "TERMINATING"), (NOW - 600.0, "ALLOCATED")])
@@ -176,6 +202,18 @@ def test_an_id_counts_where_addresses_cannot_be_compared():
     assert tick(taken)[0] == {"a": "RAY_RUNNING", "b": "RAY_RUNNING"}
 
 
+def test_a_node_of_another_type_and_ip_is_not_on_the_machine_that_it_names():
+    """Seed 360060 of EC2: its own machine was not listed yet."""
+    clone = node("x", cloud_id="c-a", ip="10.0.0.9", node_type="gpu")
+    known = record("a", S.ALLOCATED, launch_request_id="r-1")
+    seen = world([known], machines=[at("a")[0]], nodes=[clone], spec=spec(node_type("cpu"), node_type("gpu")))
+    assert tick(seen)[0] == {"a": "ALLOCATED"}
+    ended = replace(
+        seen, runtime=replace(seen.runtime, nodes=(HEAD_NODE, replace(clone, status=NodeStatus.DEAD)))
+    )
+    assert tick(ended)[0] == {"a": "ALLOCATED"}
+
+
 def test_a_node_moves_to_its_own_machine_once_that_one_is_listed():
     wrong = record("a", S.RAY_RUNNING, node_id="n-b")
     seen = world(
@@ -186,6 +224,14 @@ def test_a_node_moves_to_its_own_machine_once_that_one_is_listed():
     states, plan = tick(seen)
     assert states == {"a": "TERMINATING", "b": "RAY_RUNNING"}
     assert after(seen, plan)["b"].node_id == "n-b"
+
+
+def test_a_machine_whose_wrong_node_was_moved_away_gets_its_own():
+    emptied = record("a", S.RAY_STOPPED, node_id=None, since=NOW)
+    own = at("a", cloud_id=None)
+    seen = world([emptied], machines=[own[0]], nodes=[own[1]])
+    (new,) = created(seen, reconcile(seen))
+    assert (new.cloud_id, new.node_id, new.state) == ("c-a", "n-a", S.RAY_RUNNING)
 
 
 # Two records with one address.
@@ -238,6 +284,24 @@ def test_a_machine_that_cannot_be_used_counts_against_the_maximum_of_the_cluster
     plan = reconcile(seen)
     assert [sum(a.shape.values()) for a in plan.actions if isinstance(a, Launch)] == [1]
     assert "machine c-x" in sources(plan)
+
+
+def test_a_machine_that_was_adopted_with_a_wrong_tag_gets_the_node_with_its_ip():
+    nameless = node("x", cloud_id=None, ip="10.0.0.7", node_type="gpu")
+    seen = world(
+        [record("a", S.ALLOCATED)],
+        machines=[machine("a", internal_ip="10.0.0.7")],
+        nodes=[nameless],
+        spec=spec(*TYPES),
+    )
+    assert tick(seen)[0] == {"a": "RAY_RUNNING"}
+
+
+@pytest.mark.parametrize(("request_id", "kind"), [(None, "gpu"), ("r-1", "cpu")])
+def test_an_adopted_machine_follows_a_type_tag_that_is_set_right(request_id, kind):
+    known = record("a", S.RAY_RUNNING, launch_request_id=request_id)
+    seen = world([known], machines=[machine("a", node_type="gpu")], spec=spec(*TYPES))
+    assert after(seen, reconcile(seen))["a"].node_type == kind
 
 
 # Machines that are adopted.

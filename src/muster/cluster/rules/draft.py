@@ -14,12 +14,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from muster.base.clock import BootMark
+from muster.base.clock import newer_mark
 from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
-from muster.cluster.identity import may_be_on, was_elsewhere
+from muster.cluster.identity import known_ips, may_be_on, was_elsewhere
 from muster.cluster.model import (
     ClusterSpec,
     InstallFailure,
@@ -51,6 +51,7 @@ from muster.cluster.snapshot import (
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
 _STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
+_SERVING = (InstanceState.RAY_RUNNING, InstanceState.RAY_STOP_REQUESTED, InstanceState.RAY_STOPPING)
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
     "remove `offers` and `muster.prices`, or use a provider that supports offers"
@@ -278,6 +279,9 @@ class Draft:
         ended = self.decided.unreported.get(instance.instance_id)
         stopped_at = max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
         lost_at = ended[0] if ended else stopped_at
+        own = self.nodes.get(instance.node_id or "")
+        if own is not None and own.ip and own.ip not in (known_ips(instance, cloud) or {own.ip}):
+            lost_at = float("-inf")  # its node was another machine's, which proves nothing about this one
         return any(
             may_be_on(node, instance, cloud)
             and not was_elsewhere(node, instance, cloud, lost_at, self._grace_s)
@@ -319,11 +323,21 @@ class Draft:
                 found[name] = replace(node, unreported=(since, self.now))
         return found
 
-    def note_unplaced(self, is_complete: bool) -> None:
+    def note_unplaced(self, is_complete: bool, are_left: bool) -> None:
         """Works out again which nodes are left, now that records have got theirs."""
         self._unplaced = None
-        if is_complete:
+        if is_complete and (are_left or self.decided.unplaced_nodes):
             self.decided.unplaced_nodes = self.unplaced
+
+    @property
+    def late_nodes(self) -> set[str]:
+        """Returns the nodes that served until now and that this report lacks, while their grace lasts."""
+        shown = {n.node_id for n in self.snapshot.runtime.nodes} if self.snapshot.runtime else set()
+        late = {i.node_id: i for i in self.in_state(*_SERVING) if i.node_id and i.node_id not in shown}
+        known, now, grace_s = self.decided.unreported, self.now, self._grace_s
+        return {
+            n for n, i in late.items() if now - self.unreported_since(known.get(i.instance_id)) <= grace_s
+        }
 
     def unreported_since(self, known: tuple[float, float] | None) -> float:
         """Returns since when reports lack something; `known` are the first and the newest one that did.
@@ -455,7 +469,7 @@ class Draft:
                 boot_s=learned_boots(self.snapshot.memory.boot_s, self.decided.changed.values()),
                 pools=after_ends(self.snapshot.memory.pools, ended, self.now),
                 budget_period=self._budget_period(),
-                clock=_newer_mark(self.snapshot.memory.clock, self.snapshot.clock),
+                clock=newer_mark(self.snapshot.memory.clock, self.snapshot.clock),
                 uncharged=self.uncharged,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
@@ -486,16 +500,6 @@ class Draft:
             return {}
         price = known.price_per_hour if offer is None else offer.price_per_hour
         return {"price_per_hour": price, "launch_hash": known.launch_hash, "offer": offer}
-
-
-MARKED_EVERY_S = 3600.0
-
-
-def _newer_mark(known: BootMark | None, now: BootMark | None) -> BootMark | None:
-    """Returns the mark to remember: another boot's at once, one of the same boot rarely."""
-    if known is None or now is None or known.boot_id != now.boot_id:
-        return now or known
-    return now if now.at - known.at >= MARKED_EVERY_S else known
 
 
 def _without_offers(spec: ClusterSpec) -> ClusterSpec:

@@ -63,6 +63,11 @@ def observe_cloud(draft: Draft) -> None:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is not None:
             _confirm(draft, instance, machine)
+    for instance in [i for i in known if i.launch_request_id is None]:
+        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+        tag = machine.node_type if machine is not None else ""
+        if tag in draft.types and tag != instance.node_type:  # it was adopted with another type tag
+            draft.amend(instance, node_type=tag, **draft.terms_of(tag))
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
     _bind_returned(draft, unowned)
@@ -87,13 +92,12 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
     """Machines that no live record holds, without unusable and unmanaged ones."""
     owned = {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD}
     result: dict[CloudId, CloudInstance] = {}
-    if cloud.keys() <= owned:
+    left = [] if cloud.keys() <= owned else [m for name, m in cloud.items() if name not in owned]
+    if not left:
         return result
-    left = [machine for cloud_id, machine in cloud.items() if cloud_id not in owned]
     types = requested_types(draft.instances.values(), left)
-    hashes = {known.name: known.launch_hash for known in draft.spec.node_types}
     for machine in left:
-        usable = as_requested(machine, types, hashes)
+        usable = as_requested(machine, types, draft.types)
         if usable is not machine:
             text = f"requested as {usable.node_type!r}, listed as {machine.node_type!r}: correct its type tag"
             draft.quarantine(f"machine {machine.cloud_id}", text)
@@ -103,9 +107,7 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
         text = f"kind {machine.kind.name}, type {machine.node_type!r}: not ours"
         if machine.kind is not NodeKind.UNMANAGED:
             draft.unusable += 1
-            text = (
-                "it has no node type, and cannot be used; it counts against the limits: tag or terminate it"
-            )
+            text = "without a node type it cannot be used, and counts against limits: tag or terminate it"
         draft.quarantine(f"machine {machine.cloud_id}", text)
     return result
 
@@ -325,7 +327,8 @@ def _may_be_ended(draft: Draft, instance: Instance) -> bool:
 
 def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     """Way 2: the machine is listed. When its tag names a request that still waits, it answers that one."""
-    draft.amend(instance, missing_since=None, provisional=False)
+    ip = machine.internal_ip or instance.internal_ip  # of a provisional record, it is the node's
+    draft.amend(instance, missing_since=None, provisional=False, internal_ip=ip)
     tag = base_id(machine.request_id) if instance.provisional and machine.request_id else None
     if tag is None or tag == instance.launch_request_id:
         return
@@ -357,9 +360,13 @@ def _alive(draft: Draft) -> set[str | None]:
     runtime = draft.snapshot.runtime
     if runtime is None:
         return {None}
-    live = [n for n in runtime.nodes if n.status is not NodeStatus.DEAD]
+    live = {n.node_id: n for n in runtime.nodes if n.status is not NodeStatus.DEAD}
     placed = {i.node_id: i.cloud_id for i in draft.instances.values() if i.node_id}  # whatever the node names
-    return {*(n.node_id for n in live), *(placed.get(n.node_id, n.cloud_id) or n.node_id for n in live)}
+    return {
+        *live,
+        *(placed.get(n.node_id, n.cloud_id) or n.node_id for n in live.values()),
+        *draft.late_nodes,
+    }
 
 
 def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:

@@ -9,7 +9,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId
-from muster.cluster.identity import known_ips
+from muster.cluster.identity import is_of_type, known_ips
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, health_key
 from muster.cluster.plan import Reason
 from muster.cluster.rules.draft import Draft, fields_of_request, is_head
@@ -50,7 +50,7 @@ def observe_nodes(draft: Draft) -> None:
     _meet_strangers(draft, strangers)
     _note_install_failures(draft)  # after the nodes: a node that runs was installed
     _note_stop_failures(draft)
-    draft.note_unplaced(_note_missing(draft, listed, unclear))
+    draft.note_unplaced(_note_missing(draft, listed, unclear), bool(strangers) or not all_readable)
 
 
 def _readable(
@@ -176,10 +176,11 @@ def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
     for node in strangers:
         owner, cloud_id = owners.find(node)
         heir: Instance | None = None
-        if owner is None:
+        known = owner and draft.instances[owner.instance_id]
+        if owner is None or known is None:
             heir = _meet_unowned(draft, node, cloud_id)
-        elif node.status is not NodeStatus.DEAD and draft.instances[owner.instance_id].node_id:
-            heir = _meet_restarted(draft, draft.instances[owner.instance_id], node)
+        elif node.status is not NodeStatus.DEAD and (known.node_id or known.state is _S.RAY_STOPPED):
+            heir = _meet_restarted(draft, known, node)
         elif node.status is not NodeStatus.DEAD or not _is_older_life(draft, owner, node):
             _follow(draft, owner, node)
         if heir is not None and heir.cloud_id:
@@ -212,15 +213,20 @@ class _Owners:
         is_listing = self._draft.snapshot.traits.lists_nodes
         cloud_id = node.cloud_id or (CloudId(node.node_id) if is_listing else None)
         named = self.by_cloud.get(cloud_id) if cloud_id else None
-        if not node.ip or node.status is NodeStatus.DEAD:
+        is_dead = node.status is NodeStatus.DEAD
+        if not node.ip or (named is None and is_dead):
             return named, cloud_id
         if named is None:
             return self._by_ip(node), cloud_id
-        if node.ip not in self._ips or named in self._ips[node.ip] or not known_ips(named, self._listed):
+        ips, is_of_named = known_ips(named, self._listed), is_of_type(node.node_type, named, self._listed)
+        if node.ip in ips or not ips or (is_of_named and (is_dead or node.ip not in self._ips)):
             return named, cloud_id
-        # An id that several nodes have at once proves nothing: an image was made of a running machine.
+        if is_dead:
+            return None, None
+        # An id that several nodes have at once proves nothing: an image was made of a running machine. Nor
+        # does one of a machine with another address and another type.
         found = self._by_ip(replace(node, cloud_id=None))
-        if found is None and self._claims[node.cloud_id] < 2:
+        if found is None and is_of_named and self._claims[node.cloud_id] < 2:
             return named, cloud_id
         _name_wrong_id(self._draft, node)
         return found, None
@@ -237,7 +243,7 @@ class _Owners:
         for instance in (self._draft.instances[i.instance_id] for i in self._ips.get(node.ip, ())):
             other = self._draft.nodes.get(instance.node_id or "")
             has_live_node = other is not None and other.status is not NodeStatus.DEAD
-            if node.node_type in ("", instance.node_type) and not has_live_node:
+            if is_of_type(node.node_type, instance, self._listed) and not has_live_node:
                 free.append(instance)
         shown = [i for i in free if i.cloud_id in self._listed]
         found = shown or (free if node.cloud_id is None else [])
