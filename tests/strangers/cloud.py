@@ -115,6 +115,8 @@ class Cloud:
     def _mark(self, machine: Machine, boot_s: float) -> None:
         """Gives a machine the lasting faults that were drawn for it."""
         world, quirks = self.world, machine.quirks
+        if {"node-without-id", "node-without-ip"} <= quirks:
+            machine.quirks = quirks = quirks - {"node-without-id", "node-without-ip"} | {"node-without-both"}
         limits = world.spec.timeouts
         if "tag-request-lost" in quirks:
             machine.shown_request = None
@@ -129,7 +131,7 @@ class Cloud:
         if "node-cloned-id" in quirks and world.machines:
             machine.borrowed_id = world.stream("clones").choice(world.machines).cloud_id
         if world.hit("list-late"):
-            machine.listed_from = world.t + world.stream("lists").uniform(0.2, 0.7) * limits.request_s
+            machine.listed_from = world.t + world.stream("lists").uniform(0.1, 0.3) * limits.request_s
         if world.hit("list-lingers"):
             machine.listed_for_s = world.stream("lists").uniform(20, 150)
         if "node-never" in quirks:
@@ -203,10 +205,12 @@ class CloudClient(CloudProvider):
         if self.world.hit("launch-call-lost"):
             raise TimeoutError("no connection")
         if self.world.hit("launch-refused"):
-            kinds = (CapacityExhausted, ProviderDenied, Throttled)
-            raise self.world.stream("refusals").choice(kinds)("not now")
+            # A cloud that has served a request id does not find it sold out, but may not get to look at it.
+            kinds = (ProviderDenied, Throttled, CapacityExhausted)
+            known = kinds[:2] if request_id in self.cloud.requests else kinds
+            raise self.world.stream("refusals").choice(known)("not now")
         if self.world.hit("launch-slow"):
-            due = self.world.t + self.world.stream("slow").uniform(5, 60)
+            due = self.world.t + self.world.stream("slow").uniform(5, 40)
             self._slow.setdefault(request_id, (due, shape, offers))
             return
         if request_id not in self._slow:

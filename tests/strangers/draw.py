@@ -122,7 +122,7 @@ def draw_spec(seed: int, faults: dict[str, float]) -> ClusterSpec:
 
 def _timeouts(draw: Stream) -> Timeouts:
     return Timeouts(
-        request_s=draw.choice((90.0, 150.0)),
+        request_s=draw.choice((300.0, 500.0)),  # longer than delays and losses of one launch together
         allocate_s=draw.choice((180.0, 300.0)),
         install_s=draw.choice((120.0, 240.0)),
         terminating_s=draw.choice((60.0, 150.0)),
@@ -148,6 +148,7 @@ def _worker(draw: Stream, number: int) -> NodeType:
     if draw.random() < 0.4:
         return known
     zones = ("east-a", "east-b")[: draw.randint(1, 2)]
+    most_of_each = draw.choice((None, None, 1, 3)) if len(zones) > 1 or known.min_nodes < 2 else None
     return replace(
         known,
         offers=tuple(
@@ -155,7 +156,7 @@ def _worker(draw: Stream, number: int) -> NodeType:
                 zone=zone,
                 market=market,
                 price_per_hour=round(price * (0.4 if market == "spot" else 1.0) + draw.uniform(0, 0.1), 3),
-                max_nodes=draw.choice((None, None, 1, 3)),
+                max_nodes=most_of_each,
                 billing_minimum_s=draw.choice((0.0, 60.0)),
                 billing_granularity_s=draw.choice((0.0, 0.0, 300.0)),
             )

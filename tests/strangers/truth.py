@@ -36,6 +36,7 @@ class Machine:
     listed_for_s: float = 0.0  # after its end
     hidden_until: float = 0.0
     boots_at: float | None = None  # when its node joins; None: never by itself
+    ordered_at: float | None = None  # when a decision to terminate it was stored
     asked_at: float | None = None  # the first terminate call that reached the cloud or got lost on its way
     ends_at: float | None = None
     gone_at: float | None = None

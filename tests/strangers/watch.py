@@ -72,7 +72,8 @@ class Watch:
 
     def _is_needed(self, shape: Mapping[str, int]) -> bool:
         world = self.world
-        if world.t - world.needed_at <= SETTLING_S:
+        is_moving = any(n.work and n.machine.taken_at is not None for n in world.nodes if n.lives)
+        if is_moving or world.t - world.needed_at <= SETTLING_S:
             return True
         serving = Counter(m.node_type for m in world.alive() if world.node_on(m) and not self._leaves(m))
         types = (world.spec.node_type(name) for name in shape)
@@ -116,14 +117,22 @@ class Watch:
             machine.asked_at = world.t if machine.asked_at is None else machine.asked_at
             if machine.is_head:
                 self.report("head-terminated", cloud_id)
-            busy = [n for n in world.nodes if n.machine is machine and n.lives and n.work]
+            # A node that starts on a machine after its end was decided goes with it.
+            decided_at = machine.asked_at if machine.ordered_at is None else machine.ordered_at
+            nodes = [n for n in world.nodes if n.machine is machine and n.lives]
+            busy = [n for n in nodes if n.work and n.joined_at <= decided_at]
             if busy and machine.taken_at is None and not self._is_unpaid():
                 quirks = ", ".join(sorted(machine.quirks)) or "no quirks"
                 self.report("busy-terminated", f"{cloud_id} ({quirks}) with {len(busy[0].work)} at work")
 
     def _is_unpaid(self) -> bool:
-        budget = self.world.spec.budget
-        return budget is not None and self.world.spend() > 0.7 * (budget.total or 0.0)
+        """Returns whether what is left of the budget only just pays for the end of what exists."""
+        world, budget = self.world, self.world.spec.budget
+        if budget is None or budget.total is None:
+            return False
+        ending_s = world.spec.timeouts.drain_deadline_s + ENDING_S
+        least = sum(m.price + _unit(m) for m in world.alive()) * ending_s / 3600.0
+        return world.spend() + least > 0.9 * budget.total
 
     def drain(self, action: Drain) -> None:
         node = next((n for n in self.world.nodes if n.node_id == action.node_id), None)
@@ -141,6 +150,9 @@ class Watch:
                 if state is not None and step not in LEGAL[state]:
                     self.report("illegal", f"{record.instance_id}: {state.name} to {step.name}")
                 state = step
+            machine = self.world.machine(record.cloud_id or "")
+            if machine is not None and record.state is _S.TERMINATING and machine.ordered_at is None:
+                machine.ordered_at = self.world.t
             if record.kind is NodeKind.HEAD and record.state is _S.TERMINATING:
                 self.report("head-terminating", record.instance_id)
 

@@ -83,14 +83,18 @@ class Executor:
                 isinstance(action, EndCluster) and decided is not None and action.request_id not in decided
             )
             wanted = is_newest and not is_void and is_wanted(action, instances)
-            if not wanted or self._hand_over(narrowed(action, instances)):
+            is_repeat = decided is not None and action.request_id not in decided
+            if not wanted or self._hand_over(narrowed(action, instances), is_repeat):
                 done.append(action.request_id)
         if done:
             self._ports.store.handed_over(done)
         return frozenset(done)
 
-    def _hand_over(self, action: Action) -> bool:
-        """Returns whether the effect is over. A refused one leaves the outbox with its record."""
+    def _hand_over(self, action: Action, is_repeat: bool) -> bool:
+        """Returns whether the effect is over. A refused one leaves the outbox with its record.
+
+        A repeated launch that was turned away unread may have happened the first time: it stays.
+        """
         try:
             call_safely(lambda: self._call(action))
             return not call_safely(lambda: self._is_under_way(action))
@@ -101,6 +105,8 @@ class Executor:
                 kind = FailureKind(error.kind)
             except Exception:  # noqa: BLE001 - an unknown kind, or one that cannot be read
                 kind = FailureKind.UNKNOWN
+            if is_repeat and isinstance(action, Launch) and kind in _TURNED_AWAY:
+                return False
             self._refuse(action, kind, message_text(error))
             return isinstance(action, Resize | ResizeNode | EndCluster)  # their rules ask again
         except Exception as error:  # noqa: BLE001 - unknown outcome: repeated with the same request id
@@ -177,6 +183,10 @@ class Executor:
                 self._changes.log(logging.WARNING, "end cluster", text)
             case _:
                 assert_never(action)
+
+
+# Refusals of a call that the provider has not looked at.
+_TURNED_AWAY = frozenset({FailureKind.THROTTLED, FailureKind.PERMISSION})
 
 
 class NoInstaller(ProviderError, MusterError):
