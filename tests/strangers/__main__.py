@@ -20,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many worlds")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--without", default="", help="faults to switch off, with commas; all: every fault")
+    parser.add_argument("--only", default="", help="faults to switch on in every world, with commas")
     parser.add_argument("--shrink", action="store_true", help="find the faults that a violation needs")
     parser.add_argument("--trace", type=float, nargs=2, metavar=("FROM", "TO"), help="print ticks, in seconds")
     given = parser.parse_args(arguments)
@@ -28,7 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(given.start, given.start + given.seeds):
-            story = Story(seed, without, Path(folder))
+            only = tuple(filter(None, given.only.split(",")))
+            story = Story(seed, without, Path(folder), only=only)
             if given.trace:
                 story.log = lambda at, result: trace(at, result, *given.trace)
             outcomes.append(story.run())

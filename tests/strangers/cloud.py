@@ -32,6 +32,7 @@ MACHINE_QUIRKS = (
     "node-without-id",
     "node-without-ip",
     "node-without-both",
+    "node-stays-unknown",
     "node-cloned-id",
     "node-twice",
     "node-never",
@@ -65,6 +66,8 @@ class Cloud:
         made: list[Machine] = []
         self.requests[request_id] = (shape, made)
         refused: list[LaunchFailure] = []
+        if self.world.hit("launch-swallowed"):
+            return refused
         for node_type, count in shape.items():
             for _ in range(count):
                 names = offers or (None,)
@@ -115,6 +118,8 @@ class Cloud:
     def _mark(self, machine: Machine, boot_s: float) -> None:
         """Gives a machine the lasting faults that were drawn for it."""
         world, quirks = self.world, machine.quirks
+        if "node-stays-unknown" in quirks:
+            machine.quirks = quirks = quirks | {"node-without-both"}
         if {"node-without-id", "node-without-ip"} <= quirks:
             machine.quirks = quirks = quirks - {"node-without-id", "node-without-ip"} | {"node-without-both"}
         limits = world.spec.timeouts
@@ -149,6 +154,7 @@ class Cloud:
                 machine.hidden_until = self.world.t + self.world.stream("lists").uniform(5, 120)
             if self.world.t < machine.listed_from or self.world.t < machine.hidden_until:
                 continue
+            machine.was_listed = True
             names = (machine.cloud_id, machine.cloud_id.upper())
             for name in names if "listed-twice" in machine.quirks else names[:1]:
                 found[CloudId(name)] = _entry(machine, name)

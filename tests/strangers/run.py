@@ -22,6 +22,7 @@ from muster.stores.ledger.memory import MemoryInstanceStore
 from muster.stores.ledger.store import SqliteInstanceStore
 from tests.strangers.cloud import Cloud, CloudClient, Notices
 from tests.strangers.draw import (
+    FAULTS,
     draw_constraint,
     draw_faults,
     draw_spec,
@@ -162,12 +163,23 @@ class Outcome:
 
 
 class Story:
-    """One world from its first tick to its last."""
+    """One world from its first tick to its last; without a spec, as the seed draws it."""
 
-    def __init__(self, seed: int, without: Sequence[str] = (), folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        without: Sequence[str] = (),
+        folder: Path | None = None,
+        *,
+        spec: ClusterSpec | None = None,
+        only: Sequence[str] = (),
+    ) -> None:
         self.seed = seed
-        faults = {name: rate for name, rate in draw_faults(seed).items() if name not in without}
-        self.world = World(seed, draw_spec(seed, faults), faults)
+        drawn = draw_faults(seed) if spec is None else {}
+        faults = {name: rate for name, rate in drawn.items() if name not in without}
+        if only:
+            faults = {name: FAULTS[name] for name in only}
+        self.world = World(seed, spec or draw_spec(seed, faults), faults)
         draw = self.world.stream("story")
         self.cloud = Cloud(self.world, installs_runtime=not self.world.spec.install_runtime)
         self.runtime = Runtime(self.world)
@@ -191,7 +203,7 @@ class Story:
 
     def run(self) -> Outcome:
         while self.world.t < CHAOS_S:
-            self._step(self.world.stream("pace").choice((3.0, 6.0, 10.0, 15.0)))
+            self.step(self.world.stream("pace").choice((3.0, 6.0, 10.0, 15.0)))
             self._users()
             self._accidents()
         waits = self._calm()
@@ -203,7 +215,7 @@ class Story:
         found = tuple(self.watch.found.values())
         return Outcome(self.seed, found, waits, self.ticks, dict(self.world.hits))
 
-    def _step(self, seconds: float) -> None:
+    def step(self, seconds: float) -> None:
         world = self.world
         world.advance(seconds)
         result = self.process.tick()
@@ -258,9 +270,9 @@ class Story:
         if isinstance(self.store, MemoryInstanceStore) and self.ticks % 20 == 0:
             self._copies.append(self.store.copy())
         if world.hit("head-replaced"):
-            self._replace_head()
+            self.replace_head()
 
-    def _replace_head(self) -> None:
+    def replace_head(self) -> None:
         """A new head takes over; the machine of the old one is still listed for a while.
 
         Where the runtime keeps its state elsewhere, nodes live on; otherwise they go with the old head.
@@ -296,18 +308,19 @@ class Story:
         world.spec = replace(world.spec, budget=None)
         self.process.make_immortal()
         for machine in world.machines:
-            machine.quirks -= {"node-without-both"}  # somebody has started it again as the log says
+            if not machine.is_unknown:  # somebody has started it again as the log says
+                machine.quirks -= {"node-without-both"}
             machine.hidden_until = 0.0
-        world.works = [work for work in world.works if not work.waits or fits(world.spec, work)]
+        world.works = [work for work in world.works if not work.waits or fits(world, work)]
         for _ in range(draw.randint(1, 3)):
-            world.works += [work for work in draw_work(world, draw, that_fits=True) if fits(world.spec, work)]
+            world.works += [work for work in draw_work(world, draw, that_fits=True) if fits(world, work)]
         waiting, began = [work for work in world.works if work.waits][-MOST_WAITING:], world.t
         world.works = [work for work in world.works if not work.waits or work in waiting]
         within_s = SERVED_WITHIN_S + sum(work.duration_s for work in world.works)  # one after the other
         for work in waiting:
             work.started_at = None
         while any(work.started_at is None for work in waiting) and world.t - began < within_s:
-            self._step(8.0 if world.t - began < 300 else 20.0)
+            self.step(8.0 if world.t - began < 300 else 20.0)
         for work in waiting:
             if work.started_at is None:
                 self.watch.report("unserved", f"{work.name} {work.strategy} {work.bundles}")
@@ -317,21 +330,22 @@ class Story:
         """With nothing left to do, the cluster shrinks to its minimums and stays there."""
         world, began = self.world, self.world.t
         world.works = [work for work in world.works if not work.waits]
-        while world.t - began < SETTLED_WITHIN_S:
-            self._step(20.0)
-            if not self.watch.leftovers() and not any(w.places for w in world.works):
-                break
-        for _ in range(5):
-            self._step(60.0)
+        quiet = 0
+        while quiet < 5 and world.t - began < SETTLED_WITHIN_S:
+            self.step(60.0 if quiet else 20.0)
+            is_quiet = not self.watch.leftovers() and not any(work.places for work in world.works)
+            quiet = quiet + 1 if is_quiet else 0
         wrong = self.watch.leftovers()
         if wrong:
             self.watch.report("leftovers", "; ".join(wrong))
 
 
-def fits(spec: ClusterSpec, work: Work) -> bool:
-    """Returns whether there is a type with room for all of the work."""
+def fits(world: World, work: Work) -> bool:
+    """Returns whether there is a type with room for all of the work, next to machines of unknown nodes."""
+    spec = world.spec
+    taken = sum(machine.is_unknown for machine in world.alive())
     for known in spec.node_types:
-        room = room_of(spec, known) if known.name != spec.head_node_type else 0
+        room = room_of(spec, known) - taken if known.name != spec.head_node_type else 0
         count = len(work.bundles)
         needed, nodes = work.bundles[0], count
         if work.strategy is Strategy.STRICT_PACK:

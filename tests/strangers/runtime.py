@@ -73,10 +73,11 @@ class Runtime:
             status = NodeStatus.DEAD
         elif node.is_draining:
             status = NodeStatus.DRAINING
+        is_bare_head = node.is_head and "head-without-id" in world.faults  # it was started by hand
         return NodeReport(
             node_id=NodeId(node.node_id),
-            cloud_id=_shown_id(machine),
-            node_type=machine.node_type,
+            cloud_id=None if is_bare_head else _shown_id(machine),
+            node_type="" if is_bare_head else machine.node_type,
             status=status,
             is_head=node.is_head,
             total=machine.total,

@@ -35,6 +35,7 @@ class Machine:
     listed_from: float = 0.0
     listed_for_s: float = 0.0  # after its end
     hidden_until: float = 0.0
+    was_listed: bool = False
     boots_at: float | None = None  # when its node joins; None: never by itself
     ordered_at: float | None = None  # when a decision to terminate it was stored
     asked_at: float | None = None  # the first terminate call that reached the cloud or got lost on its way
@@ -46,6 +47,11 @@ class Machine:
     @property
     def exists(self) -> bool:
         return self.gone_at is None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Returns whether nothing can tell which machine its node is on, as long as it runs."""
+        return "node-stays-unknown" in self.quirks
 
     def cost(self, now: float) -> float:
         end = now if self.gone_at is None else self.gone_at

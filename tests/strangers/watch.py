@@ -67,7 +67,8 @@ class Watch:
         known = self.shapes.setdefault(request_id, shape)
         if known != shape:
             self.report("request-changed", f"{request_id}: {dict(known)}, then {dict(shape)}")
-        elif known is shape and not self._is_needed(shape):
+        elif known is shape and "~" not in request_id and not self._is_needed(shape):
+            # An unanswered request is repeated whether it is still needed or not, as Ray does.
             self.report("unneeded", f"{request_id}: {dict(shape)}, and nothing has been wanted")
 
     def _is_needed(self, shape: Mapping[str, int]) -> bool:
@@ -105,8 +106,8 @@ class Watch:
         return machine.asked_at is not None or machine.taken_at is not None or is_dead
 
     def _is_shown(self, machine: Machine) -> bool:
-        """A machine that somebody else started is known once it is listed."""
-        return machine.request_id is not None or self.world.t - machine.listed_from > 30
+        """A machine that somebody else started is known once a list has shown it."""
+        return machine.request_id is not None or machine.is_head or machine.was_listed
 
     def terminate(self, cloud_ids: Sequence[str]) -> None:
         world = self.world
@@ -131,7 +132,7 @@ class Watch:
         if budget is None or budget.total is None:
             return False
         ending_s = world.spec.timeouts.drain_deadline_s + ENDING_S
-        least = sum(m.price + _unit(m) for m in world.alive()) * ending_s / 3600.0
+        least = sum(m.price * ending_s / 3600.0 + _unit(m) for m in world.alive())
         return world.spend() + least > 0.9 * budget.total
 
     def drain(self, action: Drain) -> None:
@@ -182,7 +183,9 @@ class Watch:
         wrong = []
         for name in sorted({*workers, *known}):
             least = known.get(name, 0)
-            if workers[name] > least:
+            # The machine of a node that nothing can identify is not given up, which is documented.
+            held = sum(m.is_unknown and m.node_type == name and bool(world.node_on(m)) for m in world.alive())
+            if workers[name] > least + held:
                 wrong.append(f"{workers[name]} machines of {name}, {least} wanted")
             elif serving[name] < least:
                 wrong.append(f"only {serving[name]} nodes of {name}, {least} wanted")
