@@ -208,6 +208,8 @@ class CloudClient(CloudProvider):
 
     def launch(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
         self._deliver()
+        if request_id in self._slow:
+            return
         if self.world.hit("launch-call-lost"):
             raise TimeoutError("no connection")
         if self.world.hit("launch-refused"):
@@ -217,10 +219,9 @@ class CloudClient(CloudProvider):
             raise self.world.stream("refusals").choice(known)("not now")
         if self.world.hit("launch-slow"):
             due = self.world.t + self.world.stream("slow").uniform(5, 40)
-            self._slow.setdefault(request_id, (due, shape, offers))
+            self._slow[request_id] = (due, shape, offers)
             return
-        if request_id not in self._slow:
-            self._launch_failures += self.cloud.make(request_id, shape, offers)
+        self._launch_failures += self.cloud.make(request_id, shape, offers)
         if self.world.hit("launch-reply-lost"):
             raise TimeoutError("no reply")
 

@@ -76,7 +76,8 @@ class Watch:
         is_moving = any(n.work and n.machine.taken_at is not None for n in world.nodes if n.lives)
         if is_moving or world.t - world.needed_at <= SETTLING_S:
             return True
-        serving = Counter(m.node_type for m in world.alive() if world.node_on(m) and not self._leaves(m))
+        known = (m for m in world.alive() if "node-without-both" not in m.quirks and not self._leaves(m))
+        serving = Counter(m.node_type for m in known if world.node_on(m))
         types = (world.spec.node_type(name) for name in shape)
         return any(known is not None and serving[known.name] < known.min_nodes for known in types)
 
