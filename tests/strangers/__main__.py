@@ -1,4 +1,4 @@
-"""`python -m tests.strangers --seeds N --start K` runs worlds, and prints what failed and how to replay it."""
+"""`python -m tests.strangers --seeds N --start K` runs worlds, and prints what failed and how to replay."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from muster.cluster.ports import TickResult
 from tests.strangers.draw import FAULTS, draw_faults
 from tests.strangers.run import Outcome, Story
+
+from muster.cluster.ports import TickResult
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,7 +23,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--without", default="", help="faults to switch off, with commas; all: every fault")
     parser.add_argument("--only", default="", help="faults to switch on in every world, with commas")
     parser.add_argument("--shrink", action="store_true", help="find the faults that a violation needs")
-    parser.add_argument("--trace", type=float, nargs=2, metavar=("FROM", "TO"), help="print ticks, in seconds")
+    parser.add_argument(
+        "--trace", type=float, nargs=2, metavar=("FROM", "TO"), help="print ticks, in seconds"
+    )
     given = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     without = tuple(FAULTS) if given.without == "all" else tuple(filter(None, given.without.split(",")))
@@ -84,21 +87,19 @@ def trace(story: Story, result: TickResult | None, begin: float, end: float) -> 
     if not begin <= world.t <= end:
         return
     sys.stdout.write(f"--- {world.t:.0f} s, tick {story.ticks}\n")
-    for machine in world.machines:
-        if machine.exists:
-            nodes = [(n.node_id, len(n.work), n.drained_until) for n in world.nodes if n.machine is machine and n.lives]
-            sys.stdout.write(
-                f"  machine {machine.cloud_id} {machine.node_type}/{machine.shown_type} {machine.shown_request} "
-                f"{sorted(machine.quirks)} {machine.borrowed_id} asked {machine.asked_at} nodes {nodes}\n"
-            )
+    for machine in world.alive():
+        nodes = [(n.node_id, len(n.work)) for n in world.nodes if n.machine is machine and n.lives]
+        shown = (machine.shown_type, machine.shown_request, machine.borrowed_id, *sorted(machine.quirks))
+        sys.stdout.write(
+            f"  machine {machine.cloud_id} {machine.node_type} {shown} ending {machine.asked_at} nodes {nodes}\n"
+        )
     if result is None:
         sys.stdout.write("  killed\n")
         return
-    for record in result.ledger.instances.values():
-        sys.stdout.write(
-            f"  record {record.instance_id} {record.node_type} {record.state.name} {record.cloud_id} {record.node_id}"
-            f" {'cancelled ' if record.cancelled else ''}{'provisional ' if record.provisional else ''}{record.details}\n"
-        )
+    for one in result.records:
+        marks = f"{'cancelled ' * one.cancelled}{'provisional ' * one.provisional}"
+        name = f"{one.instance_id} {one.node_type} {one.state.name} {one.cloud_id} {one.node_id}"
+        sys.stdout.write(f"  record {name} {marks}{one.details}\n")
     for action in result.plan.actions:
         sys.stdout.write(f"  action {action}\n")
     for note in result.plan.quarantined:

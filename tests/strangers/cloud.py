@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tests.strangers.truth import Machine, World
+
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import (
     CloudInstance,
@@ -19,7 +21,6 @@ from muster.cluster.model import (
 from muster.cluster.ports import CloudProvider, NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.errors import CapacityExhausted, ProviderDenied, Throttled
-from tests.strangers.truth import Machine, World
 
 MACHINE_QUIRKS = (
     "tag-request-lost",
@@ -37,6 +38,8 @@ MACHINE_QUIRKS = (
     "node-twice",
     "node-never",
 )
+
+WITHOUT_EACH = frozenset({"node-without-id", "node-without-ip"})
 
 
 @dataclass
@@ -82,7 +85,9 @@ class Cloud:
     def start_by_hand(self, node_type: str) -> Machine:
         """Somebody starts a machine for the cluster, without the autoscaler."""
         known = self.world.spec.node_type(node_type)
-        return self._made(node_type, None, known.offers[0] if known and known.offers else None)
+        machine = self._made(node_type, None, known.offers[0] if known and known.offers else None)
+        machine.shown_type = node_type  # without request and type nobody could know whose it is
+        return machine
 
     def _is_sold_out(self, node_type: str, offer: Offer | None) -> bool:
         key = f"{node_type} {offer.name if offer else ''}"
@@ -92,7 +97,7 @@ class Cloud:
 
     def _made(self, node_type: str, request_id: str | None, offer: Offer | None) -> Machine:
         world = self.world
-        known = next((t for t in (*world.spec.node_types, *world.retired) if t.name == node_type))
+        known = next(t for t in (*world.spec.node_types, *world.retired) if t.name == node_type)
         draw = world.stream("boots")
         machine = Machine(
             world.fresh("i-0a"),
@@ -117,32 +122,34 @@ class Cloud:
 
     def _mark(self, machine: Machine, boot_s: float) -> None:
         """Gives a machine the lasting faults that were drawn for it."""
-        world, quirks = self.world, machine.quirks
-        if "node-stays-unknown" in quirks:
-            machine.quirks = quirks = quirks | {"node-without-both"}
-        if {"node-without-id", "node-without-ip"} <= quirks:
-            machine.quirks = quirks = quirks - {"node-without-id", "node-without-ip"} | {"node-without-both"}
+        world = self.world
+        if "node-stays-unknown" in machine.quirks or machine.quirks >= WITHOUT_EACH:
+            machine.quirks = machine.quirks - WITHOUT_EACH | {"node-without-both"}
         limits = world.spec.timeouts
-        if "tag-request-lost" in quirks:
-            machine.shown_request = None
-        elif "tag-request-case" in quirks and machine.shown_request:
-            machine.shown_request = machine.shown_request.upper()
-        if "tag-type-lost" in quirks:
-            machine.shown_type = ""
-        elif "tag-type-case" in quirks:
-            machine.shown_type = machine.node_type.upper()
-        elif "tag-type-changed" in quirks:
-            machine.shown_type = world.stream("tags").choice(world.spec.node_types).name
-        if "node-cloned-id" in quirks and world.machines:
+        self._mark_tags(machine)
+        if "node-cloned-id" in machine.quirks and world.machines:
             machine.borrowed_id = world.stream("clones").choice(world.machines).cloud_id
         if world.hit("list-late"):
             machine.listed_from = world.t + world.stream("lists").uniform(0.1, 0.3) * limits.request_s
         if world.hit("list-lingers"):
             machine.listed_for_s = world.stream("lists").uniform(20, 150)
-        if "node-never" in quirks:
+        if "node-never" in machine.quirks:
             machine.boots_at = None
         elif world.hit("node-late") and machine.boots_at is not None:
             machine.boots_at = world.t + boot_s + world.stream("late").uniform(0.5, 1.5) * limits.allocate_s
+
+    def _mark_tags(self, machine: Machine) -> None:
+        quirks, tag = machine.quirks, machine.shown_request
+        if tag:
+            machine.shown_request = tag.upper() if "tag-request-case" in quirks else tag
+        if "tag-request-lost" in quirks:
+            machine.shown_request = None
+        if "tag-type-lost" in quirks:
+            machine.shown_type = ""
+        elif "tag-type-case" in quirks:
+            machine.shown_type = machine.node_type.upper()
+        elif "tag-type-changed" in quirks:
+            machine.shown_type = self.world.stream("tags").choice(self.world.spec.node_types).name
 
     def shown(self) -> dict[CloudId, CloudInstance]:
         """Returns the list as the cloud answers now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec.structs import replace
+from tests.strangers.truth import Work, World
 
 from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
@@ -20,7 +21,6 @@ from muster.cluster.model import (
     Strategy,
     Timeouts,
 )
-from tests.strangers.truth import Work, World
 
 # Each fault with the highest rate per occasion; the rate of a world is between a fifth of it and all of it.
 FAULTS = {
@@ -81,6 +81,18 @@ FAULTS = {
     "budget": 1.0,
     "outsider": 0.01,
 }
+# Faults that the autoscaler does not survive yet, with the reason; each has a story that must fail.
+UNFIXED = {
+    "listed-twice": "a machine under two spellings of its id gets two records",
+    "tag-type-lost": "a machine without a type is not ours, whatever its request",
+    "tag-type-changed": "the type tag counts more than the request",
+    "tag-type-case": "the type tag counts more than the request",
+    "node-id-case": "a node without an ip is not found by its id in another case",
+    "node-cloned-id": "the cloud id of a node counts more than its ip",
+    "node-stays-unknown": "one unknown node keeps every dead machine of its type",
+    "report-half": "a node that one report lacks is lost",
+    "clock-ahead": "timeouts count time in which no process ran",
+}
 SHARE = 0.2  # of the faults, in one world
 
 
@@ -107,7 +119,7 @@ def draw_spec(seed: int, faults: dict[str, float]) -> ClusterSpec:
         node_types=(head, *workers),
         max_nodes=draw.choice((None, fewest, fewest + 3, fewest + 6)),
         idle_timeout_s=draw.choice((45.0, 120.0, 240.0)),
-        objective=draw.choice((Objective.UTILIZATION, Objective.UTILIZATION, Objective.AUTO, Objective.COST)),
+        objective=Objective.COST if draw.random() < 0.15 else Objective.UTILIZATION,
         install_runtime=draw.random() < 0.35,
         timeouts=_timeouts(draw),
         limits=LaunchLimits(
@@ -221,7 +233,7 @@ def edit_types(world: World, draw: Stream) -> None:
 
 
 def edit_limits(world: World, draw: Stream) -> None:
-    """Changes the minimum and the maximum of a type; the cluster's maximum still has room for the minimums."""
+    """Changes the limits of a type; the cluster's maximum still has room for the minimums."""
     workers = [known for known in world.spec.node_types if known.name != "head"]
     chosen = draw.choice(workers)
     most = draw.randint(0, 5)

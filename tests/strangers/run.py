@@ -1,8 +1,7 @@
-"""Runs the real controller over a drawn world, tick by tick in virtual time, with kills between port calls."""
+"""Runs the real controller over a drawn world, tick by tick in virtual time."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +9,7 @@ from statistics import median
 from typing import TypeVar
 
 from msgspec.structs import replace
-
-from muster.base.ambient import Ambient
-from muster.base.ids import CountingIds, RequestId
-from muster.cluster.controller import ClusterController, Ports
-from muster.cluster.model import ClusterSpec, Strategy
-from muster.cluster.plan import Drain, Plan
-from muster.cluster.ports import InstanceStore, Ledger, TickResult
-from muster.stores.ledger.backup import settle_restored
-from muster.stores.ledger.memory import MemoryInstanceStore
-from muster.stores.ledger.store import SqliteInstanceStore
-from tests.strangers.cloud import Cloud, CloudClient, Notices
+from tests.strangers.cloud import Cloud
 from tests.strangers.draw import (
     FAULTS,
     draw_constraint,
@@ -31,9 +20,15 @@ from tests.strangers.draw import (
     edit_types,
     room_of,
 )
-from tests.strangers.runtime import Runtime, RuntimeClient, Setup
+from tests.strangers.runtime import Runtime
 from tests.strangers.truth import Work, World
 from tests.strangers.watch import Violation, Watch
+
+from muster.cluster.model import ClusterSpec, Strategy
+from muster.cluster.ports import InstanceStore, TickResult
+from muster.stores.ledger.backup import settle_restored
+from muster.stores.ledger.memory import MemoryInstanceStore
+from muster.stores.ledger.store import SqliteInstanceStore
 
 T = TypeVar("T")
 CHAOS_S = 1200.0
@@ -41,110 +36,6 @@ PATIENCE_S = 400.0  # after which a user withdraws what was never started
 SERVED_WITHIN_S = 1500.0  # longer than any timeout of these clusters
 MOST_WAITING = 8
 SETTLED_WITHIN_S = 2400.0
-
-
-class Killed(Exception):
-    """The process is dead: nothing that it still tries reaches anything."""
-
-
-class Process:
-    """One process of the autoscaler. It dies at a drawn port call, before the call or after it."""
-
-    def __init__(self, story: Story, epoch: int) -> None:
-        self.story, self.watch = story, story.watch
-        self.is_dead = False
-        world = story.world
-        draw = world.stream("kill")
-        is_mortal = "kill" in world.faults and not world.is_calm
-        self._target = draw.choice(("", "commit", "launch", "terminate", "drain", "handed_over", "install"))
-        self._calls_left = draw.randint(1, 1500 if not self._target else 12) if is_mortal else 0
-        self._is_after = draw.random() < 0.5
-        self.cloud = CloudClient(story.cloud, buys_offers=story.buys_offers, takes_next_offer=story.takes_next)
-        self.runtime, self.setup = RuntimeClient(story.runtime), Setup(world)
-        self._notices = Notices(story.cloud)
-        ports = Ports(
-            provider=_Gate(self, self.cloud, {"launch": self._launch, "terminate": self._terminate}),
-            nodes=_Gate(self, self.runtime, {}),
-            drainer=_Gate(self, self.runtime, {"drain": self._drain}),
-            installer=None if story.cloud.installs_runtime else _Gate(self, self.setup, {}),
-            store=_Gate(self, story.store, {"commit": self._commit, "load": self._load}),
-            spec=_Gate(self, self, {}),
-            notices=_Gate(self, self._notices, {}) if "interruption" in world.faults else None,
-        )
-        self._controller = ClusterController(ports, Ambient(world.clock, CountingIds(epoch), world.seed))
-        self._records: dict[str, object] = {}
-
-    def tick(self) -> TickResult | None:
-        result = self._controller.tick()
-        return None if self.is_dead else result
-
-    def make_immortal(self) -> None:
-        self._calls_left = 0
-
-    def current(self) -> tuple[ClusterSpec, str]:
-        return self.story.world.spec, ""
-
-    def call(self, name: str, call: Callable[[], T]) -> T:
-        """Passes a call on, unless the process dies here."""
-        if self.is_dead:
-            raise Killed
-        is_last = False
-        if self._calls_left and name.startswith(self._target):
-            self._calls_left -= 1
-            is_last = self._calls_left == 0
-        if is_last and not self._is_after:
-            self.is_dead = True
-            raise Killed
-        result = call()
-        if is_last:
-            self.is_dead = True
-            raise Killed
-        return result
-
-    def _launch(self, request_id, shape, offers=()) -> None:
-        self.watch.launch(request_id, shape)
-        self.cloud.launch(request_id, shape, offers)
-
-    def _terminate(self, request_id: RequestId, cloud_ids: Sequence[str]) -> None:
-        self.watch.terminate(cloud_ids)
-        self.cloud.terminate(request_id, cloud_ids)
-
-    def _drain(self, action: Drain) -> None:
-        self.watch.drain(action)
-        self.runtime.drain(action)
-
-    def _load(self) -> Ledger:
-        ledger = self.story.store.load()
-        if ledger.damaged:
-            self.watch.report("ledger", str(ledger.damaged[0]))
-        self._records = dict(ledger.instances)
-        return ledger
-
-    def _commit(self, version: int, plan: Plan) -> int:
-        world = self.story.world
-        if world.hit("ledger-fails"):
-            raise OSError("disk full")
-        for note in plan.quarantined:
-            if note.source.startswith("rule "):
-                self.watch.report("rule-failed", f"{note.source}: {note.message}")
-        version = self.story.store.commit(version, plan)
-        self.watch.commit(plan, self._records)
-        if world.hit("ledger-fails"):
-            raise OSError("the answer is lost")
-        return version
-
-
-class _Gate:
-    """Every port call of a process passes here."""
-
-    def __init__(self, process: Process, port: object, watched: dict[str, Callable[..., object]]) -> None:
-        self._process, self._port, self._watched = process, port, watched
-
-    def __getattr__(self, name: str):
-        method = self._watched.get(name) or getattr(self._port, name)
-        if name == "start":
-            name = "install"
-        return lambda *args, **more: self._process.call(name, lambda: method(*args, **more))
 
 
 @dataclass
@@ -241,7 +132,9 @@ class Story:
 
     def _users(self) -> None:
         world, draw = self.world, self.world.stream("users")
-        world.works = [work for work in world.works if not work.waits or world.t - work.arrived_at < PATIENCE_S]
+        world.works = [
+            work for work in world.works if not work.waits or world.t - work.arrived_at < PATIENCE_S
+        ]
         if draw.random() < 0.07:
             world.works += draw_work(world, draw)
         if draw.random() < 0.015:
@@ -308,7 +201,7 @@ class Story:
         world.spec = replace(world.spec, budget=None)
         self.process.make_immortal()
         for machine in world.machines:
-            if not machine.is_unknown:  # somebody has started it again as the log says
+            if "node-stays-unknown" not in machine.quirks:  # somebody has started it again as the log says
                 machine.quirks -= {"node-without-both"}
             machine.hidden_until = 0.0
         world.works = [work for work in world.works if not work.waits or fits(world, work)]
@@ -343,9 +236,10 @@ class Story:
 def fits(world: World, work: Work) -> bool:
     """Returns whether there is a type with room for all of the work, next to machines of unknown nodes."""
     spec = world.spec
-    taken = sum(machine.is_unknown for machine in world.alive())
+    kept = world.kept_for_unknown()
+    types = {spec.head_node_type, *(machine.node_type for machine in kept)}
     for known in spec.node_types:
-        room = room_of(spec, known) - taken if known.name != spec.head_node_type else 0
+        room = room_of(spec, known) - len(kept) if known.name not in types else 0
         count = len(work.bundles)
         needed, nodes = work.bundles[0], count
         if work.strategy is Strategy.STRICT_PACK:

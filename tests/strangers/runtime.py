@@ -1,4 +1,4 @@
-"""A runtime that reports late, in part or nonsense, over the nodes that really run; it drains and installs."""
+"""A runtime that reports late, in part or nonsense, over the nodes that really run; drains and installs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
+from tests.strangers.truth import Machine, Node, World
 
 from muster.base.ids import CloudId, NodeId, RequestId
 from muster.base.resources import Resources
@@ -23,7 +24,6 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import Drain, Install, ScalingReport
 from muster.cluster.ports import Drainer, Installer
-from tests.strangers.truth import Machine, Node, World
 
 KEPT_DEAD_S = 200.0  # how long the runtime lists nodes that died
 
@@ -94,16 +94,14 @@ class Runtime:
             return self._older[0]
         if world.hit("report-half"):
             draw = world.stream("halves")
-            report = replace(
-                report, nodes=tuple(n for n in report.nodes if n.is_head or draw.random() < 0.5)
-            )
+            report = replace(report, nodes=tuple(n for n in report.nodes if n.is_head or draw.random() < 0.5))
         if world.hit("report-garbage"):
             report = replace(report, **_garbage(report))
         return report
 
 
 def _shown_id(machine: Machine) -> CloudId | None:
-    """Returns the cloud id as the node reports it; one without id and ip is identified once faults are over."""
+    """Returns the cloud id as the node reports it."""
     if machine.quirks & {"node-without-id", "node-without-both"}:
         return None
     if machine.borrowed_id:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.strangers.run import Story
+from tests.strangers.truth import Machine, Work
 
 from muster.base.resources import Resources
 from muster.cluster.budget_policy import Budget
 from muster.cluster.model import Backoff, ClusterSpec, Demand, NodeType, Objective, Timeouts
-from tests.strangers.run import Story
-from tests.strangers.truth import Machine, Work
+from muster.errors import Throttled
 
 HEAD = NodeType(name="head", resources=Resources.of(CPU=0), max_nodes=1, price_per_hour=0.1)
 W = NodeType(name="w", resources=Resources.of(CPU=4), max_nodes=3, price_per_hour=1.0)
@@ -20,9 +21,7 @@ def begin(*types: NodeType, **more: object) -> Story:
     """A cluster with a head, no worker, and a cloud without faults."""
     limits = Timeouts(request_s=300.0, allocate_s=200.0, install_s=200.0, terminating_s=60.0)
     given = {"idle_timeout_s": 60.0, "timeouts": limits, "backoff": Backoff(max_s=60.0), **more}
-    story = Story(
-        0, spec=ClusterSpec(head_node_type="head", node_types=(HEAD, *(types or (W,))), **given)
-    )
+    story = Story(0, spec=ClusterSpec(head_node_type="head", node_types=(HEAD, *(types or (W,))), **given))
     steps(story, 1)
     return story
 
@@ -82,8 +81,11 @@ def test_a_cancelled_machine_on_which_an_unknown_node_may_work_counts_against_th
 
 def test_a_repeated_launch_that_is_turned_away_may_have_happened() -> None:
     story = begin()
+    story.world.stream("refusals").choice = lambda kinds: Throttled  # type: ignore[method-assign]
     start(story)
-    steps(story, 1, "launch-reply-lost", "list-late")
+    steps(story, 1, "launch-reply-lost")
+    machine = workers(story)[0]
+    machine.listed_from = machine.boots_at = story.world.t + 60.0
     steps(story, 1, "launch-refused")
     steps(story, 20)
     assert (violations(story), len(workers(story))) == ([], 1)

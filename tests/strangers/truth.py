@@ -1,4 +1,4 @@
-"""Holds what is really there: machines, nodes, work and time. Ports show parts of it, invariants read all of it."""
+"""Holds what is really there: machines, nodes, work and time. Ports show parts of it, invariants all."""
 
 from __future__ import annotations
 
@@ -47,11 +47,6 @@ class Machine:
     @property
     def exists(self) -> bool:
         return self.gone_at is None
-
-    @property
-    def is_unknown(self) -> bool:
-        """Returns whether nothing can tell which machine its node is on, as long as it runs."""
-        return "node-stays-unknown" in self.quirks
 
     def cost(self, now: float) -> float:
         end = now if self.gone_at is None else self.gone_at
@@ -104,7 +99,7 @@ class Node:
 
 
 class World:
-    """Machines, nodes and work in virtual time. `t` is the true time; the wall clock may be set to anything."""
+    """Machines, nodes and work in virtual time. `t` is the true time; the wall clock may be anything."""
 
     def __init__(self, seed: int, spec: ClusterSpec, faults: dict[str, float]) -> None:
         self.seed, self.spec, self.faults = Seed(seed), spec, faults
@@ -153,6 +148,16 @@ class World:
 
     def node_on(self, machine: Machine) -> Node | None:
         return next((n for n in self.nodes if n.machine is machine and n.lives), None)
+
+    def kept_for_unknown(self) -> list[Machine]:
+        """Returns the machines on which a node that nothing identifies may be: none of them is given up.
+
+        That is documented; one node cannot be on all of them, but nothing shows on which it is.
+        """
+        unknown = [m for m in self.alive() if "node-stays-unknown" in m.quirks and self.node_on(m)]
+        types = {machine.node_type for machine in unknown}
+        bare = (m for m in self.alive() if m.node_type in types and self.node_on(m) is None)
+        return [*unknown, *bare]
 
     def alive(self) -> Iterator[Machine]:
         return (m for m in self.machines if m.exists)

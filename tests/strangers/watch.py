@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tests.strangers.truth import Machine, World
+
 from muster.cluster.model import Instance, NodeKind, StopCause
 from muster.cluster.plan import Drain, Plan
 from muster.cluster.states import InstanceState
-from tests.strangers.truth import Machine, World
 
 _S = InstanceState
 
@@ -178,17 +179,17 @@ class Watch:
     def leftovers(self) -> list[str]:
         """Returns what is wrong with the machines that exist when nothing is wanted any more."""
         world = self.world
-        workers = Counter(m.node_type for m in world.alive() if not m.is_head)
+        kept = world.kept_for_unknown()
+        workers = Counter(m.node_type for m in world.alive() if not m.is_head and m not in kept)
         serving = Counter(m.node_type for m in world.alive() if not m.is_head and world.node_on(m))
         known = {one.name: one.min_nodes for one in world.spec.node_types}
         wrong = []
         for name in sorted({*workers, *known}):
             least = known.get(name, 0)
-            # The machine of a node that nothing can identify is not given up, which is documented.
-            held = sum(m.is_unknown and m.node_type == name and bool(world.node_on(m)) for m in world.alive())
-            if workers[name] > least + held:
+            is_kept = any(machine.node_type == name for machine in kept)
+            if workers[name] > least:
                 wrong.append(f"{workers[name]} machines of {name}, {least} wanted")
-            elif serving[name] < least:
+            elif serving[name] < least and not is_kept:
                 wrong.append(f"only {serving[name]} nodes of {name}, {least} wanted")
         return wrong
 
