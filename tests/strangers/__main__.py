@@ -91,7 +91,7 @@ def trace(story: Story, result: TickResult | None, begin: float, end: float) -> 
         nodes = [(n.node_id, len(n.work)) for n in world.nodes if n.machine is machine and n.lives]
         shown = (machine.shown_type, machine.shown_request, machine.borrowed_id, *sorted(machine.quirks))
         sys.stdout.write(
-            f"  machine {machine.cloud_id} {machine.node_type} {shown} ending {machine.asked_at} nodes {nodes}\n"
+            f"  machine {machine.cloud_id} {machine.node_type} {shown} {machine.asked_at} nodes {nodes}\n"
         )
     if result is None:
         sys.stdout.write("  killed\n")

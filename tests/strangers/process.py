@@ -1,4 +1,4 @@
-"""One process of the autoscaler: the real controller, whose port calls pass through gates where it may die."""
+"""One process of the autoscaler: the real controller behind gates; it may die at any port call."""
 
 from __future__ import annotations
 

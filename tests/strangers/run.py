@@ -20,6 +20,7 @@ from tests.strangers.draw import (
     edit_types,
     room_of,
 )
+from tests.strangers.process import Process
 from tests.strangers.runtime import Runtime
 from tests.strangers.truth import Work, World
 from tests.strangers.watch import Violation, Watch
