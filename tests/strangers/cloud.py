@@ -125,6 +125,8 @@ class Cloud:
         world = self.world
         if "node-stays-unknown" in machine.quirks or machine.quirks >= WITHOUT_EACH:
             machine.quirks = machine.quirks - WITHOUT_EACH | {"node-without-both"}
+        if any(quirk.startswith("tag-type") for quirk in machine.quirks):
+            machine.quirks -= {"tag-request-lost", "tag-request-case"}  # one of the tags is right
         limits = world.spec.timeouts
         self._mark_tags(machine)
         if "node-cloned-id" in machine.quirks and world.machines:

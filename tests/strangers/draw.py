@@ -89,6 +89,7 @@ UNFIXED = {
     "tag-type-case": "the type tag counts more than the request",
     "node-id-case": "a node without an ip is not found by its id in another case",
     "node-cloned-id": "the cloud id of a node counts more than its ip",
+    "node-without-both": "a cancelled machine that is kept does not count against limits",
     "node-stays-unknown": "one unknown node keeps every dead machine of its type",
     "report-half": "a node that one report lacks is lost",
     "clock-ahead": "timeouts count time in which no process ran",

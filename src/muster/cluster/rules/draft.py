@@ -40,8 +40,7 @@ from muster.cluster.planner.request import OfferState, Packing, PackRequest, Rem
 from muster.cluster.snapshot import BudgetPeriod, Memory, Quarantined, Snapshot, TypeHealth, WithoutDrivers
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
-_BOOTING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
-_STAYING = (*_BOOTING, InstanceState.RAY_RUNNING)
+_STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
     "remove `offers` and `muster.prices`, or use a provider that supports offers"
@@ -232,9 +231,7 @@ class Draft:
     def restartable(self) -> list[Instance]:
         """Returns the records of our machines that are kept without a node: they may serve again."""
         stopped = (i for i in self.in_state(InstanceState.RAY_STOPPED) if not is_head(i))
-        kept = [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
-        cancelled = (i for i in self.in_state(*_BOOTING) if i.cancelled and not i.provisional)
-        return [*kept, *(i for i in cancelled if self.snapshot.runtime is None or self.may_work_unseen(i))]
+        return [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
 
     def fresh(self, prefix: str) -> str:
         """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
