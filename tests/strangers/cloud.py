@@ -79,6 +79,8 @@ class Cloud:
                     refused.append(_sold_out(request_id, node_type, offers[0] if offers else None))
                 else:
                     made.append(self._made(node_type, request_id, offer))
+                    if len(shape) > 1:  # the request alone does not show the type
+                        made[-1].shown_type = node_type
         self.on_made(request_id, made)
         return refused
 

@@ -187,6 +187,18 @@ def test_a_node_that_one_report_lacks_keeps_its_machine() -> None:
     assert (violations(story), len(workers(story))) == ([], 3)
 
 
+@known("identity: a report that lacks nodes which an earlier process has seen")
+def test_an_older_report_after_a_restart_ends_no_machine() -> None:
+    story = begin()
+    start(story)
+    while not any(work.places for work in story.world.works):
+        steps(story, 1)
+    story.restart(5.0)
+    steps(story, 1, "report-stale")
+    steps(story, 5)
+    assert (violations(story), remaining(story)) == ([], 1)
+
+
 @known("identity: a clock that is 30 days ahead when the process starts")
 def test_a_clock_that_is_set_ahead_at_a_restart_buys_nothing_twice() -> None:
     story = begin(replace(W, max_nodes=1))

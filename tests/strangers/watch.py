@@ -124,7 +124,9 @@ class Watch:
             decided_at = machine.asked_at if machine.ordered_at is None else machine.ordered_at
             nodes = [n for n in world.nodes if n.machine is machine and n.lives]
             busy = [n for n in nodes if n.work and n.joined_at <= decided_at]
-            if busy and machine.taken_at is None and not self._is_unpaid():
+            limit_s = world.spec.timeouts.drain_deadline_s
+            is_unpaid = machine.unpaid_at is not None and world.t - machine.unpaid_at >= limit_s
+            if busy and machine.taken_at is None and not is_unpaid and not self._is_unpaid():
                 quirks = ", ".join(sorted(machine.quirks)) or "no quirks"
                 self.report("busy-terminated", f"{cloud_id} ({quirks}) with {len(busy[0].work)} at work")
 
@@ -143,6 +145,8 @@ class Watch:
             self.report("head-drained", action.node_id)
         if node is not None and action.cause is not StopCause.IDLE:
             node.machine.drain_asked_at = self.world.t
+        if node is not None and action.cause is StopCause.BUDGET:
+            node.machine.unpaid_at = self.world.t
 
     def commit(self, plan: Plan, known: Mapping[str, Instance]) -> None:
         for record in plan.writes:
