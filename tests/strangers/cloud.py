@@ -39,6 +39,7 @@ MACHINE_QUIRKS = (
     "node-never",
 )
 
+WRONG_ID = frozenset({"node-without-id", "node-cloned-id"})
 WITHOUT_EACH = frozenset({"node-without-id", "node-without-ip"})
 
 
@@ -125,8 +126,10 @@ class Cloud:
     def _mark(self, machine: Machine, boot_s: float) -> None:
         """Gives a machine the lasting faults that were drawn for it."""
         world = self.world
-        if "node-stays-unknown" in machine.quirks or machine.quirks >= WITHOUT_EACH:
+        if "node-stays-unknown" in machine.quirks:
             machine.quirks = machine.quirks - WITHOUT_EACH | {"node-without-both"}
+        elif machine.quirks & WRONG_ID:
+            machine.quirks -= {"node-without-ip"}  # one of the two is right
         if any(quirk.startswith("tag-type") for quirk in machine.quirks):
             machine.quirks -= {"tag-request-lost", "tag-request-case"}  # one of the tags is right
         limits = world.spec.timeouts

@@ -92,6 +92,7 @@ UNFIXED = {
     "node-without-both": "a cancelled machine that is kept does not count against limits",
     "node-stays-unknown": "one unknown node keeps every dead machine of its type",
     "report-half": "a node that one report lacks is lost",
+    "report-garbage": "an unreadable row may be a node that keeps a cancelled machine, see above",
     "report-stale": "after a restart, nodes that an older report lacks are lost",
     "clock-ahead": "timeouts count time in which no process ran",
 }

@@ -245,6 +245,7 @@ def test_a_machine_that_somebody_started_counts_in_the_budget() -> None:
     assert (violations(story), remaining(story)) == ([], 2)
 
 
+@pytest.mark.slow
 @known("set-ups that fail are repeated without back-off")
 def test_a_type_whose_setups_fail_is_backed_off() -> None:
     story = begin(install_runtime=True)

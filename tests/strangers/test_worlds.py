@@ -12,6 +12,7 @@ from tests.strangers.draw import FAULTS, UNFIXED, draw_faults
 from tests.strangers.run import Story
 
 PER_TEST = 10  # worlds
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)

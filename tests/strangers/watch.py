@@ -145,7 +145,7 @@ class Watch:
             self.report("head-drained", action.node_id)
         if node is not None and action.cause is not StopCause.IDLE:
             node.machine.drain_asked_at = self.world.t
-        if node is not None and action.cause is StopCause.BUDGET:
+        if node is not None and action.cause is StopCause.BUDGET and node.machine.unpaid_at is None:
             node.machine.unpaid_at = self.world.t
 
     def commit(self, plan: Plan, known: Mapping[str, Instance]) -> None:
@@ -190,10 +190,9 @@ class Watch:
         wrong = []
         for name in sorted({*workers, *known}):
             least = known.get(name, 0)
-            is_kept = any(machine.node_type == name for machine in kept)
             if workers[name] > least:
                 wrong.append(f"{workers[name]} machines of {name}, {least} wanted")
-            elif serving[name] < least and not is_kept:
+            elif serving[name] < least and not kept:  # those that are kept may take the last places
                 wrong.append(f"only {serving[name]} nodes of {name}, {least} wanted")
         return wrong
 

@@ -81,13 +81,11 @@ class Executor:
         for action in given:
             # A leftover that this tick decided anew is dropped: one call, not two.
             is_newest = any(newest[type(action), i] == action.request_id for i in _subjects(action))
-            is_void = (
-                isinstance(action, EndCluster) and decided is not None and action.request_id not in decided
-            )
+            is_repeat = decided is not None and action.request_id not in decided
+            is_void = isinstance(action, EndCluster) and is_repeat
             wanted = is_newest and not is_void and is_wanted(action, instances)
             if not wanted:
                 self._withdraw(action)
-            is_repeat = decided is not None and action.request_id not in decided
             if not wanted or self._hand_over(narrowed(action, instances), is_repeat):
                 done.append(action.request_id)
         if done:
@@ -119,6 +117,8 @@ class Executor:
             except Exception:  # noqa: BLE001 - an unknown kind, or one that cannot be read
                 kind = FailureKind.UNKNOWN
             if is_repeat and isinstance(action, Launch) and kind in _TURNED_AWAY:
+                text = f"Launch {action.request_id}: {message_text(error)}; it may have worked before"
+                self._changes.log(logging.WARNING, "Launch", text)
                 return False
             self._refuse(action, kind, message_text(error))
             return isinstance(action, Resize | ResizeNode | EndCluster)  # their rules ask again
