@@ -94,7 +94,6 @@ def known(fault: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(strict=True, reason=fault)
 
 
-@known("identity: a cancelled machine on which an unknown node may work")
 def test_a_cancelled_machine_on_which_an_unknown_node_may_work_counts_against_the_limit() -> None:
     story = begin(replace(W, max_nodes=1))
     start(story)
@@ -107,7 +106,6 @@ def test_a_cancelled_machine_on_which_an_unknown_node_may_work_counts_against_th
     assert (violations(story), remaining(story)) == ([], 1)
 
 
-@known("identity: a node with the cloud id of another machine and its own ip")
 def test_a_node_of_a_cloned_image_keeps_its_machine() -> None:
     story = begin()
     start(story)
@@ -125,7 +123,6 @@ def test_a_machine_that_is_listed_twice_is_one_machine() -> None:
     assert (violations(story), remaining(story)) == ([], 1)
 
 
-@known("identity: a machine whose type tag is lost")
 def test_a_machine_without_its_type_tag_is_found_by_its_request() -> None:
     story = begin(replace(W, max_nodes=1))
     start(story)
@@ -135,7 +132,6 @@ def test_a_machine_without_its_type_tag_is_found_by_its_request() -> None:
     assert (violations(story), remaining(story)) == ([], 1)
 
 
-@known("identity: a machine whose type tag names another type")
 def test_a_machine_with_the_type_tag_of_another_type_is_found_by_its_request() -> None:
     other = NodeType(name="v", resources=Resources.of(CPU=1), max_nodes=3, price_per_hour=1.0)
     story = begin(W, other)
@@ -147,7 +143,6 @@ def test_a_machine_with_the_type_tag_of_another_type_is_found_by_its_request() -
     assert (violations(story), remaining(story)) == ([], 0)
 
 
-@known("identity: a machine whose type tag is in another case")
 def test_a_machine_with_its_type_tag_in_another_case_is_found_by_its_request() -> None:
     story = begin()
     start(story, duration_s=600.0)
@@ -163,7 +158,6 @@ def test_a_node_that_reports_its_id_in_another_case_is_on_its_machine() -> None:
     assert (violations(story), remaining(story)) == ([], 0)
 
 
-@known("identity: one unknown node keeps every dead machine of its type")
 def test_a_node_that_nothing_identifies_keeps_one_machine() -> None:
     story = begin()
     start(story)
@@ -177,7 +171,6 @@ def test_a_node_that_nothing_identifies_keeps_one_machine() -> None:
     assert (violations(story), remaining(story)) == ([], 1)
 
 
-@known("identity: a report that lacks half of the nodes")
 def test_a_node_that_one_report_lacks_keeps_its_machine() -> None:
     story = begin()
     start(story, count=3)
@@ -235,7 +228,6 @@ def test_a_replaced_head_that_is_still_listed_stops_nothing(seed: int, faults: t
     assert (violations(story), sum(work.waits for work in story.world.works)) == ([], 0)
 
 
-@known("identity: adopted machines do not count in the budget")
 def test_a_machine_that_somebody_started_counts_in_the_budget() -> None:
     story = begin(budget=Budget(per_hour=2.5))
     for _ in range(2):
@@ -246,7 +238,6 @@ def test_a_machine_that_somebody_started_counts_in_the_budget() -> None:
 
 
 @pytest.mark.slow
-@known("set-ups that fail are repeated without back-off")
 def test_a_type_whose_setups_fail_is_backed_off() -> None:
     story = begin(install_runtime=True)
     start(story)
