@@ -155,11 +155,14 @@ def _nodes(draft: Draft) -> tuple[tuple[PackNode, ...], Counter[str]]:
     """
     result: list[PackNode] = []
     unlisted: list[tuple[Instance, NodeReport]] = []
+    late = Counter[str]()
     reports, running, dead = draft.nodes, _S.RAY_RUNNING, NodeStatus.DEAD
     for instance in draft.instances.values():
         if instance.state is running:
             report = reports.get(instance.node_id or "")
-            if report is None:  # unreadable or late: it counts, but nothing on it is known to be free
+            if report is None and instance.provisional:  # it may not be ended yet, whatever its type is
+                late[instance.node_type] += bool(instance.launch_request_id)
+            elif report is None:  # unreadable or late: it counts, but nothing on it is known to be free
                 result.append(replace(_coming(draft, instance), available=EMPTY))
             elif instance.provisional:
                 unlisted.append((instance, report))
@@ -168,7 +171,7 @@ def _nodes(draft: Draft) -> tuple[tuple[PackNode, ...], Counter[str]]:
         elif instance.state in _COMING and not instance.cancelled:
             result.append(_coming(draft, instance))
     kept, surplus = _unlisted(draft, result, unlisted) if unlisted else ((), Counter[str]())
-    return (*result, *kept), surplus
+    return (*result, *kept), surplus + late
 
 
 def _unlisted(
