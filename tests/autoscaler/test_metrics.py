@@ -79,7 +79,7 @@ def lose(scene):
     """The worker of `launched`, its machine as well."""
     scene.stage.runtime.nodes = [HEAD_NODE]
     del scene.stage.provider.machines["c-w"]
-    for _ in range(3):
+    for _ in range(4):
         scene.tick(40)
 
 

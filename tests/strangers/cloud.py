@@ -206,6 +206,7 @@ class CloudClient(CloudProvider):
             installs_runtime=cloud.installs_runtime,
             buys_offers=buys_offers,
             takes_next_offer=takes_next_offer,
+            ids_ignore_case=True,  # as its lists do
         )
         self._launch_failures: list[LaunchFailure] = []
         self._terminate_failures: list[TerminateFailure] = []

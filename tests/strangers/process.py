@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tests.strangers.cloud import CloudClient, Notices
 from tests.strangers.runtime import RuntimeClient, Setup
 
+from muster.base.clock import Boot
 from muster.base.ids import CountingIds, RequestId
 from muster.base.rng import Ambient
 from muster.cluster.controller import ClusterController, Ports
@@ -51,7 +52,9 @@ class Process:
             spec=_Gate(self, self, {}),
             notices=_Gate(self, self._notices, {}) if "interruption" in world.faults else None,
         )
-        self._controller = ClusterController(ports, Ambient(world.clock, CountingIds(epoch), world.seed))
+        boot = Boot("the one of this computer", lambda: world.t)
+        ambient = Ambient(world.clock, CountingIds(epoch), world.seed, boot)
+        self._controller = ClusterController(ports, ambient)
         self._records: dict[str, object] = {}
 
     def tick(self) -> TickResult | None:

@@ -115,7 +115,6 @@ def test_a_node_of_a_cloned_image_keeps_its_machine() -> None:
     assert (violations(story), remaining(story)) == ([], 3)
 
 
-@known("identity: a machine that is listed under two spellings of its id")
 def test_a_machine_that_is_listed_twice_is_one_machine() -> None:
     story = begin()
     start(story)
@@ -150,7 +149,6 @@ def test_a_machine_with_its_type_tag_in_another_case_is_found_by_its_request() -
     assert (violations(story), len(workers(story))) == ([], 1)
 
 
-@known("identity: a node that reports its cloud id in another case")
 def test_a_node_that_reports_its_id_in_another_case_is_on_its_machine() -> None:
     story = begin()
     start(story, duration_s=100.0)
@@ -192,7 +190,6 @@ def test_an_older_report_after_a_restart_ends_no_machine() -> None:
     assert (violations(story), remaining(story)) == ([], 1)
 
 
-@known("identity: a clock that is 30 days ahead when the process starts")
 def test_a_clock_that_is_set_ahead_at_a_restart_buys_nothing_twice() -> None:
     story = begin(replace(W, max_nodes=1))
     start(story)
@@ -203,7 +200,6 @@ def test_a_clock_that_is_set_ahead_at_a_restart_buys_nothing_twice() -> None:
     assert (violations(story), len(workers(story))) == ([], 1)
 
 
-@known("identity: a clock that is 30 days ahead when the process starts")
 def test_a_clock_that_is_set_ahead_at_a_restart_ends_no_machine_that_boots() -> None:
     story = begin()
     start(story)
