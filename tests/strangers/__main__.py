@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from tests.strangers.draw import FAULTS, UNFIXED, draw_faults
+from tests.strangers.draw import FAULTS, draw_faults
 from tests.strangers.run import Outcome, Story
 
 from muster.cluster.ports import TickResult
@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.strangers", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many worlds")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--without", default="", help="faults to switch off, with commas; or all, or unfixed")
+    parser.add_argument("--without", default="", help="faults to switch off, with commas; or all")
     parser.add_argument("--only", default="", help="faults to switch on in every world, with commas")
     parser.add_argument("--shrink", action="store_true", help="find the faults that a violation needs")
     parser.add_argument(
@@ -28,8 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    groups = {"all": tuple(FAULTS), "unfixed": tuple(UNFIXED)}
-    without = groups.get(given.without) or tuple(filter(None, given.without.split(",")))
+    without = tuple(FAULTS) if given.without == "all" else tuple(filter(None, given.without.split(",")))
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(given.start, given.start + given.seeds):

@@ -81,21 +81,6 @@ FAULTS = {
     "budget": 1.0,
     "outsider": 0.01,
 }
-# Faults that the autoscaler does not survive yet, with the reason; each has a story that must fail.
-UNFIXED = {
-    "listed-twice": "a machine under two spellings of its id gets two records",
-    "tag-type-lost": "a machine without a type is not ours, whatever its request",
-    "tag-type-changed": "the type tag counts more than the request",
-    "tag-type-case": "the type tag counts more than the request",
-    "node-id-case": "a node without an ip is not found by its id in another case",
-    "node-cloned-id": "the cloud id of a node counts more than its ip",
-    "node-without-both": "a cancelled machine that is kept does not count against limits",
-    "node-stays-unknown": "one unknown node keeps every dead machine of its type",
-    "report-half": "a node that one report lacks is lost",
-    "report-garbage": "an unreadable row may be a node that keeps a cancelled machine, see above",
-    "report-stale": "after a restart, nodes that an older report lacks are lost",
-    "clock-ahead": "timeouts count time in which no process ran",
-}
 SHARE = 0.2  # of the faults, in one world
 
 

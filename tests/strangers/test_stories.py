@@ -67,6 +67,15 @@ def test_a_cluster_without_faults_serves_and_shrinks() -> None:
     assert (violations(story), len(workers(story)), remaining(story)) == ([], 3, 0)
 
 
+def test_a_launch_that_was_lost_is_not_repeated_for_cancelled_records() -> None:
+    story = begin()
+    start(story)
+    steps(story, 1, "launch-call-lost")
+    edit(story, max_nodes=0)
+    steps(story, 5)
+    assert (violations(story), len(workers(story))) == ([], 0)
+
+
 def test_a_repeated_launch_that_is_turned_away_may_have_happened() -> None:
     story = begin()
     story.world.stream("refusals").choice = lambda kinds: Throttled  # type: ignore[method-assign]

@@ -263,7 +263,7 @@ def _is_resizing(instance: Instance | None, action: Resize | ResizeNode) -> bool
 
 
 def _awaits_launch(instance: Instance | None, request_id: RequestId) -> bool:
-    if instance is None or instance.state is not InstanceState.REQUESTED:
+    if instance is None or instance.state is not InstanceState.REQUESTED or instance.cancelled:
         return False
     attempt = len(instance.entered(InstanceState.REQUESTED))
     return instance.launch_request_id == base_id(request_id) and attempt == attempt_of(request_id)
