@@ -79,18 +79,20 @@ class Executor:
         for action in given:
             # A leftover that this tick decided anew is dropped: one call, not two.
             is_newest = any(newest[type(action), i] == action.request_id for i in _subjects(action))
-            is_void = (
-                isinstance(action, EndCluster) and decided is not None and action.request_id not in decided
-            )
+            is_repeat = decided is not None and action.request_id not in decided
+            is_void = isinstance(action, EndCluster) and is_repeat
             wanted = is_newest and not is_void and is_wanted(action, instances)
-            if not wanted or self._hand_over(narrowed(action, instances)):
+            if not wanted or self._hand_over(narrowed(action, instances), is_repeat):
                 done.append(action.request_id)
         if done:
             self._ports.store.handed_over(done)
         return frozenset(done)
 
-    def _hand_over(self, action: Action) -> bool:
-        """Returns whether the effect is over. A refused one leaves the outbox with its record."""
+    def _hand_over(self, action: Action, is_repeat: bool) -> bool:
+        """Returns whether the effect is over. A refused one leaves the outbox with its record.
+
+        A repeated launch that was turned away unread may have happened the first time: it stays.
+        """
         try:
             call_safely(lambda: self._call(action))
             return not call_safely(lambda: self._is_under_way(action))
@@ -101,6 +103,10 @@ class Executor:
                 kind = FailureKind(error.kind)
             except Exception:  # noqa: BLE001 - an unknown kind, or one that cannot be read
                 kind = FailureKind.UNKNOWN
+            if is_repeat and isinstance(action, Launch) and kind in _TURNED_AWAY:
+                text = f"Launch {action.request_id}: {message_text(error)}; it may have worked before"
+                self._changes.log(logging.WARNING, "Launch", text)
+                return False
             self._refuse(action, kind, message_text(error))
             return isinstance(action, Resize | ResizeNode | EndCluster)  # their rules ask again
         except Exception as error:  # noqa: BLE001 - unknown outcome: repeated with the same request id
@@ -179,6 +185,10 @@ class Executor:
                 assert_never(action)
 
 
+# Refusals of a call that the provider has not looked at.
+_TURNED_AWAY = frozenset({FailureKind.THROTTLED, FailureKind.PERMISSION})
+
+
 class NoInstaller(ProviderError, MusterError):
     """A NoInstaller error means that machines wait for an installer that is not configured."""
 
@@ -238,7 +248,7 @@ def _is_resizing(instance: Instance | None, action: Resize | ResizeNode) -> bool
 
 
 def _awaits_launch(instance: Instance | None, request_id: RequestId) -> bool:
-    if instance is None or instance.state is not InstanceState.REQUESTED:
+    if instance is None or instance.state is not InstanceState.REQUESTED or instance.cancelled:
         return False
     attempt = len(instance.entered(InstanceState.REQUESTED))
     return instance.launch_request_id == base_id(request_id) and attempt == attempt_of(request_id)
