@@ -1,0 +1,44 @@
+"""The real controller in drawn worlds: a sample here, a thousand in `make series`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.series import length
+from tests.strangers.draw import FAULTS, UNFIXED, draw_faults
+from tests.strangers.run import Story
+
+PER_TEST = 10  # worlds
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    """Worlds make the controller warn thousands of times."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("start", range(0, length(40, 1000), PER_TEST))
+def test_nothing_forbidden_happens_in_any_world(start: int, tmp_path: Path) -> None:
+    stories = (Story(seed, tuple(UNFIXED), tmp_path).run() for seed in range(start, start + PER_TEST))
+    assert [(each.seed, each.violations) for each in stories if each.violations] == []
+
+
+@pytest.mark.parametrize("start", range(2000, 2000 + length(10, 100), PER_TEST))
+def test_nothing_forbidden_happens_without_faults(start: int) -> None:
+    stories = (Story(seed, tuple(FAULTS)).run() for seed in range(start, start + PER_TEST))
+    assert [(each.seed, each.violations) for each in stories if each.violations] == []
+
+
+def test_a_world_is_the_same_each_time() -> None:
+    assert Story(7).run() == Story(7).run()
+
+
+def test_every_fault_strikes_in_some_world() -> None:
+    drawn = {name for seed in range(40) for name in draw_faults(seed)}
+    assert drawn == set(FAULTS)
