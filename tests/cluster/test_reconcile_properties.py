@@ -19,7 +19,7 @@ from muster.stores.ledger.state import checked_writes
 
 S = InstanceState
 STAYING = frozenset({S.QUEUED, S.REQUESTED, S.ALLOCATED, S.RAY_INSTALLING, S.RAY_RUNNING})
-WORLDS = 200  # seeded worlds per property
+WORLDS = 300  # seeded worlds per property
 
 
 def hops(seen: Snapshot, plan: Plan):

@@ -62,24 +62,6 @@ class Boot(NamedTuple):
     elapsed: Callable[[], float]
 
 
-class BootMark(NamedTuple):
-    """A reading of a steady clock, for the next process of the same boot."""
-
-    boot_id: str
-    elapsed_s: float
-    at: float
-
-
-MARKED_EVERY_S = 3600.0
-
-
-def newer_mark(known: BootMark | None, now: BootMark | None) -> BootMark | None:
-    """Returns the mark to remember: another boot's at once, one of the same boot rarely."""
-    if known is None or now is None or known.boot_id != now.boot_id:
-        return now or known
-    return now if now.at - known.at >= MARKED_EVERY_S else known
-
-
 class SteadyClock:
     """A SteadyClock returns wall-clock readings that move only with monotonic time.
 
@@ -87,7 +69,7 @@ class SteadyClock:
     and survive a restart. So the clock is anchored to the wall clock once, never before `floor` (the newest
     time in the ledger), and then follows the monotonic clock. Without a `clock` it also counts the time in
     which the machine is suspended: rented machines still cost then, and a deadline comes nearer. With a
-    `boot`, it counts by that, and continues from an earlier reading of the same boot, at `mark`.
+    `boot`, it counts by that, and with an `offset`, it continues the clock of an earlier process.
     """
 
     def __init__(
@@ -95,14 +77,13 @@ class SteadyClock:
         clock: Clock | None = None,
         floor: float = 0.0,
         boot: Boot | None = None,
-        mark: BootMark | None = None,
+        offset: float | None = None,
     ) -> None:
         self.wall: Clock = clock or SystemClock()
         self.monotonic, self.sleep = self.wall.monotonic, self.wall.sleep
         of_process = self.monotonic if clock is not None else SystemClock.since_boot
         self._elapsed = of_process if boot is None else boot.elapsed
-        is_same = boot is not None and mark is not None and boot.boot_id == mark.boot_id
-        self._offset = mark.at - mark.elapsed_s if mark and is_same else self.wall.now() - self._elapsed()
+        self._offset = self.wall.now() - self._elapsed() if offset is None else offset
         self.not_before(floor)
 
     def now(self) -> float:

@@ -1,13 +1,15 @@
-"""Computes the back-off of node types after failures, and Ray's availability scores; pure."""
+"""Computes the back-off of node types after failures, lists failures, and Ray's availability scores; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from muster.cluster.model import NEEDS_USER_ACTION, Backoff, FailureKind
-from muster.cluster.snapshot import TypeHealth
+from muster.cluster.model import NEEDS_USER_ACTION, Backoff, FailureKind, Instance, LaunchFailure, health_key
+from muster.cluster.plan import base_id
+from muster.cluster.snapshot import FailedLaunch, TypeHealth
+from muster.cluster.states import InstanceState
 
 _MAX_DOUBLINGS = 30  # keeps 2**n finite; every back-off is clipped long before
 
@@ -95,3 +97,47 @@ def availabilities(health: Mapping[str, TypeHealth]) -> dict[str, float]:
     times = sorted({h.timed_out_at for h in health.values() if h.timed_out_at is not None}, reverse=True)
     score = {at: rank / len(times) for rank, at in enumerate(times)}
     return {name: score[h.timed_out_at] for name, h in health.items() if h.timed_out_at is not None}
+
+
+_FAILED = frozenset({InstanceState.ALLOCATION_FAILED, InstanceState.RAY_INSTALL_FAILED})
+
+
+def failures_among(records: Iterable[Instance]) -> tuple[FailedLaunch, ...]:
+    """Return the failed launches and set-ups among these records."""
+    return tuple(
+        FailedLaunch(
+            instance_id=record.instance_id,
+            node_type=record.node_type,
+            started_at=max(record.entered(InstanceState.REQUESTED), default=0.0),
+            failed_at=change.at,
+            reason=change.details,
+            offer=record.offer_name,
+        )
+        for record in records
+        for change in record.history
+        if change.state in _FAILED
+    )
+
+
+# Failures that say nothing about the other offers of the type, unless the provider names one.
+_OF_ONE_OFFER = frozenset({FailureKind.CAPACITY, FailureKind.UNKNOWN})
+
+
+def failures_by_key(
+    failures: Iterable[LaunchFailure], records: Iterable[Instance]
+) -> dict[str, LaunchFailure]:
+    """Returns the newest failure of each type or offer, by the key of its health.
+
+    All records of a request that wait have the same offer, also those that are not refused; one that got a
+    machine may have got it from another offer. When none waited any more, the failure counts for the type.
+    """
+    waiting = (i for i in records if i.state in (InstanceState.REQUESTED, InstanceState.QUEUED))
+    offers = {i.launch_request_id: i.offer_name for i in waiting}
+    newest: dict[str, LaunchFailure] = {}
+    for failure in failures:
+        offer = failure.offer
+        if not offer and failure.kind in _OF_ONE_OFFER:
+            offer = offers.get(base_id(failure.request_id), "")
+        for name in (offer, *failure.also):
+            newest[health_key(failure.node_type, name)] = failure
+    return newest

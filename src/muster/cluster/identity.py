@@ -6,12 +6,12 @@ Used by the rules that match machines, nodes and records; pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.model import CloudInstance, Instance, NodeKind, NodeType
+from muster.cluster.model import CloudInstance, Instance, NodeKind, NodeStatus, NodeType, RuntimeReport
 from muster.cluster.plan import base_id
 from muster.cluster.snapshot import UnplacedNode
 from muster.cluster.states import InstanceState
@@ -63,6 +63,45 @@ def was_elsewhere(
     tag = base_id(machine.request_id) if machine is not None and machine.request_id else None
     asked = instance.entered(InstanceState.REQUESTED)
     return bool(asked) and tag == instance.launch_request_id and node.since < asked[0]
+
+
+def find_unplaced(
+    report: RuntimeReport,
+    placed: Collection[str],
+    before: Mapping[str, UnplacedNode],
+    now: float,
+    grace_s: float,
+) -> dict[str, UnplacedNode]:
+    """Returns the live nodes that are on no known machine, and those of `before` that just this report lacks.
+
+    A cloud id that a placed node has, too, is that node's: an image was made of a running machine.
+    """
+    left = [n for n in report.nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
+    claimed = {n.cloud_id for n in report.nodes if n.node_id in placed} if left else set()
+    found: dict[str, UnplacedNode] = {
+        n.node_id: UnplacedNode(
+            since=before[n.node_id].since if n.node_id in before else now,
+            node_type=n.node_type,
+            cloud_id=None if n.cloud_id in claimed else n.cloud_id,
+            ip=n.ip,
+        )
+        for n in left
+    }
+    reported = {n.node_id for n in report.nodes} if before else set()
+    for name, node in before.items():
+        since = unreported_since(node.unreported, now, grace_s)
+        if name not in reported and name not in placed and now - since <= grace_s:
+            found[name] = replace(node, unreported=(since, now))
+    return found
+
+
+def unreported_since(known: tuple[float, float] | None, now: float, grace_s: float) -> float:
+    """Returns since when reports lack something; `known` are the first and the newest one that did.
+
+    Of the time between two reports at most the grace counts: nobody looked, and the clock may be wrong.
+    """
+    since, looked_at = known or (now, now)
+    return since + max(0.0, now - looked_at - grace_s)
 
 
 # Of each request: its node types with their launch hashes, and how many records still wait.

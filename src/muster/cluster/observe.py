@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from muster.base.clock import Boot, BootMark, SteadyClock
+from muster.base.clock import Boot, SteadyClock
 from muster.base.forecast import Forecast, fault_of, in_time_of
 from muster.base.ids import CloudId, InstanceId
 from muster.base.rng import Ambient
@@ -29,7 +29,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import Launch, Terminate
 from muster.cluster.ports import ForecastReport, Ledger, NoticeReport, PortErrors, Ports
-from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
+from muster.cluster.snapshot import BootMark, ProviderTraits, Quarantined, Snapshot
 from muster.cluster.validate import is_sound_machine, listed, usable_notices, usable_report
 
 T = TypeVar("T")
@@ -171,9 +171,11 @@ class Observer:
         than a reboot takes is not charged.
         """
         boot, wall = self._ambient.boot, self._ambient.clock.now()
-        clock = SteadyClock(self._ambient.clock, ledger.newest_at, boot, ledger.memory.clock)
+        mark = ledger.memory.clock if _is_of(ledger.memory.clock, boot) else None
+        offset = mark.at - mark.elapsed_s if mark is not None else None
+        clock = SteadyClock(self._ambient.clock, ledger.newest_at, boot, offset)
         passed_s = clock.now() - ledger.newest_at
-        if boot is None or not ledger.newest_at or _is_of(ledger.memory.clock, boot):
+        if boot is None or not ledger.newest_at or mark is not None:
             ahead_h = (wall - clock.now()) / 3600.0
             if abs(ahead_h) > 1.0:
                 self._note(

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.model import Demand, Gang, IdlePolicy, InstallFailure, Instance, Offer, StopCause
-from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined
+from muster.cluster.snapshot import BootMark, FailedLaunch, Memory, Quarantined
 
 
 class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True):
@@ -235,6 +235,16 @@ class Plan(Struct, frozen=True, kw_only=True):
         if self.quarantined:
             shown["quarantined"] = len(self.quarantined)
         return {"tick": self.tick_id, **shown} if shown else {}
+
+
+MARKED_EVERY_S = 3600.0
+
+
+def newer_mark(known: BootMark | None, now: BootMark | None) -> BootMark | None:
+    """Returns the mark to remember: another boot's at once, one of the same boot rarely."""
+    if known is None or now is None or known.boot_id != now.boot_id:
+        return now or known
+    return now if now.at - known.at >= MARKED_EVERY_S else known
 
 
 _MARK = "~"

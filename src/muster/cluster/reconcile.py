@@ -21,11 +21,10 @@ from muster.cluster.rules.limit_launches import defer_launches, enforce_budget
 from muster.cluster.rules.notices import notices
 from muster.cluster.rules.observe_cloud import observe_cloud
 from muster.cluster.rules.observe_nodes import observe_nodes
-from muster.cluster.rules.repair import repair
 from muster.cluster.rules.report import report, verdicts
 from muster.cluster.rules.resize import resize
 from muster.cluster.rules.scale import scale_down, scale_up
-from muster.cluster.rules.timeouts import backoff, timeouts
+from muster.cluster.rules.timeouts import backoff, repair, timeouts
 from muster.cluster.snapshot import Snapshot
 
 Rule = Callable[[Draft], None]

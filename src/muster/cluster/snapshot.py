@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from muster.base.clock import BootMark
 from muster.base.forecast import Forecast
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.model import (
@@ -24,7 +24,6 @@ from muster.cluster.model import (
     RuntimeReport,
     TerminateFailure,
 )
-from muster.cluster.states import InstanceState
 
 
 class ProviderTraits(Struct, frozen=True, kw_only=True):
@@ -82,6 +81,14 @@ class BudgetPeriod(Struct, frozen=True, kw_only=True):
 
     since: float | None = None  # None: none has begun
     spent_before: float = 0.0  # $ spent until then
+
+
+class BootMark(NamedTuple):
+    """A reading of a steady clock, for the next process of the same boot."""
+
+    boot_id: str
+    elapsed_s: float
+    at: float
 
 
 class UnplacedNode(Struct, frozen=True, kw_only=True):
@@ -149,26 +156,6 @@ class FailedLaunch(Struct, frozen=True, kw_only=True):
     reason: str
     offer: str = ""  # its name within the type; "" without offers
     machine_type: str = ""  # the provider's name of the type, by the cluster file of today
-
-
-_FAILED = frozenset({InstanceState.ALLOCATION_FAILED, InstanceState.RAY_INSTALL_FAILED})
-
-
-def failures_among(records: Iterable[Instance]) -> tuple[FailedLaunch, ...]:
-    """Return the failed launches and set-ups among these records."""
-    return tuple(
-        FailedLaunch(
-            instance_id=record.instance_id,
-            node_type=record.node_type,
-            started_at=max(record.entered(InstanceState.REQUESTED), default=0.0),
-            failed_at=change.at,
-            reason=change.details,
-            offer=record.offer_name,
-        )
-        for record in records
-        for change in record.history
-        if change.state in _FAILED
-    )
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

@@ -21,10 +21,10 @@ from muster.autoscaler.known_clusters import KnownCluster
 from muster.autoscaler.status_files import PublishedStatus
 from muster.base import codec
 from muster.base.clock import Clock
+from muster.cluster.backoff import failures_among
 from muster.cluster.cost import cost_of
 from muster.cluster.model import Instance, StatusChange
 from muster.cluster.plan import Subject
-from muster.cluster.snapshot import failures_among
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
 from muster.errors import MusterError
 from muster.stores.history.entries import ActionEntry

@@ -12,11 +12,13 @@ from enum import Enum
 from typing import NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from muster.base.ids import InstanceId
 from muster.base.resources import Resources
 from muster.cluster.cost import billed_share
 from muster.cluster.model import (
+    ClusterSpec,
     Constraint,
     Demand,
     FailureKind,
@@ -193,3 +195,10 @@ class Packing(Struct, frozen=True, kw_only=True):
     offers: tuple[TypeOffer, ...] = ()  # with the room that was left before buying: verdicts read it
     room: int | None = None
     price_per_hour: float | None = None  # of `launch`; None when a launched type has no price
+
+
+def without_offers(spec: ClusterSpec) -> ClusterSpec:
+    """A provider that cannot be told the zone and the market buys types as if they had no offers."""
+    if not any(known.offers for known in spec.node_types):
+        return spec
+    return replace(spec, node_types=tuple(replace(known, offers=()) for known in spec.node_types))

@@ -7,37 +7,34 @@ the loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from muster.base.clock import newer_mark
 from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
-from muster.cluster.identity import known_ips, may_be_on, was_elsewhere
+from muster.cluster.identity import find_unplaced, known_ips, may_be_on, unreported_since, was_elsewhere
 from muster.cluster.model import (
-    ClusterSpec,
     InstallFailure,
     Instance,
     NodeKind,
     NodeReport,
-    NodeStatus,
     NodeType,
     NoticeKind,
     Offer,
     StatusChange,
     StopCause,
 )
-from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict
+from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict, newer_mark
 from muster.cluster.planner.moves import ConsolidationPlan, with_consolidation
 from muster.cluster.planner.offers import NEVER, after_ends, left_of, lost_work_s, offer_states, risks
 from muster.cluster.planner.pack import pack
-from muster.cluster.planner.request import OfferState, Packing, PackRequest, Removal
+from muster.cluster.planner.request import OfferState, Packing, PackRequest, Removal, without_offers
 from muster.cluster.snapshot import (
     BudgetPeriod,
     Memory,
@@ -149,15 +146,16 @@ class Draft:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.now = snapshot.now
-        self.spec = snapshot.spec if snapshot.traits.buys_offers else _without_offers(snapshot.spec)
+        self.spec = snapshot.spec if snapshot.traits.buys_offers else without_offers(snapshot.spec)
         self.types: dict[str, NodeType] = {t.name: t for t in self.spec.node_types}
         self.instances: Mapping[InstanceId, Instance] = snapshot.instances
         self.nodes: Mapping[str, NodeReport] = {}  # readable node reports by node id; filled by observe_nodes
         self.planned = Planned()
         self.boot_s = boot_time(snapshot.memory.boot_s, self.spec)
         self._budget: BudgetState | None = None  # None: not worked out
-        unseen_cost = uncharged(snapshot.instances.values(), snapshot.now, snapshot.unseen_s)
-        self.uncharged = snapshot.memory.uncharged + unseen_cost
+        self.uncharged = snapshot.memory.uncharged
+        if snapshot.unseen_s:
+            self.uncharged += uncharged(snapshot.instances.values(), snapshot.now, snapshot.unseen_s)
         self._risks: Mapping[str, float] | None = None
         self.decided = decided_before(snapshot)
         if self.spec is not snapshot.spec:
@@ -298,30 +296,11 @@ class Draft:
         if self._unplaced is None:
             known = (i for i in self.instances.values() if i.launch_request_id or not i.provisional)
             placed = {i.node_id for i in known if i.node_id}
-            self._unplaced = self._find_unplaced(placed)
+            report, before = self.snapshot.runtime, self.decided.unplaced_nodes
+            self._unplaced = before
+            if report is not None:
+                self._unplaced = find_unplaced(report, placed, before, self.now, self._grace_s)
         return self._unplaced
-
-    def _find_unplaced(self, placed: Collection[str]) -> Mapping[str, UnplacedNode]:
-        runtime, before = self.snapshot.runtime, self.decided.unplaced_nodes
-        if runtime is None:
-            return before
-        left = [n for n in runtime.nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
-        claimed = {n.cloud_id for n in runtime.nodes if n.node_id in placed} if left else set()
-        found: dict[str, UnplacedNode] = {
-            n.node_id: UnplacedNode(
-                since=before[n.node_id].since if n.node_id in before else self.now,
-                node_type=n.node_type,
-                cloud_id=None if n.cloud_id in claimed else n.cloud_id,
-                ip=n.ip,
-            )
-            for n in left
-        }
-        reported = {n.node_id for n in runtime.nodes} if before else set()
-        for name, node in before.items():
-            since = self.unreported_since(node.unreported)
-            if name not in reported and name not in placed and self.now - since <= self._grace_s:
-                found[name] = replace(node, unreported=(since, self.now))
-        return found
 
     def note_unplaced(self, is_complete: bool, are_left: bool) -> None:
         """Works out again which nodes are left, now that records have got theirs."""
@@ -340,12 +319,7 @@ class Draft:
         }
 
     def unreported_since(self, known: tuple[float, float] | None) -> float:
-        """Returns since when reports lack something; `known` are the first and the newest one that did.
-
-        Of the time between two reports at most the grace counts: nobody looked, and the clock may be wrong.
-        """
-        since, looked_at = known or (self.now, self.now)
-        return since + max(0.0, self.now - looked_at - self._grace_s)
+        return unreported_since(known, self.now, self._grace_s)
 
     def may_be_restarted(self, instance: Instance) -> bool:
         """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
@@ -431,9 +405,9 @@ class Draft:
 
     def plan(self) -> Plan:
         """Returns the plan that this draft amounts to."""
-        since, packing = self.snapshot.memory.verdict_since, self.planned.outcome
+        memory, reading, packing = self.snapshot.memory, self.snapshot.clock, self.planned.outcome
         # Nodes change too often to be worth dating, and there may be thousands; a record has its history.
-        node, now = Subject.NODE, self.now
+        node, now, since = Subject.NODE, self.now, memory.verdict_since
         dated = tuple([v if v.subject is node else _dated(v, since, now) for v in self.decided.verdicts])
         ended = [i for i in self.decided.changed.values() if i.state is InstanceState.TERMINATED]
         return Plan(
@@ -469,7 +443,7 @@ class Draft:
                 boot_s=learned_boots(self.snapshot.memory.boot_s, self.decided.changed.values()),
                 pools=after_ends(self.snapshot.memory.pools, ended, self.now),
                 budget_period=self._budget_period(),
-                clock=newer_mark(self.snapshot.memory.clock, self.snapshot.clock),
+                clock=newer_mark(memory.clock, reading) if reading else memory.clock,
                 uncharged=self.uncharged,
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
@@ -500,13 +474,6 @@ class Draft:
             return {}
         price = known.price_per_hour if offer is None else offer.price_per_hour
         return {"price_per_hour": price, "launch_hash": known.launch_hash, "offer": offer}
-
-
-def _without_offers(spec: ClusterSpec) -> ClusterSpec:
-    """A provider that cannot be told the zone and the market buys types as if they had no offers."""
-    if not any(known.offers for known in spec.node_types):
-        return spec
-    return replace(spec, node_types=tuple(replace(known, offers=()) for known in spec.node_types))
 
 
 def _verdict_key(verdict: Verdict) -> str:

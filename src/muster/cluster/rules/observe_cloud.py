@@ -25,11 +25,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.backoff import after_failure, after_success
+from muster.cluster.backoff import after_failure, after_success, failures_by_key
 from muster.cluster.identity import as_requested, requested_types
 from muster.cluster.model import (
     CloudInstance,
-    FailureKind,
     Instance,
     LaunchFailure,
     NodeKind,
@@ -63,7 +62,7 @@ def observe_cloud(draft: Draft) -> None:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is not None:
             _confirm(draft, instance, machine)
-    for instance in [i for i in known if i.launch_request_id is None]:
+    for instance in [i for i in known if i.launch_request_id is None and not is_head(i)]:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         tag = machine.node_type if machine is not None else ""
         if tag in draft.types and tag != instance.node_type:  # it was adopted with another type tag
@@ -232,7 +231,8 @@ def _fail_refused(draft: Draft) -> None:
         refused.setdefault(call, deque()).append(failure)
     if not refused:
         return
-    for name, failure in _newest_failures(draft).items():
+    newest = failures_by_key(draft.snapshot.launch_failures, draft.snapshot.instances.values())
+    for name, failure in newest.items():
         health = draft.decided.health.get(name, TypeHealth())
         policy = draft.spec.backoff
         draft.decided.health[name] = after_failure(
@@ -246,28 +246,6 @@ def _fail_refused(draft: Draft) -> None:
             if failure.may_exist:
                 draft.expect_late(instance)
             draft.move(instance, _S.ALLOCATION_FAILED, f"{failure.kind.value}: {failure.message}")
-
-
-def _newest_failures(draft: Draft) -> dict[str, LaunchFailure]:
-    """Returns the newest failure of each type or offer, by the key of its health.
-
-    All records of a request that wait have the same offer, also those that are not refused; one that got a
-    machine may have got it from another offer. When none waited any more, the failure counts for the type.
-    """
-    waiting = (i for i in draft.snapshot.instances.values() if i.state in (_S.REQUESTED, _S.QUEUED))
-    offers = {i.launch_request_id: i.offer_name for i in waiting}
-    newest: dict[str, LaunchFailure] = {}
-    for failure in draft.snapshot.launch_failures:
-        offer = failure.offer
-        if not offer and failure.kind in _OF_ONE_OFFER:
-            offer = offers.get(base_id(failure.request_id), "")
-        for name in (offer, *failure.also):
-            newest[health_key(failure.node_type, name)] = failure
-    return newest
-
-
-# Failures that say nothing about the other offers of the type, unless the provider names one.
-_OF_ONE_OFFER = frozenset({FailureKind.CAPACITY, FailureKind.UNKNOWN})
 
 
 def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual: Sequence[Instance]) -> None:

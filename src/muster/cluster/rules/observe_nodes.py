@@ -214,7 +214,7 @@ class _Owners:
         cloud_id = node.cloud_id or (CloudId(node.node_id) if is_listing else None)
         named = self.by_cloud.get(cloud_id) if cloud_id else None
         is_dead = node.status is NodeStatus.DEAD
-        if not node.ip or (named is None and is_dead):
+        if not node.ip or (is_dead if named is None else node.ip == named.internal_ip):
             return named, cloud_id
         if named is None:
             return self._by_ip(node), cloud_id

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from muster.cluster.backoff import failures_among
 from muster.cluster.model import Demand, Instance
 from muster.cluster.plan import PendingInstance, PendingRequest, Reason, ScalingReport, Subject, Verdict
 from muster.cluster.planner.explain import explain
 from muster.cluster.planner.request import ItemOutcome
 from muster.cluster.rules.draft import Draft
-from muster.cluster.snapshot import failures_among
 from muster.cluster.states import InstanceState
 
 _S = InstanceState

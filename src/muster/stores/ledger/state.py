@@ -17,10 +17,11 @@ from typing_extensions import ParamSpec
 
 from muster.base import codec
 from muster.base.ids import InstanceId, RequestId
+from muster.cluster.backoff import failures_among
 from muster.cluster.model import Instance, NodeKind, merged_records
 from muster.cluster.plan import Action, Plan
 from muster.cluster.ports import Ledger
-from muster.cluster.snapshot import FailedLaunch, Memory, failures_among
+from muster.cluster.snapshot import FailedLaunch, Memory
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, TERMINAL, InstanceState
 from muster.errors import LedgerCorrupt, StoreError
 from muster.stores.ledger.schema import HAS_FAILED
