@@ -15,7 +15,7 @@ from tools.tree import (
 )
 
 MAX_FILES_PER_FOLDER = 21  # `trials` has the most: its domain is one idea per file
-MAX_FILES = 623  # of src; lines have budgets per package in pyproject.toml
+MAX_FILES = 600  # of src; lines have budgets per package in pyproject.toml
 PART_OF_ITS_IMPORTER_BELOW = 120  # lines
 # Those of `remote` are kinds of runners or layers below one; the provider contract is three files by subject.
 # Of AWS, KubeRay, the page and the simulated EC2 it is the parts of a provider or a server, an idea each.
