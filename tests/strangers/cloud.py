@@ -246,6 +246,10 @@ class CloudClient(CloudProvider):
                 del self._slow[request_id]
                 self._launch_failures += self.cloud.make(request_id, shape, offers)
 
+    def withdraw(self, request_id: RequestId) -> None:
+        """Drop a launch that still waits here."""
+        self._slow.pop(request_id, None)
+
     def under_way(self, request_id: RequestId) -> bool:
         return request_id in self._slow
 
