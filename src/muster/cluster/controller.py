@@ -13,6 +13,7 @@ from muster.base.ids import InstanceId, RequestId
 from muster.base.log import OnChange, fields
 from muster.base.rng import Ambient
 from muster.base.untrusted import call_safely, error_text, message_text
+from muster.cluster.backoff import is_blocked
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,
@@ -63,6 +64,7 @@ class Executor:
         self._ids = ids or CloudIds()
         self._changes = OnChange(logger)
         self.errors: Counter[type[Action]] = Counter()  # calls of this tick that were refused or broke
+        self.turned_away: set[RequestId] = set()  # repeated launches that wait for the end of the back-off
 
     def execute(
         self,
@@ -119,6 +121,8 @@ class Executor:
             if is_repeat and isinstance(action, Launch) and kind in _TURNED_AWAY:
                 text = f"Launch {action.request_id}: {message_text(error)}; it may have worked before"
                 self._changes.log(logging.WARNING, "Launch", text)
+                self.turned_away.add(action.request_id)
+                self._refuse(action, kind, message_text(error), is_repeat=True)
                 return False
             self._refuse(action, kind, message_text(error))
             return isinstance(action, Resize | ResizeNode | EndCluster)  # their rules ask again
@@ -165,16 +169,19 @@ class Executor:
             raise NoInstaller("the runtime is to be installed on machines, but no installer is configured")
         self._ports.installer.start(action)
 
-    def _refuse(self, action: Action, kind: FailureKind, message: str) -> None:
+    def _refuse(self, action: Action, kind: FailureKind, message: str, *, is_repeat: bool = False) -> None:
         match action:
             case Launch():
                 for node_type, count in action.shape.items():
+                    refusal = LaunchFailure(
+                        request_id=action.request_id,
+                        node_type=node_type,
+                        kind=kind,
+                        message=message,
+                        is_repeat=is_repeat,
+                    )
                     for _ in range(count):
-                        self._inbox.put(
-                            LaunchFailure(
-                                request_id=action.request_id, node_type=node_type, kind=kind, message=message
-                            )
-                        )
+                        self._inbox.put(refusal)
             case Terminate():
                 for cloud_id in action.cloud_ids:
                     self._inbox.put(TerminateFailure(cloud_id=cloud_id, kind=kind, message=message))
@@ -340,7 +347,8 @@ class ClusterController:
 
         An install waits while a node may run on the machine unseen: repeated, it would end that node's work.
         A launch that may have happened is not repeated where that would launch again: it waits in the outbox
-        until its machines must be listed, and then its request expires.
+        until its machines must be listed, and then its request expires. One that was turned away waits for
+        the end of its type's back-off.
         """
         if not ledger.outbox:
             return ledger
@@ -358,7 +366,14 @@ class ClusterController:
             if isinstance(action, Install) and action.request_id not in decided
             if action.instance_id in plan.occupied
         )
-        actions = [action for action in ledger.outbox if action.request_id not in may_run | launched]
+        paused = frozenset(
+            action.request_id
+            for action in ledger.outbox
+            if isinstance(action, Launch) and action.request_id in self._executor.turned_away
+            if any(is_blocked(plan.memory.health.get(name), plan.at) for name in action.shape)
+        )
+        withheld = may_run | launched | paused
+        actions = [action for action in ledger.outbox if action.request_id not in withheld]
         done = self._executor.execute(actions, ledger.instances, decided)
         if launched and snapshot.now - (self._started_at or 0.0) > within_s:
             self._ports.store.handed_over(tuple(launched))

@@ -463,6 +463,7 @@ class LaunchFailure(Struct, frozen=True, kw_only=True):
     also: tuple[str, ...] = ()  # other offers of the type that the same call has found to be the same
     pause_s: float | None = None  # the first pause, as the provider knows it; None: as after any failure
     may_exist: bool = False  # the machine may have been made all the same, and be listed later
+    is_repeat: bool = False  # of a repeated call: the first one may have worked, so that no record fails
 
 
 class TerminateFailure(Struct, frozen=True, kw_only=True):

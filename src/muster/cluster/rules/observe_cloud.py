@@ -225,12 +225,13 @@ def _fail_refused(draft: Draft) -> None:
 
     A late refusal of an earlier attempt does not concern the attempt under way.
     """
+    if not draft.snapshot.launch_failures:
+        return
     refused: dict[tuple[RequestId, int, str], deque[LaunchFailure]] = {}
     for failure in draft.snapshot.launch_failures:
         call = (base_id(failure.request_id), attempt_of(failure.request_id), failure.node_type)
-        refused.setdefault(call, deque()).append(failure)
-    if not refused:
-        return
+        if not failure.is_repeat:
+            refused.setdefault(call, deque()).append(failure)
     newest = failures_by_key(draft.snapshot.launch_failures, draft.snapshot.instances.values())
     for name, failure in newest.items():
         health = draft.decided.health.get(name, TypeHealth())
