@@ -240,7 +240,8 @@ class _Owners:
         if node.cloud_id is not None and node.cloud_id in self._listed:
             return None
         free = []
-        for instance in (self._draft.instances[i.instance_id] for i in self._ips.get(node.ip, ())):
+        owners = (self.by_cloud[i.cloud_id] for i in self._ips.get(node.ip, ()))  # by now, perhaps an heir
+        for instance in (self._draft.instances[i.instance_id] for i in owners):
             other = self._draft.nodes.get(instance.node_id or "")
             has_live_node = other is not None and other.status is not NodeStatus.DEAD
             if is_of_type(node.node_type, instance, self._listed) and not has_live_node:
