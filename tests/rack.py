@@ -94,7 +94,9 @@ class RackCluster:
             there = self.hosts.commands(host)
             files = [str(file) for folder in PLACES for file in _files(host.path(folder))]
             there += [file for file in files if not NOT_OURS.search(file)]
-            crontabs = [file.read_text() for file in _files(host.path("/var/spool/cron"))]
+            spool = _files(host.path("/var/spool/cron"))
+            # Cron reads no temporary file, which a crontab that is killed leaves.
+            crontabs = [file.read_text() for file in spool if not file.name.startswith("tmp.")]
             there += [line for text in crontabs for line in text.splitlines() if line[:1] not in "#"]
             if there:
                 found[host.name] = there

@@ -371,7 +371,8 @@ def _crontab(cluster: str, line: str = "") -> str:
     add = f" echo {shlex.quote(line)};" if line else ""
     is_there = "" if line else f"crontab -l 2>/dev/null | grep -q -e {old} || exit 0; "
     return (  # one after the other: on a new host two crontabs at once both make its directory
-        f"command -v crontab >/dev/null || exit 0; "
+        # A crontab that SIGTERM ends leaves its temporary file.
+        f"trap '' TERM; command -v crontab >/dev/null || exit 0; "
         f"{is_there}L=$(crontab -l 2>/dev/null | grep -v -e {old}); "
         f'{{ [ -z "$L" ] || printf "%s\\n" "$L";{add} true; }} | crontab -'
     )
