@@ -39,14 +39,20 @@ def _serve(control: socket) -> tuple[Any, ...] | None:
         for kind, payload in frames.feed(data):
             if kind == ORDER:
                 gate, opener = os.pipe()
+                leads, leader = os.pipe()
                 _advance_random_ids()
                 pid = os.fork()
                 if pid == 0:
-                    os.close(opener)
+                    for end in (opener, leads):
+                        os.close(end)
                     os.setsid()
+                    os.close(leader)
                     control.close()
                     return _admitted(gate, unpack(payload))
-                os.close(gate)
+                for end in (gate, leader):
+                    os.close(end)
+                os.read(leads, 1)  # ends once the node leads its process group, by which it is stopped
+                os.close(leads)
                 control.sendall(frame(PID, pack(pid)))
                 continue
             if kind == GO:
