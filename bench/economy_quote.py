@@ -155,7 +155,7 @@ def quote_and_run(cluster: LiveCluster, case: QuoteCase, like: QuoteCase) -> Quo
 
 
 def quote(cluster: LiveCluster, case: QuoteCase, like: QuoteCase) -> Mapping[str, float]:
-    """Returns the line of the experiment as it is, of `muster quote`."""
+    """Returns the line of the experiment as it is, of `muster estimate`."""
     words = ["--cluster", str(cluster.file), "--history", str(cluster.home.history)]
     words += ["--minutes", str(PROFILE_MINUTES), "--like", str(Path(like.storage) / like.name)]
     words += ["--starts", str(STARTS), "--json"]
@@ -165,7 +165,7 @@ def quote(cluster: LiveCluster, case: QuoteCase, like: QuoteCase) -> Mapping[str
         command, env={**own, **case.environment()}, capture_output=True, text=True, timeout=RUN_S, check=False
     )
     if done.returncode:
-        raise RuntimeError(f"muster quote: {done.stderr}")
+        raise RuntimeError(f"muster estimate: {done.stderr}")
     return dict(json.loads(done.stdout)["lines"][0])
 
 

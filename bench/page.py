@@ -1,4 +1,4 @@
-"""Measures `muster page`: bytes, CPU of the server, time to paint, age of what is shown, memory.
+"""Measures `muster dashboard`: bytes, CPU of the server, time to paint, age of what is shown, memory.
 
 `python -m bench page [--quick] [--only load|brush|delta|hour|live|peer|large]`; wall times need quiet.
 """

@@ -104,7 +104,7 @@ DELTAS = """async (count) => {
 
 
 class BenchServer:
-    """A BenchServer is `muster page` in a process of its own."""
+    """A BenchServer is `muster dashboard` in a process of its own."""
 
     def __init__(self, process: subprocess.Popen, link: str) -> None:
         self._process = process

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.page.samples import write_experiment
 
 from muster.cli.main import cli
-from muster.cli.page import catalog_of
+from muster.cli.dashboard import catalog_of
 from muster.errors import StoreError
 from muster.page.serve import PageAddress, bind
 
@@ -101,7 +101,7 @@ def test_an_address_that_others_reach_is_noted_and_a_server_ends_with_its_proces
     link = server.stdout.readline()
     parent.communicate(b"\n")
     _, said = server.communicate(timeout=60)
-    assert (link.startswith("muster page: http://127.0.0.1:"), "can be reached from other" in said) == (
+    assert (link.startswith("muster dashboard: http://127.0.0.1:"), "--allow-host" in said) == (
         True,
         True,
     )

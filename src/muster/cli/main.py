@@ -22,66 +22,54 @@ class CommandEntry(NamedTuple):
     summary: str
 
 
-TUNE = {
-    "tune": CommandEntry(
-        "muster.cli.tune.command", "tune", "List, show, plot, compare, export and resume experiments."
-    ),
-    "page": CommandEntry(
-        "muster.cli.page", "page", "Show experiments and clusters in a browser; write a report to mail."
-    ),
-    "quote": CommandEntry(
-        "muster.cli.quote", "quote_command", "Show what an experiment will cost, before it is run."
-    ),
-    "compat": CommandEntry(
-        "muster.cli.compat", "compat", "Change the imports of Ray Tune scripts; list what muster lacks."
-    ),
-}
-AUTOSCALE = {
-    "up": CommandEntry("muster.cli.up_down", "up", "Start the cluster of a file, or its monitor."),
-    "status": CommandEntry(
-        "muster.cli.status.command", "status", "Show the machines, waiting requests and spend of a cluster."
-    ),
-    "why": CommandEntry(
-        "muster.cli.why", "why", "Show the reason for the state of a machine, request or node type."
-    ),
-    "down": CommandEntry("muster.cli.up_down", "down", "Stop a cluster and everything that belongs to it."),
-    **{
-        name: CommandEntry("muster.cli.cluster.commands", attribute, summary)
-        for name, attribute, summary in (
-            ("exec", "exec_", "Run a command on the head of a cluster."),
-            ("submit", "submit", "Copy a script to the head and run it there."),
-            ("attach", "attach", "Open a terminal on the head or on a worker."),
-            ("rsync-up", "rsync_up", "Copy files to the head."),
-            ("rsync-down", "rsync_down", "Copy files from the head."),
-            ("get-head-ip", "get_head_ip", "Print the address of the head."),
-            ("get-worker-ips", "get_worker_ips", "Print the addresses of the workers."),
-            ("kill-random-node", "kill_random_node", "End Ray on a random worker, as a test."),
-            ("logs", "logs", "Show the monitor's log, or how a worker was set up."),
-        )
+def _entries(module: str, **summaries: str) -> dict[str, CommandEntry]:
+    """Return the commands of one module; `_` stands for `-`, and a trailing one avoids a Python keyword."""
+    return {
+        attribute.strip("_").replace("_", "-"): CommandEntry(module, attribute, summary)
+        for attribute, summary in summaries.items()
+    }
+
+
+GROUPS = {
+    "Tune": {
+        **_entries("muster.cli.tune.command", tune="List, show, compare, plot and resume experiments."),
+        **_entries("muster.cli.dashboard", dashboard="Show experiments and clusters in a browser."),
+        **_entries("muster.cli.compat", compat="Port Ray Tune scripts to muster."),
     },
-    "gc": CommandEntry("muster.cli.gc", "gc", "List the machines of a cluster that nobody owns; end them."),
-    "monitor": CommandEntry(
-        "muster.cli.monitor", "monitor", "Run the autoscaler of a cluster (a daemon on its head)."
+    "Cluster": {
+        **_entries("muster.cli.up_down", up="Create or update a cluster."),
+        **_entries("muster.cli.status.command", status="Show machines, demand and spend of a cluster."),
+        **_entries("muster.cli.why", why="Explain the state of a machine, request or node type."),
+        **_entries("muster.cli.up_down", down="Stop a cluster and terminate its machines."),
+        **_entries("muster.cli.gc", gc="List and terminate orphaned machines."),
+    },
+    "Remote": _entries(
+        "muster.cli.cluster.commands",
+        exec_="Run a command on the head.",
+        submit="Copy a script to the head and run it.",
+        attach="Open a shell on the head or on a worker.",
+        rsync_up="Copy files to the head.",
+        rsync_down="Copy files from the head.",
+        get_head_ip="Print the address of the head.",
+        get_worker_ips="Print the addresses of the workers.",
+        logs="Show the monitor log or a worker's setup log.",
     ),
-    "kuberay-autoscaler": CommandEntry(
-        "muster.cli.kuberay",
-        "kuberay_autoscaler",
-        "Run the autoscaler of a RayCluster (a sidecar of its head).",
-    ),
-    "plan": CommandEntry(
-        "muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."
-    ),
-    "backtest": CommandEntry(
-        "muster.cli.backtest", "backtest", "Replay a cluster's history with other settings or prices."
-    ),
-    "provider": CommandEntry(
-        "muster.cli.provider.command", "provider", "Check that a provider keeps what it promises."
-    ),
-    "sim": CommandEntry(
-        "muster.cli.sim.command", "sim", "Run the autoscaler or a tuner in a simulated world."
-    ),
+    "Plan and cost": {
+        **_entries("muster.cli.plan.command", plan="Show what a cluster would launch and terminate."),
+        **_entries("muster.cli.estimate", estimate="Estimate the cost of an experiment."),
+        **_entries("muster.cli.backtest", backtest="Replay a cluster's history with other settings."),
+    },
+    "Advanced": {
+        **_entries("muster.cli.monitor", monitor="Run the autoscaler daemon on a head."),
+        **_entries("muster.cli.kuberay", kuberay_autoscaler="Run the autoscaler of a RayCluster."),
+        **_entries("muster.cli.provider.command", provider="Check a node provider against the contract."),
+        **_entries("muster.cli.sim.command", sim="Simulate the autoscaler or a tuner."),
+        **_entries("muster.cli.cluster.commands", kill_random_node="Kill Ray on a random worker."),
+    },
 }
-COMMANDS = {**TUNE, **AUTOSCALE}
+COMMANDS = {name: entry for commands in GROUPS.values() for name, entry in commands.items()}
+# Earlier names, which keep working and which the help does not list.
+ALIASES = {"page": "dashboard", "quote": "estimate"}
 
 BAD_INPUT = 2
 
@@ -122,7 +110,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
+        entry = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
         if entry is None:
             return None
         command: click.Command = getattr(importlib.import_module(entry.module), entry.attribute)
@@ -130,7 +118,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
-        for title, commands in (("Find the best model", TUNE), ("Scale a cluster", AUTOSCALE)):
+        for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:<{width}}", entry.summary) for name, entry in commands.items()])
 
@@ -159,15 +147,14 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, message="muster %(version)s")
 def cli() -> None:
-    """Find the best model, on one computer or on a cluster that grows for it and shrinks after it.
+    """Tune hyperparameters and autoscale Ray clusters.
 
-    muster.tune runs the trials of a Python script (from muster import tune); the commands below look at its
-    experiments, and start, watch and explain clusters.
+    Hyperparameter tuning that survives crashes, and a Ray autoscaler that knows what things cost.
 
     \b
-    Try:
+    Examples:
+      muster tune demo
       muster tune ls
-      muster sim day
       muster up examples/laptop.yaml
     """
 

@@ -91,8 +91,8 @@ class Guard:
             await _answer(
                 send,
                 401,
-                "This page needs its link: open the one that `muster page` printed. A link works once; "
-                "start `muster page` again for another. Scripts send the token as `Authorization: Bearer`.",
+                "This page needs its link: open the one that `muster dashboard` printed. A link works once; "
+                "start `muster dashboard` again for another. Scripts send the token as `Authorization: Bearer`.",
             )
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
@@ -102,7 +102,7 @@ class Guard:
         if scope["type"] != "http":
             return 403, "only HTTP is spoken here"
         if len(hosts) != 1 or host_name(hosts[0].decode("latin-1")) not in self._hosts:
-            return 403, "This host name is not allowed: use the address that `muster page` printed."
+            return 403, "This host name is not allowed: use the address that `muster dashboard` printed."
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "This page can only be read."
         by_name = dict(headers)
@@ -119,7 +119,7 @@ class Guard:
         match = next((known for known in self._links if hmac.compare_digest(known, link)), None)
         if match is None and not self._is_known(scope):
             await _answer(
-                send, 401, "This link was used before. Start `muster page` again: it prints another one."
+                send, 401, "This link was used before. Start `muster dashboard` again: it prints another one."
             )
             return
         if match is not None:

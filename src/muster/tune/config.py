@@ -157,7 +157,7 @@ class RunConfig(BriefRepr):
             that file; two names: one each.
         engine: Where trials run: "local" (processes on this machine), "ray" (a Ray cluster), or "auto".
         trial_time_limit_s: A trial that runs longer (seconds or a timedelta) is ended as failed.
-        page: Whether `muster page` is started with the experiment and its address shown (extra `page`).
+        page: Whether `muster dashboard` is started with the experiment and its address shown (extra `page`).
         price_per_hour: What this machine costs in $ per hour, for `cost_usd` and TuneConfig(cost_budget=...);
             on Ray, what a node costs whose price the cluster's autoscaler does not publish. It is here, not
             in TuneConfig, because it belongs to where trials run.

@@ -153,7 +153,7 @@ class Tuner:
             like: The directory of an experiment that ran there: its trials took so long to start.
 
         The answer has a line for the experiment as it is and for changes that cost or take less:
-        `print(tuner.quote("cluster.yaml"))`, or `muster quote` for a table and a picture.
+        `print(tuner.quote("cluster.yaml"))`, or `muster estimate` for a table and a picture.
         """
         from pathlib import Path
 

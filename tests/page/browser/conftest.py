@@ -35,7 +35,7 @@ def browser() -> Iterator[object]:
 
 
 class PageServer:
-    """A PageServer is `muster page` in a process; `link` opens it once."""
+    """A PageServer is `muster dashboard` in a process; `link` opens it once."""
 
     def __init__(self, process: subprocess.Popen, link: str) -> None:
         self.process, self.link = process, link
@@ -62,7 +62,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., PageServer]]:
         state = {"XDG_STATE_HOME": str(home / "state"), "MUSTER_HOME": str(home), "HOME": str(home)}
         process = subprocess.Popen(command, env={**os.environ, **state}, stdout=subprocess.PIPE, text=True)
         line = process.stdout.readline()
-        assert line.startswith("muster page: http"), line
+        assert line.startswith("muster dashboard: http"), line
         started.append(PageServer(process, line.split()[-1]))
         return started[-1]
 

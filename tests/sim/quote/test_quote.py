@@ -12,7 +12,7 @@ from tests.mistakes.views import assert_line
 
 from muster import tune
 from muster.base.rng import Seed
-from muster.cli.quote import quote_command
+from muster.cli.estimate import estimate
 from muster.errors import ConfigError
 from muster.sim.backtest.recording import read_recording
 from muster.sim.quote.learned import (
@@ -133,11 +133,11 @@ def test_the_command_prints_a_table_or_a_document_and_draws_a_picture(tmp_path, 
     )
     args = [str(script), "--cluster", str(cluster), "--step-s", "30", "--starts", "1"]
     picture = tmp_path / "quote.png"
-    shown = CliRunner().invoke(quote_command, [*args, "--plot", str(picture)])
+    shown = CliRunner().invoke(estimate, [*args, "--plot", str(picture)])
     assert shown.exit_code == 0, shown.output
     assert "all spot" in shown.output
     assert picture.read_bytes().startswith(b"\x89PNG")
-    document = CliRunner().invoke(quote_command, [*args, "--json"])
+    document = CliRunner().invoke(estimate, [*args, "--json"])
     assert json.loads(document.stdout)["lines"][0]["name"] == "as it is"
 
 

@@ -87,11 +87,11 @@ export class TrialTable {
 
 async function fetched(path) {
   let response;
-  try { response = await fetch(path, { credentials: "same-origin" }); } catch { throw new Error("The server does not answer: is `muster page` still running?"); }
+  try { response = await fetch(path, { credentials: "same-origin" }); } catch { throw new Error("The server does not answer: is `muster dashboard` still running?"); }
   if (response.ok) return response;
   let problem = `the server answered ${response.status}`;
   try { problem = (await response.json()).problem || problem; } catch { /* plain text */ }
-  if (response.status === 401) problem = "This page is no longer signed in: open the link that `muster page` prints.";
+  if (response.status === 401) problem = "This page is no longer signed in: open the link that `muster dashboard` prints.";
   throw new Error(problem);
 }
 

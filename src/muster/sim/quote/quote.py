@@ -1,6 +1,6 @@
 """Quotes an experiment: a few minutes of real trials, then the whole system in virtual time, in variants.
 
-Called by `Tuner.quote` and `muster quote`. The scheduler, the searcher, the reconciler and the planner are
+Called by `Tuner.quote` and `muster estimate`. The scheduler, the searcher, the reconciler and the planner are
 the real ones; the trials follow what was measured, the machines are those of the cluster file.
 """
 

@@ -1,4 +1,4 @@
-"""Imported lazily, for RunConfig(page=True) or MUSTER_PAGE=1: starts `muster page` beside a run.
+"""Imported lazily, for RunConfig(page=True) or MUSTER_PAGE=1: starts `muster dashboard` beside a run.
 
 The page is a process of its own that reads the experiment's file; it ends with this one.
 """
@@ -32,7 +32,7 @@ class PageProcess(Callback):
     def setup(self, *args: Any, **info: Any) -> None:  # noqa: ANN401 - Ray's signature
         """Starts the page; by now there is a file to read."""
         directory = self._directory
-        command = [sys.executable, "-m", "muster", "page", directory, "--until", str(os.getpid())]
+        command = [sys.executable, "-m", "muster", "dashboard", directory, "--until", str(os.getpid())]
         self._process = subprocess.Popen(
             command,
             env=child_environment({}),
@@ -62,7 +62,7 @@ class PageProcess(Callback):
         line, self._line = self._line, ""
         if not line:
             return
-        if not line.startswith("muster page:"):
+        if not line.startswith("muster dashboard:"):
             self._reporter.note(f"warning: the page could not be started: {line.removeprefix('error: ')}")
         elif in_notebook():
             from IPython.display import HTML, display  # type: ignore[import-not-found,unused-ignore]

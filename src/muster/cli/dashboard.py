@@ -1,4 +1,4 @@
-"""Implements `muster page` and `muster page export`; the page itself is `muster.page`."""
+"""Implements `muster dashboard` and `muster dashboard export`; `muster.page` is the server and the page."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from muster.tune.config import DEFAULT_STORAGE_PATH
 
 _EPILOG = """\b
 Examples:
-  muster page                                    all experiments and clusters of this user
-  muster page ~/ray_results/my_experiment        one experiment, running or finished
-  muster page s3://bucket/my_experiment          a remote one, as it is now
-  muster page --cluster laptop                   a cluster, up or long gone
-  muster page export my_experiment -o report.html
+  muster dashboard                                every experiment and cluster of this user
+  muster dashboard ~/ray_results/my_experiment    one experiment, running or finished
+  muster dashboard s3://bucket/my_experiment      an experiment in remote storage
+  muster dashboard --cluster laptop               a cluster, running or stopped
+  muster dashboard export my_experiment -o report.html
 
-The link that is printed works once; the browser then keeps a cookie. Scripts send the token of the file
-that `muster page --token-file` prints, as `Authorization: Bearer`.
+The printed link works once; the browser then keeps a cookie. Scripts authenticate with the token in the
+file that `muster dashboard --token-file` prints, as `Authorization: Bearer`.
 """
 
 
-class _PageGroup(click.Group):
-    """A _PageGroup has one command, `export`; anything else is what to open."""
+class _DashboardGroup(click.Group):
+    """Group with one command, `export`; every other argument is something to open."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or args[0] not in ("export", "-h", "--help"):
@@ -43,26 +43,34 @@ class _PageGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_PageGroup, epilog=_EPILOG, context_settings={"max_content_width": 88})
-def page() -> None:
-    """Show trials, machines, money and reasons in a browser, live or long after.
+@click.group(cls=_DashboardGroup, epilog=_EPILOG, context_settings={"max_content_width": 88})
+def dashboard() -> None:
+    """Show trials, machines, costs and decisions in a browser, live or afterwards.
 
-    `muster page [PATH|URL]... [--cluster NAME]... [--port N]` serves on this computer until Ctrl-C; see
-    `muster page open --help` for all options. `muster page export PATH -o FILE` writes one file to mail.
+    `muster dashboard [PATH|URL]... [--cluster NAME]... [--port N]` serves on this computer until Ctrl-C.
+    `muster dashboard open --help` lists all options. `muster dashboard export PATH -o FILE` writes one
+    HTML file that you can send to others.
     """
 
 
-@page.command("open", context_settings={"max_content_width": 88})
+@dashboard.command("open", context_settings={"max_content_width": 88})
 @click.argument("paths", nargs=-1, metavar="[PATH|URL]...")
+@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Show this cluster; repeatable.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 chooses a free one.")
 @click.option(
-    "--cluster", "clusters", multiple=True, metavar="NAME", help="Show this cluster; may be repeated."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; others reach any but the default.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), help="Listen here; 0: any port that is free.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Another address lets others reach it.")
-@click.option("--allow-host", "names", multiple=True, metavar="NAME", help="Answer under this host name too.")
-@click.option("--browser", is_flag=True, help="Open the page in a browser.")
-@click.option("--token-file", "show_token_file", is_flag=True, help="Print where the token is kept, and end.")
-@click.option("--until", "until_pid", type=int, metavar="PID", help="End when this process ends.")
+@click.option(
+    "--allow-host", "names", multiple=True, metavar="NAME", help="Accept requests for this host name too."
+)
+@click.option("--browser", is_flag=True, help="Open the dashboard in a browser.")
+@click.option(
+    "--token-file", "show_token_file", is_flag=True, help="Print the path of the token file and exit."
+)
+@click.option("--until", "until_pid", type=int, metavar="PID", help="Exit when this process exits.")
 def open_page(  # noqa: PLR0913, PLR0917 - one per option
     paths: tuple[str, ...],
     clusters: tuple[str, ...],
@@ -73,7 +81,7 @@ def open_page(  # noqa: PLR0913, PLR0917 - one per option
     show_token_file: bool,
     until_pid: int | None,
 ) -> None:
-    """Serve the page until Ctrl-C."""
+    """Serve the dashboard until Ctrl-C."""
     _check_installed()
     from muster.page.serve import PageAddress, serve, token_file
 
@@ -84,14 +92,14 @@ def open_page(  # noqa: PLR0913, PLR0917 - one per option
     catalog = catalog_of(paths, clusters)
     if not address.is_private:
         remark(
-            f"note: {host} can be reached from other computers, and what is sent is not encrypted. Nobody "
-            "gets in without the link or the token; give the names that browsers will use with --allow-host"
+            f"note: other computers can reach {host}, and the connection is not encrypted. The dashboard requires "
+            "the link or the token; pass the host names that browsers use with --allow-host"
         )
     fragment = _fragment(catalog, paths, clusters)
 
     def opened(link: str) -> None:
         full = f"{link}&open={fragment}" if fragment else link
-        click.echo(f"muster page: {full}")
+        click.echo(f"muster dashboard: {full}")
         sys.stdout.flush()
         if browser:
             click.launch(full)
@@ -100,25 +108,29 @@ def open_page(  # noqa: PLR0913, PLR0917 - one per option
     serve(catalog, address, clock=SystemClock(), opened=opened, until=until)
 
 
-@page.command("export", context_settings={"max_content_width": 88})
+@dashboard.command("export", context_settings={"max_content_width": 88})
 @click.argument("path")
-@click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
-@click.option("--cluster", metavar="NAME", help="Add this cluster.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="File to write.")
+@click.option("--cluster", metavar="NAME", help="Include this cluster.")
 def export_page(path: str, output: str, cluster: str | None) -> None:
-    """Write one experiment into one HTML file that opens from disk and can be mailed."""
+    """Write an experiment to one HTML file that opens without a server."""
     _check_installed()
     from muster.page.export import write_report
 
     target = Path(output).expanduser()
     if not target.parent.is_dir():
-        raise StoreError(f"-o {output}: its directory does not exist", fix=f"create {target.parent} first")
+        raise StoreError(f"-o {output}: the directory does not exist", fix=f"create {target.parent} first")
     catalog = catalog_of((path,), (cluster,) if cluster else ())
     size = write_report(catalog, target)
     click.echo(f"{target} ({size / 1e6:.1f} MB)")
 
 
 def catalog_of(paths: Sequence[str], clusters: Sequence[str]) -> Catalog:
-    """Returns what the page may show; raises MusterError when something that was named is not there."""
+    """Return what the dashboard may show.
+
+    Raises:
+        MusterError: A named experiment or cluster does not exist.
+    """
     for path in paths:
         _check_path(path)
     roots = () if paths or clusters else (DEFAULT_STORAGE_PATH,)
@@ -128,7 +140,7 @@ def catalog_of(paths: Sequence[str], clusters: Sequence[str]) -> Catalog:
 
 def _clusters_of(names: Sequence[str], *, is_all: bool) -> Callable[[], list[ClusterSource]]:
     root = clusters_root(os.environ)
-    followers: dict[Path, HistoryFollower] = {}  # what was read of a history stays read
+    followers: dict[Path, HistoryFollower] = {}  # a history is read once
     if names:
         chosen = [find_cluster(name, root) for name in names]
         return lambda: [_source(cluster, followers) for cluster in chosen]
@@ -147,7 +159,7 @@ def _source(cluster: KnownCluster, followers: dict[Path, HistoryFollower]) -> Cl
 
 
 def _fragment(catalog: Catalog, paths: Sequence[str], clusters: Sequence[str]) -> str:
-    """Returns which part of the page to open, as a value inside a query."""
+    """Return the part of the dashboard to open, as a query value."""
     if len(paths) + len(clusters) == 0 or len(paths) > 1 or len(clusters) > 1:
         return ""
     from urllib.parse import quote
@@ -159,10 +171,10 @@ def _fragment(catalog: Catalog, paths: Sequence[str], clusters: Sequence[str]) -
 
 def _check_path(path: str) -> None:
     if "://" in path and not path.startswith("file://"):
-        return  # looked at when it is copied
+        return  # checked when it is copied
     place = os.path.expanduser(path.removeprefix("file://"))
     if not is_experiment(place):
-        from muster.cli.tune.experiment import not_an_experiment  # it loads much, and is seldom needed
+        from muster.cli.tune.experiment import not_an_experiment  # expensive import, rarely needed
 
         raise not_an_experiment(place)
 
@@ -173,5 +185,5 @@ def _check_installed() -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ClusterError(
-            f"`muster page` needs {error.name}: install it with pip install 'muster-ml[page]'"
+            f"`muster dashboard` needs {error.name}: install it with pip install 'muster-ml[dashboard]'"
         ) from error

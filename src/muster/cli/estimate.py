@@ -1,4 +1,4 @@
-"""Implements `muster quote`: what the experiment of a script will cost on a cluster, before it is run."""
+"""Implements `muster estimate`: cost and duration of a script's experiment on a cluster, before it runs."""
 
 from __future__ import annotations
 
@@ -22,59 +22,67 @@ if TYPE_CHECKING:
     from muster.sim.quote.quote import Quote
 
 
-@click.command(name="quote")
+@click.command()
 @click.argument("script", type=click.Path(path_type=Path))
 @click.option(
-    "--cluster", "cluster_file", required=True, type=click.Path(path_type=Path), help="File with prices."
+    "--cluster",
+    "cluster_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Cluster file with prices.",
 )
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0.01, max=120),
     default=3.0,
     show_default=True,
-    help="How long real trials are run here to see how long a step takes.",
+    help="Minutes to run trials on this computer to measure step times.",
 )
 @click.option(
     "--step-s",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds of one step; given, nothing is run.",
+    help="Seconds per step; no trial runs.",
 )
 @click.option(
-    "--starts", type=click.IntRange(min=1), default=10, show_default=True, help="Runs of each variant."
+    "--starts", type=click.IntRange(min=1), default=10, show_default=True, help="Simulated runs per variant."
 )
 @click.option(
     "--boot-s",
     type=click.FloatRange(min=0),
-    help="Seconds from a new machine to its node. Default: 90, and 60 to set it up.",
+    help="Seconds from launch to a ready node. Default: 90 to boot, 60 to set up.",
 )
 @click.option(
     "--start-s",
     type=click.FloatRange(min=0),
-    help="Seconds from a trial's place on a node to its first step. Default: 5.",
+    help="Seconds from placing a trial to its first step. Default: 5.",
 )
 @click.option(
-    "--history", metavar="TRACE", help="Cluster, or its directory `history`: machines take as long as there."
+    "--history",
+    metavar="TRACE",
+    help="Use the boot times recorded for this cluster, or in this `history` directory.",
 )
 @click.option(
     "--like",
     type=click.Path(path_type=Path),
-    help="Directory of an experiment that ran there: trials take as long to start.",
+    help="Use the start times of this experiment, which ran on the cluster.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
-@click.option("--plot", type=click.Path(path_type=Path), help="File for a picture of cost against time.")
-def quote_command(script: Path, cluster_file: Path, **given: Any) -> None:  # noqa: ANN401 - the options
-    """Show what the experiment of SCRIPT will cost and how long it will take, in several variants.
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Write a plot of cost against time to this file."
+)
+def estimate(script: Path, cluster_file: Path, **given: Any) -> None:  # noqa: ANN401 - the options
+    """Estimate the cost and duration of the experiment in SCRIPT, for several variants of the cluster.
 
-    Runs its trials on this computer for a few minutes, then the whole system in virtual time: its scheduler
-    and searcher, the autoscaler and its planner, and the cluster's machines at their prices.
+    Runs its trials on this computer for a few minutes, then simulates the whole run: scheduler, searcher,
+    autoscaler, and the machines of the cluster file at their prices.
 
     \b
-    Try:
-      muster quote train.py --cluster cluster.yaml
-      muster quote train.py --cluster cluster.yaml --step-s 40 --plot quote.png
-      muster quote train.py --cluster cluster.yaml --history laptop --like results/search
+    Examples:
+      muster estimate train.py --cluster cluster.yaml
+      muster estimate train.py --cluster cluster.yaml --step-s 40 --plot cost.png
+      muster estimate train.py --cluster cluster.yaml --history laptop --like results/search
 
-    Exit codes: 0 answered; 2 bad input.
+    Exit codes: 0 success; 2 bad input.
     """
     from muster.providers.kind import load_spec
     from muster.sim.quote.quote import assumptions_of, quote
