@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from tests.page.samples import write_experiment
 
-from muster.cli.main import cli
 from muster.cli.dashboard import catalog_of
+from muster.cli.main import cli
 from muster.errors import StoreError
 from muster.page.serve import PageAddress, bind
 

@@ -51,29 +51,31 @@ Exit codes:
     "clusters",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A cluster file to compare with; repeat it for more.",
+    help="Cluster file to compare with; repeatable.",
 )
 @click.option(
-    "--prices", type=click.Path(path_type=Path), help="A price file (CSV) instead of the prices then."
+    "--prices",
+    type=click.Path(path_type=Path),
+    help="Price file (CSV) to use instead of the recorded prices.",
 )
 @click.option(
     "--spot",
     type=click.Path(path_type=Path),
-    help="Series (JSON) of how many spot machines there are; each pool gets one of them.",
+    help="Series (JSON) of spot capacity; each pool gets one of them.",
 )
 @click.option(
     "--objective",
     "objectives",
     type=click.Choice([each.value for each in Objective]),
     multiple=True,
-    help="What the planner optimises; repeat it for more.",
+    help="Planner objective; repeatable.",
 )
 @click.option(
     "--market",
     "markets",
     type=click.Choice(MARKETS),
     multiple=True,
-    help="Buy only there; repeat it for more.",
+    help="Launch only in this market; repeatable.",
 )
 @click.option(
     "--idle-timeout",
@@ -81,25 +83,25 @@ Exit codes:
     type=click.FloatRange(min=0),
     multiple=True,
     metavar="MINUTES",
-    help="How long machines stay without work; repeat it for more.",
+    help="Idle timeout; repeatable.",
 )
 @click.option(
     "--starts",
     type=click.IntRange(1, 1000),
     default=5,
     show_default=True,
-    help="How many shifted starts each variant is replayed from.",
+    help="Replays per variant, from shifted starts.",
 )
 @click.option(
-    "--tick", "tick_s", type=click.FloatRange(min=0.2, max=600), help="Least seconds between two ticks."
+    "--tick", "tick_s", type=click.FloatRange(min=0.2, max=600), help="Minimum seconds between ticks."
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of processes. Default: one per CPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path), help="Write a picture (PNG) of costs and waiting times."
+    "--plot", type=click.Path(path_type=Path), help="Write a plot (PNG) of costs and waiting times."
 )
 def backtest(trace: str, as_json: bool, plot: Path | None, **given: Any) -> None:  # noqa: ANN401 - see above
-    """Replay the history of a cluster in virtual time: what would it have cost otherwise?
+    """Replay the history of a cluster with other settings, and compare costs.
 
     TRACE is the name of a cluster, its directory `history`, or a file in it. The same controller runs against
     the demand of then, under the recorded settings and under every combination of those given here.

@@ -415,19 +415,21 @@ Examples:
 
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("paths", nargs=-1, metavar="SCRIPT_OR_FOLDER...", type=click.Path(path_type=Path))
-@click.option("--write", "is_writing", is_flag=True, help="Show the diff, keep NAME.bak, change the imports.")
-@click.option("--experiment", type=_DIRECTORY, help="Read an experiment of Ray Tune into one of muster.")
-@click.option("-o", "--output", type=_DIRECTORY, help="Directory to write. Default: Ray's, with -muster.")
+@click.option(
+    "--write", "is_writing", is_flag=True, help="Change the imports, show the diff and keep NAME.bak."
+)
+@click.option("--experiment", type=_DIRECTORY, help="Convert a Ray Tune experiment to a muster experiment.")
+@click.option("-o", "--output", type=_DIRECTORY, help="Directory to write. Default: DIRECTORY-muster.")
 @click.pass_context
 def compat(ctx: click.Context, /, paths: tuple[Path, ...], is_writing: bool, **given: Path | None) -> None:
-    """List what Ray Tune scripts use that muster does not have; change their imports.
+    """Port Ray Tune scripts to muster: change their imports and list what muster lacks.
 
     Imports of ray.tune, ray.air and ray.train become imports of muster; the rest of Ray
-    (ray.init, ray.remote, ...) stays. A name that muster lacks is listed with its line and
-    what to do, and its import is left alone. Scripts are read, not run.
+    (ray.init, ray.remote, ...) stays. compat lists each name that muster lacks with its line
+    and a remedy, and keeps its import. It reads scripts and does not run them.
 
-    With --experiment, results and checkpoints of Ray Tune are copied, and muster tune,
-    ExperimentAnalysis and searchers read them. Pickles are not opened.
+    --experiment copies the results and checkpoints of a Ray Tune experiment, so that
+    muster tune, ExperimentAnalysis and searchers can read them. It opens no pickles.
     """
     source = given["experiment"]
     if not paths and source is None:

@@ -92,8 +92,8 @@ def open_page(  # noqa: PLR0913, PLR0917 - one per option
     catalog = catalog_of(paths, clusters)
     if not address.is_private:
         remark(
-            f"note: other computers can reach {host}, and the connection is not encrypted. The dashboard requires "
-            "the link or the token; pass the host names that browsers use with --allow-host"
+            f"note: other computers can reach {host}, and the connection is not encrypted. The dashboard "
+            "requires the link or the token; pass the host names that browsers use with --allow-host"
         )
     fragment = _fragment(catalog, paths, clusters)
 

@@ -24,31 +24,31 @@ NOT_ENDED = 3
 ASK_S = 20.0
 _EPILOG = """\b
 Examples:
-  muster gc rack.yaml                 list them
-  muster gc rack.yaml --end           end them, after a question with names and price
-  muster gc rack.yaml --end --force   the same although a head runs, or cannot be asked
+  muster gc rack.yaml                 list orphaned machines
+  muster gc rack.yaml --end           terminate them, after confirmation
+  muster gc rack.yaml --end --force   also while a head runs or does not answer
 
-A machine belongs to the cluster whose name its tags have. While a head runs, the machines that it has no
-record of are listed: it adopts or ends them by itself at its next tick. While it cannot be asked, all are
-listed. In both cases nothing is ended without --force, and --force always asks. Exit codes: 0 listed, or
-ended; 2 no such cluster, or its provider cannot be used; 3 some machines did not end, or hosts of a rack
-could not be asked.
+The cluster name in its tags decides which cluster a machine belongs to. While a head runs, `gc` lists the
+machines without a record; the head adopts or terminates them at its next tick. If the head does not answer,
+`gc` lists all machines. In both cases it terminates nothing without --force, which always asks for
+confirmation. Exit codes: 0 listed or terminated; 2 no such cluster, or its provider is not usable; 3 some
+machines did not terminate, or some hosts did not answer.
 """
 
 
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("cluster", metavar="[FILE|NAME]", required=False)
-@click.option("--end", "is_ending", is_flag=True, help="End the machines that are listed.")
-@click.option("--force", is_flag=True, help="End them although a head runs, or cannot be asked; always asks.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation; not with --force.")
+@click.option("--end", "is_ending", is_flag=True, help="Terminate the listed machines.")
+@click.option("--force", is_flag=True, help="Terminate them although a head runs or does not answer.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation; ignored with --force.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def gc(
     ctx: click.Context, cluster: str | None, is_ending: bool, force: bool, yes: bool, as_json: bool
 ) -> None:
-    """List the machines of a cluster that nobody owns; with --end, end them.
+    """List the orphaned machines of a cluster; with --end, terminate them.
 
-    Such machines are left behind when a head or an `up` was lost. They cost money until somebody ends them.
+    A lost head or an interrupted `up` can leave machines behind, which cost money until you terminate them.
     """
     from muster.autoscaler.lifecycle.gc import HeadState, MachineEnder, not_asked
     from muster.base.clock import SystemClock

@@ -42,7 +42,7 @@ RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
 @click.option(
     "--kubeconfig",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Log in by this file. Default: the service account of the pod.",
+    help="Kubeconfig to use. Default: the service account of the pod.",
 )
 @click.option("--context", default="", help="Context of the kubeconfig. Default: its current one.")
 @click.option(
@@ -64,10 +64,10 @@ RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
 def kuberay_autoscaler(
     cluster_name: str, cluster_namespace: str, once: bool, termination_log: Path, **given: object
 ) -> None:
-    """Run the autoscaler of a RayCluster, in the pod of its head: ask KubeRay for pods, and name idle ones.
+    """Run the autoscaler of a RayCluster as a sidecar of its head.
 
-    The groups, their sizes and their limits are read from the RayCluster, and edits of it are applied while
-    the autoscaler runs. Its rights are those of the Role that KubeRay makes for its own autoscaler.
+    The autoscaler reads worker groups and limits from the RayCluster and applies edits while it runs. It
+    needs only the Role that KubeRay creates for its own autoscaler.
     """
     log_to_stderr()
     stop = stop_on_signals()

@@ -47,54 +47,59 @@ NOT_ALL_WORKERS = 3
 _UP_EPILOG = """\b
 Examples:
   muster up examples/laptop.yaml
-  muster up rack.yaml --dry-run              what would be started, and its price
-  muster up rack.yaml -y                     without confirmation
+  muster up rack.yaml --dry-run              show the plan and its price
+  muster up aws.yaml -y                      do not ask for confirmation
 
-A cluster that is up already, as FILE says, stays as it is; with `provider: {type: process}` edits of FILE
-are applied by its monitor. A cluster whose monitor has died gets a new one. Exit codes: 0 it is up; 2 it
-could not be started, and nothing of it is left; 3 it is up, but not all workers that were waited for.
+`up` leaves a running cluster that matches FILE as it is, and restarts a dead monitor. Exit codes: 0 the
+cluster is up; 2 it did not start, and nothing is left of it; 3 it is up, but not all workers that
+--wait-for-workers waited for.
 """
 
 
 @click.command(epilog=_UP_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("config", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--dry-run", is_flag=True, help="Show the plan, its price and the pre-flight; start nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the plan, its price and the preflight checks; start nothing."
+)
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
     metavar="P",
-    help="Port of a head on this computer. Default: a free one. On other machines FILE's commands say it.",
+    help="Port of a head on this computer. Default: a free port.",
 )
-@click.option("--min-workers", type=click.IntRange(0), metavar="N", help="Replaces min_workers of FILE.")
-@click.option("--max-workers", type=click.IntRange(0), metavar="N", help="Replaces max_workers of FILE.")
-@click.option("--no-restart", is_flag=True, help="Do not restart Ray on a head that runs already.")
-@click.option("--restart-only", is_flag=True, help="Restart Ray on the head; run no set-up commands.")
+@click.option("--min-workers", type=click.IntRange(0), metavar="N", help="Override min_workers.")
+@click.option("--max-workers", type=click.IntRange(0), metavar="N", help="Override max_workers.")
+@click.option("--no-restart", is_flag=True, help="Do not restart Ray on a running head.")
+@click.option("--restart-only", is_flag=True, help="Restart Ray on the head without running setup commands.")
 @click.option(
-    "--no-check", is_flag=True, help="Skip the pre-flight: hosts, key, ports, clock, disk, versions."
+    "--no-check", is_flag=True, help="Skip the preflight checks: hosts, key, ports, clock, disk, versions."
 )
-@click.option("-n", "--cluster-name", metavar="NAME", help="Replaces cluster_name of FILE.")
-@click.option("--no-config-cache", is_flag=True, help="Accepted, as for `ray up`: muster caches no files.")
-@click.option("--redirect-command-output", is_flag=True, help="Do not show what commands on the head print.")
+@click.option("-n", "--cluster-name", metavar="NAME", help="Override cluster_name.")
+@click.option(
+    "--no-config-cache", is_flag=True, help="Accepted for compatibility with `ray up`; has no effect."
+)
+@click.option("--redirect-command-output", is_flag=True, help="Hide the output of commands on the head.")
 @click.option(
     "--use-login-shells/--use-normal-shells",
     "login_shells",
     default=True,
-    help="Whether commands see what .profile and .bashrc set. Default: they do.",
+    help="Run commands in login shells, which read .profile. Default: login.",
 )
 @click.option(
     "--wait-for-workers",
     type=click.FloatRange(0),
     metavar="S",
-    help="Wait up to S seconds until min_workers of FILE run; exit code 3 if they do not.",
+    help="Wait up to S seconds for min_workers; exit with 3 if they do not run.",
 )
 @click.pass_context
 def up(ctx: click.Context, /, config: Path, yes: bool, port: int | None, **given: Any) -> None:  # noqa: ANN401
-    """Start the cluster of FILE: its head, and the monitor on it that adds and removes workers.
+    """Create or update a cluster: start its head and the monitor that adds and removes workers.
 
-    FILE is a cluster's YAML file, as for `ray up`. With `provider: {type: process}` the cluster is on this
-    computer; with `local` on hosts that are reached over SSH; with `external` on machines of your own class.
-    A FILE that is a RayCluster of Kubernetes is applied there.
+    FILE is a cluster file, as for `ray up`. Its `provider: {type: ...}` decides where nodes run: `process`
+    (this computer), `local` (hosts reached over SSH), `aws` (EC2), `external` (your NodeProvider class), or
+    another cloud through the provider classes of your Ray. If FILE is a RayCluster manifest, `up` applies it
+    to Kubernetes.
     """
     manifest = manifest_of(config)
     if manifest is not None:
@@ -274,10 +279,10 @@ Examples:
   muster down examples/laptop.yaml
   muster down laptop -y --purge
 
-The ledger is kept, so that `muster why` can still show what happened; --purge deletes it as well.
-Machines that a provider bought are terminated through it, and listed until none is left; a head that was
-started by hand is left running. Exit codes: 0 nothing of it runs any more; 2 no such cluster, or its provider
-cannot be used; 3 some processes or machines did not end, or nothing was found and hosts could not be asked.
+`down` keeps the ledger for `muster why`; --purge deletes it. It terminates every machine that the provider
+lists for the cluster, and leaves a head that you started by hand running. A second call does nothing.
+Exit codes: 0 nothing runs any more; 2 no such cluster, or its provider is not usable; 3 some processes or
+machines did not stop, or some hosts did not answer.
 """
 NOT_ENDED = 3
 
@@ -285,17 +290,14 @@ NOT_ENDED = 3
 @click.command(epilog=_DOWN_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("cluster", metavar="FILE|NAME")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--purge", is_flag=True, help="Delete its history too: ledger and logs.")
-@click.option("--workers-only", is_flag=True, help="End the workers, and leave the head and its monitor.")
+@click.option("--purge", is_flag=True, help="Delete the ledger and the logs too.")
+@click.option("--workers-only", is_flag=True, help="Terminate the workers; keep the head and its monitor.")
 @click.option(
-    "--keep-min-workers", is_flag=True, help="As --workers-only, but leave min_workers of each type."
+    "--keep-min-workers", is_flag=True, help="Like --workers-only, but keep min_workers of each type."
 )
 @click.pass_context
 def down(ctx: click.Context, /, cluster: str, yes: bool, purge: bool, **given: bool) -> None:
-    """Stop a cluster: its monitor, its workers and its head. Running work is lost.
-
-    A second call does nothing.
-    """
+    """Stop a cluster: its monitor, its workers and its head. Running work is lost."""
     manifest = manifest_of(cluster)
     if manifest is not None:
         down_ray_cluster(manifest, yes=yes)

@@ -141,11 +141,11 @@ DECISIONS = 2000  # how many of the newest are read
 
 _EPILOG = """\b
 SUBJECT is one of
-  demand                 everything that waits, and why
-  a machine              as `muster status` shows it; also its node's id, its ip, or the provider's id
-  a node type            why it is bought or not, and the history of its newest machines
-  a placement group      by its id
-The beginning of an id is enough.
+  demand                 every waiting request and its reason
+  a machine              its id in `muster status`, node id, ip, or cloud id
+  a node type            why muster launches it or not, and its newest machines
+  a placement group      its id
+A unique prefix of an id is enough.
 
 \b
 Examples:
@@ -161,9 +161,9 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def why(ctx: click.Context, /, subject: str, cluster: str | None, as_json: bool) -> None:
-    """Show why SUBJECT is as it is: the reason now, and its history from the ledger.
+    """Explain the state of SUBJECT, with its history from the ledger.
 
-    Without the name of a cluster: the only one that is up.
+    Default cluster: the only one that is up.
     """
     from muster.cli.ray_cluster import explain_in_ray_cluster, manifest_of
 

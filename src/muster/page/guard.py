@@ -91,8 +91,8 @@ class Guard:
             await _answer(
                 send,
                 401,
-                "This page needs its link: open the one that `muster dashboard` printed. A link works once; "
-                "start `muster dashboard` again for another. Scripts send the token as `Authorization: Bearer`.",
+                "Open the link that `muster dashboard` printed. A link works once; start `muster dashboard` "
+                "again for another. Scripts send the token as `Authorization: Bearer`.",
             )
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:

@@ -49,18 +49,16 @@ def _cluster(command: F) -> F:
 def _session_options(command: F) -> F:
     """Adds the options that exec, submit and attach share."""
     for option in (
-        click.option(
-            "--tmux", is_flag=True, help="In a tmux session on the head, which goes on without you."
-        ),
-        click.option("--screen", is_flag=True, help="In a screen session on the head."),
-        click.option("--start", is_flag=True, help="Start the cluster first, if it is not up."),
+        click.option("--tmux", is_flag=True, help="Run in a tmux session that survives disconnects."),
+        click.option("--screen", is_flag=True, help="Run in a screen session that survives disconnects."),
+        click.option("--start", is_flag=True, help="Start the cluster first if it is not up."),
         click.option(
             "-p",
             "--port-forward",
             "ports",
             multiple=True,
             metavar="PORT",
-            help="Forward a port of this computer: PORT, or HERE:THERE; may be repeated.",
+            help="Forward a local port: PORT, or LOCAL:REMOTE; repeatable.",
         ),
         click.option("--no-config-cache", is_flag=True, hidden=True),
     ):
@@ -71,23 +69,31 @@ def _session_options(command: F) -> F:
 @click.command("exec", context_settings=_WIDTH)
 @_cluster
 @click.argument("command", metavar="COMMAND")
-@click.option("--stop", is_flag=True, help="End the cluster when the command is over.")
+@click.option("--stop", is_flag=True, help="Stop the cluster when the command ends.")
 @click.option(
-    "--run-env", type=click.Choice(["auto", "host", "docker"]), default="auto", help="Where it runs."
+    "--run-env",
+    type=click.Choice(["auto", "host", "docker"]),
+    default="auto",
+    help="Run on the host or in its container.",
 )
 @_session_options
 @click.pass_context
 def exec_(ctx: click.Context, /, cluster: str, command: str, **given: Any) -> None:  # noqa: ANN401
-    """Run a COMMAND of bash on the head. The exit code is that of the command.
+    """Run a bash COMMAND on the head and exit with its exit code.
 
-    RAY_ADDRESS and Ray's token are set for it.
+    muster sets RAY_ADDRESS and Ray's token for it.
+
+    \b
+    Examples:
+      muster exec rack.yaml 'nvidia-smi'
+      muster exec rack.yaml 'python train.py' --tmux
     """
     with opened_cluster(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
         ctx.exit(_execute(session, command, **given))
 
 
 @click.command(context_settings={**_WIDTH, "ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--stop", is_flag=True, help="End the cluster when the script is over.")
+@click.option("--stop", is_flag=True, help="Stop the cluster when the script ends.")
 @_session_options
 @_cluster
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -101,9 +107,14 @@ def submit(
     arguments: tuple[str, ...],
     **given: Any,  # noqa: ANN401 - the options above
 ) -> None:
-    """Copy a SCRIPT of Python to the head and run it there, with ARGUMENTS.
+    """Copy a Python SCRIPT to the head and run it there with ARGUMENTS.
 
-    Options of this command stand before FILE; what stands after SCRIPT is the script's.
+    Put options of this command before FILE; everything after SCRIPT goes to the script.
+
+    \b
+    Examples:
+      muster submit rack.yaml train.py --epochs 10
+      muster submit --start --stop rack.yaml train.py
     """
     with opened_cluster(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
         head = _started_head(session, is_started=given.pop("start"))
@@ -118,11 +129,17 @@ def submit(
 @click.command(context_settings=_WIDTH)
 @_cluster
 @_session_options
-@click.option("-N", "--new", "is_new", is_flag=True, help="A new session of tmux or screen.")
-@click.option("--node-ip", metavar="IP", help="A worker instead of the head.")
+@click.option("-N", "--new", "is_new", is_flag=True, help="Open a new tmux or screen session.")
+@click.option("--node-ip", metavar="IP", help="Attach to this worker instead of the head.")
 @click.pass_context
 def attach(ctx: click.Context, /, cluster: str, is_new: bool, node_ip: str | None, **given: Any) -> None:  # noqa: ANN401
-    """Open a terminal on the head, or on one of the workers."""
+    """Open a shell on the head or on a worker.
+
+    \b
+    Examples:
+      muster attach rack.yaml --tmux
+      muster attach rack.yaml --node-ip 10.0.0.7
+    """
     with opened_cluster(cluster, is_quiet=not given["start"], starts=given["start"]) as session:
         kind, _ = session_kind(tmux=given["tmux"], screen=given["screen"]), forwarded(given["ports"])
         if node_ip is None:
@@ -177,9 +194,14 @@ async def _copy(
 @_cluster
 @click.argument("source", required=False)
 @click.argument("target", required=False)
-@click.option("-A", "--all-nodes", "is_all", is_flag=True, help="To the workers, too.")
+@click.option("-A", "--all-nodes", "is_all", is_flag=True, help="Copy to the workers too.")
 def rsync_up(cluster: str, source: str | None, target: str | None, is_all: bool) -> None:
-    """Copy SOURCE of this computer to TARGET on the head; without both: all file_mounts of the file."""
+    """Copy the local SOURCE to TARGET on the head. Default: all file_mounts of the cluster file.
+
+    \b
+    Examples:
+      muster rsync-up rack.yaml data/ /home/me/data/
+    """
     _sync(cluster, source, target, is_all=is_all, is_up=True)
 
 
@@ -187,16 +209,26 @@ def rsync_up(cluster: str, source: str | None, target: str | None, is_all: bool)
 @_cluster
 @click.argument("source", required=False)
 @click.argument("target", required=False)
-@click.option("-A", "--all-nodes", "is_all", is_flag=True, help="From the workers, too: into TARGET/IP/.")
+@click.option("-A", "--all-nodes", "is_all", is_flag=True, help="Copy from the workers too, into TARGET/IP/.")
 def rsync_down(cluster: str, source: str | None, target: str | None, is_all: bool) -> None:
-    """Copy SOURCE of the head to TARGET on this computer; without both: all file_mounts of the file."""
+    """Copy SOURCE on the head to the local TARGET. Default: all file_mounts of the cluster file.
+
+    \b
+    Examples:
+      muster rsync-down rack.yaml /home/me/results/ results/
+    """
     _sync(cluster, source, target, is_all=is_all, is_up=False)
 
 
 @click.command("get-head-ip", context_settings=_WIDTH)
 @_cluster
 def get_head_ip(cluster: str) -> None:
-    """Print the address of the head."""
+    """Print the address of the head.
+
+    \b
+    Examples:
+      ssh "$(muster get-head-ip rack.yaml)"
+    """
     with opened_cluster(cluster, is_quiet=True) as session:
         head = session.running_head()
         status = head.tags.get(TAG_RAY_NODE_STATUS, STATUS_UP_TO_DATE)
@@ -208,7 +240,12 @@ def get_head_ip(cluster: str) -> None:
 @click.command("get-worker-ips", context_settings=_WIDTH)
 @_cluster
 def get_worker_ips(cluster: str) -> None:
-    """Print the addresses of the workers, one per line."""
+    """Print the addresses of the workers, one per line.
+
+    \b
+    Examples:
+      muster get-worker-ips rack.yaml
+    """
     with opened_cluster(cluster, is_quiet=True) as session:
         for machine in session.workers():
             emit(machine.ip.encode())
@@ -217,9 +254,14 @@ def get_worker_ips(cluster: str) -> None:
 @click.command("kill-random-node", context_settings=_WIDTH)
 @_cluster
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--hard", is_flag=True, help="End the machine instead of Ray on it.")
+@click.option("--hard", is_flag=True, help="Terminate the machine instead of killing Ray.")
 def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
-    """End Ray on a random worker, to see how your work takes it."""
+    """Kill Ray on a random worker to test fault tolerance.
+
+    \b
+    Examples:
+      muster kill-random-node rack.yaml -y
+    """
     with opened_cluster(cluster, is_quiet=True) as session:
         workers = session.workers()
         if not workers:
@@ -239,11 +281,17 @@ def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
 @click.command(context_settings=_WIDTH)
 @_cluster
 @click.argument("node", required=False, default="")
-@click.option("-f", "--follow", "is_followed", is_flag=True, help="Show new lines as they come.")
-@click.option("-l", "--lines", type=click.IntRange(1), default=100, help="How many lines. Default: 100.")
+@click.option("-f", "--follow", "is_followed", is_flag=True, help="Print new lines as they arrive.")
+@click.option("-l", "--lines", type=click.IntRange(1), default=100, help="Number of lines. Default: 100.")
 @click.pass_context
 def logs(ctx: click.Context, /, cluster: str, node: str, is_followed: bool, lines: int) -> None:
-    """Show the monitor's log; with the address of a NODE, how that worker was set up."""
+    """Show the monitor log, or the setup log of the worker at address NODE.
+
+    \b
+    Examples:
+      muster logs rack.yaml -f
+      muster logs rack.yaml 10.0.0.7
+    """
     with opened_cluster(cluster, is_quiet=True) as session:
         head = session.running_head()
         line = log_line(_head_home(session), node, lines=lines, is_followed=is_followed)

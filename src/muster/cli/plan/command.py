@@ -54,12 +54,12 @@ Exit codes:
 @click.argument("config", type=_FILE)
 @click.option("--demand", "demand_file", type=_FILE, required=True, help="File with the waiting requests.")
 @click.option(
-    "--nodes", "nodes_file", type=_FILE, help="File with the existing nodes, when the demand file has none."
+    "--nodes", "nodes_file", type=_FILE, help="File with the existing nodes, if the demand file has none."
 )
 @click.option(
     "--objective",
     type=click.Choice([objective.value for objective in Objective]),
-    help="Objective to plan by, instead of that of CONFIG.",
+    help="Planner objective. Default: that of CONFIG.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document (docs/plan.md).")
 @click.pass_context
@@ -71,7 +71,7 @@ def plan(
     objective: str | None,
     as_json: bool,
 ) -> None:
-    """Show what a cluster would launch and stop for a demand, what it costs, and why.
+    """Show what a cluster would launch and terminate for a demand, the cost, and the reasons.
 
     CONFIG is the cluster's YAML file, as for `ray up`. The answer comes from the same function that decides
     in the running autoscaler. Nothing is launched.

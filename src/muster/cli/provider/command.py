@@ -27,7 +27,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.group()
 def provider() -> None:
-    """Check that a provider keeps what it promises, before it costs money."""
+    """Check a node provider against the contract before you use it."""
 
 
 _CHECK_EPILOG = """\b
@@ -36,23 +36,29 @@ Examples:
   muster provider check --config aws.yaml --type small --several 1 --threads 2
   muster provider check my.Provider --config my.yaml -y --json > report.json
 
-The machines belong to clusters with names of their own, and are ended line by line; Ctrl-C and SIGTERM end
-them, too. Exit codes: 0 every line that applies is kept; 1 a line is broken, the check was interrupted, or
-machines are left; 2 bad input, nothing was created.
+Each check runs in a separate cluster and terminates its machines, also after Ctrl-C and SIGTERM.
+Exit codes: 0 all applicable checks passed; 1 a check failed, the run was interrupted, or machines are
+left; 2 bad input, nothing was created.
 """
 
 
-@provider.command(epilog=_CHECK_EPILOG, context_settings={"max_content_width": 88})
+@provider.command(
+    short_help="Run the contract on real machines.",
+    epilog=_CHECK_EPILOG,
+    context_settings={"max_content_width": 88},
+)
 @click.argument("module", metavar="[MODULE.CLASS]", required=False)
-@click.option("--config", required=True, type=_FILE, metavar="FILE", help="The cluster file to make it from.")
 @click.option(
-    "--type", "node_type", metavar="NAME", help="The node type to create. Default: the first worker."
+    "--config", required=True, type=_FILE, metavar="FILE", help="Cluster file that configures the provider."
 )
 @click.option(
-    "--several", type=click.IntRange(1, 50), default=3, show_default=True, help="Machines of a line."
+    "--type", "node_type", metavar="NAME", help="Node type to launch. Default: the first worker type."
 )
 @click.option(
-    "--threads", type=click.IntRange(2, 50), default=8, show_default=True, help="Callers at a time."
+    "--several", type=click.IntRange(1, 50), default=3, show_default=True, help="Machines per check."
+)
+@click.option(
+    "--threads", type=click.IntRange(2, 50), default=8, show_default=True, help="Concurrent callers."
 )
 @click.option(
     "--starts-within",
@@ -60,7 +66,7 @@ machines are left; 2 bad input, nothing was created.
     default=120.0,
     show_default=True,
     metavar="S",
-    help="Seconds until a created machine must be running.",
+    help="Seconds within which a new machine must run.",
 )
 @click.option(
     "--call-limit",
@@ -68,23 +74,29 @@ machines are left; 2 bad input, nothing was created.
     default=120.0,
     show_default=True,
     metavar="S",
-    help="Seconds that one call may take; a line may take 5 times as long, and ending its machines twice.",
+    help="Time limit per call; a check has 5 times as long, its cleanup twice.",
 )
 @click.option(
     "--errors",
     type=_FILE,
     metavar="FILE",
-    help="How to provoke refusals: kind to keys of provider or node_config.",
+    help="Maps each refusal to the provider or node_config keys that provoke it.",
 )
-@click.option("--line", "lines", multiple=True, metavar="TEXT", help="Only lines with this text. Repeatable.")
-@click.option("--list", "only_list", is_flag=True, help="Show the lines and the cost, and do nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before machines are created.")
+@click.option(
+    "--line",
+    "lines",
+    multiple=True,
+    metavar="TEXT",
+    help="Run only checks that contain this text; repeatable.",
+)
+@click.option("--list", "only_list", is_flag=True, help="List the checks and the cost, and exit.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def check(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click passes them by name
-    """Run every line of the provider contract against MODULE.CLASS, live, and report what it saw.
+    """Run the provider contract against MODULE.CLASS on real machines.
 
-    MODULE.CLASS may be left out when FILE names it (provider: {type: external, module: ...}).
+    You can omit MODULE.CLASS when FILE names it (provider: {type: external, module: ...}).
     """
     from muster.base.clock import SystemClock
     from muster.base.ids import RandomIds
@@ -172,20 +184,24 @@ def _signals_interrupt() -> Iterator[None]:
 
 
 _END_EPILOG = """\b
-Example:
+Examples:
   muster provider end rack_provider.RackProvider muster-check-0a1b2c3d4e5f --config rack.yaml
 
-The report of `muster provider check` names the run and its clusters. Exit codes: 0 nothing of them is listed
-any more; 1 machines are left; 2 bad input.
+The report of `muster provider check` names the run and its clusters. Exit codes: 0 no machine is left;
+1 machines are left; 2 bad input.
 """
 
 
-@provider.command(epilog=_END_EPILOG, context_settings={"max_content_width": 88})
+@provider.command(
+    short_help="Terminate machines that a check left.",
+    epilog=_END_EPILOG,
+    context_settings={"max_content_width": 88},
+)
 @click.argument("words", metavar="[MODULE.CLASS] RUN|CLUSTER...", nargs=-1, required=True)
-@click.option("--config", required=True, type=_FILE, metavar="FILE", help="The cluster file of that check.")
+@click.option("--config", required=True, type=_FILE, metavar="FILE", help="Cluster file of the check.")
 @click.pass_context
 def end(ctx: click.Context, words: Sequence[str], config: Path) -> None:
-    """End the machines that a check has left: one that was killed, or whose provider did not answer."""
+    """Terminate the machines that an interrupted check left behind."""
     from muster.base.clock import SystemClock
     from muster.cli.provider import report
     from muster.providers.contract.live import RUN_PREFIX, RefusalFile, clusters_of
@@ -206,13 +222,17 @@ def end(ctx: click.Context, words: Sequence[str], config: Path) -> None:
     ctx.exit(BROKEN if left else 0)
 
 
-@provider.command(context_settings={"max_content_width": 88})
-@click.option("--config", required=True, type=_FILE, metavar="FILE", help="A cluster file of provider aws.")
+@provider.command(short_help="Print an AWS price file.", context_settings={"max_content_width": 88})
+@click.option("--config", required=True, type=_FILE, metavar="FILE", help="Cluster file with provider aws.")
 def prices(config: Path) -> None:
-    """Print a price file for the machine types of FILE, from AWS's own lists.
+    """Print a price file for the machine types of FILE, from AWS price lists.
 
-    Put it beside FILE and name it under `muster: {prices: ...}`; each zone and market with a price is an
-    offer then. Needs the rights pricing:GetProducts and ec2:DescribeSpotPriceHistory.
+    Save it next to FILE and name it under `muster: {prices: ...}`. Each zone and market with a price becomes
+    an offer. Requires pricing:GetProducts and ec2:DescribeSpotPriceHistory.
+
+    \b
+    Examples:
+      muster provider prices --config aws.yaml > prices.csv
     """
     from muster.base.clock import SystemClock
     from muster.cli.console import emit

@@ -11,7 +11,7 @@ from muster.sim.cluster.world import quiet
 
 @click.group()
 def sim() -> None:
-    """Run the autoscaler or a tuner in a simulated world.
+    """Simulate the autoscaler or a tuner.
 
     Time is virtual, the controllers are the real ones. The same seed always gives the same run.
     """
@@ -21,12 +21,18 @@ def sim() -> None:
 sim.add_command(tune_command)
 
 
-@sim.command()
+@sim.command(short_help="Simulate a day of a cluster.")
 @click.option(
     "--seed", type=click.IntRange(min=0), default=2, show_default=True, help="Seed of the boot times."
 )
 def day(seed: int) -> None:
-    """Show a day of an autoscaled cluster, with prices: bursts, a stockout, a gang, a preemption."""
+    """Simulate a day of an autoscaled cluster, with prices, bursts and a preemption.
+
+    \b
+    Examples:
+      muster sim day
+      muster sim day --seed 7
+    """
     from muster.cli.sim.view import story_pages
     from muster.sim.cluster.story import simulate_day
 

@@ -243,11 +243,11 @@ def _remark_on_trace(shared: _SharedInput, reply: Reply) -> None:
 _TRACE = "Directory of an experiment, file with rows of its result.json, or name of a synthetic problem."
 
 
-@click.command(name="tune")
+@click.command(name="tune", short_help="Replay an experiment on a trace.")
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.option("--trace", required=True, metavar="FILE", help=_TRACE)
 @click.option(
-    "--workers", type=click.IntRange(min=1), default=8, show_default=True, help="Number of trials at a time."
+    "--workers", type=click.IntRange(min=1), default=8, show_default=True, help="Concurrent trials."
 )
 @click.option(
     "--scheduler",
@@ -259,27 +259,31 @@ _TRACE = "Directory of an experiment, file with rows of its result.json, or name
 @click.option("--searcher", metavar="NAME", help="Searcher that suggests the configs: random, optuna, ...")
 @click.option("--samples", type=click.IntRange(min=1), help="Number of trials.")
 @click.option("--metric", help="Metric, if neither script nor problem has one.")
-@click.option("--mode", type=click.Choice(["min", "max"]), help="Whether less or more is better, likewise.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that is drawn.")
 @click.option(
-    "--start-s", type=click.FloatRange(min=0), default=0.0, help="Seconds that the start of a trial takes."
+    "--mode",
+    type=click.Choice(["min", "max"]),
+    help="Optimization direction, if neither script nor problem has one.",
 )
-@click.option("--save-s", type=click.FloatRange(min=0), default=0.0, help="Seconds that a checkpoint takes.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
-@click.option("--plot", type=click.Path(path_type=Path), help="File for a plot of the best value over time.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@click.option("--start-s", type=click.FloatRange(min=0), default=0.0, help="Seconds to start a trial.")
+@click.option("--save-s", type=click.FloatRange(min=0), default=0.0, help="Seconds to save a checkpoint.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Write a plot of the best value over time to this file."
+)
 def tune_command(**given: Any) -> None:  # noqa: ANN401 - the options above
-    """Show what an experiment would have found on a recorded trace, and when.
+    """Replay an experiment on a recorded trace in virtual time.
 
     Time is virtual: hours of training take seconds. The trials of SCRIPT, a Python file that calls
     Tuner.fit() or tune.run(), are not run: each follows the trace instead. Without SCRIPT the options say
     what to simulate.
 
     \b
-    Try:
+    Examples:
       muster sim tune --trace crossing --workers 64 --scheduler asha:eta=4 --scheduler hyperband
       muster sim tune train.py --trace ~/ray_results/my_experiment --workers 64 --scheduler asha
 
-    Exit codes: 0 answered; 2 bad input.
+    Exit codes: 0 success; 2 bad input.
     """
     from muster.cli.console import emit, remark, show
     from muster.cli.sim.view import as_document, draw, reply_pages

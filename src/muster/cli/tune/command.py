@@ -20,12 +20,14 @@ SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 WATCH_S = 2.0
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/tune-cli.md).")
-_watch = click.option("--watch", is_flag=True, help="Refresh every 2 s while it runs; Ctrl-C ends.")
+_watch = click.option(
+    "--watch", is_flag=True, help="Refresh every 2 s until the experiment ends; Ctrl-C quits."
+)
 _metric = click.option("--metric", help="Metric to compare by. Default: the experiment's.")
 _mode = click.option(
     "--mode",
     type=click.Choice(["min", "max"]),
-    help="Whether less or more is better. Default: the experiment's.",
+    help="Optimization direction. Default: the experiment's.",
 )
 
 RAY_NAMES = {"list-trials": "ls", "lsx": "ls", "list-experiments": "ls"}
@@ -56,15 +58,15 @@ class _RayWords(click.Command):
 @click.group(
     cls=_Tune,
     context_settings={"max_content_width": 88},
-    epilog="Exit codes: 0 done; 1 `resume` ended with failed trials; 2 bad input; 3 `resume` was ended by a "
-    "budget or deadline; 130 interrupted.",
+    epilog="Exit codes: 0 success; 1 `resume` ended with failed trials; 2 bad input; 3 a budget or deadline "
+    "stopped `resume`; 130 interrupted.",
 )
 def tune() -> None:
-    """List, show, plot, compare, export and resume experiments of muster.tune.
+    """List, show, compare, plot, export and resume experiments.
 
-    PATH is the directory of an experiment: what `fit()` wrote, <storage_path>/<name>. The experiment may be
-    running now. Only `resume` changes the experiment, and only `resume` loads pickled objects; the other
-    commands are safe with directories that you do not trust.
+    PATH is an experiment directory, <storage_path>/<name>. The experiment may be running. `resume` runs the
+    experiment's code and loads pickled objects: use it only with directories that you trust. All other
+    commands are safe with any directory; `plot` and `add-note` write a file into it.
     """
 
 
@@ -80,7 +82,7 @@ def tune() -> None:
     help="Keep matching rows; OP is < <= == != >= or >.",
 )
 @click.option("--columns", multiple=True, metavar="A,B", help="Columns to show; 'config/*' is a pattern.")
-@click.option("--limit", type=click.IntRange(min=1), help="Largest number of rows.")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of rows.")
 @click.option(
     "--output",
     "-o",
@@ -140,7 +142,15 @@ def ls(path: str | None, as_json: bool, watch: bool, output: Path | None, desc: 
 @_json
 @_watch
 def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> None:
-    """Show an experiment, or one TRIAL of it, given by id, end of the id, or directory name."""
+    """Show an experiment, or one of its trials.
+
+    TRIAL is a trial id, the end of one, or the name of a trial directory.
+
+    \b
+    Examples:
+      muster tune show results/mine
+      muster tune show results/mine 00003
+    """
     from muster.cli.tune.experiment import read_experiment
     from muster.cli.tune.show import (
         experiment_lines,
@@ -178,7 +188,7 @@ def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> No
     type=click.Choice(SCOPES),
     default="last",
     show_default=True,
-    help="Values of a trial that count.",
+    help="Which of a trial's values to compare.",
 )
 @click.option(
     "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="Number of trials."
@@ -244,14 +254,14 @@ def export(path: str, output: Path, results: bool) -> None:
         remark(f"left out, because their results cannot be read ({len(unread)}): {'; '.join(unread[:3])}")
 
 
-@tune.command(short_help="Draw an experiment.")
+@tune.command(short_help="Plot an experiment.")
 @click.argument("path")
 @click.option("--output", "-o", help="File to write: .html or .png (needs matplotlib). Default: in PATH.")
 @click.option("--kind", type=click.Choice(["all", "curves", "parallel", "importance"]), default="all")
 @_metric
 @_mode
 def plot(path: str, output: str | None, **asked: Any) -> None:  # noqa: ANN401
-    """Draw learning curves, parallel coordinates and the importance of parameters; prints the file's path.
+    """Plot learning curves, parallel coordinates and parameter importance, and print the file's path.
 
     \b
     Examples:
@@ -274,22 +284,20 @@ def plot(path: str, output: str | None, **asked: Any) -> None:  # noqa: ANN401
         raise ConfigError(str(error)) from error
 
 
-@tune.command(short_help="Set experiments side by side.")
+@tune.command(short_help="Compare experiments side by side.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH PATH...")
 @_metric
 @_mode
-@click.option(
-    "--x", type=click.Choice(["results", "time"]), default="results", help="What the picture is along."
-)
+@click.option("--x", type=click.Choice(["results", "time"]), default="results", help="X axis of the plot.")
 @click.option(
     "--output",
     "-o",
     type=click.Path(path_type=Path),
-    help="Draw the best value so far of each into one file: .html, .svg or .png.",
+    help="Plot the best value so far of each to a file: .html, .svg or .png.",
 )
 @_json
 def compare(paths: tuple[str, ...], output: Path | None, as_json: bool, **asked: Any) -> None:  # noqa: ANN401
-    """Set experiments side by side: trials, time, best value and its config; -o draws them over each other.
+    """Compare experiments side by side: trials, time, best value and its config; -o plots them together.
 
     \b
     Examples:
@@ -318,8 +326,10 @@ def compare(paths: tuple[str, ...], output: Path | None, as_json: bool, **asked:
     help="Rerun failed trials from their checkpoint, or from the start.",
 )
 @click.option("--skip-unfinished", is_flag=True, help="Keep interrupted trials as they are.")
-@click.option("--cost-budget", type=float, metavar="USD", help="Another budget, with what is spent already.")
-@click.option("--deadline", type=float, metavar="SECONDS", help="Another deadline, from now.")
+@click.option(
+    "--cost-budget", type=float, metavar="USD", help="New total budget, including what was already spent."
+)
+@click.option("--deadline", type=float, metavar="SECONDS", help="New deadline, in seconds from now.")
 @click.pass_context
 def resume(ctx: click.Context, /, path: str, **asked: Any) -> None:  # noqa: ANN401
     """Continue an interrupted experiment.
@@ -344,12 +354,17 @@ def resume(ctx: click.Context, /, path: str, **asked: Any) -> None:  # noqa: ANN
     ctx.exit(code)
 
 
-@tune.command(short_help="Tune a small network, to see what it looks like.")
+@tune.command(short_help="Tune a small neural network as a demo.")
 @click.argument("directory", required=False)
 def demo(directory: str | None) -> None:
-    """Tune a small neural network in a few seconds, and draw what was found. Nothing is downloaded.
+    """Tune a small neural network in a few seconds and plot the result. Downloads nothing.
 
-    DIRECTORY keeps the results; by default a new temporary one.
+    The results are in DIRECTORY. Default: a new temporary directory.
+
+    \b
+    Examples:
+      muster tune demo
+      muster tune demo results
     """
     import tempfile
 
@@ -363,7 +378,12 @@ def demo(directory: str | None) -> None:
 @click.argument("path")
 @click.option("--filename", default="note.txt", show_default=True, help="File in the experiment's directory.")
 def add_note(path: str, filename: str) -> None:
-    """Write a note about an experiment with $EDITOR; `muster tune show` prints note.txt."""
+    """Edit a note about an experiment in $EDITOR; `muster tune show` prints it.
+
+    \b
+    Examples:
+      muster tune add-note results/mine
+    """
     from muster.cli.tune.experiment import note_file
 
     file = note_file(path, filename)
