@@ -22,7 +22,7 @@ SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast test-k8s test-ray-versions sim sim-tune series parity soak bench check docs docs-check pictures changelog clean
+.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast test-k8s test-ray-versions sim sim-tune series parity soak bench check docs docs-check pictures changelog clean site
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,21 +129,24 @@ bench: $(VENV)/.installed-bench ## Compare with Ray 2.60 on the same inputs
 
 docs: $(VENV)/.installed-docs $(SITE)/base/.installed ## Build the site in build/docs/html, check it, run every block of the docs
 	$(BIN)/python tools/pictures.py $(SITE)/pictures
-	$(BIN)/python -m sphinx -q -W --keep-going -E -b html -c docs . $(SITE)/html
+	$(MAKE) site
 	$(MAKE) docs-check
 	$(BIN)/python tools/check_docs.py --base $(SITE)/base/bin/python
+
+site: $(VENV)/.installed-docs ## Build the site without running its blocks; warnings are errors
+	$(BIN)/python -m sphinx -q -W --keep-going -E -b html -c docs . $(SITE)/html
 
 docs-check: $(VENV)/.installed-docs ## Check the built site in Chromium: links, search, widths, colours (SITE_ARGS=--no-browser)
 	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install -y -qq --no-install-recommends chromium >/dev/null || true
 	$(BIN)/python tools/check_site.py --pictures $(SITE)/screenshots $(SITE_ARGS)
 
-pictures: $(VENV)/.installed-docs ## Make the pictures of the README anew
+pictures: $(VENV)/.installed-docs ## Create the pictures of the README again
 	$(BIN)/python tools/pictures.py docs/pictures
 
 changelog: $(VENV)/.installed-core ## Write CHANGELOG.md from the fragments in changelog.d
 	$(BIN)/python tools/changelog.py
 
-check: lint types imports sizes test ## All of it: the meaning of "green"
+check: lint types imports sizes site test ## All of it: the meaning of "green"
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
