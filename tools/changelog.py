@@ -1,7 +1,7 @@
-"""Writes CHANGELOG.md: what is new since the last release comes from the fragments in changelog.d.
+"""Write CHANGELOG.md from the fragments in changelog.d.
 
-Run by `make changelog`. Releases stand below the part that this tool writes, and are left as they are;
-`--release VERSION DATE` makes a release of the new part and removes its fragments.
+Run by `make changelog`. The tool keeps the releases below the unreleased part. `--release VERSION DATE` turns the unreleased
+part into a release and removes its fragments.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("added", "changed", "fixed", "removed")
-TITLE = "# Changelog\n\nWhat users can see, newest first. The parts of the next release are in `changelog.d`."
-NEXT = "## Not released yet"
+TITLE = """# Changelog
+
+Notable changes for users, in the form of [Keep a Changelog](https://keepachangelog.com). Entries of the next release are in
+`changelog.d`."""
+NEXT = "## Unreleased"
 
 
 def fragments(folder: Path) -> dict[str, list[Path]]:
@@ -39,11 +42,14 @@ def section(heading: str, found: dict[str, list[Path]]) -> str:
     for kind in KINDS:
         if found[kind]:
             parts.append(f"### {kind.capitalize()}")
-            parts += [
-                "- " + textwrap.indent(path.read_text(encoding="utf-8").strip(), "  ")[2:]
-                for path in found[kind]
-            ]
+            parts.append("\n".join(_items(path.read_text(encoding="utf-8")) for path in found[kind]))
     return "\n\n".join(parts)
+
+
+def _items(text: str) -> str:
+    """Return a fragment as list items: its own items, or the whole text as one."""
+    stripped = text.strip()
+    return stripped if stripped.startswith("- ") else "- " + textwrap.indent(stripped, "  ")[2:]
 
 
 def changelog(folder: Path, former: str, release: str | None = None) -> str:

@@ -22,8 +22,13 @@ def test_fragments_become_items_by_kind_and_the_newest_issue_comes_first(tmp_pat
     )
     (folder / "README.md").write_text("no fragment", encoding="utf-8")
     text = changelog.changelog(folder, "")
-    items = "### Added\n\n- Ten,\n  and more.\n\n  Again.\n\n- Two.\n\n### Fixed\n\n- Nine.\n"
-    assert text == f"{changelog.TITLE}\n\n## Not released yet\n\n{items}"
+    items = "### Added\n\n- Ten,\n  and more.\n\n  Again.\n- Two.\n\n### Fixed\n\n- Nine.\n"
+    assert text == f"{changelog.TITLE}\n\n{changelog.NEXT}\n\n{items}"
+
+
+def test_a_fragment_with_several_items_keeps_them(tmp_path):
+    folder = write(tmp_path / "d", i1_added="- One.\n- Two,\n  longer.\n")
+    assert changelog.changelog(folder, "").endswith("### Added\n\n- One.\n- Two,\n  longer.\n")
 
 
 def test_a_release_keeps_its_items_when_new_fragments_come(tmp_path):

@@ -47,7 +47,7 @@ def test_a_task_of_a_contributor_takes_two_files(root, task):
 
 
 def test_every_row_of_the_map_names_one_or_two_places_that_exist(root):
-    found = {what: files for what, files in rows(root).items() if what not in ("behaviour", "---")}
+    found = {what: files for what, files in rows(root).items() if what not in ("behavior", "---")}
     assert len(found) > 25
     assert {what: files for what, files in found.items() if not 1 <= len(files) <= 2} == {}
     places = [root / "src" / "muster" / file for files in found.values() for file in files]
