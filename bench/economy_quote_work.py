@@ -1,6 +1,6 @@
 """Is the script of an experiment that is quoted and then run, as a user would have it; its steps only sleep.
 
-`muster estimate` reads it, and on a real cluster it is run: see `bench.economy_quote`. The case comes as JSON in
+`estimate` reads it, and on a real cluster it is run: see `bench.economy_quote`. The case comes as JSON in
 an environment variable, because a quoted script has no arguments.
 """
 

@@ -1,7 +1,7 @@
 """Write CHANGELOG.md from the fragments in changelog.d.
 
-Run by `make changelog`. The tool keeps the releases below the unreleased part. `--release VERSION DATE` turns the unreleased
-part into a release and removes its fragments.
+Run by `make changelog`. The tool keeps the releases below the unreleased part. `--release VERSION DATE`
+turns the unreleased part into a release and removes its fragments.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("added", "changed", "fixed", "removed")
 TITLE = """# Changelog
 
-Notable changes for users, in the form of [Keep a Changelog](https://keepachangelog.com). Entries of the next release are in
-`changelog.d`."""
+Notable changes for users, in the form of [Keep a Changelog](https://keepachangelog.com). Entries of the next
+release are in `changelog.d`."""
 NEXT = "## Unreleased"
 
 

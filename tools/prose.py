@@ -27,7 +27,7 @@ BANNED: dict[str, str] = {
     r"for ever": "forever",
     r"anew": "again, from scratch",
     r"mend(?:s|ed|ing)?": "fix",
-    r"(?<!there )(?:is|are|was) no (?!longer|more|less|fewer|better|worse|larger|smaller|later)\w+": "is not a",
+    r"(?<!there )(?:is|are|was) no (?!longer|more|less|fewer|better|worse|larger|later)\w+": "is not a",
     r"nobody owns": "orphaned",
     r"of (?:its|their|his|my|your|our) own": "its own X, separate, dedicated",
     r"(?:gives?|gave|giving|given) back": "releases, terminates",

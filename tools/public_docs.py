@@ -2,9 +2,9 @@
 
     python tools/public_docs.py
 
-Public is what the API reference shows: the exports of the modules in MODULES, and their public methods and properties that
-are defined in muster. A class may describe the parameters of its constructor in its own docstring. A method that overrides
-a documented one inherits its docstring.
+Public is what the API reference shows: the exports of the modules in MODULES, and their public methods and
+properties that are defined in muster. A class may describe the parameters of its constructor in its own
+docstring. A method that overrides a documented one inherits its docstring.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def lacks_args(owner: type | None, name: str, value: Any) -> bool:  # noqa: ANN4
     if (
         isinstance(value, property)
         or dataclasses.is_dataclass(value)
-        or isinstance(value, type)
-        and issubclass(value, BaseException)
+        or (isinstance(value, type)
+        and issubclass(value, BaseException))
     ):
         return False
     try:

@@ -124,7 +124,7 @@ def _advice(dotted: str, module: str, name: str) -> str:
     if dotted.startswith(("ray.train", "ray.air.session")) or name == "ScalingConfig":
         return "it belongs to Ray Train: it stays imported from Ray, and works in trials on the Ray engine"
     close = difflib.get_close_matches(name, _public_names(module), n=1, cutoff=0.75)
-    return f"did you mean {module}.{close[0]}?" if close else "take it out; docs/from-ray-tune.md lists the differences"
+    return f"did you mean {module}.{close[0]}?" if close else "remove it; see docs/from-ray-tune.md"
 
 
 @cache
