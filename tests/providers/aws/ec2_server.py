@@ -254,6 +254,38 @@ def backend():
     return ec2_backends["123456789012"][REGION]
 
 
+UBUNTU = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-amd64-server-20260901"
+DLAMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 202609{}"
+OLD_DLAMI = "Deep Learning Base Proprietary Nvidia Driver GPU AMI (Ubuntu 20.04) 20240429"
+
+
+def add_images(region: str = REGION) -> None:
+    """Adds images that moto lacks: those that muster looks for, two of one name."""
+    from datetime import datetime
+
+    from moto.ec2.models import ec2_backends
+    from moto.ec2.models.amis import Ami
+
+    there = ec2_backends["123456789012"][region]
+    owners = {"099720109477": None, "898082745236": "amazon"}
+    for number, (name, owner) in enumerate(
+        [
+            (UBUNTU, "099720109477"),
+            *((one, "898082745236") for one in (*map(DLAMI.format, (15, 14)), OLD_DLAMI)),
+        ]
+    ):
+        made = Ami(
+            there,
+            f"ami-0000000{number}",
+            name=name,
+            owner_id=owner,
+            owner_alias=owners[owner],
+            architecture="x86_64",
+            creation_date=datetime(2026, 9, 20 - number),
+        )
+        there.amis[made.id] = made
+
+
 def zone_of(subnet: str) -> str:
     return backend().get_subnet(subnet).availability_zone if subnet else ""
 
@@ -308,6 +340,7 @@ class Ec2Server:
 
         _quick_tags()
         self.faults = Ec2Faults()
+        add_images()
         inner = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, Ec2Middleware(inner, self.faults), threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -327,6 +360,7 @@ class Ec2Server:
 
         for service in ("ec2", "iam", "sts", "ssm"):
             get_backend(service).reset()
+        add_images()
         self.faults.reset()
 
     def close(self) -> None:

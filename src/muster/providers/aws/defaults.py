@@ -17,9 +17,12 @@ from muster.providers.aws.names import group_name, key_name, resource_name
 
 logger = logging.getLogger(__name__)
 
-UBUNTU = "099720109477"  # the account of Canonical
-IMAGE = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-{}-server-*"
-_ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+LATEST_DLAMI = "latest_dlami"  # as in Ray's files: the newest Deep Learning AMI
+# Who publishes the images, and their names.
+_UBUNTU = ("099720109477", "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-*-server-*")
+_DLAMI = ("amazon", "Deep Learning*Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)*")
+_OLD_DLAMI = ("amazon", "Deep Learning*Base Proprietary Nvidia Driver GPU AMI (Ubuntu 2*")
+_OLD_GPUS = ("p2.", "p3.", "p3dn.", "g3.", "g3s.")  # which the open driver does not know
 MISSING_S = 60.0  # what was not there is looked for again after this long
 T = TypeVar("T")
 
@@ -39,9 +42,9 @@ class ClusterDefaults:
     def settings(self, config: MachineConfig, vpc: str, *, is_head: bool) -> dict[str, Any]:
         """Returns the settings of RunInstances for a machine, complete."""
         given = dict(config.settings)
+        image = self.image_of(config)
+        given |= {"ImageId": image} if image else {}
         if "LaunchTemplate" not in given:  # the user's template may have all of these
-            given.setdefault("ImageId", "")
-            given["ImageId"] = given["ImageId"] or self.image(config.machine_types)
             if (
                 not given.get("SecurityGroupIds")
                 and not given.get("SecurityGroups")
@@ -61,27 +64,36 @@ class ClusterDefaults:
 
     # -- one thing each ---------------------------------------------------------------------------
 
-    def image(self, machine_types: Sequence[str]) -> str:
-        """Returns the newest Ubuntu 22.04 for the processors of a machine type."""
-        architecture = self.architectures(machine_types[:1]).get(machine_types[0], ("x86_64",))[0]
-        name = _ARCHITECTURES.get(architecture, "amd64")
-        return self._once(f"image {name}", lambda: self._newest_image(name))
+    def image_of(self, config: MachineConfig) -> str:
+        """Returns a type's image; one that the file leaves open is the newest for the type's processors.
 
-    def _newest_image(self, architecture: str) -> str:
+        That is an Ubuntu 22.04, or for `latest_dlami` a Deep Learning AMI. "": the user's template says it.
+        """
+        given = str(config.settings.get("ImageId") or "")
+        if given != LATEST_DLAMI and (given or "LaunchTemplate" in config.settings):
+            return given
+        first = next(iter(config.machine_types), "")
+        architecture = self.architectures([first] if first else []).get(first, ("x86_64",))[0]
+        source = _UBUNTU
+        if given:
+            source = _OLD_DLAMI if first.startswith(_OLD_GPUS) else _DLAMI
+        return self._once(f"image {source} {architecture}", lambda: self._newest_image(*source, architecture))
+
+    def _newest_image(self, owner: str, name: str, architecture: str) -> str:
         filters = [
-            {"Name": "name", "Values": [IMAGE.format(architecture)]},
+            {"Name": "name", "Values": [name]},
+            {"Name": "architecture", "Values": [architecture]},
             {"Name": "state", "Values": ["available"]},
         ]
-        found = list(self._calls.pages("describe_images", "Images", Owners=[UBUNTU], Filters=filters))
+        found = list(self._calls.pages("describe_images", "Images", Owners=[owner], Filters=filters))
         if not found:
             raise ProviderMisconfigured(
-                f"no image of Ubuntu 22.04 was found in {self._calls.region}: give ImageId in node_config"
+                f"no image {name!r} for {architecture} was found in {self._calls.region}",
+                fix="give ImageId in node_config",
             )
-        newest: str = max(found, key=lambda one: one.get("CreationDate", ""))["ImageId"]
-        logger.info(
-            "image %s (Ubuntu 22.04, %s) is used where node_config has no ImageId", newest, architecture
-        )
-        return newest
+        newest = max(found, key=lambda one: one.get("CreationDate", ""))
+        logger.info("image %s (%s) is used", newest["ImageId"], newest.get("Name", name))
+        return str(newest["ImageId"])
 
     def architectures(self, machine_types: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Returns the processors of machine types; {} where that may not be asked."""

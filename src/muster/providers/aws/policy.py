@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from muster.providers.aws.names import resource_name
@@ -26,12 +28,12 @@ LOOK = (
     "servicequotas:GetServiceQuota",
     "sts:DecodeAuthorizationMessage",
 )
-BUY = ("ec2:CreateFleet", "ec2:CreateLaunchTemplate", "ec2:CreateTags", "ec2:RunInstances")
 END = ("ec2:StartInstances", "ec2:StopInstances", "ec2:TerminateInstances")
 MAKE = (
     "ec2:AuthorizeSecurityGroupIngress",
     "ec2:CreateSecurityGroup",
     "ec2:ImportKeyPair",
+    "ec2:RevokeSecurityGroupIngress",
 )
 REMOVE = ("ec2:DeleteKeyPair", "ec2:DeleteLaunchTemplate", "ec2:DeleteSecurityGroup")
 ROLE = (
@@ -53,40 +55,77 @@ ROLE = (
     "iam:TagInstanceProfile",
     "iam:TagRole",
 )
-ASSUMED_BY_EC2 = {
-    "Version": "2012-10-17",
-    "Statement": [
-        {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
-    ],
-}
-SSM_POLICY = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+EC2 = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")  # the second one is that of the regions in China
+SERVICES = ("spot.amazonaws.com", "ec2fleet.amazonaws.com")  # each has a role, made at its first use
+_PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov", "us-iso-": "aws-iso", "us-isob-": "aws-iso-b"}
 
 
-def head_policy(cluster_name: str) -> dict[str, Any]:
-    """Returns what the head's monitor needs: it buys for its cluster, and ends only what is its own."""
+def partition_of(region: str) -> str:
+    """Returns the first part of ARNs in a region.
+
+    Example:
+        >>> partition_of("cn-north-1"), partition_of("eu-west-1")
+        ('aws-cn', 'aws')
+    """
+    return next((found for start, found in _PARTITIONS.items() if region.startswith(start)), "aws")
+
+
+def assumed_by_ec2(region: str) -> dict[str, Any]:
+    """Returns the trust policy of the head's role."""
+    service = EC2[partition_of(region) == "aws-cn"]
+    return _policy({"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"})
+
+
+def ssm_policy(region: str) -> str:
+    return f"arn:{partition_of(region)}:iam::aws:policy/AmazonSSMManagedInstanceCore"
+
+
+def head_policy(cluster_name: str, region: str, passed: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns what the head's monitor needs: it launches for its cluster, and changes only what is its own.
+
+    A machine gets the cluster's tag when it is created or not at all: who could add it later could terminate
+    machines of others. `passed` are the roles of workers that have an instance profile.
+    """
+    own, made = {TAG_CLUSTER: cluster_name}, {TAG_MADE_BY: cluster_name}
+    anything = f"arn:{partition_of(region)}:ec2:*:*"
+    created = {"ec2:CreateAction": ["CreateFleet", "CreateLaunchTemplate", "RunInstances"]}
+    launched = ("instance", "volume", "network-interface", "spot-instances-request")
+    passes = {"StringEquals": {"iam:PassedToService": list(EC2)}}
     return _policy(
         _allow(LOOK),
-        _allow(BUY),
-        _allow(END, cluster=(TAG_CLUSTER, cluster_name)),
-        _allow(("ec2:DeleteLaunchTemplate",), cluster=(TAG_MADE_BY, cluster_name)),
-        _allow(("iam:GetInstanceProfile",), resource=_named("instance-profile", cluster_name)),
+        {  # all that a launch uses, except for the machine
+            "Effect": "Allow",
+            "Action": ["ec2:RunInstances", "ec2:CreateFleet"],
+            "NotResource": [f"{anything}:instance/*", f"{anything}:fleet/*"],
+        },
+        _allow(("ec2:RunInstances", "ec2:CreateFleet"), resource=f"{anything}:instance/*", requested=own),
+        _allow(("ec2:CreateFleet",), resource=f"{anything}:fleet/*", requested=made),
+        _allow(("ec2:CreateLaunchTemplate",), resource=f"{anything}:launch-template/*", requested=made),
+        _allow(("ec2:CreateTags",), resource=[f"{anything}:{one}/*" for one in launched], more=created),
+        _allow(
+            ("ec2:CreateTags",),
+            resource=[f"{anything}:fleet/*", f"{anything}:launch-template/*"],
+            requested=made,
+            more=created,
+        ),
+        _allow(("ec2:CreateTags", *END), resource=f"{anything}:instance/*", tags=own),
+        _allow(("ec2:DeleteLaunchTemplate",), tags=made),
+        _allow(("iam:GetInstanceProfile",), resource=_named("instance-profile", cluster_name, region)),
+        _service_roles(region),
+        *([{**_allow(("iam:PassRole",), resource=list(passed)), "Condition": passes}] if passed else []),
     )
 
 
-def launcher_policy(cluster_name: str) -> dict[str, Any]:
+def launcher_policy(cluster_name: str, region: str, passed: Sequence[str] = ()) -> dict[str, Any]:
     """Returns what `muster up` and `muster down --purge` need beside that: the group, the key, the role."""
-    role, profile = _named("role", cluster_name), _named("instance-profile", cluster_name)
+    role, profile = (_named(kind, cluster_name, region) for kind in ("role", "instance-profile"))
     return _policy(
-        *head_policy(cluster_name)["Statement"],
+        *head_policy(cluster_name, region, passed)["Statement"],
         _allow(MAKE),
-        _allow(REMOVE, cluster=(TAG_MADE_BY, cluster_name)),
-        {"Effect": "Allow", "Action": list(ROLE), "Resource": [role, profile]},
-        {
-            "Effect": "Allow",
-            "Action": "iam:CreateServiceLinkedRole",
-            "Resource": "*",
-            "Condition": {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}},
-        },
+        _allow(("ec2:CreateTags",), more={"ec2:CreateAction": ["CreateSecurityGroup", "ImportKeyPair"]}),
+        _allow(REMOVE, tags={TAG_MADE_BY: cluster_name}),
+        _allow(ROLE, resource=[role, profile]),
+        _allow(("iam:GetInstanceProfile", "iam:SimulatePrincipalPolicy")),
     )
 
 
@@ -100,13 +139,24 @@ def _policy(*statements: dict[str, Any]) -> dict[str, Any]:
 
 
 def _allow(
-    actions: tuple[str, ...], *, resource: str = "*", cluster: tuple[str, str] | None = None
+    actions: tuple[str, ...],
+    *,
+    resource: str | list[str] = "*",
+    tags: Mapping[str, str] = MappingProxyType({}),  # that the resource has
+    requested: Mapping[str, str] = MappingProxyType({}),  # that the call gives it
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"Effect": "Allow", "Action": list(actions), "Resource": resource}
-    if cluster is not None:
-        found["Condition"] = {"StringEquals": {f"aws:ResourceTag/{cluster[0]}": cluster[1]}}
-    return found
+    equal = {f"aws:ResourceTag/{key}": value for key, value in tags.items()}
+    equal |= {f"aws:RequestTag/{key}": value for key, value in requested.items()} | dict(more)
+    return {**found, "Condition": {"StringEquals": equal}} if equal else found
 
 
-def _named(kind: str, cluster_name: str) -> str:
-    return f"arn:aws:iam::*:{kind}/{resource_name(cluster_name)}"
+def _service_roles(region: str) -> dict[str, Any]:
+    roles = [f"arn:{partition_of(region)}:iam::*:role/aws-service-role/{one}/*" for one in SERVICES]
+    names = {"iam:AWSServiceName": list(SERVICES)}
+    return _allow(("iam:CreateServiceLinkedRole",), resource=roles, more=names)
+
+
+def _named(kind: str, cluster_name: str, region: str) -> str:
+    return f"arn:{partition_of(region)}:iam::*:{kind}/{resource_name(cluster_name)}"
