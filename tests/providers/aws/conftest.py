@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 
-
 LAUNCHER_IP = "203.0.113.7"
 
 

@@ -127,6 +127,8 @@ class Ec2Middleware:
             return self.fleet(environ, fields)
         if action == "RunInstances":
             return self.run(environ, fields)
+        if action == "SimulatePrincipalPolicy":
+            return self.simulated(fields)
         if action == "GetProducts":
             return 200, self.products(json.loads(body))
         status, answer = self.moto(environ, body)
@@ -226,6 +228,29 @@ class Ec2Middleware:
                 else text
             )
         return text.encode()
+
+    def simulated(self, fields) -> Answer:
+        """moto has no simulation; the inline policies of the role are evaluated here."""
+        from moto.iam.models import iam_backends
+        from tests.providers.aws.policy_evaluator import is_allowed
+
+        roles = iam_backends["123456789012"]["aws"].roles.values()
+        (role,) = (one for one in roles if one.arn == fields["PolicySourceArn"])
+        given = [json.loads(one) for one in role.policies.values()]
+        context = {
+            fields["ContextEntries.member.1.ContextKeyName"]: fields[
+                "ContextEntries.member.1.ContextKeyValues.member.1"
+            ]
+        }
+        items = ""
+        for key, resource in fields.items():
+            if key.startswith("ResourceArns."):
+                asked = fields["ActionNames.member.1"], resource, context
+                decision = "allowed" if any(is_allowed(one, *asked) for one in given) else "implicitDeny"
+                items += f"<member><EvalDecision>{decision}</EvalDecision></member>"
+        name = "SimulatePrincipalPolicy"
+        results = f"<{name}Result><EvaluationResults>{items}</EvaluationResults></{name}Result>"
+        return 200, f"<{name}Response xmlns='x'>{results}</{name}Response>".encode()
 
     def moto(self, environ, body: bytes) -> Answer:
         inner = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}

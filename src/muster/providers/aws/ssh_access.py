@@ -66,9 +66,9 @@ def launcher_network(settings: Mapping[str, Any], inside: str) -> str:
         return f"{ipaddress.IPv4Address(found)}/32"
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"the address of this computer, which alone may use SSH, was not found ({error})",
+            f"the address of this computer, which alone may use SSH, was not found ({getattr(error, 'reason', error)})",
             path="provider.security_group",
-            fix="give IpPermissions with a rule for port 22 that says who may",
+            fix="give IpPermissions with a rule for port 22",
         ) from error
 
 
