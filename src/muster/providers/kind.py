@@ -76,6 +76,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     problem: str
     fix: str
     is_fatal: bool = True
+    key: tuple[str, ...] = ()  # of the cluster file, which `up` shows as the place
 
     def __str__(self) -> str:
         return f"{self.place or 'this computer'}: {self.problem}; {self.fix}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from muster.errors import ConfigError, ProviderDenied, ProviderError
 from muster.providers.aws.bootstrap import profile_name
@@ -204,10 +205,9 @@ class AccountCheck:
             answer = self._calls.call("iam", "simulate_principal_policy", asked)
             if any(one["EvalDecision"] != "allowed" for one in answer["EvaluationResults"]):
                 line = json.dumps({"Effect": "Allow", "Action": "iam:PassRole", "Resource": roles[0]})
-                yield AccountFinding(
-                    problem=f"node type {planned.name}: the head's role {heads[0]} may not pass {roles[0]}",
-                    fix=f"add {line} to the policy of the head's role",
-                )
+                problem = f"the head's role {heads[0]} may not pass {roles[0]}"
+                fix = f"add {line} to the policy of the head's role"
+                yield _named(planned.name, AccountFinding(problem=problem, fix=fix))
 
     def _offerings(
         self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
@@ -344,6 +344,5 @@ def _finding(error: ProviderError) -> AccountFinding:
 
 
 def _named(name: str, finding: AccountFinding) -> AccountFinding:
-    return AccountFinding(
-        problem=f"node type {name}: {finding.problem}", fix=finding.fix, is_fatal=finding.is_fatal
-    )
+    key = ("available_node_types", name, "node_config")
+    return replace(finding, problem=f"node type {name}: {finding.problem}", key=key)

@@ -65,8 +65,9 @@ def launcher_network(settings: Mapping[str, Any], inside: str) -> str:
         found = route_source(inside) if is_inside else public_address()
         return f"{ipaddress.IPv4Address(found)}/32"
     except (OSError, ValueError) as error:
+        why = getattr(error, "reason", error)
         raise ConfigError(
-            f"the address of this computer, which alone may use SSH, was not found ({getattr(error, 'reason', error)})",
+            f"the address of this computer, which alone may use SSH, was not found ({why})",
             path="provider.security_group",
             fix="give IpPermissions with a rule for port 22",
         ) from error
