@@ -139,12 +139,13 @@ def _provider(home: ClusterHome, config: ClusterConfig) -> Iterator[ManagedProvi
 def _look(home: ClusterHome, config: ClusterConfig, provider: ManagedProvider) -> UnownedMachines:
     from msgspec.structs import replace
 
-    from muster.autoscaler.lifecycle.gc import UnownedMachine, unowned, without_record
+    from muster.autoscaler.lifecycle.gc import UnownedMachine, listed_machines, unowned, without_record
+    from muster.base.clock import SystemClock
     from muster.base.ids import CloudId
     from muster.base.untrusted import error_text
 
     try:
-        listed = provider.list_instances()
+        listed = listed_machines(provider, SystemClock())
     except Exception as error:
         raise ClusterError(
             f"the provider could not list the machines of {config.cluster_name!r}: {error_text(error)}"
