@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import select
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import click
+from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.known_clusters import (
     KnownCluster,
     clusters_root,
@@ -21,18 +26,22 @@ from muster.autoscaler.known_clusters import (
     is_launched,
     known_cluster,
 )
+from muster.autoscaler.status_files import read_record
 from muster.base.clock import SystemClock
 from muster.base.codec import encode_plain
+from muster.base.text import money
 from muster.cli.console import QUIET, TABLE_WIDTH, console, emit
-from muster.cli.grid import PageSize
+from muster.cli.grid import PageSize, TableGrid
 from muster.cli.status.report import StatusReport, build_report
 from muster.cli.status.view import status_page
+from muster.cluster.model import NodeKind
 from muster.errors import ClusterError, MusterError
 
 _EPILOG = """\b
 Examples:
   muster status                      the only cluster that is up
   muster status examples/laptop.yaml --watch
+  muster status --all                every cluster known here, and what they cost together
   muster status laptop --json | jq '.pending[] | {shape, reason, detail}'
 
 \b
@@ -48,13 +57,22 @@ OUT_OF_DATE = 3
 @click.argument("cluster", required=False, metavar="[FILE|NAME]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("-w", "--watch", "live", is_flag=True, help="Refresh the page until q or Ctrl-C.")
+@click.option(
+    "-a", "--all", "is_all", is_flag=True, help="Show one line for each cluster known here, and sums."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show memory, every node type and all failures as well.")
 @click.pass_context
-def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, verbose: bool) -> None:
+def status(
+    ctx: click.Context, cluster: str | None, as_json: bool, live: bool, is_all: bool, verbose: bool
+) -> None:
     """Show the machines of a cluster, what waits and why, what failed, and what it costs.
 
     Without a name: the only cluster that is up.
     """
+    if is_all:
+        if cluster is not None or live:
+            raise ClusterError("--all goes with no name and no --watch", fix="leave one of them out")
+        ctx.exit(show_all(clusters_root(os.environ), as_json=as_json))
     from muster.cli.ray_cluster import manifest_of, show_ray_cluster
 
     manifest = manifest_of(cluster)
@@ -107,6 +125,69 @@ def report_of(cluster: KnownCluster) -> StatusReport:
         address=record.address if record else "",
         config=record.config if record else "",
         log=str(cluster.home.monitor_log),
+    )
+
+
+class ClusterRow(Struct, frozen=True, kw_only=True):
+    """A ClusterRow is one cluster in the table of all."""
+
+    cluster: str
+    state: str  # up, down or not known
+    workers: int = 0  # that run
+    waiting: int = 0  # requests
+    price_per_hour: float = 0.0
+    spent: float = 0.0
+    detail: str = ""
+
+
+def show_all(root: Path, *, as_json: bool) -> int:
+    """Shows every cluster that has files here, heads elsewhere are asked; returns the exit code."""
+    homes = [ClusterHome(path) for path in sorted(root.glob("*")) if path.is_dir()]
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        rows = list(pool.map(cluster_row, homes))
+    price, spent = (sum(getattr(row, name) for row in rows) for name in ("price_per_hour", "spent"))
+    if as_json:
+        emit(encode_plain({"clusters": rows, "price_per_hour": price, "spent": spent}))
+    else:
+        detail = ["~detail"] if any(row.detail for row in rows) else []
+        grid = TableGrid("cluster", "state", ">workers", ">waiting", ">per hour", ">spent", *detail)
+        for row in rows:
+            prices = money(row.price_per_hour), money(row.spent)
+            grid.add(row.cluster, row.state, str(row.workers), str(row.waiting), *prices, row.detail)
+        grid.add("total", "", "", "", money(price), money(spent), "")
+        page = console(TABLE_WIDTH)
+        for part in grid.section(f"{len(rows)} clusters", PageSize(width=page.width), of=len(rows) + 1):
+            page.print(part)
+    return OUT_OF_DATE if any(row.state == "not known" for row in rows) else 0
+
+
+def cluster_row(home: ClusterHome) -> ClusterRow:
+    """Returns what is known of a cluster; what a head elsewhere does not tell is not known."""
+    from muster.cli.gc import ASK_S, head_status
+
+    name, record, known = home.path.name, read_record(home), known_cluster(home)
+    published = known.status()
+    problem = "" if published is None else known.problem(published, SystemClock().now())
+    try:
+        if record is not None and record.is_elsewhere:
+            found = asyncio.run(asyncio.wait_for(head_status(record.config), ASK_S))
+            published = None if found is None else found[0]
+            problem = "" if found and found[2] else "its monitor does not run"
+    except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
+        problem = str(error) or f"its head did not answer within {ASK_S:g} s"
+    state = "down" if record is None else "not known" if problem or published is None else "up"
+    if published is None:
+        return ClusterRow(cluster=name, state=state, detail=problem)
+    report = build_report(published, now=SystemClock().now(), problem=problem)
+    is_up = state != "down"
+    return ClusterRow(
+        cluster=name,
+        state=state,
+        workers=published.running(NodeKind.WORKER) if is_up else 0,
+        waiting=sum(row.count for row in report.pending) if is_up else 0,
+        price_per_hour=report.price_per_hour if is_up else 0.0,
+        spent=report.spent,
+        detail=problem if is_up else "",
     )
 
 
