@@ -24,14 +24,7 @@ from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.metrics import Metrics, MetricsServer, host_for, start_metrics_server
-from muster.autoscaler.monitor import (
-    Loop,
-    Monitor,
-    MonitorHealth,
-    StopSignal,
-    TickInterval,
-    TickListener,
-)
+from muster.autoscaler.monitor import Loop, Monitor, MonitorHealth, StopSignal, TickInterval, TickListener
 from muster.autoscaler.shadow import BOOT_S, ShadowReport, ShadowWorld
 from muster.autoscaler.status_files import ClusterRecord, StatusFile, read_record, write_record
 from muster.base.clock import Boot, Clock, SystemClock

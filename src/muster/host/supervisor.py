@@ -132,7 +132,8 @@ class Supervisor:
             if known is not None and known.program is not None and is_alive(known.program):
                 self._log_line(f"ending process {known.program.pid}, which an earlier supervisor has left")
                 end_process(known.program, clock=self._clock, patience_s=END_S)
-            self._run_script(self._what.before)
+            if self._what.before:
+                self._run_script(self._what.before)
             while not self._stopped.is_set():
                 self._one_run()
                 if not self._stopped.is_set():
@@ -142,12 +143,9 @@ class Supervisor:
             lock.release()
 
     def _run_script(self, script: str) -> None:
-        if not script:
-            return
         with self._what.log.open("ab") as log:
-            ran = subprocess.run(
-                ["sh", script], stdout=log, stderr=log, stdin=subprocess.DEVNULL, check=False
-            )
+            nothing = subprocess.DEVNULL
+            ran = subprocess.run(["sh", script], stdout=log, stderr=log, stdin=nothing, check=False)
         self._log_line(f"{script} ended with {ran.returncode}")
 
     def _look_at_server(self) -> None:

@@ -145,11 +145,7 @@ def machine_script(service: HeadService) -> str:
 
 
 def unit_text(service: HeadService, started_by: StartedBy) -> str:
-    """Returns the unit of the supervisor, which ends its monitor itself.
-
-    Ray is in a unit of its own, but a supervisor that starts it again has it beside itself: neither a new
-    monitor nor one that is killed for lack of memory may end it.
-    """
+    """Returns the unit of the supervisor; a Ray that it has started again outlives it."""
     target = "multi-user.target" if started_by is StartedBy.SYSTEMD else "default.target"
     if service.container:
         return (

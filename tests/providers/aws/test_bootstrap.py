@@ -83,9 +83,8 @@ def account(key_file) -> dict[str, object]:
         if one["GroupName"] == "muster-c1"
     )
     rules = sorted(
-        (kind == "UserIdGroupPairs", key[:3], "self" if kind == "UserIdGroupPairs" else key[4])
+        (*key[:3], "self" if key[3] == group["GroupId"] else key[3])
         for key in single_rules(group["IpPermissions"])
-        for kind in [key[3]]
     )
     (pair,) = calls.ec2("describe_key_pairs")["KeyPairs"]
     (profile,) = calls.call("iam", "list_instance_profiles", {})["InstanceProfiles"]
@@ -161,7 +160,7 @@ def ssh_sources(ec2) -> list[str]:
         for one in calls.ec2("describe_security_groups")["SecurityGroups"]
         if one["GroupName"] == "muster-c1"
     )
-    return sorted(key[4] for key in single_rules(group["IpPermissions"]) if key[:3] == ("tcp", 22, 22))
+    return sorted(key[3] for key in single_rules(group["IpPermissions"]) if key[:3] == ("tcp", 22, 22))
 
 
 def test_ssh_is_for_the_launcher_and_follows_it_and_the_users_own_rules_stay(empty_ec2, monkeypatch):

@@ -10,11 +10,10 @@ from muster.base.clock import ManualClock
 from muster.providers.aws.calls import RateLimit, RequestRate
 from muster.providers.aws.fleet import token_of
 from muster.providers.aws.listing import Ec2Machine, MachineList
-from muster.providers.aws.names import key_name, with_access
 from muster.providers.aws.places import SOLD_OUT_S, PurchaseTarget, SoldOut, Subnet
 from muster.providers.aws.policy import head_policy, launcher_policy, policy_text
 from muster.providers.aws.provider import AwsParts, AwsProvider
-from muster.providers.aws.tags import from_aws, to_aws
+from muster.providers.aws.tags import from_aws, key_name, to_aws, with_access
 from muster.providers.background_calls import inline_pools
 
 LIMIT = RateLimit(burst=2, per_s=1)

@@ -251,7 +251,6 @@ async def preflight(session: OpenCluster) -> list[Finding]:
 
 
 def _with_line(finding: Finding, file: Path) -> Finding:
-    """Returns a finding about a key with the line of the file that has it."""
     if not finding.key:
         return finding
     old = {

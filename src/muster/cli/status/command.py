@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import click
-from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -128,46 +128,36 @@ def report_of(cluster: KnownCluster) -> StatusReport:
     )
 
 
-class ClusterRow(Struct, frozen=True, kw_only=True):
-    """A ClusterRow is one cluster in the table of all."""
-
-    cluster: str
-    state: str  # up, down or not known
-    workers: int = 0  # that run
-    waiting: int = 0  # requests
-    price_per_hour: float = 0.0
-    spent: float = 0.0
-    detail: str = ""
-
-
 def show_all(root: Path, *, as_json: bool) -> int:
     """Shows every cluster that has files here, heads elsewhere are asked; returns the exit code."""
     homes = [ClusterHome(path) for path in sorted(root.glob("*")) if path.is_dir()]
     with ThreadPoolExecutor(max_workers=16) as pool:
         rows = list(pool.map(cluster_row, homes))
-    price, spent = (sum(getattr(row, name) for row in rows) for name in ("price_per_hour", "spent"))
+    sums = {key: sum(row[key] for row in rows) for key in ("price_per_hour", "spent")}
     if as_json:
-        emit(encode_plain({"clusters": rows, "price_per_hour": price, "spent": spent}))
+        emit(encode_plain({"clusters": rows, **sums}))
     else:
-        detail = ["~detail"] if any(row.detail for row in rows) else []
+        detail = ["~detail"] if any(row["detail"] for row in rows) else []
         grid = TableGrid("cluster", "state", ">workers", ">waiting", ">per hour", ">spent", *detail)
-        for row in rows:
-            prices = money(row.price_per_hour), money(row.spent)
-            grid.add(row.cluster, row.state, str(row.workers), str(row.waiting), *prices, row.detail)
-        grid.add("total", "", "", "", money(price), money(spent), "")
+        for row in (*rows, {**dict.fromkeys(ROW, ""), "cluster": "total", **sums}):
+            cells = [money(row[key]) if key in sums else str(row[key]) for key in ROW]
+            grid.add(*cells)
         page = console(TABLE_WIDTH)
         for part in grid.section(f"{len(rows)} clusters", PageSize(width=page.width), of=len(rows) + 1):
             page.print(part)
-    return OUT_OF_DATE if any(row.state == "not known" for row in rows) else 0
+    return OUT_OF_DATE if any(row["state"] == "not known" for row in rows) else 0
 
 
-def cluster_row(home: ClusterHome) -> ClusterRow:
+ROW = ("cluster", "state", "workers", "waiting", "price_per_hour", "spent", "detail")
+
+
+def cluster_row(home: ClusterHome) -> dict[str, Any]:
     """Returns what is known of a cluster; what a head elsewhere does not tell is not known."""
     from muster.cli.gc import ASK_S, head_status
 
-    name, record, known = home.path.name, read_record(home), known_cluster(home)
+    record, known, now = read_record(home), known_cluster(home), SystemClock().now()
     published = known.status()
-    problem = "" if published is None else known.problem(published, SystemClock().now())
+    problem = "" if published is None else known.problem(published, now)
     try:
         if record is not None and record.is_elsewhere:
             found = asyncio.run(asyncio.wait_for(head_status(record.config), ASK_S))
@@ -176,19 +166,14 @@ def cluster_row(home: ClusterHome) -> ClusterRow:
     except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
         problem = str(error) or f"its head did not answer within {ASK_S:g} s"
     state = "down" if record is None else "not known" if problem or published is None else "up"
-    if published is None:
-        return ClusterRow(cluster=name, state=state, detail=problem)
-    report = build_report(published, now=SystemClock().now(), problem=problem)
-    is_up = state != "down"
-    return ClusterRow(
-        cluster=name,
-        state=state,
-        workers=published.running(NodeKind.WORKER) if is_up else 0,
-        waiting=sum(row.count for row in report.pending) if is_up else 0,
-        price_per_hour=report.price_per_hour if is_up else 0.0,
-        spent=report.spent,
-        detail=problem if is_up else "",
-    )
+    cells: tuple[Any, ...] = (0, 0, 0.0, 0.0)
+    if published is not None:
+        report = build_report(published, now=now)
+        waiting = sum(row.count for row in report.pending)
+        cells = published.running(NodeKind.WORKER), waiting, report.price_per_hour, report.spent
+    if state == "down":
+        cells, problem = (0, 0, 0.0, cells[3]), ""
+    return dict(zip(ROW, (home.path.name, state, *cells, problem), strict=True))
 
 
 PERIOD_S = 0.5

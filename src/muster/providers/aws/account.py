@@ -7,20 +7,14 @@ from contextlib import suppress
 
 from muster.config.schema import ClusterConfig, NodeTypeConfig
 from muster.errors import ConfigError, MusterError
-from muster.providers.aws.bootstrap import (
-    AwsBootstrap,
-    first_subnet,
-    guessed_role,
-    names_groups,
-    profile_name,
-)
+from muster.providers.aws.bootstrap import AwsBootstrap, first_subnet, names_groups, profile_name
 from muster.providers.aws.defaults import LATEST_DLAMI
 from muster.providers.aws.machine_config import read_config
-from muster.providers.aws.names import group_name, key_file, key_name, resource_name
-from muster.providers.aws.policy import launcher_policy, policy_text
+from muster.providers.aws.policy import launcher_policy, policy_text, role_named
 from muster.providers.aws.preflight import AccountCheck, AccountFinding, CheckedType
 from muster.providers.aws.provider import AwsProvider
 from muster.providers.aws.ssh_access import is_ssh_restricted, launcher_network
+from muster.providers.aws.tags import group_name, key_file, key_name, resource_name
 from muster.providers.aws.wire import check_region
 
 Report = Callable[[str], None]
@@ -36,10 +30,8 @@ def check_account(
     except ConfigError as error:
         return [AccountFinding(problem=f"{error.path}: {error.message}", fix=error.fix or "then try again")]
     report("checking the AWS account: rights, images, zones, addresses and quotas")
-    subnets, defaults = provider.launcher.subnets, provider.launcher.defaults
-    check = AccountCheck(provider.calls, subnets, defaults, keys, config.cluster_name)
-    types = [_checked(config, name, entry) for name, entry in config.available_node_types.items()]
-    found = check.run(types)
+    check = AccountCheck(provider.calls, provider.launcher.subnets, provider.launcher.defaults, keys)
+    found = check.run([_checked(config, name, entry) for name, entry in config.available_node_types.items()])
     try:
         if not found:
             _ssh_source(provider, config)
@@ -68,15 +60,12 @@ def needed_policy(config: ClusterConfig) -> str:
     region, workers = str(config.provider.region), dict(config.available_node_types)
     del workers[config.head_type]
     profiles = [profile_name(one.node_config or {}) for one in workers.values()]
-    passed = [guessed_role(name, region) for name in dict.fromkeys(filter(None, profiles))]
+    passed = [role_named(name, region) for name in dict.fromkeys(filter(None, profiles))]
     return policy_text(launcher_policy(config.cluster_name, region, passed))
 
 
 def made_beside(config: ClusterConfig, provider: Callable[[], AwsProvider]) -> list[str]:
-    """Returns what `prepare` would make unless it is there, and the images that are used, a line each.
-
-    What AWS does not tell is left out: the pre-flight says why.
-    """
+    """Returns what `prepare` would make, and images that are used; what AWS does not tell is left out."""
     types = [entry.node_config or {} for entry in config.available_node_types.values()]
     head = config.available_node_types[config.head_type].node_config or {}
     settings, name = config.provider.settings(), config.cluster_name
@@ -103,10 +92,9 @@ def _images(config: ClusterConfig, provider: Callable[[], AwsProvider]) -> Itera
 
 
 def _ssh_words(config: ClusterConfig, provider: Callable[[], AwsProvider]) -> str:
-    try:
+    source = "this computer"
+    with suppress(MusterError):
         source = _ssh_source(provider(), config)
-    except MusterError:
-        source = "this computer"
     return f"; SSH only from {source}" if source else "; SSH as the file says"
 
 
@@ -118,7 +106,7 @@ def _ssh_source(provider: AwsProvider, config: ClusterConfig) -> str:
     if not open_types or not is_ssh_restricted(settings):
         return ""
     subnet = first_subnet(open_types[0], provider.launcher.subnets)
-    return launcher_network(settings, subnet.cidr.partition("/")[0])
+    return launcher_network(settings, subnet.cidr)
 
 
 def _bootstrap(provider: AwsProvider, config: ClusterConfig, report: Report) -> AwsBootstrap:

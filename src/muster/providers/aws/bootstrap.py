@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,19 @@ from muster.errors import ConfigError, ProviderDenied, ProviderError, ProviderMi
 from muster.providers.aws.calls import AwsCalls, code_of
 from muster.providers.aws.listing import to_filters
 from muster.providers.aws.machine_config import subnets_of
-from muster.providers.aws.names import group_name, key_file, key_name, resource_name
 from muster.providers.aws.places import Subnet, SubnetTable
-from muster.providers.aws.policy import assumed_by_ec2, head_policy, partition_of, ssm_policy
+from muster.providers.aws.policy import assumed_by_ec2, head_policy, role_named, ssm_policy
 from muster.providers.aws.ssh_access import ingress_rules, is_stale, launcher_network, single_rules
-from muster.providers.aws.tags import TAG_MADE_BY, from_aws, tagged, to_aws
+from muster.providers.aws.tags import (
+    TAG_MADE_BY,
+    from_aws,
+    group_name,
+    key_file,
+    key_name,
+    resource_name,
+    tagged,
+    to_aws,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -72,17 +81,14 @@ class AwsBootstrap:
         if found and not self._is_own(found[0].get("Tags")):
             return
         group = str(found[0]["GroupId"]) if found else self._create_group(name, subnet.vpc)
-        inside = subnet.cidr.partition("/")[0]
-        wanted = single_rules(
-            ingress_rules(self._provider, group, lambda: launcher_network(self._provider, inside))
-        )
+        launcher = partial(launcher_network, self._provider, subnet.cidr)
+        wanted = single_rules(ingress_rules(self._provider, group, launcher))
         there = single_rules(found[0].get("IpPermissions") or []) if found else {}
         missing = [rule for key, rule in wanted.items() if key not in there]
         stale = [rule for key, rule in there.items() if key not in wanted and is_stale(key, rule)]
         for operation, rules in (("authorize", missing), ("revoke", stale)):
             if rules:
-                call = f"{operation}_security_group_ingress"
-                self._calls.ec2(call, GroupId=group, IpPermissions=rules)
+                self._calls.ec2(f"{operation}_security_group_ingress", GroupId=group, IpPermissions=rules)
 
     def _create_group(self, name: str, vpc: str) -> str:
         self._report(f"making the security group {name}")
@@ -99,28 +105,20 @@ class AwsBootstrap:
         """The key is made on this computer; AWS gets its public half only."""
         name = key_name(self._provider, self._cluster_name)
         filters = [{"Name": "key-name", "Values": [name]}]
-        known = self._calls.ec2("describe_key_pairs", Filters=filters, IncludePublicKey=True).get("KeyPairs")
-        if known and not file.is_file():
+        exists = bool(self._calls.ec2("describe_key_pairs", Filters=filters).get("KeyPairs"))
+        if exists and not file.is_file():
             raise ConfigError(
                 f"the key pair {name} is on AWS, but its key {file} is not on this computer",
                 path="auth.ssh_private_key",
                 fix=("copy it here, or give KeyName in node_config and auth.ssh_private_key"),
             )
+        if exists:
+            return
         mark = f"muster-cluster:{self._cluster_name}"
         if not file.is_file():
             self._report(f"making the key {file}")
             _make_key(file, mark)
         public = _public_half(file)
-        if known and (not known[0].get("PublicKey") or _is_same_key(known[0]["PublicKey"], public)):
-            return
-        if known and not self._is_own(known[0].get("Tags")):
-            raise ConfigError(
-                f"the key pair {name} on AWS is not that of {file}",
-                path="auth.ssh_private_key",
-                fix="give the key of this pair, or another provider.key_pair.key_name",
-            )
-        if known:
-            self._calls.ec2("delete_key_pair", KeyName=name)
         by = "made" if mark.encode() in public.split() else "given"
         self._calls.ec2(
             "import_key_pair",
@@ -159,7 +157,7 @@ class AwsBootstrap:
         except ProviderDenied:
             found = {}
         roles = [one["Arn"] for one in found.get("InstanceProfile", {}).get("Roles", ())]
-        return roles or [guessed_role(name, self._calls.region)]
+        return roles or [role_named(name, self._calls.region)]
 
     # -- removing ---------------------------------------------------------------------------------
 
@@ -254,11 +252,6 @@ def profile_name(node_config: Mapping[str, Any]) -> str:
     return str(given.get("Name") or str(given.get("Arn") or "").rpartition("/")[2])
 
 
-def guessed_role(profile: str, region: str) -> str:
-    """Returns a role as the console names it: like its profile."""
-    return f"arn:{partition_of(region)}:iam::*:role/{profile}"
-
-
 def _make_key(file: Path, mark: str) -> None:
     """Makes a key that has the mark as its comment; a key that is there is a whole one."""
     _keygen_is_here()
@@ -271,11 +264,6 @@ def _make_key(file: Path, mark: str) -> None:
     os.chmod(new, 0o600)
     os.replace(f"{new}.pub", f"{file}.pub")
     os.replace(new, file)
-
-
-def _is_same_key(known: str, public: bytes) -> bool:
-    """The comments of the two may differ."""
-    return known.split()[:2] == public.decode(errors="replace").split()[:2]
 
 
 def _public_half(file: Path) -> bytes:

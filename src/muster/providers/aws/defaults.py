@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from muster.errors import ProviderDenied, ProviderError, ProviderMisconfigured
 from muster.providers.aws.calls import AwsCalls
 from muster.providers.aws.machine_config import MachineConfig, MachineDefaults, with_defaults
-from muster.providers.aws.names import group_name, key_name, resource_name
+from muster.providers.aws.tags import group_name, key_name, resource_name
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class ClusterDefaults:
     def __init__(
         self, calls: AwsCalls, provider_config: Mapping[str, Any], cluster_name: str, *, uses_docker: bool
     ) -> None:
-        self._calls, self._provider, self._cluster_name = calls, provider_config, cluster_name
+        self._calls, self._provider, self.cluster_name = calls, provider_config, cluster_name
         self._hop_limit = 2 if uses_docker else 1
         self._found: dict[str, Any] = {}
         self._missing: dict[str, tuple[float, Any]] = {}  # when it was looked for in vain
@@ -138,20 +138,20 @@ class ClusterDefaults:
 
     def group_id(self, vpc: str) -> str:
         """Returns the cluster's security group in a network; "" when there is none."""
-        filters = [{"Name": "group-name", "Values": [group_name(self._provider, self._cluster_name)]}]
+        filters = [{"Name": "group-name", "Values": [group_name(self._provider, self.cluster_name)]}]
         filters += [{"Name": "vpc-id", "Values": [vpc]}] if vpc else []
         found = list(self._calls.pages("describe_security_groups", "SecurityGroups", Filters=filters))
         return str(found[0]["GroupId"]) if found else ""
 
     def key_pair(self) -> str:
         """Returns the cluster's key pair; "" when there is none."""
-        name = key_name(self._provider, self._cluster_name)
+        name = key_name(self._provider, self.cluster_name)
         filters = [{"Name": "key-name", "Values": [name]}]
         return name if self._calls.ec2("describe_key_pairs", Filters=filters).get("KeyPairs") else ""
 
     def profile(self) -> str:
         """Returns the instance profile of the cluster's head; "" when there is none."""
-        name = resource_name(self._cluster_name)
+        name = resource_name(self.cluster_name)
         try:
             self._calls.call("iam", "get_instance_profile", {"InstanceProfileName": name})
         except ProviderError as error:

@@ -9,7 +9,7 @@ from muster.config.document import Document
 from muster.config.load import Plain
 from muster.config.schema import ClusterConfig
 from muster.errors import ConfigError
-from muster.providers.aws.names import with_access
+from muster.providers.aws.tags import with_access
 from muster.providers.kind import (
     RAY_START,
     SSH,

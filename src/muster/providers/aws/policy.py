@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
-from muster.providers.aws.names import resource_name
-from muster.providers.aws.tags import TAG_CLUSTER, TAG_MADE_BY
+from muster.providers.aws.machine_config import TAGGED
+from muster.providers.aws.tags import TAG_CLUSTER, TAG_MADE_BY, resource_name
 
 LOOK = (
     "ec2:DescribeAvailabilityZones",
@@ -61,12 +60,7 @@ _PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov", "us-iso-": "aws-iso", "
 
 
 def partition_of(region: str) -> str:
-    """Returns the first part of ARNs in a region.
-
-    Example:
-        >>> partition_of("cn-north-1"), partition_of("eu-west-1")
-        ('aws-cn', 'aws')
-    """
+    """Returns the first part of ARNs in a region: `aws`, or that of China, GovCloud and others."""
     return next((found for start, found in _PARTITIONS.items() if region.startswith(start)), "aws")
 
 
@@ -86,45 +80,40 @@ def head_policy(cluster_name: str, region: str, passed: Sequence[str] = ()) -> d
     A machine gets the cluster's tag when it is created or not at all: who could add it later could terminate
     machines of others. `passed` are the roles of workers that have an instance profile.
     """
-    own, made = {TAG_CLUSTER: cluster_name}, {TAG_MADE_BY: cluster_name}
-    anything = f"arn:{partition_of(region)}:ec2:*:*"
+    on = f"arn:{partition_of(region)}:ec2:*:*:{{}}/*".format
+    own, made = (f"aws:ResourceTag/{tag}" for tag in (TAG_CLUSTER, TAG_MADE_BY))
+    gives_own, gives_made = (f"aws:RequestTag/{tag}" for tag in (TAG_CLUSTER, TAG_MADE_BY))
+    launch, tagged_at_once = ("ec2:RunInstances", "ec2:CreateFleet"), (*TAGGED, "fleet", "launch-template")
     created = {"ec2:CreateAction": ["CreateFleet", "CreateLaunchTemplate", "RunInstances"]}
-    launched = ("instance", "volume", "network-interface", "spot-instances-request")
-    passes = {"StringEquals": {"iam:PassedToService": list(EC2)}}
+    profile = role_named(resource_name(cluster_name), region, "instance-profile")
+    services = [role_named(f"aws-service-role/{one}/*", region) for one in SERVICES]
+    all_else = _allow(launch)  # all that a launch uses, except for the machine
+    all_else["NotResource"] = [on("instance"), on("fleet")]
+    del all_else["Resource"]
     return _policy(
         _allow(LOOK),
-        {  # all that a launch uses, except for the machine
-            "Effect": "Allow",
-            "Action": ["ec2:RunInstances", "ec2:CreateFleet"],
-            "NotResource": [f"{anything}:instance/*", f"{anything}:fleet/*"],
-        },
-        _allow(("ec2:RunInstances", "ec2:CreateFleet"), resource=f"{anything}:instance/*", requested=own),
-        _allow(("ec2:CreateFleet",), resource=f"{anything}:fleet/*", requested=made),
-        _allow(("ec2:CreateLaunchTemplate",), resource=f"{anything}:launch-template/*", requested=made),
-        _allow(("ec2:CreateTags",), resource=[f"{anything}:{one}/*" for one in launched], more=created),
-        _allow(
-            ("ec2:CreateTags",),
-            resource=[f"{anything}:fleet/*", f"{anything}:launch-template/*"],
-            requested=made,
-            more=created,
-        ),
-        _allow(("ec2:CreateTags", *END), resource=f"{anything}:instance/*", tags=own),
-        _allow(("ec2:DeleteLaunchTemplate",), tags=made),
-        _allow(("iam:GetInstanceProfile",), resource=_named("instance-profile", cluster_name, region)),
-        _service_roles(region),
-        *([{**_allow(("iam:PassRole",), resource=list(passed)), "Condition": passes}] if passed else []),
+        all_else,
+        _allow(launch, on("instance"), {gives_own: cluster_name}),
+        _allow(("ec2:CreateFleet",), on("fleet"), {gives_made: cluster_name}),
+        _allow(("ec2:CreateLaunchTemplate",), on("launch-template"), {gives_made: cluster_name}),
+        _allow(("ec2:CreateTags",), [on(kind) for kind in tagged_at_once], created),
+        _allow(("ec2:CreateTags", *END), on("instance"), {own: cluster_name}),
+        _allow(("ec2:DeleteLaunchTemplate",), when={made: cluster_name}),
+        _allow(("iam:GetInstanceProfile",), profile),
+        _allow(("iam:CreateServiceLinkedRole",), services, {"iam:AWSServiceName": list(SERVICES)}),
+        *([_allow(("iam:PassRole",), list(passed), {"iam:PassedToService": list(EC2)})] if passed else []),
     )
 
 
 def launcher_policy(cluster_name: str, region: str, passed: Sequence[str] = ()) -> dict[str, Any]:
     """Returns what `muster up` and `muster down --purge` need beside that: the group, the key, the role."""
-    role, profile = (_named(kind, cluster_name, region) for kind in ("role", "instance-profile"))
+    own = [role_named(resource_name(cluster_name), region, kind) for kind in ("role", "instance-profile")]
     return _policy(
         *head_policy(cluster_name, region, passed)["Statement"],
         _allow(MAKE),
-        _allow(("ec2:CreateTags",), more={"ec2:CreateAction": ["CreateSecurityGroup", "ImportKeyPair"]}),
-        _allow(REMOVE, tags={TAG_MADE_BY: cluster_name}),
-        _allow(ROLE, resource=[role, profile]),
+        _allow(("ec2:CreateTags",), when={"ec2:CreateAction": ["CreateSecurityGroup", "ImportKeyPair"]}),
+        _allow(REMOVE, when={f"aws:ResourceTag/{TAG_MADE_BY}": cluster_name}),
+        _allow(ROLE, own),
         _allow(("iam:GetInstanceProfile", "iam:SimulatePrincipalPolicy")),
     )
 
@@ -139,24 +128,11 @@ def _policy(*statements: dict[str, Any]) -> dict[str, Any]:
 
 
 def _allow(
-    actions: tuple[str, ...],
-    *,
-    resource: str | list[str] = "*",
-    tags: Mapping[str, str] = MappingProxyType({}),  # that the resource has
-    requested: Mapping[str, str] = MappingProxyType({}),  # that the call gives it
-    more: Mapping[str, Any] = MappingProxyType({}),
+    actions: Sequence[str], resource: str | list[str] = "*", when: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"Effect": "Allow", "Action": list(actions), "Resource": resource}
-    equal = {f"aws:ResourceTag/{key}": value for key, value in tags.items()}
-    equal |= {f"aws:RequestTag/{key}": value for key, value in requested.items()} | dict(more)
-    return {**found, "Condition": {"StringEquals": equal}} if equal else found
+    return {**found, "Condition": {"StringEquals": when}} if when else found
 
 
-def _service_roles(region: str) -> dict[str, Any]:
-    roles = [f"arn:{partition_of(region)}:iam::*:role/aws-service-role/{one}/*" for one in SERVICES]
-    names = {"iam:AWSServiceName": list(SERVICES)}
-    return _allow(("iam:CreateServiceLinkedRole",), resource=roles, more=names)
-
-
-def _named(kind: str, cluster_name: str, region: str) -> str:
-    return f"arn:{partition_of(region)}:iam::*:{kind}/{resource_name(cluster_name)}"
+def role_named(name: str, region: str, kind: str = "role") -> str:
+    return f"arn:{partition_of(region)}:iam::*:{kind}/{name}"

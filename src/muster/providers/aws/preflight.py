@@ -5,7 +5,6 @@ It only looks, and makes dry runs. What may not be asked is passed over: the lau
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,14 +55,8 @@ class AccountCheck:
     """An AccountCheck looks at the types of one cluster."""
 
     def __init__(
-        self,
-        calls: AwsCalls,
-        subnets: SubnetTable,
-        defaults: ClusterDefaults,
-        keys: LaunchKeys,
-        cluster_name: str = "",
+        self, calls: AwsCalls, subnets: SubnetTable, defaults: ClusterDefaults, keys: LaunchKeys
     ) -> None:
-        self._cluster_name = cluster_name
         self._calls, self._subnets, self._defaults, self._keys = calls, subnets, defaults, keys
         self._roles: dict[str, list[str]] = {}  # node type -> roles of its instance profile
 
@@ -176,38 +169,24 @@ class AccountCheck:
         self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
     ) -> Iterator[AccountFinding]:
         name = profile_name(config.settings)
-        if not name:
-            return
-        try:
+        if name:
             found = self._calls.call("iam", "get_instance_profile", {"InstanceProfileName": name})
-        except ProviderError as error:
-            if code_of(error) != "NoSuchEntity":
-                raise
-            fix = "create it, or give another IamInstanceProfile"
-            yield AccountFinding(problem=f"there is no instance profile {name}", fix=fix)
-            return
-        self._roles[planned.name] = [one["Arn"] for one in found["InstanceProfile"].get("Roles", ())]
+            self._roles[planned.name] = [one["Arn"] for one in found["InstanceProfile"].get("Roles", ())]
+        yield from ()  # a profile that is not there is refused by its name
 
     def _passed_roles(self, types: Sequence[CheckedType]) -> Iterator[AccountFinding]:
         """A head with a role of the user's may pass no other role unless that role's policy says so."""
         heads = [role for one in types if one.is_head for role in self._roles.get(one.name, ())]
-        for planned in types if heads else ():
-            roles = [] if planned.is_head else self._roles.get(planned.name, [])
-            if not roles:
-                continue
-            context = {"ContextKeyName": "iam:PassedToService", "ContextKeyType": "string"}
-            asked = {
-                "PolicySourceArn": heads[0],
-                "ActionNames": ["iam:PassRole"],
-                "ResourceArns": roles,
-                "ContextEntries": [{**context, "ContextKeyValues": [EC2[0]]}],
-            }
+        workers = [one.name for one in types if heads and not one.is_head]
+        context = {"ContextKeyName": "iam:PassedToService", "ContextKeyType": "string"}
+        for name, role in [(one, role) for one in workers for role in self._roles.get(one, ())]:
+            asked: dict[str, Any] = {"PolicySourceArn": heads[0], "ActionNames": ["iam:PassRole"]}
+            asked |= {"ResourceArns": [role], "ContextEntries": [{**context, "ContextKeyValues": [EC2[0]]}]}
             answer = self._calls.call("iam", "simulate_principal_policy", asked)
             if any(one["EvalDecision"] != "allowed" for one in answer["EvaluationResults"]):
-                line = json.dumps({"Effect": "Allow", "Action": "iam:PassRole", "Resource": roles[0]})
-                problem = f"the head's role {heads[0]} may not pass {roles[0]}"
-                fix = f"add {line} to the policy of the head's role"
-                yield _named(planned.name, AccountFinding(problem=problem, fix=fix))
+                problem = f"the head's role {heads[0]} may not pass {role}"
+                fix = f"allow iam:PassRole for {role} in the policy of the head's role"
+                yield _named(name, AccountFinding(problem=problem, fix=fix))
 
     def _offerings(
         self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
@@ -279,7 +258,8 @@ class AccountCheck:
         image = self._defaults.image_of(config)
         settings |= {"ImageId": image} if image else {}
         machine = {"InstanceType": config.machine_types[0]} if config.machine_types else {}
-        own, made = ({tag: self._cluster_name} for tag in (TAG_CLUSTER, TAG_MADE_BY))  # rights depend on them
+        own, made = ({tag: self._defaults.cluster_name} for tag in (TAG_CLUSTER, TAG_MADE_BY))
+        # Rights depend on tags.
         place = {"SubnetId": subnets[0].subnet_id, "TagSpecifications": [tagged("instance", own)]}
         yield "run_instances", {**settings, **machine, **place, "MinCount": 1, "MaxCount": 1}
         if config.needs_run:

@@ -93,10 +93,10 @@ class ClusterEnd:
 
     def remove_resources(self) -> LeftMachines | None:
         """Removes what a class makes beside machines, where it says how."""
+        provider = self._objects[-1]
         try:
-            for provider in self._objects[-1:]:
-                if hasattr(provider.bare, "cleanup_cluster_resources"):
-                    provider.ending("cleanup_cluster_resources")
+            if hasattr(provider.bare, "cleanup_cluster_resources"):
+                provider.ending("cleanup_cluster_resources")
         except Exception as error:  # noqa: BLE001 - told, as for machines
             return LeftMachines((), f"cleanup_cluster_resources() failed: {_told(error)}")
         return None
