@@ -332,7 +332,7 @@ def test_a_cluster_elsewhere_is_asked_and_one_that_does_not_answer_hides_no_othe
     for name in ("far", "lost"):
         made = ClusterHome.of(name, tmp_path / "clusters")
         made.path.mkdir()
-        head = HeadRecord(ip="10.0.0.1", node_id="i-1", home="/home/u", python="python3")
+        head = HeadRecord(ip="10.0.0.1", node_id="i-1", home="/srv/u", python="python3")
         write_record(made, ClusterRecord(cluster_name=name, config=f"{name}.yaml", head=head))
 
     async def head_status(file):
