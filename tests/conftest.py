@@ -21,7 +21,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ("tests.hosts", "tests.ray_clusters", "tests.s3_server", "tests.series")
+pytest_plugins = (
+    "tests.hosts",
+    "tests.kube.summary",
+    "tests.ray_clusters",
+    "tests.s3_server",
+    "tests.series",
+)
 pytest.register_assert_rewrite("tests.tune.crash.lives")  # its assertions say what differs
 ROOT = Path(__file__).parents[1]
 RAY_S = 480.0  # Ray or a host may take a minute to start on a busy computer, and a test may need several

@@ -80,29 +80,39 @@ install() {
         fail "installing failed; the lines above say why"
 }
 
-# A Redis for the tests of a Ray head that keeps its state. Debian's packages are unpacked into the venv: that
-# needs no root, and no server is started behind anybody's back. Without it those tests are skipped, and say so.
-get_redis() {
-    redis=$venv/redis
-    if command -v redis-server >/dev/null 2>&1 || [ -x "$redis/usr/bin/redis-server" ]; then
+# Programs of Debian that are unpacked into the venv: that needs no root, and no server is started behind anybody's back.
+# Without them some tests are skipped, and say so.
+#   usage: get_unpacked PROGRAM FOLDER "what will be skipped" PACKAGE...
+get_unpacked() {
+    program=$1 folder=$venv/$2 skipped=$3
+    shift 3
+    if command -v "$program" >/dev/null 2>&1 || [ -x "$folder/usr/bin/$program" ]; then
         return 0
     fi
-    mkdir -p "$redis"
-    if command -v apt-get >/dev/null 2>&1 && unpack_redis >"$redis/apt.log" 2>&1; then
-        say "unpacked redis-server into $redis"
+    mkdir -p "$folder"
+    if command -v apt-get >/dev/null 2>&1 && unpack "$@" >"$folder/apt.log" 2>&1; then
+        say "unpacked $program into $folder"
     else
-        say "no redis-server: tests of a Ray head that keeps its state will be skipped (apt or brew install it)"
+        say "no $program: $skipped will be skipped (apt or brew install it)"
     fi
 }
 
-unpack_redis() (
-    cd "$redis" || return 1
-    set -- redis-server redis-tools liblzf1 libjemalloc2
+unpack() (
+    cd "$folder" || return 1
     apt-get download "$@" || { apt-get update && apt-get download "$@"; } || return 1
     for package in *.deb; do
         dpkg-deb -x "$package" . || return 1
     done
 )
+
+get_redis() {
+    set -- redis-server redis-tools liblzf1 libjemalloc2
+    get_unpacked redis-server redis "tests of a Ray head that keeps its state" "$@"
+}
+
+get_promtool() {
+    get_unpacked promtool prometheus "tests of when each alert fires" prometheus
+}
 
 # What the tests make hosts of: network namespaces with an sshd each, and containers on them. These cannot be used
 # unpacked, so root gets them installed, but not where an init would start their servers. Without them those tests
@@ -159,5 +169,6 @@ esac
 say "installing muster ($extra) into $venv"
 install --editable "$what" ${3:+"$3"}
 [ "$extra" != dev ] || get_redis
+[ "$extra" != dev ] || get_promtool
 [ "$extra" != dev ] || get_hosts
 [ "$extra" != dev ] || get_browser

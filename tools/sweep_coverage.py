@@ -78,7 +78,6 @@ EXCLUDED = {
     "remote/ssh.py": "the wire: processes of OpenSSH",
     "remote/ssh_command.py": "the wire: arguments of OpenSSH",
     "remote/wheels.py": _AT_UP,
-    "providers/aws/names.py": "names that `muster up` gives",
     "providers/aws/tags.py::TagWriter": _COMMANDS,
     "providers/aws/tags.py::_Write": _COMMANDS,
     "providers/aws/listing.py::MachineList.note_tags": _COMMANDS,

@@ -14,6 +14,8 @@ from tests.cluster.worlds import HEAD_NODE, node, spec
 from tests.support.builders import amounts, demand, gang, node_type
 
 from muster.autoscaler.metrics import Metrics, MetricsServer, gauges_of, host_for, start_metrics_server
+from muster.autoscaler.monitor import MonitorHealth
+from muster.base.clock import ManualClock
 from muster.cluster.model import DrainFailure, NodeStatus, Notice, NoticeKind, Offer, TerminateFailure
 from muster.cluster.ports import NoticeReport
 from muster.cluster.snapshot import ProviderTraits
@@ -385,8 +387,8 @@ def test_without_a_token_the_log_says_where_the_metrics_are_and_that_anyone_may_
     assert line.startswith(f"metrics: http://0.0.0.0:{server.port}/metrics, ")
 
 
-def answer_to(server, *headers):
-    request = urllib.request.Request(f"http://{server.address}/metrics", headers=dict(headers))
+def answer_to(server, *headers, path="metrics"):
+    request = urllib.request.Request(f"http://{server.address}/{path}", headers=dict(headers))
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -414,6 +416,16 @@ def test_metrics_with_a_token_are_shown_to_those_who_send_it_and_a_new_token_cou
     assert (seen, status, after, without[0]) == ([401, 401], 200, [401, 200], 401)
     assert "autoscaler_started_nodes_total" in page
     assert "autoscaler" not in without[1]
+
+
+def test_probes_are_answered_on_the_same_port_without_the_token(metrics, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("t")
+    metrics.wrap = MonitorHealth(ManualClock()).beside
+    server = MetricsServer(metrics, "127.0.0.1", 0, file)
+    found = {path: answer_to(server, path=path)[0] for path in ("healthz", "readyz", "metrics")}
+    server.close()
+    assert found == {"healthz": 200, "readyz": 503, "metrics": 401}
 
 
 @pytest.mark.parametrize("text", [None, "", " \n"])

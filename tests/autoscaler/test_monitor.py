@@ -12,7 +12,7 @@ from tests.cluster.worlds import HEAD_NODE, spec
 from tests.mistakes.views import assert_line
 from tests.support.builders import amounts, demand, node_report, node_type
 
-from muster.autoscaler.monitor import state_of, urgent_state
+from muster.autoscaler.monitor import MonitorHealth, state_of, urgent_state
 from muster.cluster.model import NodeStatus, Notice, NoticeKind, RuntimeReport
 from muster.cluster.plan import Drain, Launch
 from muster.cluster.ports import NoticeReport
@@ -306,3 +306,26 @@ def test_demand_and_nodes_that_come_or_go_cannot_wait():
         replace(rest, nodes=()),
     ]
     assert [urgent_state(each) != urgent_state(rest) for each in news] == [True] * 4
+
+
+def probed(health: MonitorHealth, path: str) -> str:
+    """Returns the status of the answer to a probe; other paths are the application's."""
+    said: list[str] = []
+    app = health.beside(lambda environ, start: start("204 Metrics", []))
+    app({"PATH_INFO": path}, lambda status, headers: said.append(status))
+    return said[0][:3]
+
+
+def test_probes_tell_a_monitor_that_ticks_from_one_that_decides():
+    scene = Scene()
+    clock = scene.stage.clock
+    health = MonitorHealth(clock)
+    assert (probed(health, "/healthz"), probed(health, "/readyz")) == ("200", "503")  # it starts
+    health.on_tick(scene.tick())
+    assert (probed(health, "/healthz"), probed(health, "/readyz")) == ("200", "200")
+    scene.stage.runtime.answers["read"] = EngineUnreachable("the head is away")
+    clock.advance(100.0)
+    health.on_tick(scene.tick())
+    assert (probed(health, "/healthz"), probed(health, "/readyz")) == ("200", "503")
+    clock.advance(400.0)  # no tick comes
+    assert (probed(health, "/healthz"), probed(health, "/metrics")) == ("503", "204")

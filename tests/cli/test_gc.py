@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +16,7 @@ from tests.support.builders import instance
 from muster.autoscaler.status_files import write_status
 from muster.cli.main import cli
 from muster.cluster.states import InstanceState as S
+from muster.providers.background_calls import InstanceLister
 from muster.providers.kind import load_config
 
 WORKER = {"ray-node-type": "worker", "ray-user-node-type": "cpu", "ray-launch-request": "r-9"}
@@ -78,6 +80,18 @@ def test_machines_without_a_head_are_listed_with_their_price_and_ended_when_aske
     assert ("$1" in refused.stdout, " rack-1, rack-2? [Y/n]" in refused.stdout) == (True, True)
     ended = gc(str(site.file), "--end", answer="y\n")
     assert (ended.exit_code, site.machines()) == (0, [])
+
+
+@pytest.mark.slow
+def test_a_slow_list_is_waited_for(site, monkeypatch):
+    leave_behind(site, 1)
+    wait = InstanceLister.read
+    monkeypatch.setattr(InstanceLister, "read", lambda self: setattr(self, "_wait_s", 0.05) or wait(self))
+    quick = FileNodeProvider.non_terminated_nodes
+    late = lambda self, tags: time.sleep(0.5) or quick(self, tags)  # noqa: E731
+    monkeypatch.setattr(FileNodeProvider, "non_terminated_nodes", late)
+    done = gc(str(site.file), "--json")
+    assert (done.exit_code, len(json.loads(done.stdout)["machines"])) == (0, 1)
 
 
 def test_json_has_every_field(site):

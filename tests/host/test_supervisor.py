@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
+from muster.base.clock import ManualClock
 from muster.host.processes import is_alive
 from muster.host.supervisor import (
+    AGAIN_S,
     FIRST_PAUSE_S,
+    GONE_S,
+    HOLD,
     LONGEST_PAUSE_S,
+    ServerWatch,
+    is_listening,
     pause_after,
     read_state,
     rotate,
@@ -33,8 +41,9 @@ def wait_for(what, patience_s=PATIENCE_S):
     raise AssertionError("it did not happen")
 
 
-def supervise(folder, *program, before=""):
+def supervise(folder, *program, before="", server=()):
     options = ["--before", before] if before else []
+    options += ["--server", *server] if server else []
     command = [sys.executable, "-m", "muster.host.supervisor", "run", str(folder), *options, "--", *program]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -65,6 +74,57 @@ def test_a_large_log_is_cut_and_kept_twice_while_its_writer_appends(tmp_path):
     rotate(log, most=3)
     found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert found == {"log": b"end", "log.1": b"third", "log.2": b"second"}
+
+
+def test_a_server_is_gone_once_it_has_answered_and_then_not_for_a_while():
+    clock, answers = ManualClock(), [False]
+    watch = ServerWatch(lambda: answers[0], clock)
+    gone = []
+
+    def look(seconds):
+        for _ in range(seconds):
+            clock.advance(1.0)
+            if watch.is_gone():
+                gone.append(clock.monotonic())
+
+    look(100)
+    assert gone == []  # it may still start
+    answers[0] = True
+    look(10)
+    answers[0] = False
+    look(int(GONE_S) + int(AGAIN_S) + 5)
+    assert [round(b - a) for a, b in itertools.pairwise(gone)] == [AGAIN_S]
+    answers[0] = True
+    look(10)
+    answers[0] = False
+    look(int(GONE_S) + 1)
+    assert len(gone) == 3
+
+
+@pytest.mark.slow
+def test_a_server_that_crashes_is_started_again_but_not_while_somebody_else_starts_it(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    serve = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
+    start = tmp_path / "boot.sh"
+    start.write_text(f'setsid {sys.executable} -c "{serve}" & echo $! > {tmp_path}/pid\n')
+    quick = "import muster.host.supervisor as s; s.GONE_S = 1.0; s.LOOK_S = 0.2; s.sys.exit(s.main())"
+    options = ["run", str(tmp_path), "--server", f"127.0.0.1:{port}", str(start), "--before", str(start)]
+    supervisor = subprocess.Popen([sys.executable, "-c", quick, *options, "--", *SLEEPER])
+    pid = int(wait_for(lambda: is_listening(f"127.0.0.1:{port}") and (tmp_path / "pid").read_text()))
+    monitor = running(tmp_path).program
+    time.sleep(1.0)  # it is seen
+    (tmp_path / HOLD).touch()
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(3.0)
+    assert (tmp_path / "pid").read_text() == f"{pid}\n"
+    (tmp_path / HOLD).unlink()
+    wait_for(lambda: is_listening(f"127.0.0.1:{port}"))
+    assert is_alive(monitor)
+    supervisor.terminate()
+    supervisor.wait(PATIENCE_S)
+    assert is_listening(f"127.0.0.1:{port}")  # it outlives a supervisor
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.slow

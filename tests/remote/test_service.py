@@ -70,8 +70,36 @@ def test_a_unit_restarts_the_supervisor_for_ever_and_leaves_ray_to_a_unit_of_its
     assert 'ExecStart=/bin/sh "/srv/u/it\'s 100%% $$HOME/supervisor.sh"\n' in text
     assert "Restart=always\n" in text and "StartLimitIntervalSec=0\n" in text
     assert "After=network-online.target muster-c1-ray.service\n" in text
-    assert "KillMode=none" in ray_unit_text(service(), StartedBy.SYSTEMD)
     assert "WantedBy=default.target" in unit_text(service(), StartedBy.USER_SYSTEMD)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("started_by", [StartedBy.SYSTEMD, StartedBy.USER_SYSTEMD])
+def test_systemd_has_nothing_to_say_about_the_units(tmp_path, started_by):
+    plain, boxed = service(ODD), service(ODD, cluster="c2", container="ray")
+    texts = {
+        "muster-c1.service": unit_text(plain, started_by),
+        "muster-c1-ray.service": ray_unit_text(plain, started_by),
+        "muster-c2.service": unit_text(boxed, started_by),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    where = ["--user"] if started_by is StartedBy.USER_SYSTEMD else []
+    done = subprocess.run(
+        ["systemd-analyze", *where, "verify", *(str(tmp_path / name) for name in texts)],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)},
+        check=False,
+    )
+    said = [line for line in done.stderr.splitlines() if "muster-" in line]
+    assert (done.returncode, said) == (0, [])
+
+
+def test_a_supervisor_starts_ray_again_where_it_knows_its_address():
+    words = shlex.split(supervisor_script(service(ODD, address="10.0.0.1:6379")).splitlines()[-1])
+    assert words[words.index("--server") + 1 :][:2] == ["10.0.0.1:6379", f"{ODD}/boot.sh"]
+    assert "--server" not in supervisor_script(service(ODD))
 
 
 def test_the_line_of_the_crontab_escapes_what_cron_would_cut_at():

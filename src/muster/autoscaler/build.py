@@ -24,7 +24,7 @@ from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.metrics import Metrics, MetricsServer, host_for, start_metrics_server
-from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickInterval, TickListener
+from muster.autoscaler.monitor import Loop, Monitor, MonitorHealth, StopSignal, TickInterval, TickListener
 from muster.autoscaler.shadow import BOOT_S, ShadowReport, ShadowWorld
 from muster.autoscaler.status_files import ClusterRecord, StatusFile, read_record, write_record
 from muster.base.clock import Boot, Clock, SystemClock
@@ -117,7 +117,7 @@ class _Parts:
         self._options, self._environment, self._stack = options, environment, stack
         self._clock, self._ids = clock, ids
         self._given = CommandLineOverrides(interval_s=options.interval_s, metrics_port=options.metrics_port)
-        self._events = EventLog()
+        self._events, self._health = EventLog(), MonitorHealth(clock)
         self._mounts: TickListener | None = None  # where muster sets workers up
         sizes = table_only if options.shadow else asked_sizes(clock)  # a shadow asks no provider
         self._source = options.source or watch_file(options.config, environment, sizes)
@@ -213,6 +213,7 @@ class _Parts:
             notices_version=(lambda: None) if self._options.shadow else self._notices.version,
             reload=reload.apply,
         )
+        listeners = [self._health, *listeners]
         return Monitor(loop, interval, clock=self._clock, listeners=listeners, problems=metrics, close=close)
 
     def _write_record(self) -> None:
@@ -318,6 +319,7 @@ class _Parts:
             return None, None
         token, own = self._options.metrics_token, self._options.home.metrics_token
         token = own if token is None and own.is_file() else token
+        metrics.wrap = self._health.beside
         host = self._options.metrics_host or host_for(self._options.head.address)
         server = start_metrics_server(metrics, host, port, token)
         if server is not None:

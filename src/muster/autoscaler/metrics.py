@@ -9,7 +9,7 @@ import errno
 import hmac
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,7 @@ class Metrics:
 
         self.registry: CollectorRegistry = CollectorRegistry()
         self.restart_needed = False  # an edit of the cluster file waits for the next monitor
+        self.wrap: Callable[[Any], Any] = lambda app: app  # adds paths to the server's
         self._in_all = (session_name, cluster_name)
         self._shown: dict[str, Mapping[Labels, float]] = {}
         self._waits: Waits = {}
@@ -445,7 +446,7 @@ class MetricsServer:
 
         server, thread = start_http_server(port, self.host, CollectorRegistry())
         app = make_wsgi_app(self._metrics.registry)
-        server.set_app(app if self.token is None else _guarded(app, self.token))
+        server.set_app(self._metrics.wrap(app if self.token is None else _guarded(app, self.token)))
         return server, thread
 
 

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -33,6 +33,7 @@ _POLL_DUTY = 50.0  # and polls, which grow with the cluster, a fiftieth
 _NEWEST = 5  # of which the shortest stands for the cost of a tick or a poll
 _FATAL = (EngineDenied, EngineMissing, AlreadyMonitored)
 _SETTLED = frozenset({InstanceState.RAY_RUNNING})
+PROBE_LIMITS_S = {"/healthz": 300.0, "/readyz": 60.0}  # after the tick that was due
 _AFTER_S = 0.1  # a limit must be passed, not only reached
 _GONE = frozenset({NodeStatus.DEAD, NodeStatus.DRAINING})
 
@@ -204,6 +205,34 @@ class Monitor:
             return True
         self._polls_took_s.append(self._clock.monotonic() - began)
         return state != self._urgent
+
+
+class MonitorHealth:
+    """A MonitorHealth answers probes: `/healthz` while ticks come, `/readyz` while they decide."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at = {"/healthz": clock.monotonic(), "/readyz": -math.inf}  # when each held last
+
+    def on_tick(self, tick: TickResult) -> None:
+        now = self._clock.monotonic() + tick.interval_s
+        is_ready = tick.is_decided and tick.runtime is not None
+        self._at |= {"/healthz": now, **({"/readyz": now} if is_ready else {})}
+
+    def beside(self, app: Any) -> Any:  # noqa: ANN401 - WSGI applications
+        """Returns the application with the two paths; they need no token and tell nothing else."""
+
+        def answer(environ: dict[str, Any], start_response: Any) -> Any:  # noqa: ANN401 - WSGI's
+            path = environ.get("PATH_INFO", "")
+            if path not in self._at:
+                return app(environ, start_response)
+            late_s = self._clock.monotonic() - self._at[path]
+            is_good = late_s <= PROBE_LIMITS_S[path]
+            status = "200 OK" if is_good else "503 Service Unavailable"
+            start_response(status, [("Content-Type", "text/plain")])
+            return [b"ok\n" if is_good else f"the last good tick is {late_s:.0f} s late\n".encode()]
+
+        return answer
 
 
 class TickInterval:

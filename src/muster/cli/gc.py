@@ -17,8 +17,9 @@ from muster.host.machine import program
 if TYPE_CHECKING:
     from muster.autoscaler.home import ClusterHome
     from muster.autoscaler.lifecycle.gc import HeadAnswer, UnownedMachine, UnownedMachines
+    from muster.autoscaler.status_files import PublishedStatus
     from muster.config.schema import ClusterConfig
-    from muster.providers.machines import ManagedProvider
+    from muster.providers.machines import Machine, ManagedProvider
 
 NOT_ENDED = 3
 ASK_S = 20.0
@@ -139,12 +140,13 @@ def _provider(home: ClusterHome, config: ClusterConfig) -> Iterator[ManagedProvi
 def _look(home: ClusterHome, config: ClusterConfig, provider: ManagedProvider) -> UnownedMachines:
     from msgspec.structs import replace
 
-    from muster.autoscaler.lifecycle.gc import UnownedMachine, unowned, without_record
+    from muster.autoscaler.lifecycle.gc import UnownedMachine, listed_machines, unowned, without_record
+    from muster.base.clock import SystemClock
     from muster.base.ids import CloudId
     from muster.base.untrusted import error_text
 
     try:
-        listed = provider.list_instances()
+        listed = listed_machines(provider, SystemClock())
     except Exception as error:
         raise ClusterError(
             f"the provider could not list the machines of {config.cluster_name!r}: {error_text(error)}"
@@ -179,12 +181,21 @@ def _asked(home: ClusterHome, config: ClusterConfig) -> HeadAnswer | None:
 
 
 async def _ask_head(file: str) -> HeadAnswer:
-    """Reads the status of the monitor on the head's machine; a head that is not listed is gone."""
+    from muster.autoscaler.lifecycle.gc import HeadAnswer, HeadState, answer_of
+
+    found = await head_status(file)
+    if found is None:
+        return HeadAnswer(state=HeadState.NONE, detail="the head's machine is gone")
+    status, head, is_alive = found
+    return answer_of(status, is_alive=is_alive, where=f"on the head {head.ip}", head_id=head.node_id)
+
+
+async def head_status(file: str) -> tuple[PublishedStatus | None, Machine, bool] | None:
+    """Reads the status of the monitor on the head's machine, and whether it runs; None: the head is gone."""
     import shlex
 
     import msgspec
 
-    from muster.autoscaler.lifecycle.gc import HeadAnswer, HeadState, answer_of
     from muster.autoscaler.status_files import PublishedStatus
     from muster.base import codec
     from muster.cli.up_down import opened_cluster
@@ -192,15 +203,14 @@ async def _ask_head(file: str) -> HeadAnswer:
     with opened_cluster(file, is_quiet=True) as session:
         head = await asyncio.to_thread(session.head)
         if head is None:
-            return HeadAnswer(state=HeadState.NONE, detail="the head's machine is gone")
-        where = f"on the head {head.ip}"
+            return None
         path = shlex.quote(f"{session.head_record().home}/status.json")
         runner = session.runner(head.node_id)
         text = await runner.run(f"cat {path} 2>/dev/null || true", timeout_s=ASK_S)
         status = codec.convert(msgspec.json.decode(text), PublishedStatus) if text.strip() else None
         pid = 0 if status is None else status.monitor_pid
         alive = await runner.run(f"kill -0 {int(pid)} 2>/dev/null && echo alive || true") if pid else ""
-        return answer_of(status, is_alive="alive" in alive, where=where, head_id=head.node_id)
+        return status, head, "alive" in alive
 
 
 def _show(found: UnownedMachines, *, as_json: bool, is_ending: bool) -> None:

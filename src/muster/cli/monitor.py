@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
 import signal
 import sys
 import threading
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,11 @@ or Ray's own autoscaler that already runs the cluster, or, with --once, a head t
     "home, if it is there.",
 )
 @click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="Format of the log; json: an object per line. Default: MUSTER_LOG_FORMAT, or text.",
+)
+@click.option(
     "--shadow",
     is_flag=True,
     help="Plan beside the autoscaler that runs the cluster, act on nothing, and report the difference.",
@@ -77,6 +84,7 @@ def monitor(
     address: str | None,
     home: Path | None,
     once: bool,
+    log_format: str | None,
     **given: Any,  # noqa: ANN401 - the options above, as MonitorOptions names them
 ) -> None:
     """Run the autoscaler of one Ray cluster: launch nodes for waiting requests, remove idle ones.
@@ -93,7 +101,7 @@ def monitor(
     from muster.config.load import any_size
     from muster.providers.kind import load_config
 
-    log_to_stderr()
+    log_to_stderr(log_format)
     logger = logging.getLogger("muster.monitor")
     environment = dict(os.environ)  # nodes inherit it as it is before Ray's client is set up
     where = ClusterHome(home) if home is not None else None
@@ -126,10 +134,24 @@ def stop_on_signals() -> threading.Event:
     return stop
 
 
-def log_to_stderr() -> None:
+class JsonLines(logging.Formatter):
+    """A JsonLines writes each record as an object in one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        found = {"time": at, "level": record.levelname.lower(), "logger": record.name}
+        found["message"] = record.getMessage()
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found, ensure_ascii=False)
+
+
+def log_to_stderr(log_format: str | None = None) -> None:
     """The daemon's log is its error stream; `muster up` sends it to monitor.log."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    is_json = (log_format or os.environ.get("MUSTER_LOG_FORMAT")) == "json"
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if is_json else text)
     root = logging.getLogger("muster")
     root.setLevel(logging.INFO)
     root.addHandler(handler)

@@ -145,8 +145,9 @@ def _is_wanted(cluster: OpenCluster, *, yes: bool, dry_run: bool, checks: bool) 
     prices_of_file, kind = load_prices(cluster.config, cluster.file), cluster.kind
     if dry_run:
         show_plan(cluster.config, prices_of_file)
-        for line in kind.made_by_prepare(cluster.config):
-            show(Text(f"  {line}"))
+    for line in kind.made_by_prepare(cluster.config, lambda: cluster.port):
+        show(Text(f"  {line}"))
+    if dry_run:
         rights = kind.needed_rights(cluster.config)
         if rights:
             show(Text("\nThe least policy of who runs `up`:", style=HEADING))

@@ -10,6 +10,7 @@ import argparse
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -34,6 +35,9 @@ LOG_BYTES = 16 * 2**20
 OLD_LOGS = 2
 LOOK_S = 1.0  # how often the size of the log is looked at
 END_S = 30.0  # a monitor finishes its tick
+GONE_S = 20.0  # a server that does not answer for so long is gone
+AGAIN_S = 120.0  # after this long it is started once more
+HOLD = "ray_sessions"  # a file in the directory: somebody else starts the server just now
 
 
 def pause_after(before_s: float, ran_s: float) -> float:
@@ -60,6 +64,8 @@ class Supervised:
     program: tuple[str, ...]
     log: Path
     before: str = ""  # a script of sh that runs once, before the first start; after a reboot it starts Ray
+    server: str = ""  # HOST:PORT of a server beside the program: Ray's GCS
+    server_start: str = ""  # the script that starts it again when it is gone
 
     @property
     def state(self) -> Path:
@@ -78,6 +84,33 @@ def read_state(directory: Path) -> SupervisorState | None:
         return None
 
 
+class ServerWatch:
+    """A ServerWatch notices that a server which has answered is gone."""
+
+    def __init__(self, answers: Callable[[], bool], clock: Clock) -> None:
+        self._answers, self._clock = answers, clock
+        self._since: float | None = None  # when it answered last; None: not yet, so that it may be starting
+
+    def is_gone(self) -> bool:
+        """Returns True at most once in AGAIN_S: then it is to be started."""
+        now = self._clock.monotonic()
+        if self._answers():
+            self._since = now
+        elif self._since is not None and now - self._since >= GONE_S:
+            self._since = now + AGAIN_S - GONE_S
+            return True
+        return False
+
+
+def is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=LOOK_S):
+            return True
+    except OSError:
+        return False
+
+
 class Supervisor:
     """A Supervisor keeps one program running until `stop` is called, from any thread or signal handler."""
 
@@ -86,6 +119,7 @@ class Supervisor:
         self._stopped = threading.Event()
         self._starts, self._pause_s = 0, 0.0
         self._own = identify(os.getpid())
+        self._server = ServerWatch(lambda: is_listening(what.server), clock)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -98,7 +132,8 @@ class Supervisor:
             if known is not None and known.program is not None and is_alive(known.program):
                 self._log_line(f"ending process {known.program.pid}, which an earlier supervisor has left")
                 end_process(known.program, clock=self._clock, patience_s=END_S)
-            self._run_before()
+            if self._what.before:
+                self._run_script(self._what.before)
             while not self._stopped.is_set():
                 self._one_run()
                 if not self._stopped.is_set():
@@ -107,14 +142,17 @@ class Supervisor:
             self._what.state.unlink(missing_ok=True)
             lock.release()
 
-    def _run_before(self) -> None:
-        if not self._what.before:
-            return
+    def _run_script(self, script: str) -> None:
         with self._what.log.open("ab") as log:
-            ran = subprocess.run(
-                ["sh", self._what.before], stdout=log, stderr=log, stdin=subprocess.DEVNULL, check=False
-            )
-        self._log_line(f"{self._what.before} ended with {ran.returncode}")
+            nothing = subprocess.DEVNULL
+            ran = subprocess.run(["sh", script], stdout=log, stderr=log, stdin=nothing, check=False)
+        self._log_line(f"{script} ended with {ran.returncode}")
+
+    def _look_at_server(self) -> None:
+        what = self._what
+        if what.server and not (what.directory / HOLD).exists() and self._server.is_gone():
+            self._log_line(f"nothing answers at {what.server}: starting it again")
+            self._run_script(what.server_start)
 
     def _one_run(self) -> None:
         self._starts += 1
@@ -145,6 +183,7 @@ class Supervisor:
                 return
             except subprocess.TimeoutExpired:
                 rotate(self._what.log)
+                self._look_at_server()
         child.terminate()
         try:
             child.wait(END_S)
@@ -187,7 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log_line("no program is named: write it after --")
         return 2
     log = Path(given.log).expanduser() if given.log else directory / "monitor.log"
-    what = Supervised(directory=directory, program=program, log=log, before=given.before)
+    server, server_start = given.server or ("", "")
+    what = Supervised(directory, program, log, given.before, server, server_start)
     supervisor = Supervisor(what, clock, log_line)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -214,6 +254,9 @@ def _parser() -> argparse.ArgumentParser:
         "--log", default="", help="file of the program's output; default: monitor.log in DIRECTORY"
     )
     run.add_argument("--before", default="", help="a script that is run once, before the first start")
+    run.add_argument(
+        "--server", nargs=2, metavar=("HOST:PORT", "SCRIPT"), help="started again by SCRIPT when it is gone"
+    )
     return parser
 
 

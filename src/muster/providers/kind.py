@@ -76,6 +76,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     problem: str
     fix: str
     is_fatal: bool = True
+    key: tuple[str, ...] = ()  # of the cluster file, which `up` shows as the place
 
     def __str__(self) -> str:
         return f"{self.place or 'this computer'}: {self.problem}; {self.fix}"
@@ -131,7 +132,8 @@ class ProviderKind:
     # the provider, for kinds that need it.
     prepare: Callable[[ClusterConfig, Callable[[], CloudProvider], Report], ClusterConfig] = _as_written
     needed_rights: Callable[[ClusterConfig], str] = lambda config: ""  # of who runs `up`, for `--dry-run`
-    made_by_prepare: Callable[[ClusterConfig], Sequence[str]] = _nothing  # a line each, for `--dry-run`
+    # Returns what `prepare` makes and what the plan shows beside it, a line each.
+    made_by_prepare: Callable[[ClusterConfig, Callable[[], CloudProvider]], Sequence[str]] = _nothing
     # Asks the cloud what would go wrong; None: muster asks for the list of machines instead.
     preflight: Callable[[CloudProvider, ClusterConfig, Report], Sequence[Finding]] | None = None
     # Removes what `prepare` has made; returns a line for each thing that is left.

@@ -1,9 +1,9 @@
 """Keeps `muster monitor` running on a head: what is written and run there, as data, and the run of it.
 
 Called by the launcher: `install_service` after Ray runs on the head, `remove_service` by `muster down`. The
-supervisor restarts the monitor; systemd, or cron's `@reboot`, starts the supervisor after a reboot, and Ray
-before it. Repeating either is harmless. What removes a service needs only the cluster's name: an `up` that
-was killed may have left no record.
+supervisor restarts the monitor, and Ray when its GCS has crashed; systemd, or cron's `@reboot`, starts the
+supervisor after a reboot, and Ray before it. Repeating either is harmless. What removes a service needs only
+the cluster's name: an `up` that was killed may have left no record.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from muster.errors import CommandFailed, RemoteError
+from muster.host.supervisor import HOLD
 from muster.remote.runner import CommandRunner, RunWhere
 
 _TEXT = "MUSTER_TEXT"  # travels as a secret: the environment of a monitor may hold keys
@@ -27,7 +28,7 @@ MARK = "MUSTER_SERVICE"  # names the cluster in the environment of its superviso
 HEAD_FILE = "~/ray_bootstrap_config.yaml"  # Ray's names: tools of users look for them
 HEAD_KEY = "~/ray_bootstrap_key.pem"
 HEAD_PRICES = "~/muster_prices.csv"
-SESSIONS = "ray_sessions"  # a file there: the sessions of Ray that are older than a start under way
+SESSIONS = HOLD  # a file there: the sessions of Ray that are older than a start under way
 OWN_HOME = "on_head"  # a file in the cluster's home on a head, with its node: the directory is no launcher's
 
 
@@ -48,7 +49,8 @@ class HeadService(Struct, frozen=True, kw_only=True):
     python: str  # that has muster
     command: tuple[str, ...]  # of the monitor
     environment: Mapping[str, str] = field(default_factory=dict)  # of the monitor and of Ray
-    boot_commands: tuple[str, ...] = ()  # lines of bash that start Ray after a reboot
+    boot_commands: tuple[str, ...] = ()  # lines of bash that start Ray after a reboot or a crash
+    address: str = ""  # HOST:PORT of Ray's GCS; "": it is not started again after a crash
     check: str = ""  # a line on the machine itself, before anything is started; where it fails nothing is
     container: str = ""  # its name, where the monitor runs in one; what starts it is on the machine itself
     container_program: str = "docker"
@@ -119,6 +121,8 @@ def supervisor_script(service: HeadService) -> str:
     before, monitor = (shlex.quote(service.file(name)) for name in ("boot.sh", "monitor.sh"))
     run = _words((service.python, "-m", "muster.host.supervisor", "run", service.directory))
     mark = f"export {MARK}={service.cluster}"
+    if service.address:
+        run += f" --server {shlex.quote(service.address)} {before}"
     return _script(service, [mark, f"exec {run} ${{1:+--before {before}}} -- sh {monitor}"])
 
 
@@ -141,13 +145,13 @@ def machine_script(service: HeadService) -> str:
 
 
 def unit_text(service: HeadService, started_by: StartedBy) -> str:
-    """Returns the unit of the supervisor. Ray is in a unit of its own: a new monitor must not end it."""
+    """Returns the unit of the supervisor; a Ray that it has started again outlives it."""
     target = "multi-user.target" if started_by is StartedBy.SYSTEMD else "default.target"
     if service.container:
         return (
             f"[Unit]\nDescription=container of cluster {service.cluster}\n"
             f"After=network-online.target docker.service\nWants=network-online.target\n\n"
-            f"[Service]\nType=oneshot\nRemainAfterExit=yes\nKillMode=none\nTimeoutStartSec=600\n"
+            f"[Service]\nType=oneshot\nRemainAfterExit=yes\nKillMode=process\nTimeoutStartSec=600\n"
             f"ExecStart=/bin/sh %h/{service.machine_file}\n\n"
             f"[Install]\nWantedBy={target}\n"
         )
@@ -156,7 +160,7 @@ def unit_text(service: HeadService, started_by: StartedBy) -> str:
         f"After=network-online.target {service.unit}-ray.service\nWants=network-online.target\n"
         f"StartLimitIntervalSec=0\n\n"
         f"[Service]\nExecStart=/bin/sh {_unit_word(service.file('supervisor.sh'))}\n"
-        f"Restart=always\nRestartSec=5\nKillMode=mixed\nTimeoutStopSec=60\n\n"
+        f"Restart=always\nRestartSec=5\nKillMode=process\nTimeoutStopSec=60\nOOMPolicy=continue\n\n"
         f"[Install]\nWantedBy={target}\n"
     )
 
@@ -167,7 +171,7 @@ def ray_unit_text(service: HeadService, started_by: StartedBy) -> str:
     return (
         f"[Unit]\nDescription=Ray head of cluster {service.cluster}\n"
         f"After=network-online.target\nWants=network-online.target\n\n"
-        f"[Service]\nType=oneshot\nRemainAfterExit=yes\nKillMode=none\n"
+        f"[Service]\nType=oneshot\nRemainAfterExit=yes\nKillMode=process\n"
         f"ExecStart=/bin/sh {_unit_word(service.file('boot.sh'))}\n\n"
         f"[Install]\nWantedBy={target}\n"
     )

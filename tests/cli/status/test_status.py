@@ -14,7 +14,7 @@ from tests.mistakes.views import assert_view
 from tests.support.builders import amounts, demand, selector
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.status_files import ClusterRecord, write_record, write_status
+from muster.autoscaler.status_files import ClusterRecord, HeadRecord, write_record, write_status
 from muster.base.clock import SystemClock
 from muster.base.codec import encode_plain
 from muster.cli.main import cli
@@ -24,6 +24,7 @@ from muster.cli.why import Known, find_subject
 from muster.cluster.model import NodeReport, NodeStatus, Offer, RuntimeReport
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.status import OfferStatus
+from muster.errors import RemoteError
 from muster.host.processes import identify
 
 
@@ -307,3 +308,49 @@ def test_a_machine_that_is_removed_after_all_shows_why_it_goes():
     gone = replace(wrong, reason=Reason.REMOVED_IDLE, detail="idle for 10 min")
     report = build_report(replace(base, status=replace(base.status, verdicts=(wrong, gone))), now=AT)
     assert any(f"removed-idle: {gone.detail}" in line for line in page(report, width=200))
+
+
+def test_all_clusters_are_one_table_with_their_spend(home, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    home("laptop")
+    home("old", up=False)
+    done = CliRunner().invoke(cli, ["status", "--all"])
+    assert done.exit_code == 0
+    assert_view("cli/status_all", text(line.rstrip() for line in done.stdout.splitlines()))
+    found = json.loads(CliRunner().invoke(cli, ["status", "--all", "--json"]).stdout)
+    assert [(one["cluster"], one["state"]) for one in found["clusters"]] == [
+        ("laptop", "up"),
+        ("old", "down"),
+    ]
+    assert (found["price_per_hour"], found["spent"]) == (0.46, 2 * 0.01234)
+
+
+def test_a_cluster_elsewhere_is_asked_and_one_that_does_not_answer_hides_no_other(
+    home, monkeypatch, tmp_path
+):
+    home("laptop")
+    for name in ("far", "lost"):
+        made = ClusterHome.of(name, tmp_path / "clusters")
+        made.path.mkdir()
+        head = HeadRecord(ip="10.0.0.1", node_id="i-1", home="/srv/u", python="python3")
+        write_record(made, ClusterRecord(cluster_name=name, config=f"{name}.yaml", head=head))
+
+    async def head_status(file):
+        if file == "lost.yaml":
+            raise RemoteError("no route to host")
+        return published(cluster_name="far", at=SystemClock().now()), None, True
+
+    monkeypatch.setattr("muster.cli.gc.head_status", head_status)
+    done = CliRunner().invoke(cli, ["status", "--all", "--json"])
+    found = {one["cluster"]: one for one in json.loads(done.stdout)["clusters"]}
+    assert {name: one["state"] for name, one in found.items()} == {
+        "far": "up",
+        "laptop": "up",
+        "lost": "not known",
+    }
+    assert (found["lost"]["detail"], done.exit_code) == ("no route to host", 3)
+
+
+def test_all_takes_no_name(home):
+    done = CliRunner().invoke(cli, ["status", "--all", "laptop"])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)

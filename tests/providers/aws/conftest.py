@@ -7,6 +7,8 @@ import warnings
 
 import pytest
 
+LAUNCHER_IP = "203.0.113.7"
+
 
 @pytest.fixture(scope="session")
 def ec2_process():
@@ -29,6 +31,7 @@ def ec2(ec2_process, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("AWS_PROFILE", raising=False)
+    monkeypatch.setattr("muster.providers.aws.ssh_access.public_address", lambda: LAUNCHER_IP)
     return ec2_process
 
 

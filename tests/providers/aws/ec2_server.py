@@ -127,6 +127,8 @@ class Ec2Middleware:
             return self.fleet(environ, fields)
         if action == "RunInstances":
             return self.run(environ, fields)
+        if action == "SimulatePrincipalPolicy":
+            return self.simulated(fields)
         if action == "GetProducts":
             return 200, self.products(json.loads(body))
         status, answer = self.moto(environ, body)
@@ -227,6 +229,29 @@ class Ec2Middleware:
             )
         return text.encode()
 
+    def simulated(self, fields) -> Answer:
+        """moto has no simulation; the inline policies of the role are evaluated here."""
+        from moto.iam.models import iam_backends
+        from tests.providers.aws.policy_evaluator import is_allowed
+
+        roles = iam_backends["123456789012"]["aws"].roles.values()
+        (role,) = (one for one in roles if one.arn == fields["PolicySourceArn"])
+        given = [json.loads(one) for one in role.policies.values()]
+        context = {
+            fields["ContextEntries.member.1.ContextKeyName"]: fields[
+                "ContextEntries.member.1.ContextKeyValues.member.1"
+            ]
+        }
+        items = ""
+        for key, resource in fields.items():
+            if key.startswith("ResourceArns."):
+                asked = fields["ActionNames.member.1"], resource, context
+                decision = "allowed" if any(is_allowed(one, *asked) for one in given) else "implicitDeny"
+                items += f"<member><EvalDecision>{decision}</EvalDecision></member>"
+        name = "SimulatePrincipalPolicy"
+        results = f"<{name}Result><EvaluationResults>{items}</EvaluationResults></{name}Result>"
+        return 200, f"<{name}Response xmlns='x'>{results}</{name}Response>".encode()
+
     def moto(self, environ, body: bytes) -> Answer:
         inner = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         seen: list[str] = []
@@ -252,6 +277,38 @@ def backend():
     from moto.ec2.models import ec2_backends
 
     return ec2_backends["123456789012"][REGION]
+
+
+UBUNTU = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-amd64-server-20260901"
+DLAMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 202609{}"
+OLD_DLAMI = "Deep Learning Base Proprietary Nvidia Driver GPU AMI (Ubuntu 20.04) 20240429"
+
+
+def add_images(region: str = REGION) -> None:
+    """Adds images that moto lacks: those that muster looks for, two of one name."""
+    from datetime import datetime
+
+    from moto.ec2.models import ec2_backends
+    from moto.ec2.models.amis import Ami
+
+    there = ec2_backends["123456789012"][region]
+    owners = {"099720109477": None, "898082745236": "amazon"}
+    for number, (name, owner) in enumerate(
+        [
+            (UBUNTU, "099720109477"),
+            *((one, "898082745236") for one in (*map(DLAMI.format, (15, 14)), OLD_DLAMI)),
+        ]
+    ):
+        made = Ami(
+            there,
+            f"ami-0000000{number}",
+            name=name,
+            owner_id=owner,
+            owner_alias=owners[owner],
+            architecture="x86_64",
+            creation_date=datetime(2026, 9, 20 - number),
+        )
+        there.amis[made.id] = made
 
 
 def zone_of(subnet: str) -> str:
@@ -308,6 +365,7 @@ class Ec2Server:
 
         _quick_tags()
         self.faults = Ec2Faults()
+        add_images()
         inner = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, Ec2Middleware(inner, self.faults), threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -327,6 +385,7 @@ class Ec2Server:
 
         for service in ("ec2", "iam", "sts", "ssm"):
             get_backend(service).reset()
+        add_images()
         self.faults.reset()
 
     def close(self) -> None:

@@ -30,8 +30,8 @@ available_node_types:
 """
 
 
-def made(provider="", more="", region=REGION, image=IMAGE):
-    text = FILE.format(provider=provider, more=more, region=region, image=image)
+def made(provider="", more="", region=REGION, image=IMAGE, types=""):
+    text = FILE.format(provider=provider, more=more, region=region, image=image) + types.lstrip("\n")
     config = parse_config(Document(text, "c1.yaml"))
     return AwsProvider(config.provider.settings(), "c1"), config
 

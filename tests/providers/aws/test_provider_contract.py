@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.providers.aws.ec2_server import REGION
+from click.testing import CliRunner
+from tests.providers.aws.ec2_server import REGION, backend
 
+from muster.cli.main import cli
 from muster.cluster.model import FailureKind
 from muster.providers.aws.v1_view import AwsNodeProvider
 from muster.providers.contract.subject import RefusedOrder
@@ -18,6 +20,30 @@ CODES = {
     FailureKind.PERMISSION: "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
     FailureKind.CONFIG: "InvalidSubnetID.NotFound",
 }
+
+
+def test_a_check_leaves_no_launch_template(empty_ec2, tmp_path, monkeypatch):
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    file = tmp_path / "aws.yaml"
+    types = f"{{w: {{resources: {{CPU: 2}}, node_config: {{InstanceType: m5.large, ImageId: {IMAGE}}}}}}}"
+    file.write_text(
+        f"cluster_name: c\nprovider: {{type: aws, region: {REGION}}}\navailable_node_types: {types}\n"
+    )
+    words = [
+        "provider",
+        "check",
+        "--config",
+        str(file),
+        "-y",
+        "--several",
+        "1",
+        "--line",
+        "ids that create returns",
+    ]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert empty_ec2.faults.calls["CreateLaunchTemplate"] > 0
+    assert backend().launch_templates == {}
 
 
 class TestAwsProvider(ProviderContract):

@@ -17,10 +17,10 @@ from muster.providers.aws.calls import AwsCalls
 from muster.providers.aws.defaults import ClusterDefaults
 from muster.providers.aws.fleet import FleetBuyer, FleetRequest
 from muster.providers.aws.machine_config import LaunchKeys, read_config
-from muster.providers.aws.names import SSM_PROXY
 from muster.providers.aws.places import PurchaseTarget, SoldOut, Subnet
 from muster.providers.aws.preflight import AccountCheck, CheckedType
 from muster.providers.aws.sizes import InstanceSizes, read_size
+from muster.providers.aws.tags import SSM_PROXY
 
 stub = pytest.importorskip("botocore.stub", reason="boto3 is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -27,10 +27,8 @@ def muster(monkeypatch, tmp_path):
 
 @pytest.fixture
 def example(tmp_path):
-    """Returns the example with an image of the server: it has none of Ubuntu's."""
-    text = (ROOT / "examples" / "aws.yaml").read_text()
     file = tmp_path / "aws.yaml"
-    file.write_text(text.replace("InstanceType:", "ImageId: ami-03cf127a, InstanceType:", 2))
+    file.write_text((ROOT / "examples" / "aws.yaml").read_text())
     return file
 
 
@@ -42,6 +40,8 @@ def test_a_dry_run_shows_what_would_be_made_with_its_price_and_makes_nothing(ec2
         "$0.096/h at first, at most $8.344/h",
         "a month of that: $70.08, at most $6,091.12",
         "key pair muster-aws-us-east-1, with its key in ~/.ssh/muster-aws-us-east-1.pem",
+        "security group muster-aws; SSH only from 203.0.113.7/32",
+        "ami-00000000",  # the newest Ubuntu
         '"ec2:CreateFleet"',
     ):
         assert text in done.output
@@ -49,6 +49,21 @@ def test_a_dry_run_shows_what_would_be_made_with_its_price_and_makes_nothing(ec2
     made = {call: n for call, n in ec2.faults.calls.items() if call.startswith(kinds)}
     assert set(made) <= {"CreateFleet", "RunInstances", "CreateLaunchTemplate"}  # dry runs
     assert not ec2.faults.bodies
+
+
+def test_up_shows_who_may_use_ssh_before_it_asks(ec2, muster, example):
+    done = muster("up", example)
+    assert done.exit_code != 0  # nobody answers
+    assert "203.0.113.7/32" in done.output
+    assert not ec2.faults.bodies
+
+
+def test_an_image_that_is_nowhere_is_found_before_anything_is_made(ec2, muster, example):
+    example.write_text(example.read_text().replace("InstanceType: m5.large", "InstanceType: m6g.large"))
+    done = muster("up", example, "-y")
+    assert done.exit_code == 2
+    assert "arm64" in done.output
+    assert not [call for call in ec2.faults.calls if call in ("CreateSecurityGroup", "ImportKeyPair")]
 
 
 def test_a_dry_run_names_what_is_missing(ec2, muster, example):

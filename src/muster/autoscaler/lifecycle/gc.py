@@ -21,10 +21,12 @@ from muster.cluster.ports import CloudProvider
 from muster.cluster.states import ON_CLOUD
 from muster.config.schema import ClusterConfig
 from muster.errors import ClusterError, LedgerLocked
+from muster.providers.background_calls import ListingLate
 from muster.providers.teardown import EndedMachines, WorkerTeardown
 from muster.stores.ledger.store import SqliteInstanceStore
 
 END_S = 300.0  # clouds take a minute or two
+LISTING_S = 120.0
 
 
 class HeadState(Enum):
@@ -93,6 +95,17 @@ def without_record(listed: Mapping[CloudId, CloudInstance]) -> HeadAnswer:
     return HeadAnswer(
         state=HeadState.SILENT, detail=f"a head is listed that was not started from here: {names}"
     )
+
+
+def listed_machines(provider: CloudProvider, clock: Clock) -> Mapping[CloudId, CloudInstance]:
+    """Returns the provider's list, and waits for a slow one. Raises ListingLate when time is up."""
+    give_up = clock.monotonic() + LISTING_S
+    while True:
+        try:
+            return provider.list_instances()  # which waits for some seconds
+        except ListingLate:
+            if clock.monotonic() >= give_up:
+                raise
 
 
 def not_asked(silent: Mapping[str, str]) -> str:

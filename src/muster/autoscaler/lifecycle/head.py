@@ -140,9 +140,9 @@ class HeadSetup:
     async def start_ray(self) -> None:
         """Start Ray on the head; first stop what an earlier start left there."""
         holder = LockHolder(cluster="", cloud_id=self.target.machine.node_id, launcher="", taken_at=0.0)
-        await self.runner.run(stop_line("/tmp", holder), timeout_s=HEAD_START_S)
-        note = shlex.quote(f"{self.home}/{SESSIONS}")
+        note = shlex.quote(f"{self.home}/{SESSIONS}")  # from now on no supervisor starts it beside us
         await self.runner.run(f"ls -d /tmp/ray/session_* > {note} 2>/dev/null; true")
+        await self.runner.run(stop_line("/tmp", holder), timeout_s=HEAD_START_S)
         await self.node.start(msgspec.structs.replace(self._setup, start_environment=self.environment()))
         await self.runner.run(f"rm -f {note}")
 
@@ -163,6 +163,7 @@ class HeadSetup:
             command=(self.python, "-m", "muster", "monitor", *options),
             environment=self.environment(),
             boot_commands=head_commands(self.session.config),
+            address=self.target.address,
             check=self._lock_check(),
             **container_fields(self.session.config),
         )

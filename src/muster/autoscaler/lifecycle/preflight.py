@@ -23,6 +23,8 @@ from muster.autoscaler.lifecycle.head_file import gcs_port, ray_program
 from muster.autoscaler.lifecycle.open import OpenCluster
 from muster.base.clock import Clock
 from muster.base.untrusted import error_text, message_text
+from muster.config.document import Document
+from muster.config.load import LEGACY_HEAD, LEGACY_WORKER
 from muster.config.node_launch import container_of, initialization_commands
 from muster.config.schema import ClusterConfig
 from muster.errors import MusterError
@@ -228,7 +230,7 @@ async def preflight(session: OpenCluster) -> list[Finding]:
     config, kind, report = session.config, session.kind, session.context.report
     if kind.preflight is not None:
         said = await asyncio.to_thread(kind.preflight, session.port, config, lambda step: report("", step))
-        return [*here(config), *said]
+        return [*here(config), *(_with_line(one, session.file) for one in said)]
     if kind.head is not HeadPolicy.HOST:
         found = here(config, needs_ssh=not session.port.has_own_runner())
         return [*found, *await _ask_provider(session)]
@@ -246,6 +248,17 @@ async def preflight(session: OpenCluster) -> list[Finding]:
     if workers and not usable:
         found.append(Finding(place="", problem="no worker can be used", fix="see above", is_fatal=False))
     return found
+
+
+def _with_line(finding: Finding, file: Path) -> Finding:
+    if not finding.key:
+        return finding
+    old = {
+        LEGACY_HEAD: ("head_node",),
+        LEGACY_WORKER: ("worker_nodes",),
+    }  # the types of files in the old form
+    line = Document.load(file).line(old.get(finding.key[1], finding.key))
+    return replace(finding, place=f"{file}:{line}")
 
 
 async def _ask_provider(session: OpenCluster) -> list[Finding]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import select
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import click
 from msgspec.structs import replace
@@ -14,6 +18,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.known_clusters import (
     KnownCluster,
     clusters_root,
@@ -21,18 +26,22 @@ from muster.autoscaler.known_clusters import (
     is_launched,
     known_cluster,
 )
+from muster.autoscaler.status_files import read_record
 from muster.base.clock import SystemClock
 from muster.base.codec import encode_plain
+from muster.base.text import money
 from muster.cli.console import QUIET, TABLE_WIDTH, console, emit
-from muster.cli.grid import PageSize
+from muster.cli.grid import PageSize, TableGrid
 from muster.cli.status.report import StatusReport, build_report
 from muster.cli.status.view import status_page
+from muster.cluster.model import NodeKind
 from muster.errors import ClusterError, MusterError
 
 _EPILOG = """\b
 Examples:
   muster status                      the only cluster that is up
   muster status examples/laptop.yaml --watch
+  muster status --all                every cluster known here, and what they cost together
   muster status laptop --json | jq '.pending[] | {shape, reason, detail}'
 
 \b
@@ -48,13 +57,22 @@ OUT_OF_DATE = 3
 @click.argument("cluster", required=False, metavar="[FILE|NAME]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("-w", "--watch", "live", is_flag=True, help="Refresh the page until q or Ctrl-C.")
+@click.option(
+    "-a", "--all", "is_all", is_flag=True, help="Show one line for each cluster known here, and sums."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show memory, every node type and all failures as well.")
 @click.pass_context
-def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, verbose: bool) -> None:
+def status(
+    ctx: click.Context, cluster: str | None, as_json: bool, live: bool, is_all: bool, verbose: bool
+) -> None:
     """Show the machines of a cluster, what waits and why, what failed, and what it costs.
 
     Without a name: the only cluster that is up.
     """
+    if is_all:
+        if cluster is not None or live:
+            raise ClusterError("--all goes with no name and no --watch", fix="leave one of them out")
+        ctx.exit(show_all(clusters_root(os.environ), as_json=as_json))
     from muster.cli.ray_cluster import manifest_of, show_ray_cluster
 
     manifest = manifest_of(cluster)
@@ -108,6 +126,54 @@ def report_of(cluster: KnownCluster) -> StatusReport:
         config=record.config if record else "",
         log=str(cluster.home.monitor_log),
     )
+
+
+def show_all(root: Path, *, as_json: bool) -> int:
+    """Shows every cluster that has files here, heads elsewhere are asked; returns the exit code."""
+    homes = [ClusterHome(path) for path in sorted(root.glob("*")) if path.is_dir()]
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        rows = list(pool.map(cluster_row, homes))
+    sums = {key: sum(row[key] for row in rows) for key in ("price_per_hour", "spent")}
+    if as_json:
+        emit(encode_plain({"clusters": rows, **sums}))
+    else:
+        detail = ["~detail"] if any(row["detail"] for row in rows) else []
+        grid = TableGrid("cluster", "state", ">workers", ">waiting", ">per hour", ">spent", *detail)
+        for row in (*rows, {**dict.fromkeys(ROW, ""), "cluster": "total", **sums}):
+            cells = [money(row[key]) if key in sums else str(row[key]) for key in ROW]
+            grid.add(*cells)
+        page = console(TABLE_WIDTH)
+        for part in grid.section(f"{len(rows)} clusters", PageSize(width=page.width), of=len(rows) + 1):
+            page.print(part)
+    return OUT_OF_DATE if any(row["state"] == "not known" for row in rows) else 0
+
+
+ROW = ("cluster", "state", "workers", "waiting", "price_per_hour", "spent", "detail")
+
+
+def cluster_row(home: ClusterHome) -> dict[str, Any]:
+    """Returns what is known of a cluster; what a head elsewhere does not tell is not known."""
+    from muster.cli.gc import ASK_S, head_status
+
+    record, known, now = read_record(home), known_cluster(home), SystemClock().now()
+    published = known.status()
+    problem = "" if published is None else known.problem(published, now)
+    try:
+        if record is not None and record.is_elsewhere:
+            found = asyncio.run(asyncio.wait_for(head_status(record.config), ASK_S))
+            published = None if found is None else found[0]
+            problem = "" if found and found[2] else "its monitor does not run"
+    except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
+        problem = str(error) or f"its head did not answer within {ASK_S:g} s"
+    state = "down" if record is None else "not known" if problem or published is None else "up"
+    cells: tuple[Any, ...] = (0, 0, 0.0, 0.0)
+    if published is not None:
+        report = build_report(published, now=now)
+        waiting = sum(row.count for row in report.pending)
+        cells = published.running(NodeKind.WORKER), waiting, report.price_per_hour, report.spent
+    if state == "down":
+        cells, problem = (0, 0, 0.0, cells[3]), ""
+    return dict(zip(ROW, (home.path.name, state, *cells, problem), strict=True))
 
 
 PERIOD_S = 0.5

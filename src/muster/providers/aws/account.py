@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from muster.config.schema import ClusterConfig, NodeTypeConfig
-from muster.errors import ConfigError
-from muster.providers.aws.bootstrap import AwsBootstrap, names_groups
-from muster.providers.aws.names import group_name, key_file, key_name, resource_name
-from muster.providers.aws.policy import launcher_policy, policy_text
+from muster.errors import ConfigError, MusterError
+from muster.providers.aws.bootstrap import AwsBootstrap, first_subnet, names_groups, profile_name
+from muster.providers.aws.defaults import LATEST_DLAMI
+from muster.providers.aws.machine_config import read_config
+from muster.providers.aws.policy import launcher_policy, policy_text, role_named
 from muster.providers.aws.preflight import AccountCheck, AccountFinding, CheckedType
 from muster.providers.aws.provider import AwsProvider
+from muster.providers.aws.ssh_access import is_ssh_restricted, launcher_network
+from muster.providers.aws.tags import group_name, key_file, key_name, resource_name
 from muster.providers.aws.wire import check_region
 
 Report = Callable[[str], None]
@@ -27,7 +31,13 @@ def check_account(
         return [AccountFinding(problem=f"{error.path}: {error.message}", fix=error.fix or "then try again")]
     report("checking the AWS account: rights, images, zones, addresses and quotas")
     check = AccountCheck(provider.calls, provider.launcher.subnets, provider.launcher.defaults, keys)
-    return check.run([_checked(config, name, entry) for name, entry in config.available_node_types.items()])
+    found = check.run([_checked(config, name, entry) for name, entry in config.available_node_types.items()])
+    try:
+        if not found:
+            _ssh_source(provider, config)
+    except ConfigError as error:
+        found.append(AccountFinding(problem=f"{error.path}: {error.message}", fix=error.fix))
+    return found
 
 
 def prepare(config: ClusterConfig, provider: Callable[[], AwsProvider], report: Report) -> ClusterConfig:
@@ -47,11 +57,15 @@ def purge(provider: AwsProvider, config: ClusterConfig, report: Report) -> list[
 
 def needed_policy(config: ClusterConfig) -> str:
     """Returns the least policy of who runs `up`, as JSON."""
-    return policy_text(launcher_policy(config.cluster_name))
+    region, workers = str(config.provider.region), dict(config.available_node_types)
+    del workers[config.head_type]
+    profiles = [profile_name(one.node_config or {}) for one in workers.values()]
+    passed = [role_named(name, region) for name in dict.fromkeys(filter(None, profiles))]
+    return policy_text(launcher_policy(config.cluster_name, region, passed))
 
 
-def made_beside(config: ClusterConfig) -> list[str]:
-    """Returns what `prepare` would make, a line each; asks nobody, so that it may be there already."""
+def made_beside(config: ClusterConfig, provider: Callable[[], AwsProvider]) -> list[str]:
+    """Returns what `prepare` would make, and images that are used; what AWS does not tell is left out."""
     types = [entry.node_config or {} for entry in config.available_node_types.values()]
     head = config.available_node_types[config.head_type].node_config or {}
     settings, name = config.provider.settings(), config.cluster_name
@@ -59,10 +73,40 @@ def made_beside(config: ClusterConfig) -> list[str]:
     if any(not one.get("KeyName") and "LaunchTemplate" not in one for one in types):
         found.append(f"key pair {key_name(settings, name)}, with its key in {_key(config)}")
     if any(not names_groups(one) and "LaunchTemplate" not in one for one in types):
-        found.append(f"security group {group_name(settings, name)}")
+        found.append(f"security group {group_name(settings, name)}{_ssh_words(config, provider)}")
     if not head.get("IamInstanceProfile") and "LaunchTemplate" not in head:
         found.append(f"role and instance profile {resource_name(name)}, with which the head buys workers")
-    return [f"makes, unless it is there: {line}" for line in found]
+    return [*(f"makes, unless it is there: {line}" for line in found), *_images(config, provider)]
+
+
+def _images(config: ClusterConfig, provider: Callable[[], AwsProvider]) -> Iterator[str]:
+    for name, entry in config.available_node_types.items():
+        given = entry.node_config or {}
+        if given.get("ImageId", LATEST_DLAMI) != LATEST_DLAMI:
+            continue
+        with suppress(MusterError):
+            launcher = provider().launcher
+            image = launcher.defaults.image_of(read_config(given, launcher.launch_keys()))
+            if image:
+                yield f"image of {name}: {image}, the newest {given.get('ImageId', 'Ubuntu 22.04')}"
+
+
+def _ssh_words(config: ClusterConfig, provider: Callable[[], AwsProvider]) -> str:
+    source = "this computer"
+    with suppress(MusterError):
+        source = _ssh_source(provider(), config)
+    return f"; SSH only from {source}" if source else "; SSH as the file says"
+
+
+def _ssh_source(provider: AwsProvider, config: ClusterConfig) -> str:
+    """Returns which network may use SSH; "" where the file says it, or muster makes no group."""
+    types = [entry.node_config or {} for entry in config.available_node_types.values()]
+    open_types = [one for one in types if not names_groups(one) and "LaunchTemplate" not in one]
+    settings = config.provider.settings()
+    if not open_types or not is_ssh_restricted(settings):
+        return ""
+    subnet = first_subnet(open_types[0], provider.launcher.subnets)
+    return launcher_network(settings, subnet.cidr)
 
 
 def _bootstrap(provider: AwsProvider, config: ClusterConfig, report: Report) -> AwsBootstrap:
@@ -87,4 +131,5 @@ def _checked(config: ClusterConfig, name: str, entry: NodeTypeConfig) -> Checked
         zones=tuple(dict.fromkeys(offer.zone for offer in entry.offers)),
         cpus=float(entry.resources.get("CPU", 0.0)),
         markets=tuple(dict.fromkeys(offer.market.value for offer in entry.offers)),
+        is_head=bool(is_head),
     )

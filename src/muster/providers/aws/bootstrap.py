@@ -12,23 +12,32 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from muster.base.clock import Clock
-from muster.errors import ConfigError, ProviderError, ProviderMisconfigured
+from muster.errors import ConfigError, ProviderDenied, ProviderError, ProviderMisconfigured
 from muster.providers.aws.calls import AwsCalls, code_of
 from muster.providers.aws.listing import to_filters
-from muster.providers.aws.machine_config import SUBNETS
-from muster.providers.aws.names import group_name, key_file, key_name, resource_name
-from muster.providers.aws.places import SubnetTable
-from muster.providers.aws.policy import ASSUMED_BY_EC2, SSM_POLICY, head_policy
-from muster.providers.aws.tags import TAG_MADE_BY, from_aws, tagged, to_aws
+from muster.providers.aws.machine_config import subnets_of
+from muster.providers.aws.places import Subnet, SubnetTable
+from muster.providers.aws.policy import assumed_by_ec2, head_policy, role_named, ssm_policy
+from muster.providers.aws.ssh_access import ingress_rules, is_stale, launcher_network, single_rules
+from muster.providers.aws.tags import (
+    TAG_MADE_BY,
+    from_aws,
+    group_name,
+    key_file,
+    key_name,
+    resource_name,
+    tagged,
+    to_aws,
+)
 
 logger = logging.getLogger(__name__)
 
 PURGE_S, LOOK_S = 180.0, 3.0  # a group cannot be removed before its machines are gone
-SSH = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
 Report = Callable[[str], None]
 
 
@@ -52,38 +61,45 @@ class AwsBootstrap:
     def ensure(
         self, types: Mapping[str, Mapping[str, Any]], head_type: str, private_key: str, subnets: SubnetTable
     ) -> None:
-        """Makes what the node configs leave out and is not there yet; idempotent."""
+        """Makes what the node configs leave out, and completes what an earlier call has half made."""
         configs = [one for one in types.values() if "LaunchTemplate" not in one]
         if any(not one.get("KeyName") for one in configs):
             self._ensure_key(Path(private_key).expanduser())
-        for vpc in dict.fromkeys(self._vpc(one, subnets) for one in configs if not names_groups(one)):
-            self._ensure_group(vpc)
+        used = [first_subnet(one, subnets) for one in configs if not names_groups(one)]
+        for subnet in {one.vpc: one for one in reversed(used)}.values():
+            self._ensure_group(subnet)
         head = types.get(head_type, {})
         if not head.get("IamInstanceProfile") and "LaunchTemplate" not in head:
-            self._ensure_profile()
+            workers = [one for name, one in types.items() if name != head_type]
+            self._ensure_profile([role for one in workers for role in self.roles_of(one)])
 
-    def _vpc(self, node_config: Mapping[str, Any], subnets: SubnetTable) -> str:
-        given = node_config.get(SUBNETS) or list(filter(None, [node_config.get("SubnetId")]))
-        return subnets.of(given)[0].vpc
-
-    def _ensure_group(self, vpc: str) -> None:
+    def _ensure_group(self, subnet: Subnet) -> None:
+        """Only the rules of a group that muster has made are changed."""
         name = group_name(self._provider, self._cluster_name)
-        filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
-        if list(self._calls.pages("describe_security_groups", "SecurityGroups", Filters=filters)):
+        filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [subnet.vpc]}]
+        found = list(self._calls.pages("describe_security_groups", "SecurityGroups", Filters=filters))
+        if found and not self._is_own(found[0].get("Tags")):
             return
+        group = str(found[0]["GroupId"]) if found else self._create_group(name, subnet.vpc)
+        launcher = partial(launcher_network, self._provider, subnet.cidr)
+        wanted = single_rules(ingress_rules(self._provider, group, launcher))
+        there = single_rules(found[0].get("IpPermissions") or []) if found else {}
+        missing = [rule for key, rule in wanted.items() if key not in there]
+        stale = [rule for key, rule in there.items() if key not in wanted and is_stale(key, rule)]
+        for operation, rules in (("authorize", missing), ("revoke", stale)):
+            if rules:
+                self._calls.ec2(f"{operation}_security_group_ingress", GroupId=group, IpPermissions=rules)
+
+    def _create_group(self, name: str, vpc: str) -> str:
         self._report(f"making the security group {name}")
-        group = self._calls.ec2(
+        made = self._calls.ec2(
             "create_security_group",
             GroupName=name,
             Description=f"Nodes of cluster {self._cluster_name}",
             VpcId=vpc,
             TagSpecifications=[tagged("security-group", self._own)],
-        )["GroupId"]
-        inside = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}
-        given = (self._provider.get("security_group") or {}).get("IpPermissions") or []
-        open_ssh = [] if self._provider.get("use_ssm") else [SSH]
-        rules = [inside, *open_ssh, *given]
-        self._calls.ec2("authorize_security_group_ingress", GroupId=group, IpPermissions=rules)
+        )
+        return str(made["GroupId"])
 
     def _ensure_key(self, file: Path) -> None:
         """The key is made on this computer; AWS gets its public half only."""
@@ -98,38 +114,50 @@ class AwsBootstrap:
             )
         if exists:
             return
-        is_made = not file.is_file()
-        if is_made:
+        mark = f"muster-cluster:{self._cluster_name}"
+        if not file.is_file():
             self._report(f"making the key {file}")
-            _keygen_is_here()
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", file.stem, "-f", str(file)]
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
-            os.chmod(file, 0o600)
+            _make_key(file, mark)
+        public = _public_half(file)
+        by = "made" if mark.encode() in public.split() else "given"
         self._calls.ec2(
             "import_key_pair",
             KeyName=name,
-            PublicKeyMaterial=_public_half(file),
-            TagSpecifications=[
-                tagged("key-pair", {**self._own, "muster-key-file": "made" if is_made else "given"})
-            ],
+            PublicKeyMaterial=public,
+            TagSpecifications=[tagged("key-pair", {**self._own, "muster-key-file": by})],
         )
 
-    def _ensure_profile(self) -> None:
-        name = resource_name(self._cluster_name)
-        if self._iam_or_none("get_instance_profile", InstanceProfileName=name) is not None:
-            return
-        self._report(f"making the role and the instance profile {name}")
-        tags = to_aws(self._own)
-        if self._iam_or_none("get_role", RoleName=name) is None:
-            document = json.dumps(ASSUMED_BY_EC2)
+    def _ensure_profile(self, passed: Sequence[str]) -> None:
+        """A role or a profile with this name that muster has not made stays as it is."""
+        name, region = resource_name(self._cluster_name), self._calls.region
+        tags, profile = to_aws(self._own), self._iam_or_none("get_instance_profile", InstanceProfileName=name)
+        role = self._iam_or_none("get_role", RoleName=name)
+        if profile is None or role is None:
+            self._report(f"making the role and the instance profile {name}")
+        if role is None:
+            document = json.dumps(assumed_by_ec2(region))
             self._iam("create_role", RoleName=name, AssumeRolePolicyDocument=document, Tags=tags)
-        document = json.dumps(head_policy(self._cluster_name))
-        self._iam("put_role_policy", RoleName=name, PolicyName="muster", PolicyDocument=document)
-        if self._provider.get("use_ssm"):
-            self._iam("attach_role_policy", RoleName=name, PolicyArn=SSM_POLICY)
-        self._iam("create_instance_profile", InstanceProfileName=name, Tags=tags)
-        self._iam("add_role_to_instance_profile", InstanceProfileName=name, RoleName=name)
+        if role is None or self._is_own(role["Role"].get("Tags")):
+            document = json.dumps(head_policy(self._cluster_name, region, passed))
+            self._iam("put_role_policy", RoleName=name, PolicyName="muster", PolicyDocument=document)
+            if self._provider.get("use_ssm"):
+                self._iam("attach_role_policy", RoleName=name, PolicyArn=ssm_policy(region))
+        if profile is None:
+            self._iam("create_instance_profile", InstanceProfileName=name, Tags=tags)
+        if profile is None or not profile["InstanceProfile"].get("Roles"):
+            self._iam("add_role_to_instance_profile", InstanceProfileName=name, RoleName=name)
+
+    def roles_of(self, node_config: Mapping[str, Any]) -> list[str]:
+        """Returns the roles of a config's instance profile; where it cannot be read, that of its name."""
+        name = profile_name(node_config)
+        if not name:
+            return []
+        try:
+            found = self._iam_or_none("get_instance_profile", InstanceProfileName=name) or {}
+        except ProviderDenied:
+            found = {}
+        roles = [one["Arn"] for one in found.get("InstanceProfile", {}).get("Roles", ())]
+        return roles or [role_named(name, self._calls.region)]
 
     # -- removing ---------------------------------------------------------------------------------
 
@@ -212,6 +240,30 @@ def names_groups(node_config: Mapping[str, Any]) -> bool:
     interfaces = node_config.get("NetworkInterfaces") or ()
     own = node_config.get("SecurityGroupIds") or node_config.get("SecurityGroups")
     return bool(own) or any(one.get("Groups") or one.get("NetworkInterfaceId") for one in interfaces)
+
+
+def first_subnet(node_config: Mapping[str, Any], subnets: SubnetTable) -> Subnet:
+    return subnets.of(subnets_of(node_config))[0]
+
+
+def profile_name(node_config: Mapping[str, Any]) -> str:
+    """Returns the name of a config's instance profile; "" for none."""
+    given = node_config.get("IamInstanceProfile") or {}
+    return str(given.get("Name") or str(given.get("Arn") or "").rpartition("/")[2])
+
+
+def _make_key(file: Path, mark: str) -> None:
+    """Makes a key that has the mark as its comment; a key that is there is a whole one."""
+    _keygen_is_here()
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = Path(f"{file}.new")
+    for one in (new, Path(f"{new}.pub")):
+        one.unlink(missing_ok=True)
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", mark, "-f", str(new)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    os.chmod(new, 0o600)
+    os.replace(f"{new}.pub", f"{file}.pub")
+    os.replace(new, file)
 
 
 def _public_half(file: Path) -> bytes:

@@ -13,13 +13,16 @@ from typing import Any, TypeVar
 from muster.errors import ProviderDenied, ProviderError, ProviderMisconfigured
 from muster.providers.aws.calls import AwsCalls
 from muster.providers.aws.machine_config import MachineConfig, MachineDefaults, with_defaults
-from muster.providers.aws.names import group_name, key_name, resource_name
+from muster.providers.aws.tags import group_name, key_name, resource_name
 
 logger = logging.getLogger(__name__)
 
-UBUNTU = "099720109477"  # the account of Canonical
-IMAGE = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-{}-server-*"
-_ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+LATEST_DLAMI = "latest_dlami"  # as in Ray's files: the newest Deep Learning AMI
+# Who publishes the images, and their names.
+_UBUNTU = ("099720109477", "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-*-server-*")
+_DLAMI = ("amazon", "Deep Learning*Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)*")
+_OLD_DLAMI = ("amazon", "Deep Learning*Base Proprietary Nvidia Driver GPU AMI (Ubuntu 2*")
+_OLD_GPUS = ("p2.", "p3.", "p3dn.", "g3.", "g3s.")  # which the open driver does not know
 MISSING_S = 60.0  # what was not there is looked for again after this long
 T = TypeVar("T")
 
@@ -30,7 +33,7 @@ class ClusterDefaults:
     def __init__(
         self, calls: AwsCalls, provider_config: Mapping[str, Any], cluster_name: str, *, uses_docker: bool
     ) -> None:
-        self._calls, self._provider, self._cluster_name = calls, provider_config, cluster_name
+        self._calls, self._provider, self.cluster_name = calls, provider_config, cluster_name
         self._hop_limit = 2 if uses_docker else 1
         self._found: dict[str, Any] = {}
         self._missing: dict[str, tuple[float, Any]] = {}  # when it was looked for in vain
@@ -39,9 +42,9 @@ class ClusterDefaults:
     def settings(self, config: MachineConfig, vpc: str, *, is_head: bool) -> dict[str, Any]:
         """Returns the settings of RunInstances for a machine, complete."""
         given = dict(config.settings)
+        image = self.image_of(config)
+        given |= {"ImageId": image} if image else {}
         if "LaunchTemplate" not in given:  # the user's template may have all of these
-            given.setdefault("ImageId", "")
-            given["ImageId"] = given["ImageId"] or self.image(config.machine_types)
             if (
                 not given.get("SecurityGroupIds")
                 and not given.get("SecurityGroups")
@@ -61,27 +64,36 @@ class ClusterDefaults:
 
     # -- one thing each ---------------------------------------------------------------------------
 
-    def image(self, machine_types: Sequence[str]) -> str:
-        """Returns the newest Ubuntu 22.04 for the processors of a machine type."""
-        architecture = self.architectures(machine_types[:1]).get(machine_types[0], ("x86_64",))[0]
-        name = _ARCHITECTURES.get(architecture, "amd64")
-        return self._once(f"image {name}", lambda: self._newest_image(name))
+    def image_of(self, config: MachineConfig) -> str:
+        """Returns a type's image; one that the file leaves open is the newest for the type's processors.
 
-    def _newest_image(self, architecture: str) -> str:
+        That is an Ubuntu 22.04, or for `latest_dlami` a Deep Learning AMI. "": the user's template says it.
+        """
+        given = str(config.settings.get("ImageId") or "")
+        if given != LATEST_DLAMI and (given or "LaunchTemplate" in config.settings):
+            return given
+        first = next(iter(config.machine_types), "")
+        architecture = self.architectures([first] if first else []).get(first, ("x86_64",))[0]
+        source = _UBUNTU
+        if given:
+            source = _OLD_DLAMI if first.startswith(_OLD_GPUS) else _DLAMI
+        return self._once(f"image {source} {architecture}", lambda: self._newest_image(*source, architecture))
+
+    def _newest_image(self, owner: str, name: str, architecture: str) -> str:
         filters = [
-            {"Name": "name", "Values": [IMAGE.format(architecture)]},
+            {"Name": "name", "Values": [name]},
+            {"Name": "architecture", "Values": [architecture]},
             {"Name": "state", "Values": ["available"]},
         ]
-        found = list(self._calls.pages("describe_images", "Images", Owners=[UBUNTU], Filters=filters))
+        found = list(self._calls.pages("describe_images", "Images", Owners=[owner], Filters=filters))
         if not found:
             raise ProviderMisconfigured(
-                f"no image of Ubuntu 22.04 was found in {self._calls.region}: give ImageId in node_config"
+                f"no image {name!r} for {architecture} was found in {self._calls.region}",
+                fix="give ImageId in node_config",
             )
-        newest: str = max(found, key=lambda one: one.get("CreationDate", ""))["ImageId"]
-        logger.info(
-            "image %s (Ubuntu 22.04, %s) is used where node_config has no ImageId", newest, architecture
-        )
-        return newest
+        newest = max(found, key=lambda one: one.get("CreationDate", ""))
+        logger.info("image %s (%s) is used", newest["ImageId"], newest.get("Name", name))
+        return str(newest["ImageId"])
 
     def architectures(self, machine_types: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Returns the processors of machine types; {} where that may not be asked."""
@@ -126,20 +138,20 @@ class ClusterDefaults:
 
     def group_id(self, vpc: str) -> str:
         """Returns the cluster's security group in a network; "" when there is none."""
-        filters = [{"Name": "group-name", "Values": [group_name(self._provider, self._cluster_name)]}]
+        filters = [{"Name": "group-name", "Values": [group_name(self._provider, self.cluster_name)]}]
         filters += [{"Name": "vpc-id", "Values": [vpc]}] if vpc else []
         found = list(self._calls.pages("describe_security_groups", "SecurityGroups", Filters=filters))
         return str(found[0]["GroupId"]) if found else ""
 
     def key_pair(self) -> str:
         """Returns the cluster's key pair; "" when there is none."""
-        name = key_name(self._provider, self._cluster_name)
+        name = key_name(self._provider, self.cluster_name)
         filters = [{"Name": "key-name", "Values": [name]}]
         return name if self._calls.ec2("describe_key_pairs", Filters=filters).get("KeyPairs") else ""
 
     def profile(self) -> str:
         """Returns the instance profile of the cluster's head; "" when there is none."""
-        name = resource_name(self._cluster_name)
+        name = resource_name(self.cluster_name)
         try:
             self._calls.call("iam", "get_instance_profile", {"InstanceProfileName": name})
         except ProviderError as error:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from muster.config.check import FileRules, MachineSize
+from muster.config.document import Document
 from muster.config.load import Plain
 from muster.config.schema import ClusterConfig
 from muster.errors import ConfigError
-from muster.providers.aws.names import with_access
+from muster.providers.aws.tags import with_access
 from muster.providers.kind import (
     RAY_START,
     SSH,
@@ -50,6 +51,14 @@ class AwsRules(FileRules):
     completes_resources = True
     asks_for_sizes = True
     notices = "aws"
+
+    def check(self, document: Document, config: ClusterConfig) -> None:
+        if config.provider.settings().get("cloudwatch"):
+            raise document.error(
+                ("provider", "cloudwatch"),
+                "is not supported; remove it: the monitor exports metrics for Prometheus, and an image or "
+                "setup_commands can start the CloudWatch agent",
+            )
 
     def size_of(self, machine_type: str) -> MachineSize | None:
         return known_size("aws", machine_type)

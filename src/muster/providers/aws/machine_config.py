@@ -75,6 +75,8 @@ def read_config(node_config: Mapping[str, Any], keys: LaunchKeys) -> MachineConf
     settings = copy.deepcopy({k: v for k, v in node_config.items() if k not in _OF_THE_CALL})
     types = tuple(node_config.get(TYPES) or filter(None, [settings.pop("InstanceType", "")]))
     settings.pop("InstanceType", None)
+    if "Version" in (settings.get("LaunchTemplate") or {}):  # a number in Ray's files, a text for EC2
+        settings["LaunchTemplate"]["Version"] = str(settings["LaunchTemplate"]["Version"])
     if not types and "LaunchTemplate" not in settings:
         raise ProviderMisconfigured("node_config.InstanceType is missing", fix="write for example m5.large")
     market = node_config.get("InstanceMarketOptions") or {}
@@ -87,12 +89,19 @@ def read_config(node_config: Mapping[str, Any], keys: LaunchKeys) -> MachineConf
     return MachineConfig(
         settings={k: v for k, v in settings.items() if k != "TagSpecifications"},
         machine_types=types,
-        subnets=tuple(node_config.get(SUBNETS) or filter(None, [node_config.get("SubnetId", "")])),
+        subnets=subnets_of(node_config),
         market=market.get("MarketType") or "on-demand",
         spot=spot,
         tags=found,
         needs_run=_run_only(settings, keys, market.get("MarketType", ""), spot),
     )
+
+
+def subnets_of(node_config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the subnets that a config names, by itself or for its first interface."""
+    interfaces = node_config.get("NetworkInterfaces") or [{}]
+    one = node_config.get("SubnetId") or interfaces[0].get("SubnetId")
+    return tuple(node_config.get(SUBNETS) or filter(None, [one]))
 
 
 def _run_only(settings: Mapping[str, Any], keys: LaunchKeys, market: str, spot: Mapping[str, Any]) -> str:

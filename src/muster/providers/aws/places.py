@@ -26,6 +26,7 @@ class Subnet(Struct, frozen=True, kw_only=True):
     vpc: str
     free: int  # addresses
     is_public: bool  # machines get a public address by default
+    cidr: str = ""
 
 
 class SubnetTable:
@@ -96,6 +97,7 @@ def _subnet(item: Mapping[str, Any]) -> Subnet:
         vpc=item.get("VpcId", ""),
         free=int(item.get("AvailableIpAddressCount", 0)),
         is_public=bool(item.get("MapPublicIpOnLaunch")),
+        cidr=item.get("CidrBlock", ""),
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster.providers.aws.names import resource_name
-from muster.providers.aws.tags import TAG_CLUSTER, TAG_MADE_BY
+from muster.providers.aws.machine_config import TAGGED
+from muster.providers.aws.tags import TAG_CLUSTER, TAG_MADE_BY, resource_name
 
 LOOK = (
     "ec2:DescribeAvailabilityZones",
@@ -26,12 +27,12 @@ LOOK = (
     "servicequotas:GetServiceQuota",
     "sts:DecodeAuthorizationMessage",
 )
-BUY = ("ec2:CreateFleet", "ec2:CreateLaunchTemplate", "ec2:CreateTags", "ec2:RunInstances")
 END = ("ec2:StartInstances", "ec2:StopInstances", "ec2:TerminateInstances")
 MAKE = (
     "ec2:AuthorizeSecurityGroupIngress",
     "ec2:CreateSecurityGroup",
     "ec2:ImportKeyPair",
+    "ec2:RevokeSecurityGroupIngress",
 )
 REMOVE = ("ec2:DeleteKeyPair", "ec2:DeleteLaunchTemplate", "ec2:DeleteSecurityGroup")
 ROLE = (
@@ -53,40 +54,67 @@ ROLE = (
     "iam:TagInstanceProfile",
     "iam:TagRole",
 )
-ASSUMED_BY_EC2 = {
-    "Version": "2012-10-17",
-    "Statement": [
-        {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
-    ],
-}
-SSM_POLICY = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+EC2 = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")  # the second one is that of the regions in China
+SERVICES = ("spot.amazonaws.com", "ec2fleet.amazonaws.com")  # each has a role, made at its first use
+_PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov", "us-iso-": "aws-iso", "us-isob-": "aws-iso-b"}
 
 
-def head_policy(cluster_name: str) -> dict[str, Any]:
-    """Returns what the head's monitor needs: it buys for its cluster, and ends only what is its own."""
+def partition_of(region: str) -> str:
+    """Returns the first part of ARNs in a region: `aws`, or that of China, GovCloud and others."""
+    return next((found for start, found in _PARTITIONS.items() if region.startswith(start)), "aws")
+
+
+def assumed_by_ec2(region: str) -> dict[str, Any]:
+    """Returns the trust policy of the head's role."""
+    service = EC2[partition_of(region) == "aws-cn"]
+    return _policy({"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"})
+
+
+def ssm_policy(region: str) -> str:
+    return f"arn:{partition_of(region)}:iam::aws:policy/AmazonSSMManagedInstanceCore"
+
+
+def head_policy(cluster_name: str, region: str, passed: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns what the head's monitor needs: it launches for its cluster, and changes only what is its own.
+
+    A machine gets the cluster's tag when it is created or not at all: who could add it later could terminate
+    machines of others. `passed` are the roles of workers that have an instance profile.
+    """
+    on = f"arn:{partition_of(region)}:ec2:*:*:{{}}/*".format
+    own, made = (f"aws:ResourceTag/{tag}" for tag in (TAG_CLUSTER, TAG_MADE_BY))
+    gives_own, gives_made = (f"aws:RequestTag/{tag}" for tag in (TAG_CLUSTER, TAG_MADE_BY))
+    launch, tagged_at_once = ("ec2:RunInstances", "ec2:CreateFleet"), (*TAGGED, "fleet", "launch-template")
+    created = {"ec2:CreateAction": ["CreateFleet", "CreateLaunchTemplate", "RunInstances"]}
+    profile = role_named(resource_name(cluster_name), region, "instance-profile")
+    services = [role_named(f"aws-service-role/{one}/*", region) for one in SERVICES]
+    all_else = _allow(launch)  # all that a launch uses, except for the machine
+    all_else["NotResource"] = [on("instance"), on("fleet")]
+    del all_else["Resource"]
     return _policy(
         _allow(LOOK),
-        _allow(BUY),
-        _allow(END, cluster=(TAG_CLUSTER, cluster_name)),
-        _allow(("ec2:DeleteLaunchTemplate",), cluster=(TAG_MADE_BY, cluster_name)),
-        _allow(("iam:GetInstanceProfile",), resource=_named("instance-profile", cluster_name)),
+        all_else,
+        _allow(launch, on("instance"), {gives_own: cluster_name}),
+        _allow(("ec2:CreateFleet",), on("fleet"), {gives_made: cluster_name}),
+        _allow(("ec2:CreateLaunchTemplate",), on("launch-template"), {gives_made: cluster_name}),
+        _allow(("ec2:CreateTags",), [on(kind) for kind in tagged_at_once], created),
+        _allow(("ec2:CreateTags", *END), on("instance"), {own: cluster_name}),
+        _allow(("ec2:DeleteLaunchTemplate",), when={made: cluster_name}),
+        _allow(("iam:GetInstanceProfile",), profile),
+        _allow(("iam:CreateServiceLinkedRole",), services, {"iam:AWSServiceName": list(SERVICES)}),
+        *([_allow(("iam:PassRole",), list(passed), {"iam:PassedToService": list(EC2)})] if passed else []),
     )
 
 
-def launcher_policy(cluster_name: str) -> dict[str, Any]:
+def launcher_policy(cluster_name: str, region: str, passed: Sequence[str] = ()) -> dict[str, Any]:
     """Returns what `muster up` and `muster down --purge` need beside that: the group, the key, the role."""
-    role, profile = _named("role", cluster_name), _named("instance-profile", cluster_name)
+    own = [role_named(resource_name(cluster_name), region, kind) for kind in ("role", "instance-profile")]
     return _policy(
-        *head_policy(cluster_name)["Statement"],
+        *head_policy(cluster_name, region, passed)["Statement"],
         _allow(MAKE),
-        _allow(REMOVE, cluster=(TAG_MADE_BY, cluster_name)),
-        {"Effect": "Allow", "Action": list(ROLE), "Resource": [role, profile]},
-        {
-            "Effect": "Allow",
-            "Action": "iam:CreateServiceLinkedRole",
-            "Resource": "*",
-            "Condition": {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}},
-        },
+        _allow(("ec2:CreateTags",), when={"ec2:CreateAction": ["CreateSecurityGroup", "ImportKeyPair"]}),
+        _allow(REMOVE, when={f"aws:ResourceTag/{TAG_MADE_BY}": cluster_name}),
+        _allow(ROLE, own),
+        _allow(("iam:GetInstanceProfile", "iam:SimulatePrincipalPolicy")),
     )
 
 
@@ -100,13 +128,11 @@ def _policy(*statements: dict[str, Any]) -> dict[str, Any]:
 
 
 def _allow(
-    actions: tuple[str, ...], *, resource: str = "*", cluster: tuple[str, str] | None = None
+    actions: Sequence[str], resource: str | list[str] = "*", when: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"Effect": "Allow", "Action": list(actions), "Resource": resource}
-    if cluster is not None:
-        found["Condition"] = {"StringEquals": {f"aws:ResourceTag/{cluster[0]}": cluster[1]}}
-    return found
+    return {**found, "Condition": {"StringEquals": when}} if when else found
 
 
-def _named(kind: str, cluster_name: str) -> str:
-    return f"arn:aws:iam::*:{kind}/{resource_name(cluster_name)}"
+def role_named(name: str, region: str, kind: str = "role") -> str:
+    return f"arn:{partition_of(region)}:iam::*:{kind}/{name}"

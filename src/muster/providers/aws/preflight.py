@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from muster.errors import ConfigError, ProviderDenied, ProviderError
+from muster.providers.aws.bootstrap import profile_name
 from muster.providers.aws.calls import AwsCalls, code_of
 from muster.providers.aws.defaults import ClusterDefaults
 from muster.providers.aws.errors import DENIED
 from muster.providers.aws.machine_config import LaunchKeys, MachineConfig, read_config
 from muster.providers.aws.places import Subnet, SubnetTable
+from muster.providers.aws.policy import EC2
+from muster.providers.aws.tags import TAG_CLUSTER, TAG_MADE_BY, tagged
 from muster.providers.aws.wire import CallBroken, check_region
 from muster.providers.kind import Finding, known_size
 
@@ -44,6 +48,7 @@ class CheckedType(Struct, frozen=True, kw_only=True):
     zones: tuple[str, ...] = ()  # of its offers
     markets: tuple[str, ...] = ()
     cpus: float = 0.0  # that the planner counts on
+    is_head: bool = False
 
 
 class AccountCheck:
@@ -53,6 +58,7 @@ class AccountCheck:
         self, calls: AwsCalls, subnets: SubnetTable, defaults: ClusterDefaults, keys: LaunchKeys
     ) -> None:
         self._calls, self._subnets, self._defaults, self._keys = calls, subnets, defaults, keys
+        self._roles: dict[str, list[str]] = {}  # node type -> roles of its instance profile
 
     def run(self, types: Sequence[CheckedType]) -> list[AccountFinding]:
         """Returns everything that is wrong; without credentials nothing else is asked."""
@@ -76,7 +82,8 @@ class AccountCheck:
         found: list[AccountFinding] = []
         for one in types:
             found += [_named(one.name, finding) for finding in self._of_type(one)]
-        return [*found, *self._quotas(types)]
+        passed = self._tried(lambda: self._passed_roles(types))
+        return list(dict.fromkeys([*found, *passed, *self._quotas(types)]))
 
     def _of_type(self, planned: CheckedType) -> Iterator[AccountFinding]:
         try:
@@ -86,7 +93,8 @@ class AccountCheck:
             yield _finding(error)
             return
         yield from self._addresses(planned, subnets)
-        for look in (self._image, self._size, self._key, self._offerings, self._reservation, self._dry_run):
+        looks = (self._image, self._size, self._key, self._profile, self._offerings, self._reservation)
+        for look in (*looks, self._dry_run):
             yield from self._tried(lambda look=look: look(config, planned, subnets))  # type: ignore[misc]
 
     def _tried(self, look: Callable[[], Iterator[AccountFinding]]) -> list[AccountFinding]:
@@ -117,8 +125,8 @@ class AccountCheck:
     def _image(
         self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
     ) -> Iterator[AccountFinding]:
-        image = config.settings.get("ImageId")
-        if not image or not str(image).startswith("ami-"):
+        image = self._defaults.image_of(config)
+        if not image.startswith("ami-"):
             return
         found = list(self._calls.pages("describe_images", "Images", ImageIds=[image]))
         if not found:
@@ -156,6 +164,29 @@ class AccountCheck:
                 problem=f"key pair {name} is not in this account in {self._calls.region}",
                 fix="give another KeyName, or leave it out and muster makes one",
             )
+
+    def _profile(
+        self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
+    ) -> Iterator[AccountFinding]:
+        name = profile_name(config.settings)
+        if name:
+            found = self._calls.call("iam", "get_instance_profile", {"InstanceProfileName": name})
+            self._roles[planned.name] = [one["Arn"] for one in found["InstanceProfile"].get("Roles", ())]
+        yield from ()  # a profile that is not there is refused by its name
+
+    def _passed_roles(self, types: Sequence[CheckedType]) -> Iterator[AccountFinding]:
+        """A head with a role of the user's may pass no other role unless that role's policy says so."""
+        heads = [role for one in types if one.is_head for role in self._roles.get(one.name, ())]
+        workers = [one.name for one in types if heads and not one.is_head]
+        context = {"ContextKeyName": "iam:PassedToService", "ContextKeyType": "string"}
+        for name, role in [(one, role) for one in workers for role in self._roles.get(one, ())]:
+            asked: dict[str, Any] = {"PolicySourceArn": heads[0], "ActionNames": ["iam:PassRole"]}
+            asked |= {"ResourceArns": [role], "ContextEntries": [{**context, "ContextKeyValues": [EC2[0]]}]}
+            answer = self._calls.call("iam", "simulate_principal_policy", asked)
+            if any(one["EvalDecision"] != "allowed" for one in answer["EvaluationResults"]):
+                problem = f"the head's role {heads[0]} may not pass {role}"
+                fix = f"allow iam:PassRole for {role} in the policy of the head's role"
+                yield _named(name, AccountFinding(problem=problem, fix=fix))
 
     def _offerings(
         self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
@@ -224,15 +255,22 @@ class AccountCheck:
             for key, value in config.settings.items()
             if key in ("ImageId", "KeyName", "SecurityGroupIds", "IamInstanceProfile", "LaunchTemplate")
         }
+        image = self._defaults.image_of(config)
+        settings |= {"ImageId": image} if image else {}
         machine = {"InstanceType": config.machine_types[0]} if config.machine_types else {}
-        if "ImageId" in settings or "LaunchTemplate" in settings:
-            place = {"SubnetId": subnets[0].subnet_id}
-            yield "run_instances", {**settings, **machine, **place, "MinCount": 1, "MaxCount": 1}
+        own, made = ({tag: self._defaults.cluster_name} for tag in (TAG_CLUSTER, TAG_MADE_BY))
+        # Rights depend on tags.
+        place = {"SubnetId": subnets[0].subnet_id, "TagSpecifications": [tagged("instance", own)]}
+        yield "run_instances", {**settings, **machine, **place, "MinCount": 1, "MaxCount": 1}
         if config.needs_run:
             return
         yield (
             "create_launch_template",
-            {"LaunchTemplateName": "muster-dry-run", "LaunchTemplateData": machine},
+            {
+                "LaunchTemplateName": "muster-dry-run",
+                "LaunchTemplateData": machine,
+                "TagSpecifications": [tagged("launch-template", made)],
+            },
         )
         template = {"LaunchTemplateName": "muster-dry-run", "Version": "$Latest"}
         yield (
@@ -244,6 +282,7 @@ class AccountCheck:
                     "TotalTargetCapacity": 1,
                     "DefaultTargetCapacityType": "on-demand",
                 },
+                "TagSpecifications": [tagged("fleet", made), tagged("instance", own)],
             },
         )
 
@@ -285,6 +324,5 @@ def _finding(error: ProviderError) -> AccountFinding:
 
 
 def _named(name: str, finding: AccountFinding) -> AccountFinding:
-    return AccountFinding(
-        problem=f"node type {name}: {finding.problem}", fix=finding.fix, is_fatal=finding.is_fatal
-    )
+    key = ("available_node_types", name, "node_config")
+    return replace(finding, problem=f"node type {name}: {finding.problem}", key=key)

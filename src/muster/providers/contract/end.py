@@ -49,7 +49,8 @@ def end_machines(
     end_at = subject.clock.monotonic() + limit_s
     left: dict[str, LeftMachines] = {}
     for name in list(watch.objects):
-        problem = ClusterEnd(subject, name, report).run(end_at)
+        end = ClusterEnd(subject, name, report)
+        problem = end.run(end_at) or end.remove_resources()
         if problem is None and not creates_ended:
             problem = LeftMachines((), "a create call has not returned: it may still make machines")
         if problem is not None:
@@ -89,6 +90,16 @@ class ClusterEnd:
                     self._terminate(node_id, is_listed=node_id not in unlisted)
             self._clock.sleep(pause_s)
             pause_s = max(FIRST_LOOK_S, min(LAST_LOOK_S, pause_s * 2))
+
+    def remove_resources(self) -> LeftMachines | None:
+        """Removes what a class makes beside machines, where it says how."""
+        provider = self._objects[-1]
+        try:
+            if hasattr(provider.bare, "cleanup_cluster_resources"):
+                provider.ending("cleanup_cluster_resources")
+        except Exception as error:  # noqa: BLE001 - told, as for machines
+            return LeftMachines((), f"cleanup_cluster_resources() failed: {_told(error)}")
+        return None
 
     def _look(self) -> list[str] | None:
         """Returns what any object lists of ours; None when no new object can list either."""
