@@ -258,7 +258,7 @@ def test_the_monitor_and_the_shadow_scale_a_cluster_of_the_oldest_ray(address, t
         wait_until(lambda: shadow_home.shadow.exists() and b"worker" in shadow_home.shadow.read_bytes(), "it")
     finally:
         log = ended(shadow)
-    assert "shadow: would buy 1 x worker" in log, log
+    assert "shadow: would launch 1 x worker" in log, log
     assert (first["version"], first["seen"]) == (VERSION, [1, 1])
     assert first["refused"].startswith(f"Ray {VERSION} takes no labels in request_resources: ")
 

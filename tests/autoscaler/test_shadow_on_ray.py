@@ -108,6 +108,6 @@ def test_a_shadow_buys_and_ends_in_its_own_book_while_ray_scales_the_cluster(tmp
     assert (summary["bought"], summary["came"], summary["ended"]) == ({"worker": 1}, 1, {"worker": 1})
     assert (summary["cluster_added"], summary["cluster_removed"]) == ({"worker": 1}, {})
     assert summary["ours"]["cost"] > 0
-    assert "shadow: would buy 1 x worker at 3600/h each for 1 x {CPU: 1}" in log
-    assert f"shadow: would end node {worker.node_id[:12]} of type worker: idle for" in log
+    assert "shadow: would launch 1 x worker at 3600/h each for 1 x {CPU: 1}" in log
+    assert f"shadow: would terminate node {worker.node_id[:12]} of type worker: idle for" in log
     assert "after muster would have asked for them" in log.splitlines()[-2]

@@ -71,7 +71,7 @@ def test_when_the_nodes_could_not_be_mirrored_no_machine_is_given_up_and_none_is
 
 
 def test_when_the_machines_could_not_be_mirrored_no_request_is_repeated():
-    """Its machine is listed; asking again would buy a second one."""
+    """Its machine is listed; asking again would launch a second one."""
     seen = world([record("a", S.REQUESTED, since=0.0)], machines=[])
     plan = reconcile(seen, broken("observe_cloud"))
     assert after(seen, plan)["a"].state is S.REQUESTED

@@ -246,7 +246,7 @@ def decisions(tick: TickResult) -> list[str]:
             lines += [_would_buy(tick, name, count, action.offer) for name, count in action.shape.items()]
         elif isinstance(action, Drain):
             name = types.get(action.node_id, "")
-            lines.append(f"would end node {action.node_id[:12]} of type {name}: {action.message}")
+            lines.append(f"would terminate node {action.node_id[:12]} of type {name}: {action.message}")
     return lines
 
 
@@ -260,4 +260,4 @@ def _would_buy(tick: TickResult, name: str, count: int, offer: Offer | None) -> 
     ]
     each = f" at {price:g}/h each" if price is not None else ""
     what = name if offer is None else health_key(name, offer.name)
-    return f"would buy {count} x {what}{each}" + (f" for {', '.join(wanted)}" if wanted else "")
+    return f"would launch {count} x {what}{each}" + (f" for {', '.join(wanted)}" if wanted else "")
