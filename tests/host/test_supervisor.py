@@ -87,7 +87,7 @@ def test_a_server_is_gone_once_it_has_answered_and_then_not_for_a_while():
             if watch.is_gone():
                 gone.append(clock.monotonic())
 
-    look(100)
+    look(int(AGAIN_S) - 1)
     assert gone == []  # it may still start
     answers[0] = True
     look(10)
@@ -99,6 +99,13 @@ def test_a_server_is_gone_once_it_has_answered_and_then_not_for_a_while():
     answers[0] = False
     look(int(GONE_S) + 1)
     assert len(gone) == 3
+
+
+def test_a_server_that_has_never_come_up_is_started_again():
+    clock = ManualClock()
+    watch = ServerWatch(lambda: False, clock)
+    times = [second for second in range(400) if clock.advance(1.0) or watch.is_gone()]
+    assert times == [119, 239, 359]
 
 
 @pytest.mark.slow

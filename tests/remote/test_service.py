@@ -102,6 +102,20 @@ def test_a_supervisor_starts_ray_again_where_it_knows_its_address():
     assert "--server" not in supervisor_script(service(ODD))
 
 
+def test_what_a_crashed_gcs_has_left_is_ended_before_the_next_one_starts(tmp_path):
+    """Ray refuses to start while a raylet with the same address runs, for up to a minute."""
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    left = [subprocess.Popen([*sleep, f"--gcs{sign}address=127.0.0.9:1"]) for sign in "-_"]
+    other = subprocess.Popen([*sleep, "--gcs-address=127.0.0.9:11"])
+    started = tmp_path / "started"
+    text = boot_script(service(address="127.0.0.9:1", boot_commands=(f"touch {started}",)))
+    subprocess.run(["sh", "-c", text], check=True)
+    assert [one.wait(10) for one in left] == [-9, -9]
+    assert (other.poll(), started.exists()) == (None, True)
+    other.kill()
+    other.wait()
+
+
 def test_the_line_of_the_crontab_escapes_what_cron_would_cut_at():
     line = cron_line(service(ODD))
     assert (

@@ -36,7 +36,7 @@ OLD_LOGS = 2
 LOOK_S = 1.0  # how often the size of the log is looked at
 END_S = 30.0  # a monitor finishes its tick
 GONE_S = 20.0  # a server that does not answer for so long is gone
-AGAIN_S = 120.0  # after this long it is started once more
+AGAIN_S = 120.0  # one that was started has so long to answer
 HOLD = "ray_sessions"  # a file in the directory: somebody else starts the server just now
 
 
@@ -85,18 +85,18 @@ def read_state(directory: Path) -> SupervisorState | None:
 
 
 class ServerWatch:
-    """A ServerWatch notices that a server which has answered is gone."""
+    """A ServerWatch notices that a server is gone, or has not come up."""
 
     def __init__(self, answers: Callable[[], bool], clock: Clock) -> None:
         self._answers, self._clock = answers, clock
-        self._since: float | None = None  # when it answered last; None: not yet, so that it may be starting
+        self._since = clock.monotonic() + AGAIN_S - GONE_S  # when it answered last; it may be starting now
 
     def is_gone(self) -> bool:
         """Returns True at most once in AGAIN_S: then it is to be started."""
         now = self._clock.monotonic()
         if self._answers():
             self._since = now
-        elif self._since is not None and now - self._since >= GONE_S:
+        elif now - self._since >= GONE_S:
             self._since = now + AGAIN_S - GONE_S
             return True
         return False

@@ -108,6 +108,10 @@ def monitor_script(service: HeadService) -> str:
 def boot_script(service: HeadService) -> str:
     """Returns the script that starts Ray again; each command as the updater runs it, in a login shell."""
     lines = [f"bash --login -c {shlex.quote(command)} || exit 1" for command in service.boot_commands]
+    if service.address:  # what a GCS that crashed has left would keep a new one from starting
+        words = " ".join(f"-e --gcs{sign}address={shlex.quote(service.address)}" for sign in "-_")
+        found = f"$(grep -lzxF {words} /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3)"
+        lines.insert(0, f"for p in {found}; do [ ! -O /proc/$p ] || kill -KILL $p; done")
     return _script(service, [f"unset {MARK}", *_checked(service), *lines])  # a new monitor must not end Ray
 
 

@@ -140,8 +140,7 @@ def show_all(root: Path, *, as_json: bool) -> int:
         detail = ["~detail"] if any(row["detail"] for row in rows) else []
         grid = TableGrid("cluster", "state", ">workers", ">waiting", ">per hour", ">spent", *detail)
         for row in (*rows, {**dict.fromkeys(ROW, ""), "cluster": "total", **sums}):
-            cells = [money(row[key]) if key in sums else str(row[key]) for key in ROW]
-            grid.add(*cells)
+            grid.add(*(money(row[key]) if key in sums else str(row[key]) for key in ROW))
         page = console(TABLE_WIDTH)
         for part in grid.section(f"{len(rows)} clusters", PageSize(width=page.width), of=len(rows) + 1):
             page.print(part)

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -152,10 +153,9 @@ class AwsBootstrap:
         name = profile_name(node_config)
         if not name:
             return []
-        try:
+        found: dict[str, Any] = {}
+        with suppress(ProviderDenied):
             found = self._iam_or_none("get_instance_profile", InstanceProfileName=name) or {}
-        except ProviderDenied:
-            found = {}
         roles = [one["Arn"] for one in found.get("InstanceProfile", {}).get("Roles", ())]
         return roles or [role_named(name, self._calls.region)]
 

@@ -74,9 +74,8 @@ class ClusterDefaults:
             return given
         first = next(iter(config.machine_types), "")
         architecture = self.architectures([first] if first else []).get(first, ("x86_64",))[0]
-        source = _UBUNTU
-        if given:
-            source = _OLD_DLAMI if first.startswith(_OLD_GPUS) else _DLAMI
+        dlami = _OLD_DLAMI if first.startswith(_OLD_GPUS) else _DLAMI
+        source = dlami if given else _UBUNTU
         return self._once(f"image {source} {architecture}", lambda: self._newest_image(*source, architecture))
 
     def _newest_image(self, owner: str, name: str, architecture: str) -> str:

@@ -54,11 +54,8 @@ class AwsRules(FileRules):
 
     def check(self, document: Document, config: ClusterConfig) -> None:
         if config.provider.settings().get("cloudwatch"):
-            raise document.error(
-                ("provider", "cloudwatch"),
-                "is not supported; remove it: the monitor exports metrics for Prometheus, and an image or "
-                "setup_commands can start the CloudWatch agent",
-            )
+            why = "is not supported; remove it, and start the CloudWatch agent in setup_commands"
+            raise document.error(("provider", "cloudwatch"), why)
 
     def size_of(self, machine_type: str) -> MachineSize | None:
         return known_size("aws", machine_type)
