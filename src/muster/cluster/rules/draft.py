@@ -410,6 +410,7 @@ class Draft:
         node, now, since = Subject.NODE, self.now, memory.verdict_since
         dated = tuple([v if v.subject is node else _dated(v, since, now) for v in self.decided.verdicts])
         ended = [i for i in self.decided.changed.values() if i.state is InstanceState.TERMINATED]
+        report = self.snapshot.runtime if self.decided.changed else None
         return Plan(
             tick_id=self.snapshot.tick_id,
             at=self.now,
@@ -433,6 +434,7 @@ class Draft:
                 ended_machines=self.decided.ended_machines,
                 unreported=self.decided.unreported,
                 unplaced_nodes=self.decided.unplaced_nodes,
+                report_version=memory.report_version if report is None else report.version,
                 unclear_launches=self.decided.unclear_launches,
                 listed_at=self.decided.listed_at,
                 ungrowing=self.decided.ungrowing,
