@@ -37,13 +37,13 @@ def resolve_limits(request: PackRequest) -> LimitedCluster:
     """Removes outdated nodes, caps each type and the cluster, and buys what minimums lack."""
     types = {offer.node_type.name: offer.node_type for offer in request.offers}
     removals: list[Removal] = []
-    groups = _current(request, types, removals)
+    groups, staying = _current(request, types, removals)
     _cap_types(groups, types, removals)
     survivors = _cap_cluster(groups, request.max_nodes, removals)
     live = {name: len(group) for name, group in groups.items()}
     if survivors is not None:
         live = Counter(node.node_type for node in survivors)
-    offers, room = _rooms(request, live)
+    offers, room = _rooms(request, live, staying)
     offers = with_choices_left(
         offers, chain.from_iterable(groups.values()) if survivors is None else survivors, request
     )
@@ -80,17 +80,21 @@ def removal(node: PackNode, cause: StopCause, details: str, idle_s: float = 0.0)
     )
 
 
-def _current(request: PackRequest, types: Mapping[str, NodeType], removals: list[Removal]) -> Groups:
+def _current(
+    request: PackRequest, types: Mapping[str, NodeType], removals: list[Removal]
+) -> tuple[Groups, int]:
     """Returns the nodes by type, without those whose type is gone or (when checked) changed since launch.
 
-    A node of a type that is gone stays until it is idle, but takes no demand.
+    A node of a type that is gone stays until it is idle, but takes no demand; the number of these is second.
     """
     groups: Groups = {}
+    staying = 0
     is_checked = request.check_launch_hash
     for node in request.nodes:
         known = types.get(node.node_type)
         is_replaced = known is None or (is_checked and _is_outdated(node, known))
         if is_replaced and node.kind is not NodeKind.HEAD:
+            staying += known is None and node.runs
             if known is not None or not node.runs or node.idle_s > 0:
                 removals.append(_replaced(node, known, is_checked))
             continue
@@ -99,7 +103,7 @@ def _current(request: PackRequest, types: Mapping[str, NodeType], removals: list
             groups[node.node_type] = [node]
         else:
             group.append(node)
-    return groups
+    return groups, staying
 
 
 def _is_outdated(node: PackNode, known: NodeType) -> bool:
@@ -161,8 +165,13 @@ def _choose(nodes: Iterable[PackNode], excess: int) -> tuple[list[PackNode], lis
     return ranked[:excess], ranked[excess:] + heads
 
 
-def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[TypeOffer, ...], int | None]:
-    """Returns how many more of each type, and in all. Nodes on their way out may come back, so they count."""
+def _rooms(
+    request: PackRequest, live: Mapping[str, int], staying: int
+) -> tuple[tuple[TypeOffer, ...], int | None]:
+    """Returns how many more of each type, and in all. Nodes on their way out may come back, so they count.
+
+    So do the `staying` ones, of types that are gone: they run until they are idle, and cost as much.
+    """
     leaving = request.leaving
     offers = tuple(
         _with_room(offer, live.get(offer.node_type.name, 0) + leaving.get(offer.node_type.name, 0))
@@ -170,9 +179,6 @@ def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[TypeOff
     )
     rooms = [] if request.most_new is None else [request.most_new]
     if request.max_nodes is not None:
-        known = {offer.node_type.name for offer in request.offers} | live.keys()
-        # Of types that are gone: they run until they are idle, and cost as much as the others.
-        staying = sum(node.runs and node.node_type not in known for node in request.nodes)
         rooms.append(max(0, request.max_nodes - sum(live.values()) - sum(leaving.values()) - staying))
     return offers, min(rooms, default=None)
 

@@ -290,16 +290,14 @@ class Draft:
     def unplaced(self) -> Mapping[str, UnplacedNode]:
         """Returns the live nodes that are on no known machine, also those of unusable rows.
 
-        One that this report lacks counts for a grace. A cloud id that a placed node has, too, is that node's:
-        an image was made of a running machine.
+        One that this report lacks counts for a grace.
         """
         if self._unplaced is None:
-            known = (i for i in self.instances.values() if i.launch_request_id or not i.provisional)
-            placed = {i.node_id for i in known if i.node_id}
             report, before = self.snapshot.runtime, self.decided.unplaced_nodes
             self._unplaced = before
             if report is not None:
-                self._unplaced = find_unplaced(report, placed, before, self.now, self._grace_s)
+                records = self.instances.values()
+                self._unplaced = find_unplaced(report, records, before, self.now, self._grace_s)
         return self._unplaced
 
     def note_unplaced(self, is_complete: bool, are_left: bool) -> None:

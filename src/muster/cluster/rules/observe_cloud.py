@@ -57,15 +57,19 @@ def observe_cloud(draft: Draft) -> None:
         return
     _end_reused(draft, cloud)
     known = draft.in_state(*_ON_CLOUD_ORDERED)
-    unusual = [i for i in known if i.missing_since is not None or i.cloud_id not in cloud]
+    unusual = [
+        i for i in known if i.missing_since is not None or i.cloud_id not in cloud or not i.internal_ip
+    ]
     for instance in unusual:  # first: the tags show which requests still wait
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is not None:
             _confirm(draft, instance, machine)
-    for instance in [i for i in known if i.launch_request_id is None and not is_head(i)]:
+    for instance in [i for i in known if (i.provisional or i.launch_request_id is None) and not is_head(i)]:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         tag = machine.node_type if machine is not None else ""
-        if tag in draft.types and tag != instance.node_type:  # it was adopted with another type tag
+        is_asked = instance.launch_request_id and machine is not None and machine.request_id
+        if tag in draft.types and tag != instance.node_type and not is_asked:
+            # It was adopted with another type tag, or a node of another type had its id.
             draft.amend(instance, node_type=tag, **draft.terms_of(tag))
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
@@ -307,7 +311,8 @@ def _may_be_ended(draft: Draft, instance: Instance) -> bool:
 def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     """Way 2: the machine is listed. When its tag names a request that still waits, it answers that one."""
     ip = machine.internal_ip or instance.internal_ip  # of a provisional record, it is the node's
-    draft.amend(instance, missing_since=None, provisional=False, internal_ip=ip)
+    if instance.missing_since is not None or ip != instance.internal_ip:
+        draft.amend(instance, missing_since=None, provisional=False, internal_ip=ip)
     tag = base_id(machine.request_id) if instance.provisional and machine.request_id else None
     if tag is None or tag == instance.launch_request_id:
         return
