@@ -243,6 +243,7 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
         state=instance.state,
         kind=instance.kind,
         labels=known.labels if known else {},
+        idle_s=-1.0 if is_kept else 0.0,  # where limits shrink it goes last, because it cannot be ended yet
         launch_hash=_todays_hash(draft, instance) if is_kept else instance.launch_hash,
         resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,
         offer=instance.offer_name,
