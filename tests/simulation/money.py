@@ -157,7 +157,7 @@ class PurchasesAreExplained:
                 yield from self._repeated(cluster, before, record)
                 yield from self._ended(cluster, commit, before, record, given_back)
         bought = sum(machine.request_id is not None for machine in cluster.cloud.machines.values())
-        if bought > self._wanted + self._explained:
+        if bought > self._wanted + self._explained + _taken_again(cluster):
             yield f"{bought} machines bought, {self._wanted} wanted, {self._explained} replacements explained"
         yield from self._limits(cluster, given_back)
 
@@ -241,6 +241,20 @@ class PurchasesAreExplained:
             elif machine.cloud_id not in self._held or machine.cloud_id in self._let_go:
                 late.add(machine.cloud_id)
         return late
+
+
+def _taken_again(cluster: FaultyCluster) -> int:
+    """Returns how many hosts a new head took for requests that hosts of the head before it answer.
+
+    Only the host knows that it was taken, and while it does not answer nobody else can say so.
+    """
+    if not (cluster.forgets_hosts and cluster.restored_at):
+        return 0
+    asked = {call.request_id: sum(call.shape.values()) for call in cluster.cloud.launch_calls}
+    made = [m for m in cluster.cloud.machines.values() if m.request_id is not None]
+    count = Counter(machine.request_id for machine in made)
+    again = {machine.request_id for machine in made if machine.created_at > cluster.restored_at[0]}
+    return sum(max(0, count[name] - asked.get(name, 0)) for name in again if name is not None)
 
 
 def _requests(record: Instance | None) -> int:
