@@ -16,7 +16,7 @@ from tests.simulation.setups import is_tried
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.cost import spend_so_far
 from muster.cluster.expected_work import boot_time
-from muster.cluster.model import Instance, NodeKind, NodeStatus, Offer, StopCause, health_key
+from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, Offer, StopCause, health_key
 from muster.cluster.plan import Launch, Plan, base_id
 from muster.cluster.planner.offers import lost_work_s, risks
 from muster.cluster.states import ON_CLOUD, InstanceState
@@ -157,7 +157,7 @@ class PurchasesAreExplained:
                 yield from self._repeated(cluster, before, record)
                 yield from self._ended(cluster, commit, before, record, given_back)
         bought = sum(machine.request_id is not None for machine in cluster.cloud.machines.values())
-        if bought > self._wanted + self._explained:
+        if bought > self._wanted + self._explained + _taken_again(cluster):
             yield f"{bought} machines bought, {self._wanted} wanted, {self._explained} replacements explained"
         yield from self._limits(cluster, given_back)
 
@@ -241,6 +241,20 @@ class PurchasesAreExplained:
             elif machine.cloud_id not in self._held or machine.cloud_id in self._let_go:
                 late.add(machine.cloud_id)
         return late
+
+
+def _taken_again(cluster: FaultyCluster) -> int:
+    """Returns how many hosts a new head took for requests that hosts of the head before it answer.
+
+    Only the host knows that it was taken, and while it does not answer nobody else can say so.
+    """
+    if not (cluster.forgets_hosts and cluster.restored_at):
+        return 0
+    asked = {call.request_id: sum(call.shape.values()) for call in cluster.cloud.launch_calls}
+    made = [m for m in cluster.cloud.machines.values() if m.request_id is not None]
+    count = Counter(machine.request_id for machine in made)
+    again = {machine.request_id for machine in made if machine.created_at > cluster.restored_at[0]}
+    return sum(max(0, count[name] - asked.get(name, 0)) for name in again if name is not None)
 
 
 def _requests(record: Instance | None) -> int:
@@ -336,14 +350,18 @@ class SpendAddsUp:
         live = [node for node in report.nodes if node.status is not NodeStatus.DEAD]
         if not any(node.is_head for node in live):
             return  # the runtime has just started: a report without the head's own node shows who is back
-        if any(node.cloud_id not in cluster.cloud.machines for node in live):
+        records = cluster.store.live.values()
+        followed = {record.node_id for record in records}
+        if any(
+            node.cloud_id not in cluster.cloud.machines
+            or (node.node_id not in followed and not _is_named_by(cluster, node))
+            for node in live
+        ):
             self._missed.clear()  # it may run on any machine, as far as anyone can see
             return
         nodes = {node.node_id for node in live}
         alive = {record.cloud_id for record in cluster.store.live.values() if record.node_id in nodes}
         alive |= {node.cloud_id for node in live}  # a node that names the machine, whoever follows it
-        records = cluster.store.live.values()
-        followed = {record.node_id for record in records}
         # Of a node on a machine that no list shows, only another address proves that it is not on this one.
         has_unseen = any(node.cloud_id not in listed and node.node_id not in followed for node in live)
         unclear = {record.cloud_id for record in records if has_unseen and not record.internal_ip}
@@ -383,8 +401,15 @@ class SpendAddsUp:
         since = max(missed[0], self._given_back[record.instance_id]) if is_known else missed[0]
         due = since + cluster.spec.spec.timeouts.listing_grace_s
         due += cluster.stood_still_s(since)  # the grace is counted by the controller's clock
-        if sum(due < at < now for at in missed) > MOST_OVERDUE:
+        # The record of a lost head ends with the list after the report that gave its node up.
+        if sum(due < at < now for at in missed) > MOST_OVERDUE + (machine.kind is NodeKind.HEAD):
             yield f"{machine.cloud_id}: closed {now - due:g} s too late after its end"
+
+
+def _is_named_by(cluster: FaultyCluster, node: NodeReport) -> bool:
+    """Returns whether the node names the machine that it is on, and not the one its image was made of."""
+    truth = cluster.runtime.nodes.get(node.node_id)
+    return truth is not None and truth.machine.cloud_id == node.cloud_id
 
 
 class SpendFollowsTrueTime:

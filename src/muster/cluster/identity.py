@@ -146,10 +146,15 @@ def as_requested(
     """
     asked = types.get(base_id(machine.request_id)) if machine.request_id else None
     is_unmanaged = machine.kind is NodeKind.UNMANAGED
-    if not asked or is_unmanaged or any(machine.node_type == name for name, _ in asked):
+    if is_unmanaged or not machine.request_id or any(machine.node_type == name for name, _ in asked or ()):
         return machine
+    own = config.get(machine.node_type)
+    if not asked:
+        alike = [t.name for t in config.values() if t.launch_hash and t.launch_hash == machine.launch_hash]
+        is_wrong = own is not None and own.name not in alike and len(alike) == 1
+        return replace(machine, node_type=alike[0]) if is_wrong else machine
     kind = max(asked, key=lambda kind: (kind[1] == machine.launch_hash, asked[kind]))
-    own, is_sure = config.get(machine.node_type), kind[1] == machine.launch_hash
+    is_sure = kind[1] == machine.launch_hash
     if own is not None and not is_sure and (own.launch_hash in ("", machine.launch_hash) or asked[kind] <= 0):
         return machine
     asked[kind] -= 1

@@ -491,7 +491,7 @@ def _answer_another(draft: Draft, claims: list[Instance], record: Instance) -> N
     asked = (i for i in claims if i.state is _S.QUEUED and i.node_type == record.node_type)
     repeated = next(asked, None)
     if repeated is None:
-        draft.amend(record, launch_request_id=None)
+        draft.amend(record, launch_request_id=None, **draft.terms_of(record.node_type))
         return
     claims.remove(repeated)
     draft.move(repeated, _S.TERMINATED, _CAME_LATE)
