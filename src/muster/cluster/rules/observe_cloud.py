@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.backoff import after_failure, after_success, failures_by_key
-from muster.cluster.identity import as_requested, requested_types
+from muster.cluster.identity import as_requested, requested_types, type_of
 from muster.cluster.model import (
     CloudInstance,
     Instance,
@@ -66,7 +66,7 @@ def observe_cloud(draft: Draft) -> None:
             _confirm(draft, instance, machine)
     for instance in [i for i in known if (i.provisional or i.launch_request_id is None) and not is_head(i)]:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        tag = machine.node_type if machine is not None else ""
+        tag = type_of(machine, draft.types) if machine is not None else ""
         is_asked = instance.launch_request_id and machine is not None and machine.request_id
         if tag in draft.types and tag != instance.node_type and not is_asked:
             # It was adopted with another type tag, or a node of another type had its id.
